@@ -1,0 +1,237 @@
+use std::fmt;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::task::coop;
+use tokio::time::Instant;
+
+use crate::arena::Key;
+use crate::error::AcquireError;
+use crate::manager::{Begun, Manager, Order};
+use crate::permit::Permit;
+use crate::queue::Priority;
+
+/// One request on its way: not begun, queued under a key, or done.
+///
+/// It holds no manager, so that its owner chooses how to: every call must be given the same one. The owner's drop must
+/// [give it up](Ticket::give_up).
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    order: Order,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    New,
+    Queued(Key),
+    Done,
+}
+
+impl Ticket {
+    pub(crate) fn new(order: Order) -> Self {
+        Self { order, stage: Stage::New }
+    }
+
+    /// Ready again and again once [`Ticket::renew`]ed.
+    pub(crate) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        // A task that acquires in a loop must let its neighbours have a turn.
+        let progress = ready!(coop::poll_proceed(cx));
+        let polled = self.poll_with(manager, cx.waker());
+        if polled.is_ready() {
+            progress.made_progress();
+        }
+        polled
+    }
+
+    /// The same request once more, after it was answered.
+    pub(crate) fn renew(&mut self) {
+        self.stage = Stage::New;
+    }
+
+    pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
+        if let Stage::Queued(key) = std::mem::replace(&mut self.stage, Stage::Done) {
+            manager.abandon(key);
+        }
+    }
+
+    fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+        let answer = match self.stage {
+            Stage::New => match manager.begin(&self.order, waker) {
+                Ok(Begun::Queued(key)) => {
+                    self.stage = Stage::Queued(key);
+                    return Poll::Pending;
+                }
+                Ok(Begun::Permit(permit)) => Ok(permit),
+                Err(error) => Err(error),
+            },
+            Stage::Queued(key) => match manager.poll(key, &self.order, waker) {
+                Some(answer) => answer,
+                None => return Poll::Pending,
+            },
+            Stage::Done => panic!("an acquire future was polled after it had completed"),
+        };
+        self.stage = Stage::Done;
+        Poll::Ready(answer)
+    }
+}
+
+/// A ticket with its manager, for one request after another.
+#[derive(Debug)]
+pub(crate) struct OwnedTicket {
+    manager: Arc<Manager>,
+    ticket: Ticket,
+}
+
+impl OwnedTicket {
+    /// A permit for the present request; the next poll begins another one.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        let answer = ready!(self.ticket.poll(&self.manager, cx));
+        self.ticket.renew();
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for OwnedTicket {
+    fn drop(&mut self) {
+        self.ticket.give_up(&self.manager);
+    }
+}
+
+/// A future that waits for a permit: what [`Limiter::acquire`](crate::Limiter::acquire), with an example, and its kin return.
+///
+/// # Cancel safety
+///
+/// Dropping it costs nobody anything, at any time: its place in the queue goes, and a permit that was on its way goes to the
+/// next who waits.
+#[must_use = "it does nothing unless awaited"]
+pub struct Acquire<'a> {
+    manager: &'a Arc<Manager>,
+    ticket: Ticket,
+}
+
+impl<'a> Acquire<'a> {
+    pub(crate) fn new(manager: &'a Arc<Manager>, order: Order) -> Self {
+        Self { manager, ticket: Ticket::new(order) }
+    }
+}
+
+impl Future for Acquire<'_> {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let manager = self.manager;
+        self.ticket.poll(manager, cx)
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        self.ticket.give_up(self.manager);
+    }
+}
+
+impl fmt::Debug for Acquire<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// A request with more than a cost: what [`Limiter::request`](crate::Limiter::request) returns.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{AcquireError, Limiter, MaxConcurrency, Priority, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)).burst(3))?;
+/// let timeout = Duration::from_secs(5);
+/// limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
+///
+/// // The next one is a minute off: that is said at once, not after five seconds.
+/// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();
+/// assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(60)) });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "a request does nothing until it is told to acquire"]
+pub struct Request<'a> {
+    manager: &'a Arc<Manager>,
+    order: Order,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, location: &'static Location<'static>) -> Self {
+        let order = Order { cost, timeout: None, priority: Priority::NORMAL, location, on_own_thread: false };
+        Self { manager, order }
+    }
+
+    /// Units to take, at least 1; 1 unless told. More than the policy can ever admit is an error of the acquire.
+    pub fn cost(mut self, units: u64) -> Self {
+        self.order.cost = units;
+        self
+    }
+
+    /// How urgent it is if it has to wait; [`Priority::NORMAL`] unless told.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.order.priority = priority;
+        self
+    }
+
+    /// How long it waits at most, from the first poll (0 to 100 years; 0: it does not wait); for ever unless told. It fails
+    /// **at once** when the wait is already known to be longer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.order.timeout = Some(timeout);
+        self
+    }
+
+    /// Waits for the permit. See [`Limiter::acquire`](crate::Limiter::acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::TimedOut`] or
+    /// [`AcquireError::TimeoutTooLong`].
+    pub fn acquire(self) -> Acquire<'a> {
+        Acquire::new(self.manager, self.order)
+    }
+
+    pub(crate) fn into_ticket(self) -> OwnedTicket {
+        OwnedTicket { manager: Arc::clone(self.manager), ticket: Ticket::new(self.order) }
+    }
+
+    /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Request::acquire`], but [`AcquireError::NoRuntime`].
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        struct Unpark(Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut acquire = Acquire::new(self.manager, Order { on_own_thread: true, ..self.order });
+        loop {
+            if let Poll::Ready(answer) = acquire.ticket.poll_with(self.manager, &waker) {
+                return answer;
+            }
+            let Stage::Queued(key) = acquire.ticket.stage else { continue };
+            // An answer that comes in between has left its token: the park returns at once.
+            match self.manager.turn_on_own_thread(key) {
+                Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
+                None => thread::park(),
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::clock::Clock;
+use crate::error::ConfigError;
+use crate::gate::Gate;
+use crate::limiter::Limiter;
+use crate::manager::Manager;
+use crate::observe::{Event, Observer};
+use crate::policy::Policy;
+use crate::queue::Overflow;
+use crate::schedule::Schedule;
+
+/// The options of a limiter: what [`Limiter::builder`] returns.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Limiter, MaxConcurrency, Overflow};
+///
+/// let limiter = Limiter::builder(MaxConcurrency::new(8)).name("search").max_queue(10_000).build()?;
+/// assert_eq!(limiter.name(), Some("search"));
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct Builder {
+    policy: Policy,
+    name: Option<Box<str>>,
+    max_queue: usize,
+    overflow: Overflow,
+    stamps: bool,
+    observer: Observer,
+}
+
+impl Builder {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self { policy, name: None, max_queue: usize::MAX, overflow: Overflow::Reject, stamps: false, observer: Observer::NONE }
+    }
+
+    /// A name to know it by in what is printed. See the [type's example](Builder#examples).
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into().into_boxed_str());
+        self
+    }
+
+    /// How many requests may wait (0: none; at most about two billion, which is also the default).
+    pub fn max_queue(mut self, requests: usize) -> Self {
+        self.max_queue = requests;
+        self
+    }
+
+    /// Who goes when a request must wait and the queue is full; [`Overflow::Reject`] unless told.
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).overflow(Overflow::DropOldest).build()?;
+    /// let _out = limiter.acquire().await?;
+    /// let mut oldest = tokio_test::task::spawn(limiter.acquire());
+    /// let mut newest = tokio_test::task::spawn(limiter.acquire());
+    /// assert!(oldest.poll().is_pending() && newest.poll().is_pending());
+    /// assert_eq!(oldest.await.unwrap_err(), AcquireError::Shed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// Has every permit know [when it was granted](crate::Permit::acquired_at), at the price of a clock reading where the
+    /// policy needs none.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).stamp_permits().build()?;
+    /// assert!(limiter.try_acquire()?.acquired_at().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stamp_permits(mut self) -> Self {
+        self.stamps = true;
+        self
+    }
+
+    /// Tells `observer` of what the limiter does of its own accord. It is called by whoever acts for the limiter, outside
+    /// every lock: it must be quick, and must not block. A panic in it goes no further.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Event, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    /// let limiter = Limiter::builder(MaxConcurrency::new(1).ttl(Duration::from_secs(5)))
+    ///     .on_event(move |event| drop(events.send(event.clone())))
+    ///     .build()?;
+    /// let leaked = limiter.acquire().await?;
+    /// let Some(Event::Reclaimed { id, held, acquired_in, .. }) = seen.recv().await else { panic!("no event") };
+    /// assert_eq!((id, held), (leaked.id(), Duration::from_secs(5)));
+    /// println!("{id} was held for {held:?} by {acquired_in}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_event(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.observer = Observer::new(observer);
+        self
+    }
+
+    /// Builds the limiter. It starts nothing: the first request that has to wait starts the task that serves the queue, in
+    /// the runtime that it runs in.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    pub fn build(self) -> Result<Limiter, ConfigError> {
+        let Self { policy, name, max_queue, overflow, stamps, observer } = self;
+        policy.check()?;
+        let clock = Clock::new();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let gate = Gate::new(policy, since_epoch, stamps);
+        let holds_places = gate.holds_places();
+        let schedule = Schedule::new(gate, max_queue, overflow);
+        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, holds_places, name, observer))))
+    }
+}

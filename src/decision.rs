@@ -1,0 +1,92 @@
+use std::fmt;
+use std::time::Duration;
+
+use crate::policy::Limit;
+
+/// What the caller of a non-blocking check is told.
+///
+/// Of a policy of several limits, the numbers are those of the limit that binds: the one that denied, or else the one with the
+/// fewest units left.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{FixedWindow, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(FixedWindow::new(2, Duration::from_secs(60)))?;
+/// limiter.try_acquire()?;
+/// tokio::time::advance(Duration::from_secs(10)).await;
+///
+/// let decision = limiter.check(1);
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
+/// assert_eq!(decision.reset_after(), Duration::from_secs(50));
+/// assert_eq!(limiter.check(2).retry_after(), Some(Duration::from_secs(50)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Decision {
+    pub(crate) allowed: bool,
+    /// The limit that binds, if any did: none does when the limiter is closed or others wait ahead.
+    pub(crate) binding: Limit,
+    pub(crate) remaining: u64,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) reset_after: Duration,
+}
+
+impl Decision {
+    /// Whether the cost would be admitted now.
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The units that the binding limit admits at once: its burst, concurrency, or units a window.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.binding.capacity()
+    }
+
+    /// The units that every limit would admit now, before this request.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// How long until the cost is admitted if nobody else comes: exact, denied one nanosecond before it. `None` when it is
+    /// allowed, when it takes a release (nobody knows when), or when it can never be. Where others wait, it counts them in as
+    /// far as their turn is known.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// How long until every limit is as good as new if nothing more is admitted. What is out counts for nothing here: nobody
+    /// knows when it comes back.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+
+    /// The limit that denied; of several, the one that takes longest, and one that waits for a release before all others.
+    /// `None` when it is allowed.
+    #[must_use]
+    pub const fn denied_by(&self) -> Option<&Limit> {
+        if self.allowed { None } else { Some(&self.binding) }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { binding, remaining, retry_after, .. } = self;
+        match (self.allowed, retry_after) {
+            (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
+            (false, Some(after)) => write!(f, "denied by `{binding}`; retry after {after:?}"),
+            (false, None) => write!(f, "denied by `{binding}`; retry after a release"),
+        }
+    }
+}

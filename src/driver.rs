@@ -1,0 +1,47 @@
+//! The manager's task: one timer, one bell.
+
+use std::sync::{Arc, Weak};
+
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use crate::manager::Manager;
+
+/// Drives a manager in one runtime, until no handle and no permit is left.
+///
+/// It sleeps until time matters next, or without a timer, and is woken early by the manager's bell. It holds the manager only
+/// while it acts for it.
+pub(crate) async fn drive(post: Post, bell: Arc<Notify>) {
+    loop {
+        // Before the turn: a bell that is rung between the turn and the sleep would be missed.
+        let rung = bell.notified();
+        let Some(next) = post.manager.upgrade().map(|manager| manager.turn()) else { return };
+        match next {
+            Some(at) => drop(timeout_at(at, rung).await),
+            None => rung.await,
+        }
+    }
+}
+
+/// Says that the driver is gone, however it went: its runtime was shut down, before its first turn perhaps, or has no timers
+/// and tokio panicked.
+#[derive(Debug)]
+pub(crate) struct Post {
+    manager: Weak<Manager>,
+    runtime: runtime::Id,
+}
+
+impl Post {
+    pub(crate) fn new(manager: Weak<Manager>, runtime: runtime::Id) -> Self {
+        Self { manager, runtime }
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.driver_gone(self.runtime, std::thread::panicking());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Leases: permits with a TTL, in the order in which they expire.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::arena::{Arena, Key, List};
+use crate::strategy::Moment;
+
+/// One permit that will be reclaimed.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Tells this lease from a later one in the same place.
+    pub(crate) fence: u64,
+    pub(crate) cost: u64,
+    pub(crate) granted_at: Moment,
+    pub(crate) expires_at: Moment,
+    pub(crate) location: &'static Location<'static>,
+    /// Rung by whoever carries the reclaim out, for a holder that awaits it. A payload here: the gate never touches it.
+    pub(crate) bell: Option<Arc<Notify>>,
+}
+
+/// All leases of one gate. Their TTL is one and the same, so granting and renewing append, and the front expires first.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Nanoseconds.
+    ttl: u64,
+    arena: Arena<Lease>,
+    by_expiry: List,
+}
+
+impl Leases {
+    pub(crate) const fn new(ttl: u64) -> Self {
+        Self { ttl, arena: Arena::new(), by_expiry: List::EMPTY }
+    }
+
+    pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, location: &'static Location<'static>) -> Key {
+        let expires_at = now.plus(self.ttl);
+        let key = self.arena.insert(Lease { fence, cost, granted_at: now, expires_at, location, bell: None });
+        self.arena.push_back(&mut self.by_expiry, key);
+        key
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key, fence: u64) -> Option<&mut Lease> {
+        self.arena.get_mut(key).filter(|lease| lease.fence == fence)
+    }
+
+    pub(crate) fn next_expiry(&self) -> Moment {
+        self.by_expiry.front().and_then(|key| self.arena.get(key)).map_or(Moment::NEVER, |lease| lease.expires_at)
+    }
+
+    /// Ends a lease. `None` when it was reclaimed before.
+    pub(crate) fn close(&mut self, key: Key, fence: u64) -> Option<Lease> {
+        self.get_mut(key, fence)?;
+        self.arena.unlink(&mut self.by_expiry, key);
+        Some(self.arena.remove(key))
+    }
+
+    /// Starts the TTL of a live lease anew. A lease past its TTL stays so, whether or not it was reclaimed by now.
+    pub(crate) fn renew(&mut self, key: Key, fence: u64, now: Moment) -> bool {
+        let expires_at = now.plus(self.ttl);
+        let Some(lease) = self.get_mut(key, fence).filter(|lease| now < lease.expires_at) else { return false };
+        lease.expires_at = expires_at;
+        self.arena.unlink(&mut self.by_expiry, key);
+        self.arena.push_back(&mut self.by_expiry, key);
+        true
+    }
+
+    /// Ends the lease that expired first, if one has.
+    pub(crate) fn expire_one(&mut self, now: Moment) -> Option<Lease> {
+        let key = self.by_expiry.front().filter(|_| self.next_expiry() <= now)?;
+        self.arena.unlink(&mut self.by_expiry, key);
+        Some(self.arena.remove(key))
+    }
+}

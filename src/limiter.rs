@@ -1,0 +1,317 @@
+use std::fmt;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+
+use crate::acquire::{Acquire, Request};
+use crate::builder::Builder;
+use crate::decision::Decision;
+use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
+use crate::manager::Manager;
+use crate::permit::Permit;
+use crate::policy::Policy;
+use crate::snapshot::Snapshot;
+
+/// Bounds how much happens at once and how fast. Clones share one and the same limiter.
+///
+/// # Order
+///
+/// A request that need not wait is decided in place. One that must joins the queue: by [priority](crate::Priority), and within
+/// one priority first come, first served. Nobody who arrives while others wait passes them, and whoever is at the front is
+/// waited for, however large his cost: small requests behind a large one do not starve it.
+///
+/// # Runtimes
+///
+/// A limiter is built anywhere, also in a `static`. The first request that has to wait starts a task in its tokio runtime that
+/// keeps the time for all. When that runtime ends, those who wait in another one start theirs. Waiting outside every runtime
+/// is an error, unless the thread [blocks](Limiter::blocking_acquire). While nobody waits and no permit with a TTL is out there
+/// is no timer (one that was set for a permit that came back in time may still fire, once).
+///
+/// # Closing
+///
+/// After [`Limiter::close`] all who wait and all who come get [`AcquireError::Closed`]; permits that are out stay valid, and
+/// [`Limiter::drained`] waits for them.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::LazyLock;
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
+///
+/// static API: LazyLock<Limiter> = LazyLock::new(|| {
+///     let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(10));
+///     Limiter::new(policy).expect("the limits are sound")
+/// });
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let permit = API.acquire().await?;
+/// // call the API
+/// drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    manager: Arc<Manager>,
+}
+
+impl Limiter {
+    /// A limiter with the default options. See the [type's example](Limiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+        Self::builder(policy).build()
+    }
+
+    /// A limiter with options of its own. See [`Builder`].
+    pub fn builder(policy: impl Into<Policy>) -> Builder {
+        Builder::new(policy.into())
+    }
+
+    pub(crate) fn from_manager(manager: Arc<Manager>) -> Self {
+        Self { manager }
+    }
+
+    pub(crate) fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// The name it was built with. See [`Builder::name`].
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.manager.name()
+    }
+
+    /// Waits until every limit of the policy admits one unit, in the [order](Limiter#order) of arrival.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future costs nobody anything; a permit on its way goes to the next who waits. A new call starts at the end
+    /// of the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Closed`]; [`AcquireError::QueueFull`] or [`AcquireError::Shed`] where the queue is bounded;
+    /// [`AcquireError::NoRuntime`] when it must wait outside a runtime.
+    ///
+    /// # Panics
+    ///
+    /// Not by itself; polling the future after it has completed does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let permit = limiter.acquire().await?;
+    /// limiter.close();
+    /// assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire(&self) -> Acquire<'_> {
+        self.acquire_many(1)
+    }
+
+    /// [`Limiter::acquire`] for a cost of several units, admitted all at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`]; [`AcquireError::ExceedsLimit`] for a cost that no waiting can meet, and
+    /// [`AcquireError::ZeroCost`].
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// assert_eq!(limiter.acquire_many(3).await?.cost(), 3);
+    /// assert_eq!(limiter.acquire_many(9).await.unwrap_err(), AcquireError::ExceedsLimit { cost: 9, max: 8 });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
+        Request::new(&self.manager, cost, Location::caller()).acquire()
+    }
+
+    /// A request with a cost, a priority or a timeout. See [`Request`].
+    #[track_caller]
+    pub fn request(&self) -> Request<'_> {
+        Request::new(&self.manager, 1, Location::caller())
+    }
+
+    /// Takes one unit now, or nothing. It never passes anybody who waits.
+    ///
+    /// # Errors
+    ///
+    /// [`TryAcquireError::Denied`] with the [`Decision`], which names the limit and tells when to come back;
+    /// [`TryAcquireError::Closed`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Throttle, TryAcquireError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(20)))?;
+    /// limiter.try_acquire()?;
+    /// let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire() else { panic!("too soon") };
+    /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(20)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn try_acquire(&self) -> Result<Permit, TryAcquireError> {
+        self.manager.try_acquire(1, Location::caller())
+    }
+
+    /// [`Limiter::try_acquire`] for a cost of several units, admitted all at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::ExceedsLimit`] for a cost that no waiting can meet, and
+    /// [`TryAcquireError::ZeroCost`].
+    #[track_caller]
+    pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
+        self.manager.try_acquire(cost, Location::caller())
+    }
+
+    /// [`Limiter::acquire`] for a thread outside the runtime: blocks it until it has the permit.
+    ///
+    /// It waits in the same queue as everybody. It needs no runtime: the thread at the front keeps the time itself. In a task
+    /// it would block the runtime's worker; use `acquire` there, or `tokio::task::spawn_blocking`. While the thread sleeps it
+    /// follows the system's clock, not tokio's paused one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`], but [`AcquireError::NoRuntime`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Throttle};
+    ///
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(1)))?;
+    /// for _ in 0..3 {
+    ///     limiter.blocking_acquire()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire(&self) -> Result<Permit, AcquireError> {
+        self.request().blocking_acquire()
+    }
+
+    /// What [`Limiter::try_acquire_many`] would say to `cost`, taking nothing. A closed limiter denies, and so does one
+    /// asked for a cost of zero or above what it can ever admit; neither tells when to come back.
+    ///
+    /// See [`Decision`] for an example.
+    pub fn check(&self, cost: u64) -> Decision {
+        self.manager.check(cost)
+    }
+
+    /// Waits for a permit, runs the future while holding it, and gives it back. If the permit is reclaimed, the future is
+    /// dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the future and gives the permit, or the place in the queue, back.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Acquire`] with the errors of [`Limiter::acquire`], when the future was never polled;
+    /// [`RunError::Reclaimed`] when it was dropped half-way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency, RunError};
+    /// use tokio::time::sleep;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8).ttl(Duration::from_secs(10)))?;
+    /// assert_eq!(limiter.run(async { 6 * 7 }).await?, 42);
+    /// let stuck = limiter.run(sleep(Duration::from_secs(3_600)));
+    /// assert!(matches!(stuck.await, Err(RunError::Reclaimed { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn run<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output, RunError>> + use<'_, F> {
+        let acquire = self.acquire();
+        async move {
+            let permit = acquire.await?;
+            let outcome = match select(pin!(future), pin!(permit.reclaimed())).await {
+                Either::Left((output, _)) => Ok(output),
+                Either::Right(_) => Err(RunError::Reclaimed { id: permit.id() }),
+            };
+            outcome
+        }
+    }
+
+    /// Its numbers now. See [`Snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.manager.snapshot()
+    }
+
+    /// Refuses everybody from now on, those who wait first. Permits that are out stay valid. See [`Limiter::drained`].
+    pub fn close(&self) {
+        self.manager.close();
+    }
+
+    /// Whether it was closed, by this handle or another. See [`Limiter::drained`].
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.manager.is_closed()
+    }
+
+    /// Completes when the limiter is closed and every permit that holds a place has come back, or was reclaimed. Permits of
+    /// rates hold none.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again at any time.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let permit = limiter.acquire().await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// limiter.close();
+    /// assert!(limiter.is_closed());
+    /// limiter.drained().await;
+    /// assert_eq!(limiter.snapshot().in_flight, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drained(&self) {
+        self.manager.drained().await;
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("name", &self.name()).field("snapshot", &self.snapshot()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,52 @@
+use std::fmt;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// Something that a limiter did of its own accord. See [`Builder::on_event`](crate::Builder::on_event) for an example.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A permit was taken back by force because its TTL passed.
+    Reclaimed {
+        /// The permit: what its [`Permit::id`](crate::Permit::id) tells.
+        id: Uuid,
+        /// What its [`Permit::fence`](crate::Permit::fence) tells.
+        fence: u64,
+        /// The units that came back.
+        cost: u64,
+        /// How long ago it was granted.
+        held: Duration,
+        /// The line of the program that asked for it.
+        acquired_in: &'static Location<'static>,
+    },
+}
+
+/// Who is told of events, outside every lock.
+pub(crate) struct Observer(Option<Box<dyn Fn(&Event) + Send + Sync>>);
+
+impl Observer {
+    pub(crate) const NONE: Self = Self(None);
+
+    pub(crate) fn new(observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(observer)))
+    }
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A panic of the observer goes no further: it may run inside a permit's drop, or in the task that everybody waits for.
+    pub(crate) fn tell(&self, event: &Event) {
+        if let Some(observer) = &self.0 {
+            let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_some() { "Observer(..)" } else { "Observer(none)" })
+    }
+}

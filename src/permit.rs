@@ -1,0 +1,186 @@
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::arena::Key;
+use crate::gate::Admission;
+use crate::manager::Manager;
+
+/// The right to go on; dropping it **releases** it.
+///
+/// What that gives back depends on the policy. A place under a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next who
+/// waits, also when the holder panics. What a rate granted stays spent: its permit holds no place, and dropping it costs nothing.
+///
+/// # Reclaim
+///
+/// With a [TTL](crate::MaxConcurrency::ttl), a permit that is not released in time is *reclaimed*: its place goes to others
+/// although its holder may still be at work. The holder can [await it](Permit::reclaimed), [poll it](Permit::is_live) or
+/// [put it off](Permit::renew). Whatever is done with a reclaimed permit changes nothing. A downstream store that remembers the
+/// highest [fence](Permit::fence) it has seen can refuse a holder who comes too late.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MaxConcurrency};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_secs(10)))?;
+/// let permit = limiter.acquire().await?;
+/// tokio::time::sleep(Duration::from_secs(6)).await;
+/// assert!(permit.renew());
+/// tokio::time::sleep(Duration::from_secs(6)).await;
+/// assert!(permit.is_live());
+/// permit.reclaimed().await;
+/// assert!(!permit.is_live() && !permit.renew());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a permit is released as soon as it is dropped"]
+pub struct Permit {
+    /// `None` where the permit holds no place: nothing to give back, nothing to keep alive.
+    manager: Option<Arc<Manager>>,
+    seed: u64,
+    fence: u64,
+    cost: u64,
+    lease: Option<Key>,
+    acquired_at: Option<Instant>,
+}
+
+impl Permit {
+    pub(crate) fn new(
+        manager: Option<Arc<Manager>>,
+        seed: u64,
+        admission: Admission,
+        cost: u64,
+        acquired_at: Option<Instant>,
+    ) -> Self {
+        Self { manager, seed, fence: admission.fence, cost, lease: admission.lease, acquired_at }
+    }
+
+    /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
+    /// asked for.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// assert_ne!(limiter.try_acquire()?.id(), limiter.try_acquire()?.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        Manager::permit_id(self.seed, self.fence)
+    }
+
+    /// A number, from 1, that rises with every grant of the limiter.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let (first, second) = (limiter.try_acquire()?, limiter.try_acquire()?);
+    /// assert!(first.fence() < second.fence());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// The units that it was granted for.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// assert_eq!(limiter.try_acquire_many(3)?.cost(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// When it was granted, on tokio's clock: the instant of the decision. `None` where the policy has no need of the clock (a
+    /// [`MaxConcurrency`](crate::MaxConcurrency) without a TTL) and the [builder](crate::Builder::stamp_permits), which shows an
+    /// example, was not asked for it.
+    #[must_use]
+    pub const fn acquired_at(&self) -> Option<Instant> {
+        self.acquired_at
+    }
+
+    /// When it will be reclaimed, on tokio's clock; `None` without a TTL, or when it was reclaimed. See
+    /// [`MaxConcurrency::ttl`](crate::MaxConcurrency::ttl).
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Instant> {
+        let (manager, lease) = self.leased()?;
+        manager.expires_at(lease, self.fence)
+    }
+
+    /// Whether its TTL has not passed; always true without a TTL. See the [type's example](Permit#examples).
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.leased().is_none() || self.expires_at().is_some()
+    }
+
+    /// Completes when the permit is reclaimed, at once when it was; never without a TTL. See the
+    /// [type's example](Permit#examples).
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again at any time, and awaited from several places.
+    pub async fn reclaimed(&self) {
+        match self.leased().map(|(manager, lease)| manager.watch(lease, self.fence)) {
+            None => std::future::pending().await,
+            Some(None) => {}
+            Some(Some(notified)) => notified.await,
+        }
+    }
+
+    /// Starts its TTL anew. Tells whether it is live: one whose TTL has passed is not revived. Does nothing without a TTL, and
+    /// answers true. See the [type's example](Permit#examples).
+    pub fn renew(&self) -> bool {
+        self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
+    }
+
+    /// Gives it back now: the same as dropping it, in plain sight.
+    pub fn release(self) {
+        drop(self);
+    }
+
+    /// Never gives it back: the place is lost to all, or until its TTL has passed.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// limiter.try_acquire()?.forget();
+    /// assert_eq!(limiter.check(1).remaining(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn forget(mut self) {
+        self.manager = None;
+    }
+
+    fn leased(&self) -> Option<(&Arc<Manager>, Key)> {
+        self.manager.as_ref().zip(self.lease)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(manager) = &self.manager {
+            manager.release(self.fence, self.cost, self.lease);
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("id", &self.id())
+            .field("fence", &self.fence)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
+}

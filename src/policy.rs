@@ -1,0 +1,165 @@
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::strategy::{FixedWindow, MAX_SPAN_NANOS, MaxConcurrency, Throttle};
+
+/// One rule with its parameters: plain data, checked when a limiter is built.
+///
+/// It prints as a person would say it: `throttle every 100ms burst 5`. See [`Policy`] for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Limit {
+    /// A pace: see [`Throttle`].
+    Throttle(Throttle),
+    /// A bound on what is out at once: see [`MaxConcurrency`].
+    MaxConcurrency(MaxConcurrency),
+    /// A quota for each window: see [`FixedWindow`].
+    FixedWindow(FixedWindow),
+}
+
+impl Limit {
+    /// The largest cost that one request can have: the burst, the concurrency, or the units of a window.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Limit, Throttle};
+    ///
+    /// assert_eq!(Limit::from(Throttle::every(Duration::from_secs(1)).burst(5)).capacity(), 5);
+    /// ```
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self {
+            Self::Throttle(throttle) => throttle.burst,
+            Self::MaxConcurrency(concurrency) => concurrency.limit,
+            Self::FixedWindow(window) => window.limit,
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let limit = *self;
+        if limit.capacity() == 0 {
+            return Err(ConfigError::ZeroLimit { limit });
+        }
+        let (duration, times) = match self {
+            Self::Throttle(throttle) => (Some(throttle.interval), throttle.burst),
+            Self::MaxConcurrency(concurrency) => (concurrency.ttl, 1),
+            Self::FixedWindow(window) => (Some(window.period), 1),
+        };
+        let Some(duration) = duration else { return Ok(()) };
+        if duration.is_zero() {
+            return Err(ConfigError::ZeroDuration { limit });
+        }
+        match duration.as_nanos().checked_mul(u128::from(times)) {
+            Some(nanos) if nanos <= u128::from(MAX_SPAN_NANOS) => Ok(()),
+            _ => Err(ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) }),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Throttle(Throttle { interval, burst: 1 }) => write!(f, "throttle every {interval:?}"),
+            Self::Throttle(Throttle { interval, burst }) => write!(f, "throttle every {interval:?} burst {burst}"),
+            Self::MaxConcurrency(MaxConcurrency { limit, ttl: None }) => write!(f, "{limit} concurrent"),
+            Self::MaxConcurrency(MaxConcurrency { limit, ttl: Some(ttl) }) => write!(f, "{limit} concurrent ttl {ttl:?}"),
+            Self::FixedWindow(FixedWindow { limit, period, .. }) => write!(f, "fixed window {limit} per {period:?}"),
+        }
+    }
+}
+
+/// The limits that must **all** admit a request: all are charged, or none is.
+///
+/// Data only: it compares, prints and clones, and holds no state. A limiter made from it does.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
+///
+/// let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(100)));
+/// assert_eq!(policy.to_string(), "8 concurrent and throttle every 100ms");
+///
+/// let limiter = Limiter::new(policy)?;
+/// let _permit = limiter.try_acquire()?;
+/// let denied = limiter.check(1);
+/// assert_eq!(denied.denied_by().unwrap().to_string(), "throttle every 100ms");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Policy {
+    limits: Vec<Limit>,
+}
+
+impl Policy {
+    /// This policy and another one: the limits of both must admit. See the [type's example](Policy#examples).
+    #[must_use]
+    pub fn and(mut self, other: impl Into<Self>) -> Self {
+        self.limits.extend(other.into().limits);
+        self
+    }
+
+    /// The limits, in the order they were combined; never empty. See the [type's example](Policy#examples).
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.limits.iter().try_for_each(Limit::check)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, limit) in self.limits.iter().enumerate() {
+            let and = if index == 0 { "" } else { " and " };
+            write!(f, "{and}{limit}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<Limit> for Policy {
+    fn from(limit: Limit) -> Self {
+        Self { limits: vec![limit] }
+    }
+}
+
+impl From<Throttle> for Limit {
+    fn from(throttle: Throttle) -> Self {
+        Self::Throttle(throttle)
+    }
+}
+
+impl From<MaxConcurrency> for Limit {
+    fn from(concurrency: MaxConcurrency) -> Self {
+        Self::MaxConcurrency(concurrency)
+    }
+}
+
+impl From<FixedWindow> for Limit {
+    fn from(window: FixedWindow) -> Self {
+        Self::FixedWindow(window)
+    }
+}
+
+impl From<Throttle> for Policy {
+    fn from(throttle: Throttle) -> Self {
+        Limit::from(throttle).into()
+    }
+}
+
+impl From<MaxConcurrency> for Policy {
+    fn from(concurrency: MaxConcurrency) -> Self {
+        Limit::from(concurrency).into()
+    }
+}
+
+impl From<FixedWindow> for Policy {
+    fn from(window: FixedWindow) -> Self {
+        Limit::from(window).into()
+    }
+}

@@ -1,0 +1,353 @@
+//! Who waits: by priority, then in arrival order; what each asks for; and the slot through which each is answered.
+//!
+//! An entry is a caller's own *out* channel as well: the answer is put into it, and only its owner's key takes it out. So a
+//! permit reaches the caller it was given to, and an abandoned one is found by the same key.
+
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::task::Waker;
+
+use crate::arena::{Arena, Key, List};
+use crate::error::{AcquireError, PriorityError};
+use crate::gate::Admission;
+use crate::strategy::Moment;
+
+/// How urgent a request is: 0 to 9, higher first. Within one priority, first come, first served.
+///
+/// Priorities are strict: as long as more urgent requests wait, less urgent ones do too.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Limiter, MaxConcurrency, Priority};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+/// let out = limiter.acquire().await?;
+/// let mut normal = tokio_test::task::spawn(limiter.acquire());
+/// let mut urgent = tokio_test::task::spawn(limiter.request().priority(Priority::HIGH).acquire());
+/// assert!(normal.poll().is_pending() && urgent.poll().is_pending());
+/// drop(out);
+/// assert!(!normal.is_woken() && urgent.is_woken());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// 0: served when nobody else waits.
+    pub const LOWEST: Self = Self(0);
+    /// 2.
+    pub const LOW: Self = Self(2);
+    /// 5: what a request has that asks for none.
+    pub const NORMAL: Self = Self(5);
+    /// 7.
+    pub const HIGH: Self = Self(7);
+    /// 9.
+    pub const HIGHEST: Self = Self(9);
+
+    const LEVELS: usize = Self::HIGHEST.0 as usize + 1;
+
+    /// A priority by its level, 0 to 9.
+    ///
+    /// # Errors
+    ///
+    /// [`PriorityError`] for a level above 9.
+    ///
+    /// ```
+    /// use tollgate::Priority;
+    ///
+    /// assert_eq!(Priority::new(5)?, Priority::NORMAL);
+    /// assert_eq!(Priority::new(10).unwrap_err().level, 10);
+    /// # Ok::<(), tollgate::PriorityError>(())
+    /// ```
+    pub const fn new(level: u8) -> Result<Self, PriorityError> {
+        if level <= Self::HIGHEST.0 { Ok(Self(level)) } else { Err(PriorityError { level }) }
+    }
+
+    /// The level, 0 to 9. See [`Priority::new`].
+    #[must_use]
+    pub const fn level(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::NORMAL
+    }
+}
+
+/// Who goes when a full queue gets another request. See [`Builder::overflow`](crate::Builder::overflow) for an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// The newcomer is turned away with [`AcquireError::QueueFull`].
+    #[default]
+    Reject,
+    /// Who has waited longest, whatever the priority, is dropped with [`AcquireError::Shed`].
+    DropOldest,
+    /// Who would be served last (the latest of the lowest priority) is dropped with [`AcquireError::Shed`], if it is less
+    /// urgent than the newcomer; otherwise the newcomer is turned away with [`AcquireError::QueueFull`].
+    DropLowestPriority,
+}
+
+/// What a waiter asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) cost: u64,
+    pub(crate) priority: Priority,
+    /// [`Moment::NEVER`]: none.
+    pub(crate) deadline: Moment,
+    pub(crate) location: &'static Location<'static>,
+    /// The caller's own thread blocks, and keeps the time while he is at the front.
+    pub(crate) on_own_thread: bool,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Waiting { waker: Waker, deadline: Moment },
+    Granted(Admission),
+    Failed(AcquireError),
+}
+
+#[derive(Debug)]
+struct Waiter {
+    slot: Slot,
+    cost: u64,
+    location: &'static Location<'static>,
+    /// Arrival order over all priorities; compared modulo 2^32, enough to find the oldest.
+    arrival: u32,
+    priority: Priority,
+    on_own_thread: bool,
+}
+
+/// What became of a request whose owner gave it up.
+#[derive(Debug)]
+pub(crate) enum Abandoned {
+    /// It was waiting; the waker must be dropped outside every lock.
+    Waiting(Waker),
+    /// It had been granted and nobody took the grant.
+    Granted(Admission, u64),
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    arena: Arena<Waiter>,
+    /// By priority. Answered waiters are in no list.
+    waiting: [List; Priority::LEVELS],
+    /// A bit for each priority that somebody waits in.
+    occupied: u16,
+    len: usize,
+    /// Units asked for, by priority.
+    units: [u64; Priority::LEVELS],
+    deadlines: BTreeSet<(Moment, Key)>,
+    arrivals: u32,
+}
+
+impl Queue {
+    pub(crate) const MAX_LEN: usize = Arena::<Waiter>::MAX_LEN / 2;
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            arena: Arena::new(),
+            waiting: [List::EMPTY; Priority::LEVELS],
+            occupied: 0,
+            len: 0,
+            units: [0; Priority::LEVELS],
+            deadlines: BTreeSet::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Waiters without an answer.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> Key {
+        let &Request { cost, priority, deadline, location, on_own_thread } = request;
+        self.arrivals = self.arrivals.wrapping_add(1);
+        let slot = Slot::Waiting { waker, deadline };
+        let key = self.arena.insert(Waiter { slot, cost, location, arrival: self.arrivals, priority, on_own_thread });
+        let level = usize::from(priority.0);
+        self.arena.push_back(&mut self.waiting[level], key);
+        self.occupied |= 1 << level;
+        self.len += 1;
+        self.units[level] = self.units[level].saturating_add(cost);
+        if deadline != Moment::NEVER {
+            self.deadlines.insert((deadline, key));
+        }
+        key
+    }
+
+    /// Who is next, with its cost and where it was asked for.
+    pub(crate) fn front(&self) -> Option<(Key, u64, &'static Location<'static>)> {
+        let level = self.occupied.checked_ilog2()? as usize;
+        let key = self.waiting[level].front()?;
+        self.arena.get(key).map(|waiter| (key, waiter.cost, waiter.location))
+    }
+
+    /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
+    pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
+        self.units[usize::from(priority.0)..].iter().fold(0, |sum, units| sum.saturating_add(*units))
+    }
+
+    pub(crate) fn next_deadline(&self) -> Moment {
+        self.deadlines.first().map_or(Moment::NEVER, |(deadline, _)| *deadline)
+    }
+
+    /// A waiter whose time is up, with its cost and priority.
+    pub(crate) fn expired(&self, now: Moment) -> Option<(Key, u64, Priority)> {
+        let (deadline, key) = *self.deadlines.first()?;
+        self.arena.get(key).filter(|_| deadline <= now).map(|waiter| (key, waiter.cost, waiter.priority))
+    }
+
+    /// The waker of the front, if it keeps the time on its own thread: it must learn when it is to wake.
+    pub(crate) fn timekeeper(&self) -> Option<Waker> {
+        let (key, ..) = self.front()?;
+        match self.arena.get(key)? {
+            Waiter { on_own_thread: true, slot: Slot::Waiting { waker, .. }, .. } => Some(waker.clone()),
+            _ => None,
+        }
+    }
+
+    /// [`Moment::NEVER`] when there is none, or the request was answered.
+    pub(crate) fn deadline(&self, key: Key) -> Moment {
+        match self.arena.get(key) {
+            Some(Waiter { slot: Slot::Waiting { deadline, .. }, .. }) => *deadline,
+            _ => Moment::NEVER,
+        }
+    }
+
+    /// Who is to go for a newcomer of `priority` when the queue is full.
+    pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Key> {
+        match overflow {
+            Overflow::Reject => None,
+            Overflow::DropOldest => {
+                let heads = self.waiting.iter().filter_map(List::front);
+                heads.max_by_key(|key| self.arena.get(*key).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
+            }
+            Overflow::DropLowestPriority => {
+                let lowest = self.occupied.trailing_zeros() as usize;
+                (lowest < usize::from(priority.0)).then(|| self.waiting[lowest].back()).flatten()
+            }
+        }
+    }
+
+    /// Puts a grant into the slot of a waiter; wake him outside every lock.
+    pub(crate) fn grant(&mut self, key: Key, admission: Admission) -> Option<Waker> {
+        self.answer(key, Slot::Granted(admission))
+    }
+
+    /// Puts a refusal into the slot of a waiter; wake him outside every lock.
+    pub(crate) fn refuse(&mut self, key: Key, error: AcquireError) -> Option<Waker> {
+        self.answer(key, Slot::Failed(error))
+    }
+
+    /// Takes the answer out, if there is one; then the key is spent. Otherwise `waker` will be woken, and the one that it
+    /// replaces is handed back, to be dropped outside every lock.
+    pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
+        if let Some(Slot::Waiting { waker: current, .. }) = self.arena.get_mut(key).map(|waiter| &mut waiter.slot) {
+            return Err((!current.will_wake(waker)).then(|| std::mem::replace(current, waker.clone())));
+        }
+        match self.arena.remove(key).slot {
+            Slot::Granted(admission) => Ok(Ok(admission)),
+            Slot::Failed(error) => Ok(Err(error)),
+            Slot::Waiting { .. } => unreachable!("a waiting entry was handled above"),
+        }
+    }
+
+    /// The owner gives his request up; the key is spent.
+    pub(crate) fn abandon(&mut self, key: Key) -> Abandoned {
+        if matches!(self.arena.get(key), Some(Waiter { slot: Slot::Waiting { .. }, .. })) {
+            self.leave(key);
+        }
+        let waiter = self.arena.remove(key);
+        match waiter.slot {
+            Slot::Waiting { waker, .. } => Abandoned::Waiting(waker),
+            Slot::Granted(admission) => Abandoned::Granted(admission, waiter.cost),
+            Slot::Failed(_) => Abandoned::Failed,
+        }
+    }
+
+    /// The wakers of all who wait, in order.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
+        let keys = self.waiting.iter().rev().flat_map(|list| self.arena.keys(list));
+        keys.filter_map(|key| match &self.arena.get(key)?.slot {
+            Slot::Waiting { waker, .. } => Some(waker),
+            _ => None,
+        })
+    }
+
+    fn answer(&mut self, key: Key, answer: Slot) -> Option<Waker> {
+        self.leave(key);
+        match std::mem::replace(&mut self.arena.get_mut(key)?.slot, answer) {
+            Slot::Waiting { waker, .. } => Some(waker),
+            _ => None,
+        }
+    }
+
+    /// Takes a waiting entry out of its list and of all sums.
+    fn leave(&mut self, key: Key) {
+        let Some(Waiter { slot: Slot::Waiting { deadline, .. }, cost, priority, .. }) = self.arena.get(key) else { return };
+        let level = usize::from(priority.0);
+        if *deadline != Moment::NEVER {
+            self.deadlines.remove(&(*deadline, key));
+        }
+        self.units[level] = self.units[level].saturating_sub(*cost);
+        self.arena.unlink(&mut self.waiting[level], key);
+        self.len -= 1;
+        if self.waiting[level].front().is_none() {
+            self.occupied &= !(1 << level);
+            self.units[level] = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(priority: Priority) -> Request {
+        Request { cost: 1, priority, deadline: Moment::NEVER, location: Location::caller(), on_own_thread: false }
+    }
+
+    /// What PEERS measure as "heap a waiter": the whole entry with its links stays within a cache line.
+    #[test]
+    fn an_entry_takes_at_most_64_bytes() {
+        assert!(size_of::<Option<Waiter>>() + 2 * size_of::<u32>() <= 64, "{}", size_of::<Option<Waiter>>());
+    }
+
+    #[test]
+    fn victims_follow_the_overflow_rule() {
+        let mut queue = Queue::new();
+        let keys = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
+            .map(|p| queue.push(&request(p), Waker::noop().clone()));
+        assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(keys[0]));
+        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::NORMAL), Some(keys[3]));
+        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::LOW), None);
+        queue.abandon(keys[0]);
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(keys[1]));
+    }
+
+    #[test]
+    fn sums_of_huge_costs_saturate_and_recover() {
+        let mut queue = Queue::new();
+        let huge = Request { cost: u64::MAX, ..request(Priority::NORMAL) };
+        let keys = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone()));
+        assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);
+        for key in keys {
+            queue.abandon(key);
+        }
+        assert_eq!(queue.units_ahead_of(Priority::LOW), 0);
+    }
+}

@@ -1,0 +1,383 @@
+//! The gate and the queue before it, as one deterministic state machine.
+//!
+//! Every input (a request, a release, an abandoned request, time passing) comes with `now`; what is to be done about it outside
+//! (wakers to wake, reclaims to tell of) is collected in [`Effects`]; [`Schedule::next_wake`] says when time matters next. Who
+//! holds the lock that this lies under acts on the effects after letting go of it. So a test drives it without a runtime.
+
+use std::panic::Location;
+use std::task::Waker;
+
+use crate::arena::Key;
+use crate::decision::Decision;
+use crate::error::{AcquireError, TryAcquireError};
+use crate::gate::{Admission, Gate};
+use crate::lease::Lease;
+use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
+use crate::snapshot::Snapshot;
+use crate::strategy::Moment;
+
+/// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
+const BATCH: usize = 64;
+
+/// What is to be done outside the lock. Wakers run other people's code, when woken and when dropped: never under a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// Most often there is one: a release hands over to the next.
+    first: Option<Waker>,
+    others: Vec<Waker>,
+    discarded: Option<Waker>,
+    reclaimed: Vec<Lease>,
+    /// The batch was full: call [`Schedule::advance`] again.
+    pub(crate) unfinished: bool,
+}
+
+impl Effects {
+    fn wake(&mut self, waker: Option<Waker>) {
+        if self.first.is_none() {
+            self.first = waker;
+        } else {
+            self.others.extend(waker);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.others.len() + self.reclaimed.len() + 1 >= BATCH
+    }
+
+    /// Wakes everybody; hands back the leases that were reclaimed.
+    pub(crate) fn wake_all(&mut self) -> Vec<Lease> {
+        self.first.take().into_iter().chain(self.others.drain(..)).for_each(Waker::wake);
+        self.discarded = None;
+        self.unfinished = false;
+        std::mem::take(&mut self.reclaimed)
+    }
+}
+
+/// Why a request is not admitted in place.
+enum Refusal {
+    Closed,
+    ZeroCost,
+    ExceedsLimit { cost: u64, max: u64 },
+    MustWait,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Admitted(Admission),
+    Queued(Key),
+}
+
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    gate: Gate,
+    queue: Queue,
+    max_queue: usize,
+    overflow: Overflow,
+    closed: bool,
+    /// Grants in slots that their owners have not taken yet.
+    undelivered: usize,
+    /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
+    front_ready: Moment,
+    denied: u64,
+    shed: u64,
+    timed_out: u64,
+    reclaimed: u64,
+    refunded: u64,
+}
+
+impl Schedule {
+    pub(crate) fn new(gate: Gate, max_queue: usize, overflow: Overflow) -> Self {
+        Self {
+            gate,
+            queue: Queue::new(),
+            max_queue: max_queue.min(Queue::MAX_LEN),
+            overflow,
+            closed: false,
+            undelivered: 0,
+            front_ready: Moment::NEVER,
+            denied: 0,
+            shed: 0,
+            timed_out: 0,
+            reclaimed: 0,
+            refunded: 0,
+        }
+    }
+
+    pub(crate) fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+
+    /// Whether `now` matters to the inputs; where it does not, any will do.
+    pub(crate) fn follows_time(&self) -> bool {
+        self.gate.follows_time() || self.queue.next_deadline() != Moment::NEVER
+    }
+
+    /// When time matters next: the front's turn, the first TTL, the first deadline.
+    pub(crate) fn next_wake(&self) -> Moment {
+        self.front_ready.min(self.gate.next_expiry()).min(self.queue.next_deadline())
+    }
+
+    /// When time matters next to the caller of a queued request who keeps the time on his own thread.
+    pub(crate) fn wake_of(&self, key: Key) -> Moment {
+        let is_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+        if is_front { self.next_wake() } else { self.queue.deadline(key) }
+    }
+
+    /// Nobody waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Closed, nobody waits, and no permit is out that must come back.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+    }
+
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
+        self.queue.wakers()
+    }
+
+    /// Takes `cost` now, or nothing.
+    pub(crate) fn try_acquire(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        location: &'static Location<'static>,
+        effects: &mut Effects,
+    ) -> Result<Admission, TryAcquireError> {
+        self.admit(now, cost, location, effects).map_err(|refusal| match refusal {
+            Refusal::Closed => TryAcquireError::Closed,
+            Refusal::ZeroCost => TryAcquireError::ZeroCost,
+            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::MustWait => {
+                self.denied += 1;
+                TryAcquireError::Denied(self.check(now, cost))
+            }
+        })
+    }
+
+    /// A request that is ready to wait. `waker` is woken when its slot has an answer.
+    pub(crate) fn request(
+        &mut self,
+        now: Moment,
+        request: &Request,
+        waker: &Waker,
+        effects: &mut Effects,
+    ) -> Result<Outcome, AcquireError> {
+        let &Request { cost, priority, deadline, location, .. } = request;
+        match self.admit(now, cost, location, effects) {
+            Ok(admission) => return Ok(Outcome::Admitted(admission)),
+            Err(Refusal::Closed) => return Err(AcquireError::Closed),
+            Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
+            Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
+            Err(Refusal::MustWait) => {}
+        }
+        let ahead = self.queue.units_ahead_of(priority);
+        if self.gate.ready_at(now, ahead, cost) > deadline {
+            return Err(self.time_out(now, ahead, cost));
+        }
+        self.make_room(now, priority, effects)?;
+        let key = self.queue.push(request, waker.clone());
+        let is_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+        if !is_front && self.front_ready > now && deadline > now {
+            return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
+        }
+        self.advance(now, effects);
+        match self.poll(key, waker, effects) {
+            Some(answer) => answer.map(Outcome::Admitted),
+            None => Ok(Outcome::Queued(key)),
+        }
+    }
+
+    /// Takes the answer to a queued request out of its slot, if there is one.
+    pub(crate) fn poll(&mut self, key: Key, waker: &Waker, effects: &mut Effects) -> Option<Result<Admission, AcquireError>> {
+        match self.queue.poll(key, waker) {
+            Ok(answer) => {
+                self.undelivered -= usize::from(answer.is_ok());
+                Some(answer)
+            }
+            Err(replaced) => {
+                effects.discarded = replaced;
+                None
+            }
+        }
+    }
+
+    /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
+    pub(crate) fn abandon(&mut self, now: Moment, key: Key, effects: &mut Effects) {
+        let was_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+        match self.queue.abandon(key) {
+            Abandoned::Waiting(waker) => {
+                effects.discarded = Some(waker);
+                if was_front {
+                    self.front_ready = now; // another one is at the front now: ask again
+                    self.advance(now, effects);
+                }
+            }
+            Abandoned::Granted(admission, cost) => {
+                self.undelivered -= 1;
+                if self.gate.refund(admission, cost).is_some() {
+                    self.refunded += 1;
+                    self.advance(now, effects);
+                }
+            }
+            Abandoned::Failed => {}
+        }
+    }
+
+    /// A permit comes back; nothing happens when it was reclaimed before.
+    pub(crate) fn release(&mut self, now: Moment, fence: u64, cost: u64, lease: Option<Key>, effects: &mut Effects) {
+        if self.gate.release(fence, cost, lease).is_some() && !self.queue.is_empty() {
+            self.advance(now, effects);
+        }
+    }
+
+    /// From now on everybody is refused, those who wait first.
+    pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
+        self.closed = true;
+        self.advance(now, effects);
+    }
+
+    /// Refuses all who wait, with this error.
+    pub(crate) fn refuse_all(&mut self, error: &AcquireError, effects: &mut Effects) {
+        while let Some((key, ..)) = self.queue.front().filter(|_| !effects.is_full()) {
+            effects.wake(self.queue.refuse(key, error.clone()));
+        }
+        self.front_ready = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
+        effects.unfinished = effects.is_full();
+    }
+
+    /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
+    /// that nobody times out at the instant at which he could have been served.
+    pub(crate) fn advance(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
+            self.reclaimed += 1;
+            effects.reclaimed.push(lease);
+        }
+        if self.closed {
+            self.refuse_all(&AcquireError::Closed, effects);
+            return;
+        }
+        self.serve(now, effects);
+        while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
+            let was_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+            let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
+            let error = self.time_out(now, others, cost);
+            effects.wake(self.queue.refuse(key, error));
+            if was_front {
+                self.front_ready = now;
+                self.serve(now, effects);
+            }
+        }
+        effects.unfinished = effects.is_full();
+    }
+
+    /// What a caller of `try_acquire` would be told. A limiter that is closed denies.
+    pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
+        let decision = self.gate.decide(now, self.queue.units_ahead_of(Priority::LOWEST), cost);
+        if self.closed { Decision { allowed: false, retry_after: None, ..decision } } else { decision }
+    }
+
+    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
+        let next = if self.queue.is_empty() {
+            match self.gate.decide(now, 0, 1) {
+                decision if decision.is_allowed() => Some(now),
+                decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, 1)),
+            }
+        } else {
+            self.front_ready.known()
+        };
+        Snapshot {
+            in_flight: self.gate.in_flight(),
+            queued: self.queue.len() as u64,
+            granted: self.gate.granted(),
+            denied: self.denied,
+            shed: self.shed,
+            timed_out: self.timed_out,
+            reclaimed: self.reclaimed,
+            refunded: self.refunded,
+            next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
+        }
+    }
+
+    /// Decides in place: nobody waits, and the gate admits.
+    fn admit(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        location: &'static Location<'static>,
+        effects: &mut Effects,
+    ) -> Result<Admission, Refusal> {
+        if self.closed {
+            return Err(Refusal::Closed);
+        }
+        if cost.wrapping_sub(1) >= self.gate.max_cost() {
+            return Err(match cost {
+                0 => Refusal::ZeroCost,
+                cost => Refusal::ExceedsLimit { cost, max: self.gate.max_cost() },
+            });
+        }
+        // The timer may be late: what is due goes first. It also reclaims where no runtime is left to do it on time.
+        if self.next_wake() <= now {
+            self.advance(now, effects);
+        }
+        if !self.queue.is_empty() {
+            return Err(Refusal::MustWait); // no barging
+        }
+        self.gate.admit(now, cost, location).map_err(|_| Refusal::MustWait)
+    }
+
+    /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
+    /// however small his cost, or a large one would starve.
+    fn serve(&mut self, now: Moment, effects: &mut Effects) {
+        let before = std::mem::replace(&mut self.front_ready, Moment::NEVER);
+        let mut moved = false;
+        while let Some((key, cost, location)) = self.queue.front() {
+            if effects.is_full() {
+                self.front_ready = now;
+                return;
+            }
+            match self.gate.admit(now, cost, location) {
+                Ok(admission) => {
+                    if self.undelivered == 0 {
+                        self.gate.restart_trails();
+                    }
+                    self.undelivered += 1;
+                    moved = true;
+                    effects.wake(self.queue.grant(key, admission));
+                }
+                Err(denied) => {
+                    self.front_ready = denied.until;
+                    if moved || before != denied.until {
+                        effects.wake(self.queue.timekeeper());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes a place for a newcomer in a full queue, or refuses him.
+    fn make_room(&mut self, now: Moment, priority: Priority, effects: &mut Effects) -> Result<(), AcquireError> {
+        if self.queue.len() < self.max_queue {
+            return Ok(());
+        }
+        self.shed += 1;
+        let victim = self.queue.victim(self.overflow, priority).ok_or(AcquireError::QueueFull)?;
+        effects.wake(self.queue.refuse(victim, AcquireError::Shed));
+        self.front_ready = now; // the front may be another one: ask again
+        Ok(())
+    }
+
+    /// The error of a request whose time is up, or would be: it tells when a new one like it could be admitted.
+    fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
+        self.timed_out += 1;
+        let ready = self.gate.ready_at(now, ahead, cost);
+        AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
+    }
+}

@@ -1,0 +1,51 @@
+//! One limit a file. Each is a set of parameters, a small `Copy` state, and pure functions from (parameters, state, now, cost)
+//! to a verdict. Nothing here reads a clock, knows a runtime, or allocates, so the same functions serve under a gate's mutex,
+//! in a table of keys, and as the oracle of a shared store.
+
+mod fixed_window;
+mod max_concurrency;
+mod moment;
+mod throttle;
+
+pub use fixed_window::{Align, FixedWindow};
+pub use max_concurrency::MaxConcurrency;
+pub use throttle::Throttle;
+
+pub(crate) use fixed_window::{WindowRule, WindowState};
+pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
+pub(crate) use moment::Moment;
+pub(crate) use throttle::{ThrottleRule, ThrottleState, Trail};
+
+/// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
+///
+/// Half of what 64 bits of nanoseconds hold is far more, so no sum of a present instant and a span overflows.
+pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
+
+/// What a limit says to a cost at an instant, given its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict<S> {
+    /// Admitted; the state after the charge.
+    Granted(S),
+    /// Denied: not before this instant, which is exact when nobody else comes.
+    WaitUntil(Moment),
+    /// Denied until somebody releases.
+    WaitForRelease,
+}
+
+/// The rule of one limit. `cost` is at least 1 and at most what the limit holds when new; `now` never steps back.
+pub(crate) trait Strategy {
+    type State: Copy + Default + std::fmt::Debug;
+
+    /// Would `cost` be admitted now, and with which state afterwards?
+    fn decide(&self, state: Self::State, now: Moment, cost: u64) -> Verdict<Self::State>;
+
+    /// The earliest instant at which `cost` can be admitted when `ahead` units go first. A lower bound; exact for `ahead` = 0
+    /// when nobody else comes. A limit that waits for releases cannot tell and answers `now`.
+    fn ready_at(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Moment;
+
+    /// Units that would be admitted now.
+    fn remaining(&self, state: Self::State, now: Moment) -> u64;
+
+    /// When the limit is as good as new, if nothing more is admitted. A limit that waits for releases answers `now`.
+    fn reset_at(&self, state: Self::State, now: Moment) -> Moment;
+}

@@ -1,0 +1,232 @@
+use std::time::Duration;
+
+use super::{Moment, Strategy, Verdict};
+
+/// At most `limit` units in each window, whatever is released.
+///
+/// ```text
+/// limit 3, Creation    |xxx      |x  xx    |  xxx    |       windows from the limiter's creation
+/// FirstGrant           |   xxx      |    x  xx     |         a window opens with the first grant after the last one ended
+/// WallClock            |..|xxx      |x  xx    |              windows on multiples of the period since 1970-01-01T00:00:00 UTC
+/// ```
+///
+/// Worst burst: **twice** the limit around a boundary, as with every fixed window: `limit` units at the end of one and `limit`
+/// at the start of the next. Where that is too much, use a [`Throttle`](crate::Throttle) with a burst, which never admits more
+/// than `burst + t / interval` in any span of length `t`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{FixedWindow, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(FixedWindow::new(5, Duration::from_secs(1)))?;
+/// let start = tokio::time::Instant::now();
+/// for _ in 0..10 {
+///     limiter.acquire().await?; // five now and five in the next window
+/// }
+/// assert_eq!(start.elapsed(), Duration::from_secs(1));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    pub(crate) limit: u64,
+    pub(crate) period: Duration,
+    pub(crate) align: Align,
+}
+
+impl FixedWindow {
+    /// At most `limit` units (at least 1) in each window of `period` (1 ns to 100 years; both checked when a limiter is built).
+    /// The limit is also the largest cost of one request. Windows start with the limiter unless [`FixedWindow::align`] says
+    /// otherwise.
+    ///
+    /// See the [type's example](FixedWindow#examples).
+    #[must_use]
+    pub const fn new(limit: u64, period: Duration) -> Self {
+        Self { limit, period, align: Align::Creation }
+    }
+
+    /// Where windows start.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Align, FixedWindow, Limiter};
+    ///
+    /// let per_minute = FixedWindow::new(100, Duration::from_secs(60)).align(Align::WallClock);
+    /// assert!(Limiter::new(per_minute)?.try_acquire().is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub const fn align(self, align: Align) -> Self {
+        Self { align, ..self }
+    }
+}
+
+/// Where the windows of a [`FixedWindow`] start. See [`FixedWindow::align`] for an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Align {
+    /// On a grid that starts when the limiter is built.
+    #[default]
+    Creation,
+    /// With the first grant after the last window ended.
+    FirstGrant,
+    /// On multiples of the period since the Unix epoch, as APIs count that say "per minute".
+    ///
+    /// The system clock is read once, when the limiter is built; a later step of it (not its gradual correction) does not
+    /// move the grid. Windows are computed from it, never counted by a ticker, so they do not drift.
+    WallClock,
+}
+
+/// The parameters of a [`FixedWindow`], checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WindowRule {
+    pub(crate) limit: u64,
+    /// Nanoseconds.
+    pub(crate) period: u64,
+    /// Nanoseconds from the last grid line to the limiter's creation; `None`: windows open with a grant.
+    pub(crate) phase: Option<u64>,
+}
+
+/// The latest window with a grant: when it ends, and the units granted in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    ends: Moment,
+    used: u64,
+}
+
+impl WindowRule {
+    /// The window that a grant at `now` falls into.
+    fn current(&self, state: WindowState, now: Moment) -> WindowState {
+        if now < state.ends {
+            return state;
+        }
+        let into_window = self.phase.map_or(0, |phase| (u128::from(now.nanos()) + u128::from(phase)) % u128::from(self.period));
+        WindowState { ends: now.plus(self.period - into_window as u64), used: 0 }
+    }
+
+    /// Takes back a grant of `cost` that was decided at `at` and never used, if its window is still the latest.
+    pub(crate) fn refund(&self, state: WindowState, at: Moment, cost: u64) -> WindowState {
+        if at < state.ends.minus(self.period) || at >= state.ends {
+            return state;
+        }
+        let used = state.used.saturating_sub(cost);
+        if used == 0 && self.phase.is_none() {
+            // As if the window had never been opened: the next grant opens one of its own.
+            return WindowState::default();
+        }
+        WindowState { used, ..state }
+    }
+}
+
+impl Strategy for WindowRule {
+    type State = WindowState;
+
+    fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Verdict<WindowState> {
+        let window = self.current(state, now);
+        if cost <= self.limit - window.used {
+            Verdict::Granted(WindowState { used: window.used + cost, ..window })
+        } else {
+            Verdict::WaitUntil(window.ends)
+        }
+    }
+
+    fn ready_at(&self, state: WindowState, now: Moment, ahead: u64, cost: u64) -> Moment {
+        let window = self.current(state, now);
+        let total = u128::from(window.used) + u128::from(ahead) + u128::from(cost);
+        match u64::try_from((total - 1) / u128::from(self.limit)).unwrap_or(u64::MAX) {
+            0 => now,
+            windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
+        }
+    }
+
+    fn remaining(&self, state: WindowState, now: Moment) -> u64 {
+        self.limit - self.current(state, now).used
+    }
+
+    fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
+        let window = self.current(state, now);
+        if window.used == 0 { now } else { window.ends }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Strategy as _; // both globs have a `Strategy`
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// Invariants 1 and 7, for all three alignments, against a list of every grant.
+        #[test]
+        fn no_window_holds_more_than_its_limit_and_retry_after_is_exact(
+            limit in 1_u64..6, period in 1_u64..500, phase in prop::option::of(0_u64..500),
+            steps in prop::collection::vec((0_u64..700, 1_u64..6), 1..60),
+        ) {
+            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period) };
+            let (mut state, mut now) = (WindowState::default(), Moment::START);
+            let mut windows: Vec<(u64, u64)> = Vec::new(); // naive: (start + period, units)
+            for (step, cost) in steps {
+                now = now.plus(step);
+                let cost = cost.min(limit);
+                if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                    prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
+                    prop_assert!(matches!(rule.decide(state, until.minus(1), cost), Verdict::WaitUntil(again) if again == until));
+                    now = until;
+                }
+                let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                state = next;
+                let ends = match rule.phase {
+                    Some(phase) => ((now.nanos() + phase) / period + 1) * period - phase,
+                    None => windows.last().filter(|last| now.nanos() < last.0).map_or(now.nanos() + period, |last| last.0),
+                };
+                match windows.last_mut().filter(|last| last.0 == ends) {
+                    Some(last) => last.1 += cost,
+                    None => windows.push((ends, cost)),
+                }
+                prop_assert!(windows.iter().all(|&(_, units)| units <= limit));
+                prop_assert_eq!(rule.remaining(state, now), limit - windows.last().unwrap().1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refund_counts_only_in_its_own_window() {
+        let rule = WindowRule { limit: 2, period: S, phase: Some(0) };
+        let Verdict::Granted(first) = rule.decide(WindowState::default(), at(1), 2) else { panic!() };
+        assert_eq!(rule.remaining(rule.refund(first, at(1), 2), at(2)), 2);
+        let Verdict::Granted(second) = rule.decide(first, at(S), 2) else { panic!() };
+        assert_eq!(rule.refund(second, at(1), 2), second);
+    }
+
+    #[test]
+    fn a_window_whose_first_grant_is_refunded_was_never_opened() {
+        let rule = WindowRule { limit: 1, period: S, phase: None };
+        let Verdict::Granted(first) = rule.decide(WindowState::default(), at(5), 1) else { panic!() };
+        let Verdict::Granted(second) = rule.decide(rule.refund(first, at(5), 1), at(7), 1) else { panic!() };
+        assert_eq!(rule.decide(second, at(8), 1), Verdict::WaitUntil(at(7 + S)));
+    }
+
+    #[test]
+    fn the_largest_parameters_do_not_overflow() {
+        let rule =
+            WindowRule { limit: u64::MAX, period: super::super::MAX_SPAN_NANOS, phase: Some(super::super::MAX_SPAN_NANOS - 1) };
+        let Verdict::Granted(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else { panic!() };
+        assert_eq!(
+            rule.ready_at(state, at(3), u64::MAX, u64::MAX),
+            at(3).plus(super::super::MAX_SPAN_NANOS - 2).plus(super::super::MAX_SPAN_NANOS)
+        );
+    }
+}

@@ -1,0 +1,125 @@
+use std::time::Duration;
+
+use super::{Moment, Strategy, Verdict};
+
+/// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
+///
+/// ```text
+/// limit 2              |a------|   c--------|
+///                      |b----------|   d-------|           c waits for a's or b's release, d for the next
+/// .ttl(..)             |a (leaked) ........X c---|         X: reclaimed; a's late drop changes nothing
+/// ```
+///
+/// Worst burst: `limit` units in one instant, and as many again for each release. It bounds how much happens at once, not how
+/// fast; combine it with a rate for both.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Limiter, MaxConcurrency};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+/// let first = limiter.acquire().await?;
+/// let _second = limiter.acquire().await?;
+/// assert!(limiter.try_acquire().is_err());
+/// drop(first);
+/// assert!(limiter.try_acquire().is_ok());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MaxConcurrency {
+    pub(crate) limit: u64,
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl MaxConcurrency {
+    /// At most `limit` units out at once (at least 1; checked when a limiter is built). It is also the largest cost of one request.
+    ///
+    /// See the [type's example](MaxConcurrency#examples).
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        Self { limit, ttl: None }
+    }
+
+    /// Reclaims a permit that was not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer
+    /// (1 ms), whether or not anybody waits. [`Permit::renew`](crate::Permit::renew) starts the time anew,
+    /// [`Permit::reclaimed`](crate::Permit::reclaimed) tells the holder.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_secs(30)))?;
+    /// std::mem::forget(limiter.acquire().await?); // leaked
+    /// let start = tokio::time::Instant::now();
+    /// limiter.acquire().await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl: Some(ttl), ..self }
+    }
+}
+
+/// The parameters of a [`MaxConcurrency`], checked. The TTL is not the strategy's business: leases lie beside the state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConcurrencyRule {
+    pub(crate) limit: u64,
+}
+
+/// Units out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ConcurrencyState {
+    pub(crate) in_use: u64,
+}
+
+impl ConcurrencyState {
+    /// The state after `cost` units came back: released, refunded and reclaimed are the same here.
+    pub(crate) fn release(self, cost: u64) -> Self {
+        debug_assert!(self.in_use >= cost, "{cost} units came back, {} were out", self.in_use);
+        Self { in_use: self.in_use.saturating_sub(cost) }
+    }
+}
+
+impl Strategy for ConcurrencyRule {
+    type State = ConcurrencyState;
+
+    fn decide(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> Verdict<ConcurrencyState> {
+        match state.in_use.checked_add(cost) {
+            Some(in_use) if in_use <= self.limit => Verdict::Granted(ConcurrencyState { in_use }),
+            _ => Verdict::WaitForRelease,
+        }
+    }
+
+    fn ready_at(&self, _state: ConcurrencyState, now: Moment, _ahead: u64, _cost: u64) -> Moment {
+        now
+    }
+
+    fn remaining(&self, state: ConcurrencyState, _now: Moment) -> u64 {
+        self.limit.saturating_sub(state.in_use)
+    }
+
+    fn reset_at(&self, _state: ConcurrencyState, now: Moment) -> Moment {
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_limit_and_cost_do_not_overflow() {
+        let rule = ConcurrencyRule { limit: u64::MAX };
+        let Verdict::Granted(state) = rule.decide(ConcurrencyState::default(), Moment::START, u64::MAX) else { panic!() };
+        assert_eq!(rule.decide(state, Moment::START, 1), Verdict::WaitForRelease);
+        assert_eq!(rule.remaining(state.release(3), Moment::START), 3);
+    }
+}
