@@ -124,6 +124,13 @@ struct Waiter {
     on_own_thread: bool,
 }
 
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Granted,
+    Failed,
+}
+
 /// What became of a request whose owner gave it up.
 #[derive(Debug)]
 pub(crate) enum Abandoned {
@@ -285,6 +292,16 @@ impl Queue {
             Slot::Waiting { waker, .. } => Some(waker),
             _ => None,
         })
+    }
+
+    /// What is in a slot; `None` while it waits.
+    #[cfg(test)]
+    pub(crate) fn peek(&self, key: Key) -> Option<Answer> {
+        match self.arena.get(key)?.slot {
+            Slot::Waiting { .. } => None,
+            Slot::Granted(_) => Some(Answer::Granted),
+            Slot::Failed(_) => Some(Answer::Failed),
+        }
     }
 
     fn answer(&mut self, key: Key, answer: Slot) -> Option<Waker> {

@@ -381,3 +381,6 @@ impl Schedule {
         AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,562 @@
+//! The schedule (gate and queue) against a naive reference that keeps every grant in a list and every rule as a sentence.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::task::Waker;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Effects, Outcome, Schedule};
+use crate::arena::Key;
+use crate::error::{AcquireError, TryAcquireError};
+use crate::gate::{Admission, Gate};
+use crate::policy::{Limit, Policy};
+use crate::queue::{Answer, Overflow, Priority, Request};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Throttle};
+
+/// One grant that was ever given.
+#[derive(Debug, Clone)]
+struct Grant {
+    at: u64,
+    cost: u64,
+    /// Out, in a slot or with a holder.
+    held: bool,
+    expires: u64,
+    /// As if it had never been given.
+    refunded: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Waiting {
+    id: usize,
+    cost: u64,
+    priority: Priority,
+    deadline: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Naive {
+    limits: Vec<Limit>,
+    since_epoch: u64,
+    grants: Vec<Grant>,
+    /// For each limit, the windows that a first grant opened: when each ends and the grants in it.
+    opened: Vec<Vec<(u64, Vec<usize>)>>,
+    /// In arrival order.
+    queue: Vec<Waiting>,
+    /// The answers given, by request.
+    answers: BTreeMap<usize, Answer>,
+    granted_to: BTreeMap<usize, usize>,
+    closed: bool,
+}
+
+impl Naive {
+    fn new(policy: &Policy, since_epoch: u64) -> Self {
+        Self {
+            limits: policy.limits().to_vec(),
+            since_epoch,
+            grants: Vec::new(),
+            opened: vec![Vec::new(); policy.limits().len()],
+            queue: Vec::new(),
+            answers: BTreeMap::new(),
+            granted_to: BTreeMap::new(),
+            closed: false,
+        }
+    }
+
+    fn admits(&self, limit: usize, now: u64, cost: u64) -> bool {
+        let valid = || self.grants.iter().filter(|grant| !grant.refunded);
+        match self.limits[limit] {
+            Limit::Throttle(Throttle { interval, burst }) => {
+                let interval = interval.as_nanos() as u64;
+                let grants: Vec<_> = valid().collect();
+                (0..=grants.len()).all(|first| {
+                    let units: u64 = grants[first..].iter().map(|grant| grant.cost).sum::<u64>() + cost;
+                    let elapsed = grants.get(first).map_or(0, |grant| now - grant.at);
+                    units * interval <= burst * interval + elapsed
+                })
+            }
+            Limit::MaxConcurrency(MaxConcurrency { limit, .. }) => {
+                self.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum::<u64>() + cost <= limit
+            }
+            Limit::FixedWindow(FixedWindow { limit: units, period, align }) => {
+                let period = period.as_nanos() as u64;
+                let phase = if align == Align::WallClock { self.since_epoch } else { 0 };
+                let window = |at: u64| (at + phase) / period;
+                let used: u64 = match align {
+                    Align::FirstGrant => {
+                        let open = self.opened[limit].last().filter(|(ends, _)| now < *ends);
+                        open.map_or(0, |(_, grants)| grants.iter().map(|&grant| self.grants[grant].cost).sum())
+                    }
+                    _ => valid().filter(|grant| window(grant.at) == window(now)).map(|grant| grant.cost).sum(),
+                };
+                used + cost <= units
+            }
+        }
+    }
+
+    fn admits_all(&self, now: u64, cost: u64) -> bool {
+        (0..self.limits.len()).all(|limit| self.admits(limit, now, cost))
+    }
+
+    fn grant(&mut self, now: u64, cost: u64) -> usize {
+        let ttl = self.limits.iter().filter_map(|limit| match limit {
+            Limit::MaxConcurrency(concurrency) => concurrency.ttl,
+            _ => None,
+        });
+        let expires = ttl.min().map_or(u64::MAX, |ttl| now + ttl.as_nanos() as u64);
+        let index = self.grants.len();
+        self.grants.push(Grant { at: now, cost, held: true, expires, refunded: false });
+        for (limit, opened) in self.limits.iter().zip(&mut self.opened) {
+            if let Limit::FixedWindow(FixedWindow { period, align: Align::FirstGrant, .. }) = limit {
+                match opened.last_mut().filter(|(ends, _)| now < *ends) {
+                    Some((_, grants)) => grants.push(index),
+                    None => opened.push((now + period.as_nanos() as u64, vec![index])),
+                }
+            }
+        }
+        index
+    }
+
+    fn refund(&mut self, grant: usize) {
+        if !self.grants[grant].held {
+            return; // reclaimed before
+        }
+        (self.grants[grant].held, self.grants[grant].refunded) = (false, true);
+        for opened in &mut self.opened {
+            opened.iter_mut().for_each(|(_, grants)| grants.retain(|other| *other != grant));
+            opened.retain(|(_, grants)| !grants.is_empty());
+        }
+    }
+
+    fn front(&self) -> Option<&Waiting> {
+        let highest = self.queue.iter().map(|waiting| waiting.priority).max()?;
+        self.queue.iter().find(|waiting| waiting.priority == highest)
+    }
+
+    fn answer(&mut self, id: usize, answer: Answer) {
+        self.queue.retain(|waiting| waiting.id != id);
+        self.answers.insert(id, answer);
+    }
+
+    fn serve(&mut self, now: u64) {
+        while let Some(Waiting { id, cost, .. }) = self.front().cloned().filter(|front| self.admits_all(now, front.cost)) {
+            let grant = self.grant(now, cost);
+            self.granted_to.insert(id, grant);
+            self.answer(id, Answer::Granted);
+        }
+    }
+
+    /// All that is due: reclaims, then grants, then timeouts.
+    fn settle(&mut self, now: u64, keys: &BTreeMap<usize, Key>) {
+        for grant in self.grants.iter_mut().filter(|grant| grant.expires <= now) {
+            grant.held = false;
+        }
+        if self.closed {
+            std::mem::take(&mut self.queue).iter().for_each(|waiting| {
+                self.answers.insert(waiting.id, Answer::Failed);
+            });
+        }
+        self.serve(now);
+        let late = |naive: &Self| {
+            let late = naive.queue.iter().filter(|waiting| waiting.deadline <= now);
+            late.min_by_key(|waiting| (waiting.deadline, keys.get(&waiting.id).copied())).map(|waiting| waiting.id)
+        };
+        while let Some(id) = late(self) {
+            self.answer(id, Answer::Failed);
+            self.serve(now);
+        }
+    }
+
+    /// Would a newcomer be served by `deadline` if every holder released at once and nobody gave up?
+    fn could_be_served(&self, now: u64, waiting: Waiting, deadline: u64) -> bool {
+        let mut best = self.clone();
+        let id = waiting.id;
+        best.grants.iter_mut().for_each(|grant| grant.held = false);
+        best.queue.iter_mut().for_each(|waiting| waiting.deadline = u64::MAX);
+        best.queue.push(Waiting { deadline: u64::MAX, ..waiting });
+        (now..=deadline).any(|at| {
+            best.serve(at);
+            best.grants.iter_mut().for_each(|grant| grant.held = false);
+            best.answers.contains_key(&id)
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Request {
+        cost: u64,
+        priority: u8,
+        timeout: Option<u64>,
+    },
+    TryAcquire {
+        cost: u64,
+    },
+    /// A waiter's slot is looked into, and a grant in it taken.
+    Poll(prop::sample::Index),
+    Abandon(prop::sample::Index),
+    Release(prop::sample::Index),
+    /// A permit is leaked, and its late release comes at the end.
+    Leak(prop::sample::Index),
+    Renew(prop::sample::Index),
+    /// Time passes; the timer is late by as much.
+    Pass {
+        nanos: u64,
+        late: u64,
+    },
+    Close,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0_u64..7, 0_u8..10, prop::option::weighted(0.3, 0_u64..120))
+            .prop_map(|(cost, priority, timeout)| Step::Request { cost: cost.max(u64::from(priority > 0)), priority: priority / 2 * 2, timeout }),
+        2 => (1_u64..5).prop_map(|cost| Step::TryAcquire { cost }),
+        3 => any::<prop::sample::Index>().prop_map(Step::Poll),
+        2 => any::<prop::sample::Index>().prop_map(Step::Abandon),
+        4 => any::<prop::sample::Index>().prop_map(Step::Release),
+        1 => any::<prop::sample::Index>().prop_map(Step::Leak),
+        1 => any::<prop::sample::Index>().prop_map(Step::Renew),
+        5 => (prop_oneof![0_u64..30, 0_u64..300], prop_oneof![3 => Just(0_u64), 1 => 0_u64..40])
+            .prop_map(|(nanos, late)| Step::Pass { nanos, late }),
+    ];
+    (prop::collection::vec(step, 1..60), prop::option::weighted(0.2, 0_usize..60)).prop_map(|(mut steps, close)| {
+        if let Some(at) = close {
+            steps.insert(at.min(steps.len()), Step::Close);
+        }
+        steps
+    })
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let nanos = Duration::from_nanos;
+    let limit = prop_oneof![
+        (1_u64..50, 1_u64..6).prop_map(move |(interval, burst)| Limit::from(Throttle::every(nanos(interval)).burst(burst))),
+        (1_u64..7, prop::option::of(1_u64..200)).prop_map(move |(limit, ttl)| {
+            let concurrency = MaxConcurrency::new(limit);
+            Limit::from(ttl.map_or(concurrency, |ttl| concurrency.ttl(nanos(ttl))))
+        }),
+        (1_u64..6, 1_u64..80, prop_oneof![Just(Align::Creation), Just(Align::FirstGrant), Just(Align::WallClock)])
+            .prop_map(move |(limit, period, align)| Limit::from(FixedWindow::new(limit, nanos(period)).align(align))),
+    ];
+    prop::collection::vec(limit, 1..4).prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).unwrap())
+}
+
+fn overflows() -> impl Strategy<Value = (usize, Overflow)> {
+    let rule = prop_oneof![Just(Overflow::Reject), Just(Overflow::DropOldest), Just(Overflow::DropLowestPriority)];
+    (prop_oneof![0_usize..4, Just(usize::MAX)], rule)
+}
+
+/// A permit that is out.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    admission: Admission,
+    cost: u64,
+    grant: usize,
+}
+
+/// Drives both through the same steps and compares them after each.
+struct Harness {
+    schedule: Schedule,
+    naive: Naive,
+    now: u64,
+    keys: BTreeMap<usize, Key>,
+    held: Vec<Held>,
+    leaked: Vec<Held>,
+    next_id: usize,
+    max_queue: usize,
+    overflow: Overflow,
+    throttled: bool,
+}
+
+impl Harness {
+    fn new(policy: &Policy, since_epoch: u64, (max_queue, overflow): (usize, Overflow)) -> Self {
+        let gate = Gate::new(policy.clone(), Duration::from_nanos(since_epoch), false);
+        Self {
+            schedule: Schedule::new(gate, max_queue, overflow),
+            naive: Naive::new(policy, since_epoch),
+            now: 0,
+            keys: BTreeMap::new(),
+            held: Vec::new(),
+            leaked: Vec::new(),
+            next_id: 0,
+            max_queue,
+            overflow,
+            throttled: policy.limits().iter().any(|limit| matches!(limit, Limit::Throttle(_))),
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment::from_nanos(self.now)
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let pick = |index: prop::sample::Index, len: usize| (len > 0).then(|| index.index(len));
+        match step {
+            Step::Request { cost, priority, timeout } => self.request(cost, Priority::new(priority).unwrap(), timeout)?,
+            Step::TryAcquire { cost } => self.try_acquire(cost)?,
+            Step::Poll(index) => {
+                if let Some(id) = pick(index, self.keys.len()).and_then(|nth| self.keys.keys().nth(nth).copied()) {
+                    self.poll(id)?;
+                }
+            }
+            Step::Abandon(index) => {
+                if let Some(id) = pick(index, self.keys.len()).and_then(|nth| self.keys.keys().nth(nth).copied()) {
+                    self.abandon(id);
+                }
+            }
+            Step::Release(index) => {
+                if let Some(nth) = pick(index, self.held.len()) {
+                    let held = self.held.swap_remove(nth);
+                    self.release(held);
+                }
+            }
+            Step::Leak(index) => {
+                if let Some(nth) = pick(index, self.held.len()) {
+                    self.leaked.push(self.held.swap_remove(nth));
+                }
+            }
+            Step::Renew(index) => {
+                if let Some(nth) = pick(index, self.held.len()) {
+                    self.renew(self.held[nth])?;
+                }
+            }
+            Step::Pass { nanos, late } => self.pass(nanos, late)?,
+            Step::Close => {
+                self.effects(|schedule, now, effects| schedule.close(now, effects));
+                self.naive.closed = true;
+                self.naive.settle(self.now, &self.keys);
+            }
+        }
+        self.compare()
+    }
+
+    fn effects<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let (now, mut effects) = (self.moment(), Effects::default());
+        let result = input(&mut self.schedule, now, &mut effects);
+        while effects.unfinished {
+            effects.wake_all();
+            self.schedule.advance(now, &mut effects);
+        }
+        result
+    }
+
+    fn request(&mut self, cost: u64, priority: Priority, timeout: Option<u64>) -> Result<(), TestCaseError> {
+        let (id, now) = (self.next_id, self.now);
+        self.next_id += 1;
+        let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
+        let request = Request {
+            cost,
+            priority,
+            deadline: Moment::from_nanos(deadline),
+            location: Location::caller(),
+            on_own_thread: false,
+        };
+        let outcome = self.effects(|schedule, now, effects| schedule.request(now, &request, Waker::noop(), effects));
+        let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
+        let waiting = Waiting { id, cost, priority, deadline };
+        match outcome {
+            Err(AcquireError::Closed) => prop_assert!(self.naive.closed),
+            Err(AcquireError::ZeroCost) => prop_assert_eq!(cost, 0),
+            Err(AcquireError::ExceedsLimit { cost: told, max: most }) => prop_assert!(cost > max && (told, most) == (cost, max)),
+            _ if self.naive.closed || cost == 0 || cost > max => prop_assert!(false, "accepted {:?}", outcome),
+            Ok(Outcome::Admitted(admission)) if self.naive.queue.is_empty() && self.naive.admits_all(now, cost) => {
+                let grant = self.naive.grant(now, cost);
+                self.held.push(Held { admission, cost, grant });
+            }
+            Err(AcquireError::TimedOut { .. }) if !self.naive.could_be_served(now, waiting.clone(), deadline) => {}
+            outcome => {
+                prop_assert!(!(self.naive.queue.is_empty() && self.naive.admits_all(now, cost)), "not admitted: {:?}", outcome);
+                if self.naive.queue.len() >= self.max_queue {
+                    let victim = match self.overflow {
+                        Overflow::Reject => None,
+                        Overflow::DropOldest => self.naive.queue.first(),
+                        Overflow::DropLowestPriority => {
+                            let lowest = self.naive.queue.iter().map(|waiting| waiting.priority).min();
+                            let last = self.naive.queue.iter().rfind(|waiting| Some(waiting.priority) == lowest);
+                            last.filter(|waiting| waiting.priority < priority)
+                        }
+                    };
+                    match victim.map(|victim| victim.id) {
+                        Some(victim) => self.naive.answer(victim, Answer::Failed),
+                        None => {
+                            prop_assert!(matches!(outcome, Err(AcquireError::QueueFull)), "{:?}", outcome);
+                            return Ok(());
+                        }
+                    }
+                }
+                self.naive.queue.push(waiting);
+                let keys = match outcome {
+                    Ok(Outcome::Queued(key)) => self.keys.iter().map(|(id, key)| (*id, *key)).chain([(id, key)]).collect(),
+                    _ => self.keys.clone(),
+                };
+                self.naive.settle(now, &keys);
+                self.keys = keys;
+                match outcome {
+                    Ok(Outcome::Queued(_)) => prop_assert_eq!(self.naive.answers.get(&id), None),
+                    Ok(Outcome::Admitted(admission)) => {
+                        prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Granted));
+                        self.held.push(Held { admission, cost, grant: self.naive.granted_to[&id] });
+                    }
+                    Err(_) => prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Failed)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn try_acquire(&mut self, cost: u64) -> Result<(), TestCaseError> {
+        let now = self.now;
+        match self.effects(|schedule, now, effects| schedule.try_acquire(now, cost, Location::caller(), effects)) {
+            Ok(admission) => {
+                prop_assert!(!self.naive.closed && self.naive.queue.is_empty() && self.naive.admits_all(now, cost));
+                let grant = self.naive.grant(now, cost);
+                self.held.push(Held { admission, cost, grant });
+            }
+            Err(TryAcquireError::Denied(decision)) => {
+                let alone = self.naive.queue.is_empty();
+                prop_assert!(!(alone && self.naive.admits_all(now, cost)));
+                prop_assert!(!decision.is_allowed());
+                if !alone {
+                    return Ok(());
+                }
+                let denier = self.naive.limits.iter().position(|limit| decision.denied_by() == Some(limit)).unwrap();
+                prop_assert!(!self.naive.admits(denier, now, cost), "named {} which admits", denier);
+                match decision.retry_after() {
+                    Some(after) => {
+                        let retry = now + after.as_nanos() as u64;
+                        prop_assert!(!self.naive.admits_all(retry - 1, cost) && self.naive.admits_all(retry, cost));
+                    }
+                    None => prop_assert!(!self.naive.admits_all(now + 1_000_000, cost), "it does not take a release"),
+                }
+            }
+            Err(error) => prop_assert!(self.naive.closed || matches!(error, TryAcquireError::ExceedsLimit { .. }), "{:?}", error),
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, id: usize) -> Result<(), TestCaseError> {
+        let key = self.keys[&id];
+        let answer = self.effects(|schedule, _, effects| schedule.poll(key, Waker::noop(), effects));
+        match answer {
+            None => prop_assert_eq!(self.naive.answers.get(&id), None),
+            Some(Ok(admission)) => {
+                prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Granted));
+                let grant = self.naive.granted_to[&id];
+                self.held.push(Held { admission, cost: self.naive.grants[grant].cost, grant });
+                self.keys.remove(&id);
+            }
+            Some(Err(_)) => {
+                prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Failed));
+                self.keys.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self, id: usize) {
+        if let Some(&grant) = self.naive.granted_to.get(&id) {
+            // What a throttle gives back for an older grant is bounded from below only; `throttle.rs` tests that alone.
+            let latest = self.naive.grants.iter().map(|grant| grant.at).max();
+            if self.throttled && latest != Some(self.naive.grants[grant].at) {
+                return;
+            }
+            self.naive.refund(grant);
+        }
+        let key = self.keys.remove(&id).unwrap();
+        self.effects(|schedule, now, effects| schedule.abandon(now, key, effects));
+        self.naive.queue.retain(|waiting| waiting.id != id);
+        self.naive.settle(self.now, &self.keys);
+    }
+
+    fn release(&mut self, Held { admission, cost, grant }: Held) {
+        self.effects(|schedule, now, effects| schedule.release(now, admission.fence, cost, admission.lease, effects));
+        (self.naive.grants[grant].held, self.naive.grants[grant].expires) = (false, u64::MAX);
+        self.naive.settle(self.now, &self.keys);
+    }
+
+    fn renew(&mut self, Held { admission, grant, .. }: Held) -> Result<(), TestCaseError> {
+        let Some(lease) = admission.lease else { return Ok(()) };
+        let live = self.effects(|schedule, now, _| schedule.gate().renew(lease, admission.fence, now));
+        let grant = &mut self.naive.grants[grant];
+        prop_assert_eq!(live, grant.held);
+        if live {
+            let ttl = self.naive.limits.iter().filter_map(|limit| match limit {
+                Limit::MaxConcurrency(concurrency) => concurrency.ttl,
+                _ => None,
+            });
+            grant.expires = self.now + ttl.min().unwrap().as_nanos() as u64;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass as the driver does: it sleeps until the next wake, and comes late.
+    fn pass(&mut self, nanos: u64, late: u64) -> Result<(), TestCaseError> {
+        let end = self.now + nanos;
+        while self.schedule.next_wake() <= Moment::from_nanos(end) {
+            let wake = self.schedule.next_wake().nanos();
+            prop_assert!(wake > self.now, "woken at {} for what was due at {}", self.now, wake);
+            let front = self.naive.front().map(|front| front.cost);
+            prop_assert!(front.is_none_or(|cost| !self.naive.admits_all(wake - 1, cost)), "woken too late");
+            self.now = (wake + late).min(end);
+            self.effects(Schedule::advance);
+            self.naive.settle(self.now, &self.keys);
+            self.compare()?;
+        }
+        self.now = end;
+        let front = self.naive.front().map(|front| front.cost);
+        prop_assert!(front.is_none_or(|cost| !self.naive.admits_all(end, cost)), "nobody wakes for the front");
+        prop_assert!(self.naive.grants.iter().all(|grant| !grant.held || grant.expires > end), "nobody wakes for a reclaim");
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        for (id, key) in &self.keys {
+            prop_assert_eq!(self.schedule.queue.peek(*key), self.naive.answers.get(id).copied(), "request {}", id);
+        }
+        let snapshot = self.schedule.snapshot(self.moment());
+        prop_assert_eq!(snapshot.queued as usize, self.naive.queue.len());
+        prop_assert_eq!(snapshot.granted as usize, self.naive.grants.len());
+        prop_assert_eq!(snapshot.refunded as usize, self.naive.grants.iter().filter(|grant| grant.refunded).count());
+        if self.schedule.gate().holds_places() {
+            let out: u64 = self.naive.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum();
+            prop_assert_eq!(snapshot.in_flight, out);
+        }
+        Ok(())
+    }
+
+    /// Everything comes back: then the limiter is as good as new.
+    fn finish(mut self) -> Result<(), TestCaseError> {
+        for id in self.keys.keys().copied().collect::<Vec<_>>() {
+            let key = self.keys.remove(&id).unwrap();
+            self.effects(|schedule, now, effects| schedule.abandon(now, key, effects));
+        }
+        for Held { admission, cost, .. } in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.leaked)) {
+            self.effects(|schedule, now, effects| schedule.release(now, admission.fence, cost, admission.lease, effects));
+        }
+        let snapshot = self.schedule.snapshot(self.moment());
+        prop_assert_eq!((snapshot.in_flight, snapshot.queued), (0, 0));
+        let later = self.moment().plus(1_000_000);
+        let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
+        prop_assert_eq!(self.schedule.check(later, max).is_allowed(), !self.naive.closed);
+        prop_assert_eq!(self.schedule.next_wake(), Moment::NEVER);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12_000))]
+
+    /// Invariants 1 (never over), 2 (never lost), 3 (in order), 4 (all or none), 5 (reclaim once) and 7 (retry-after is exact).
+    #[test]
+    fn the_schedule_agrees_with_a_naive_reference(
+        policy in policies(), since_epoch in 0_u64..1_000, overflow in overflows(), steps in steps(),
+    ) {
+        let mut harness = Harness::new(&policy, since_epoch, overflow);
+        for step in steps {
+            harness.step(step)?;
+        }
+        harness.finish()?;
+    }
+}
