@@ -154,7 +154,7 @@ impl fmt::Debug for Acquire<'_> {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)).burst(3))?;
 /// let timeout = Duration::from_secs(5);
-/// limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
+/// let _permit = limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
 ///
 /// // The next one is a minute off: that is said at once, not after five seconds.
 /// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();

@@ -17,7 +17,7 @@ use crate::policy::Limit;
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(FixedWindow::new(2, Duration::from_secs(60)))?;
-/// limiter.try_acquire()?;
+/// let _permit = limiter.try_acquire()?;
 /// tokio::time::advance(Duration::from_secs(10)).await;
 ///
 /// let decision = limiter.check(1);

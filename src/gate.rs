@@ -168,6 +168,11 @@ impl Gate {
         self.holds_places
     }
 
+    /// Whether permits have a TTL.
+    pub(crate) fn leases_permits(&self) -> bool {
+        self.leases.is_some()
+    }
+
     /// Whether `now` matters; where it does not, any will do.
     pub(crate) fn follows_time(&self) -> bool {
         self.follows_time

@@ -170,7 +170,7 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(20)))?;
-    /// limiter.try_acquire()?;
+    /// let _permit = limiter.try_acquire()?;
     /// let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire() else { panic!("too soon") };
     /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(20)));
     /// # Ok(())
@@ -208,7 +208,7 @@ impl Limiter {
     ///
     /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(1)))?;
     /// for _ in 0..3 {
-    ///     limiter.blocking_acquire()?;
+    ///     let _permit = limiter.blocking_acquire()?;
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -94,6 +94,12 @@ impl Desk {
     fn arm(&mut self) -> Arm {
         let next = self.schedule.next_wake();
         if next >= self.armed {
+            // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
+            // each would cost more than all the rest, and it fires once at most.
+            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.gate().leases_permits() {
+                self.armed = Moment::NEVER;
+                return Arm::Ring;
+            }
             return Arm::Nothing;
         }
         if self.drivers.is_empty() {
@@ -194,8 +200,8 @@ impl Manager {
         let mut effects = Effects::default();
         let mut answer = desk.schedule.poll(key, waker, &mut effects);
         let mut driver = None;
-        if answer.is_none() && desk.drivers.is_empty() && !order.on_own_thread {
-            // The driver went with its runtime; this one's takes over.
+        if answer.is_none() && !order.on_own_thread {
+            // The driver may have gone with its runtime, or the caller to another one.
             match desk.recruit() {
                 Ok(found) => driver = found,
                 Err(error) => {

@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::ConfigError;
-use crate::strategy::{FixedWindow, MAX_SPAN_NANOS, MaxConcurrency, Throttle};
+use crate::strategy::{Align, FixedWindow, MAX_SPAN_NANOS, MaxConcurrency, Throttle};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
 ///
@@ -64,7 +64,14 @@ impl fmt::Display for Limit {
             Self::Throttle(Throttle { interval, burst }) => write!(f, "throttle every {interval:?} burst {burst}"),
             Self::MaxConcurrency(MaxConcurrency { limit, ttl: None }) => write!(f, "{limit} concurrent"),
             Self::MaxConcurrency(MaxConcurrency { limit, ttl: Some(ttl) }) => write!(f, "{limit} concurrent ttl {ttl:?}"),
-            Self::FixedWindow(FixedWindow { limit, period, .. }) => write!(f, "fixed window {limit} per {period:?}"),
+            Self::FixedWindow(FixedWindow { limit, period, align }) => {
+                let from = match align {
+                    Align::Creation => "",
+                    Align::FirstGrant => " from the first grant",
+                    Align::WallClock => " of the wall clock",
+                };
+                write!(f, "fixed window {limit} per {period:?}{from}")
+            }
         }
     }
 }

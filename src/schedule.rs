@@ -277,10 +277,10 @@ impl Schedule {
         effects.unfinished = effects.is_full();
     }
 
-    /// What a caller of `try_acquire` would be told. A limiter that is closed denies.
+    /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
     pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
-        let decision = self.gate.decide(now, self.queue.units_ahead_of(Priority::LOWEST), cost);
-        if self.closed { Decision { allowed: false, retry_after: None, ..decision } } else { decision }
+        let decision = self.gate.decide(now, self.queue.units_ahead_of(Priority::LOWEST), cost.max(1));
+        if self.closed || cost == 0 { Decision { allowed: false, retry_after: None, ..decision } } else { decision }
     }
 
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {

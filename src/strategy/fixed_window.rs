@@ -25,7 +25,7 @@ use super::{Moment, Strategy, Verdict};
 /// let limiter = Limiter::new(FixedWindow::new(5, Duration::from_secs(1)))?;
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..10 {
-///     limiter.acquire().await?; // five now and five in the next window
+///     let _permit = limiter.acquire().await?; // five now and five in the next window
 /// }
 /// assert_eq!(start.elapsed(), Duration::from_secs(1));
 /// # Ok(())

@@ -57,7 +57,7 @@ impl MaxConcurrency {
     /// let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_secs(30)))?;
     /// std::mem::forget(limiter.acquire().await?); // leaked
     /// let start = tokio::time::Instant::now();
-    /// limiter.acquire().await?;
+    /// let _permit = limiter.acquire().await?;
     /// assert_eq!(start.elapsed(), Duration::from_secs(30));
     /// # Ok(())
     /// # }

@@ -29,7 +29,7 @@ use super::{Moment, Strategy, Verdict};
 /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(100)))?;
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..4 {
-///     limiter.acquire().await?;
+///     let _permit = limiter.acquire().await?;
 /// }
 /// assert_eq!(start.elapsed(), Duration::from_millis(300)); // the first at once
 /// # Ok(())

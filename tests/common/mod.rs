@@ -1,0 +1,57 @@
+//! What several test files share.
+#![allow(dead_code, unreachable_pub)] // each file uses its part
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tollgate::{Align, FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
+
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub fn limiter(policy: impl Into<Policy>) -> Limiter {
+    Limiter::new(policy).unwrap()
+}
+
+/// One policy of each kind, all of which admit three at once at most and something new within 100 ms.
+pub fn every_strategy() -> Vec<Policy> {
+    let window = FixedWindow::new(3, ms(100));
+    vec![
+        Throttle::every(ms(100)).into(),
+        Throttle::every(ms(40)).burst(3).into(),
+        MaxConcurrency::new(3).into(),
+        MaxConcurrency::new(3).ttl(ms(80)).into(),
+        window.into(),
+        window.align(Align::FirstGrant).into(),
+        window.align(Align::WallClock).into(),
+        Policy::from(MaxConcurrency::new(2)).and(Throttle::every(ms(30)).burst(3)).and(window),
+    ]
+}
+
+/// Runs something that takes real time and no timer. On a paused clock the runtime jumps to the next timer meanwhile, if
+/// there is one.
+pub async fn idle_for_real() {
+    let (done, waiting) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        std::thread::sleep(ms(30));
+        done.send(())
+    });
+    waiting.await.unwrap();
+}
+
+/// Counts how often a future is polled.
+pub struct CountPolls<F>(pub Pin<Box<F>>, pub Arc<AtomicUsize>);
+
+impl<F: Future> Future for CountPolls<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.as_mut().poll(cx)
+    }
+}

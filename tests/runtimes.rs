@@ -1,0 +1,187 @@
+//! Invariant 8: the runtime may go.
+
+mod common;
+
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::ms;
+use futures_util::FutureExt;
+use tokio::runtime::{Builder, Runtime};
+use tokio_test::{assert_pending, task};
+use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Throttle};
+
+static SHARED: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Throttle::every(ms(5))).unwrap());
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Everything here ends within this, or it hangs.
+fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
+}
+
+#[test]
+fn a_static_limiter_serves_several_runtimes_one_after_another() {
+    for _ in 0..4 {
+        let runtime = runtime();
+        within_ten_seconds(&runtime, async {
+            for _ in 0..5 {
+                drop(SHARED.acquire().await.unwrap());
+            }
+        });
+    }
+}
+
+#[test]
+fn those_who_wait_in_another_runtime_go_on_when_the_drivers_runtime_ends() {
+    for policy in [Throttle::every(ms(50)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(50)))] {
+        let limiter = Limiter::new(policy).unwrap();
+        std::mem::forget(limiter.try_acquire().unwrap());
+        let (first, second) = (runtime(), Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+        let mut starts_driver = task::spawn(limiter.acquire());
+        first.block_on(async { assert_pending!(starts_driver.poll()) });
+        let handle = limiter.clone();
+        let waiting = second.spawn(async move { handle.acquire().await.map(drop) });
+        thread::sleep(ms(5));
+        drop(starts_driver);
+        drop(first);
+        within_ten_seconds(&second, waiting).unwrap().unwrap();
+    }
+}
+
+/// The first runtime is alive, has the driver, and is never run again.
+#[test]
+fn a_runtime_that_is_not_driven_does_not_hold_up_another_one() {
+    for policy in [Throttle::every(ms(20)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(20)))] {
+        let limiter = Limiter::new(policy).unwrap();
+        std::mem::forget(limiter.try_acquire().unwrap());
+        let (asleep, awake) = (runtime(), runtime());
+        let mut front = task::spawn(limiter.acquire());
+        asleep.block_on(async { assert_pending!(front.poll()) });
+        within_ten_seconds(&awake, async {
+            let behind = limiter.acquire();
+            assert!(front.await.is_ok());
+            drop(behind.await.unwrap());
+        });
+        drop(asleep);
+    }
+}
+
+#[test]
+fn the_task_of_a_runtime_that_is_shutting_down_is_replaced() {
+    let limiter = Limiter::new(Throttle::every(ms(20))).unwrap();
+    for round in 0..20 {
+        drop(limiter.try_acquire());
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let handle = limiter.clone();
+        runtime.spawn(async move { handle.acquire().await.map(drop) });
+        thread::sleep(Duration::from_micros(100 * round));
+        runtime.shutdown_background();
+    }
+    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+}
+
+/// A clock that a paused runtime advanced by an hour is ahead of the next runtime's.
+#[test]
+fn an_hour_that_passed_on_a_paused_clock_is_not_waited_out_on_the_next_one() {
+    let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
+    let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        limiter.try_acquire().unwrap().release();
+    });
+    within_ten_seconds(&runtime(), async {
+        assert!(limiter.try_acquire().is_err(), "no unit is handed out twice");
+        drop(limiter.acquire().await.unwrap());
+    });
+}
+
+#[test]
+fn a_limiter_is_built_and_tried_outside_a_runtime_and_waiting_there_is_an_error() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let out = limiter.acquire().now_or_never().expect("it need not wait").unwrap();
+    assert_eq!(limiter.acquire().now_or_never().unwrap().unwrap_err(), AcquireError::NoRuntime);
+    assert_eq!(limiter.snapshot().queued, 0);
+    drop(out);
+    assert!(limiter.try_acquire().is_ok());
+}
+
+#[test]
+fn waiting_in_a_runtime_without_timers_is_an_error_that_says_so() {
+    let timerless = Builder::new_current_thread().build().unwrap();
+    let limiter = Limiter::new(Throttle::every(ms(1_000))).unwrap();
+    limiter.try_acquire().unwrap().release();
+    assert_eq!(timerless.block_on(limiter.acquire()).unwrap_err(), AcquireError::NoRuntime);
+    assert_eq!(timerless.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
+    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+    // Where no time matters, none is needed.
+    let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let (out, handle) = (places.try_acquire().unwrap(), places.clone());
+    timerless.block_on(async move {
+        let waiting = tokio::spawn(async move { handle.acquire().await.map(drop) });
+        tokio::task::yield_now().await;
+        drop(out);
+        waiting.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn blocking_threads_are_served_in_order_at_the_pace_without_any_runtime() {
+    let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
+    limiter.try_acquire().unwrap().release();
+    let start = Instant::now();
+    let threads: Vec<_> = (0..8)
+        .map(|nth| {
+            let handle = limiter.clone();
+            let thread = thread::spawn(move || handle.blocking_acquire().unwrap().fence());
+            while limiter.snapshot().queued + limiter.snapshot().granted < 2 + nth {
+                thread::yield_now(); // so that they arrive in order
+            }
+            thread
+        })
+        .collect();
+    let fences: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(fences.is_sorted(), "{fences:?}");
+    assert!(start.elapsed() >= ms(80), "eight intervals, at the instant of the decision");
+}
+
+#[test]
+fn a_blocking_thread_gets_a_released_place_a_reclaimed_one_and_its_timeout() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(500))).unwrap();
+    let (out, handle) = (limiter.try_acquire().unwrap(), limiter.clone());
+    let waiting = thread::spawn(move || handle.blocking_acquire().unwrap());
+    while limiter.snapshot().queued == 0 {
+        thread::yield_now();
+    }
+    drop(out);
+    let leaked = waiting.join().unwrap();
+    let timed_out = limiter.request().timeout(ms(20)).blocking_acquire().unwrap_err();
+    assert!(matches!(timed_out, AcquireError::TimedOut { .. }));
+    let next = limiter.blocking_acquire().unwrap();
+    assert!(!leaked.is_live() && next.is_live());
+    let handle = limiter.clone();
+    let refused = thread::spawn(move || handle.blocking_acquire().unwrap_err());
+    while limiter.snapshot().queued == 0 {
+        thread::yield_now();
+    }
+    limiter.close();
+    assert_eq!(refused.join().unwrap(), AcquireError::Closed);
+}
+
+#[test]
+fn blocking_threads_and_tasks_share_one_queue() {
+    let limiter = Limiter::new(FixedWindow::new(1, ms(20))).unwrap();
+    limiter.try_acquire().unwrap().release();
+    let handle = limiter.clone();
+    let thread = thread::spawn(move || (0..5).for_each(|_| drop(handle.blocking_acquire().unwrap())));
+    within_ten_seconds(&runtime(), async {
+        for _ in 0..5 {
+            drop(limiter.acquire().await.unwrap());
+        }
+    });
+    thread.join().unwrap();
+    assert_eq!(limiter.snapshot().granted, 11);
+}
