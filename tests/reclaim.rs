@@ -1,0 +1,158 @@
+//! Leaked permits: reclaimed on time, seen by their holders and by the observer, and never twice.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::ms;
+use tokio::time::{Instant, sleep};
+use tokio_test::{assert_pending, assert_ready, task};
+use tollgate::{Event, Limiter, MaxConcurrency, Policy, RunError, Throttle};
+
+fn observed(policy: impl Into<Policy>) -> (Limiter, Arc<Mutex<Vec<Event>>>) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&events);
+    (Limiter::builder(policy).on_event(move |event| seen.lock().unwrap().push(event.clone())).build().unwrap(), events)
+}
+
+/// Trap: a sweep once per TTL lets a leak live for two; and nobody needs to wait for it to happen.
+#[tokio::test(start_paused = true)]
+async fn a_leak_is_reclaimed_one_ttl_after_its_grant_though_nobody_waits() {
+    let (limiter, events) = observed(MaxConcurrency::new(2).ttl(ms(100)));
+    limiter.acquire().await.unwrap().forget();
+    sleep(ms(60)).await;
+    std::mem::forget(limiter.acquire().await.unwrap());
+    let in_flight = async |after| {
+        sleep(ms(after)).await;
+        limiter.snapshot().in_flight
+    };
+    assert_eq!((in_flight(39).await, in_flight(2).await), (2, 1));
+    assert_eq!((in_flight(58).await, in_flight(2).await), (1, 0));
+    let events = events.lock().unwrap();
+    assert_eq!(events.len(), 2);
+    for (nth, event) in events.iter().enumerate() {
+        let Event::Reclaimed { fence, cost, held, acquired_in, .. } = event else { panic!("{event:?}") };
+        assert_eq!((*fence, *cost, *held), (nth as u64 + 1, 1, ms(100)));
+        assert_eq!(acquired_in.file(), file!());
+    }
+}
+
+/// Trap: a leaked permit shrinks the limiter for ever.
+#[tokio::test(start_paused = true)]
+async fn leaks_delay_those_who_wait_by_one_ttl_and_no_more() {
+    let limiter = Limiter::new(MaxConcurrency::new(5).ttl(ms(100))).unwrap();
+    let start = Instant::now();
+    let mut at = Vec::new();
+    for _ in 0..15 {
+        std::mem::forget(limiter.acquire().await.unwrap());
+        at.push(start.elapsed().as_millis() / 10 * 10);
+    }
+    assert_eq!(at, [0, 0, 0, 0, 0, 100, 100, 100, 100, 100, 200, 200, 200, 200, 200]);
+}
+
+/// Trap: a reclaimed permit that is dropped later must not be released twice, whoever has its place by then.
+#[tokio::test(start_paused = true)]
+async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        late.push(limiter.acquire().await.unwrap());
+    }
+    let live = late.pop().unwrap();
+    for permit in late {
+        assert!(!permit.is_live());
+        drop(permit);
+        assert_eq!(limiter.snapshot().in_flight, 1);
+        assert!(live.is_live() && limiter.try_acquire().is_err());
+    }
+}
+
+/// Trap: a renew must not revive a reclaimed one, nor one whose time is up and that the timer has not come to.
+#[test]
+fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    let permit = limiter.try_acquire().unwrap(); // outside every runtime: there is no timer
+    assert!(permit.renew());
+    std::thread::sleep(ms(11));
+    assert!(!permit.renew() && !permit.is_live());
+    let next = limiter.try_acquire().expect("whoever comes next reclaims it");
+    drop(permit);
+    assert!(next.is_live());
+    assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().reclaimed), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewing_keeps_a_permit_as_long_as_it_goes_on() {
+    let limiter = Limiter::new(MaxConcurrency::new(2).ttl(ms(100))).unwrap();
+    let (renewed, other) = (limiter.acquire().await.unwrap(), limiter.acquire().await.unwrap());
+    for _ in 0..10 {
+        sleep(ms(60)).await;
+        assert!(renewed.renew());
+    }
+    assert!(renewed.is_live() && !other.is_live());
+    let start = Instant::now();
+    renewed.reclaimed().await;
+    assert_eq!(start.elapsed(), ms(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reclaimed_can_be_awaited_from_several_places_and_given_up() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    let mut given_up = task::spawn(permit.reclaimed());
+    assert_pending!(given_up.poll());
+    drop(given_up);
+    tokio::join!(permit.reclaimed(), permit.reclaimed());
+    permit.reclaimed().await;
+
+    let without_ttl = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let permit = without_ttl.acquire().await.unwrap();
+    let mut never = task::spawn(permit.reclaimed());
+    assert_pending!(never.poll());
+    assert!(permit.is_live() && permit.renew() && permit.expires_at().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_drops_its_future_on_reclaim_and_says_so() {
+    let (limiter, events) = observed(Policy::from(MaxConcurrency::new(1).ttl(ms(50))).and(Throttle::every(ms(1))));
+    let dropped = Arc::new(());
+    let inside = Arc::clone(&dropped);
+    let stuck = limiter.run(async move {
+        let _inside = inside;
+        sleep(ms(10_000)).await;
+    });
+    let start = Instant::now();
+    let Err(RunError::Reclaimed { id }) = stuck.await else { panic!("it ran on") };
+    assert_eq!((start.elapsed(), Arc::strong_count(&dropped)), (ms(50), 1));
+    let events = events.lock().unwrap();
+    let [Event::Reclaimed { id: told, acquired_in, .. }] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((*told, acquired_in.file()), (id, file!()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_lies_in_its_slot_is_reclaimed_too() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
+    let out = limiter.acquire().await.unwrap();
+    let (mut sleepy, mut next) = (task::spawn(limiter.acquire()), task::spawn(limiter.acquire()));
+    assert_pending!(sleepy.poll());
+    assert_pending!(next.poll());
+    drop(out);
+    sleep(ms(101)).await;
+    assert!(next.is_woken());
+    let late = assert_ready!(sleepy.poll()).unwrap();
+    assert!(!late.is_live());
+    drop(late);
+    assert_eq!(limiter.snapshot().in_flight, 1);
+}
+
+/// A panicking observer stops neither the manager nor the caller.
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_panics_harms_nobody() {
+    std::panic::set_hook(Box::new(|_| {})); // this file has no other test that panics
+    let limiter = Limiter::builder(MaxConcurrency::new(1).ttl(ms(10))).on_event(|_| panic!("on purpose")).build().unwrap();
+    for _ in 0..5 {
+        std::mem::forget(limiter.acquire().await.unwrap());
+    }
+    drop(std::panic::take_hook());
+    assert_eq!(limiter.snapshot().granted, 5);
+}

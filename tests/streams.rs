@@ -1,0 +1,149 @@
+//! Streams: items in order and on time, none lost, and a source that is idle spends nothing.
+
+mod common;
+
+use std::cell::Cell;
+use std::marker::PhantomPinned;
+use std::pin::pin;
+use std::rc::Rc;
+
+use common::ms;
+use futures_util::stream::{self, FusedStream, Stream};
+use futures_util::{FutureExt, StreamExt as _};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+
+/// 0 to 4; neither the stream nor its items are `Unpin`.
+fn pinned() -> impl Stream<Item = (u32, PhantomPinned)> {
+    stream::unfold(0, async |next| (next < 5).then_some(((next, PhantomPinned), next + 1)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_the_stream_nor_its_items_need_be_unpin() {
+    let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
+    let throttled = pin!(pinned().throttled(&limiter));
+    assert_eq!(throttled.map(|item| item.0).collect::<Vec<_>>().await, [0, 1, 2, 3, 4]);
+    let permitted = pin!(pinned().with_permits(&limiter));
+    assert_eq!(permitted.count().await, 5);
+    pinned().for_each_permitted(&limiter, |_| async {}).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_come_in_order_at_the_pace() {
+    let limiter = Limiter::new(FixedWindow::new(2, ms(100))).unwrap();
+    let start = Instant::now();
+    let at = stream::iter(0..5).throttled(&limiter).map(|item| (item, start.elapsed().as_millis()));
+    assert_eq!(at.collect::<Vec<_>>().await, [(0, 0), (1, 0), (2, 100), (3, 100), (4, 200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_source_spends_nothing() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let (items, source) = mpsc::unbounded_channel::<u8>();
+    let source = stream::unfold(source, |mut source| async { source.recv().await.map(|item| (item, source)) });
+    let mut throttled = Box::pin(source.with_permits(&limiter));
+    assert!(throttled.next().now_or_never().is_none());
+    assert_eq!((limiter.snapshot().granted, limiter.snapshot().queued), (0, 0));
+    items.send(7).unwrap();
+    let (item, _permit) = throttled.next().await.unwrap();
+    assert_eq!((item, limiter.snapshot().granted), (7, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_hints_are_kept_and_count_the_item_that_waits() {
+    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
+    let mut throttled = stream::iter(0..3).throttled(&limiter);
+    assert_eq!(throttled.size_hint(), (3, Some(3)));
+    throttled.next().await;
+    assert_eq!(throttled.size_hint(), (2, Some(2)));
+    assert!(throttled.next().now_or_never().is_none());
+    assert_eq!(throttled.size_hint(), (2, Some(2)), "one waits, one is to come");
+    assert_eq!((&mut throttled).count().await, 2);
+    assert_eq!((throttled.size_hint(), throttled.is_terminated()), ((0, Some(0)), true));
+    assert_eq!(throttled.next().await, None, "fused");
+
+    let endless = stream::repeat(0).throttled(&limiter);
+    assert_eq!(endless.size_hint(), (usize::MAX, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_lost_when_a_stream_is_left_half_way() {
+    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
+    let mut throttled = stream::iter(0..4).throttled(&limiter);
+    assert_eq!(throttled.next().await, Some(0));
+    assert!(throttled.next().now_or_never().is_none());
+    assert_eq!(limiter.snapshot().queued, 1);
+    let (source, waiting) = throttled.into_inner();
+    assert_eq!((waiting, source.collect::<Vec<_>>().await), (Some(1), vec![2, 3]));
+    assert_eq!(limiter.snapshot().queued, 0, "its place went with it");
+    let start = Instant::now();
+    drop(limiter.acquire().await.unwrap());
+    assert_eq!(start.elapsed(), ms(100), "and it spent nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_poll_of_a_stream_keeps_its_place_and_its_item() {
+    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
+    let mut throttled = stream::iter(0..3).throttled(&limiter);
+    let start = Instant::now();
+    let mut items = Vec::new();
+    while items.len() < 3 {
+        if let Ok(item) = tokio::time::timeout(ms(30), throttled.next()).await {
+            items.push((item.unwrap(), start.elapsed().as_millis()));
+        }
+    }
+    assert_eq!(items, [(0, 0), (1, 100), (2, 200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_the_stream_and_the_item_is_given_back() {
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
+    let _out = limiter.try_acquire().unwrap();
+    let mut items = stream::iter(0..3).with_permits(&limiter);
+    assert!(items.next().await.is_none());
+    assert_eq!((items.error(), items.size_hint(), items.is_terminated()), (Some(&AcquireError::QueueFull), (0, Some(0)), true));
+    assert_eq!(items.into_inner().1, Some(0));
+
+    let mut work = stream::iter(0..3).for_each_permitted(&limiter, async |_| ());
+    assert_eq!((&mut work).await, Err(AcquireError::QueueFull));
+    assert_eq!(work.into_inner().1, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_each_permitted_runs_as_many_at_once_and_as_fast_as_the_limiter_allows() {
+    let policy = Policy::from(MaxConcurrency::new(3)).and(Throttle::every(ms(10)));
+    let limiter = Limiter::new(policy).unwrap();
+    let (running, peak, start) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), Instant::now());
+    let work = stream::iter(0..9).for_each_permitted(&limiter, |_| {
+        let (running, peak) = (Rc::clone(&running), Rc::clone(&peak));
+        async move {
+            running.set(running.get() + 1);
+            peak.set(peak.get().max(running.get()));
+            sleep(ms(100)).await;
+            running.set(running.get() - 1);
+        }
+    });
+    work.await.unwrap();
+    assert_eq!((peak.get(), limiter.snapshot().in_flight), (3, 0));
+    assert_eq!(start.elapsed(), ms(320), "three rounds, started 10 ms apart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_each_permitted_ends_what_runs_when_it_is_refused_and_drops_it_when_it_is_dropped() {
+    let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+    let done = Cell::new(0);
+    let mut work = Box::pin(stream::iter(0..5).for_each_permitted(&limiter, async |_| {
+        sleep(ms(50)).await;
+        done.set(done.get() + 1);
+    }));
+    assert!(tokio::time::timeout(ms(10), &mut work).await.is_err());
+    limiter.close();
+    assert_eq!(work.await, Err(AcquireError::Closed));
+    assert_eq!(done.get(), 2);
+
+    let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+    let work = stream::iter(0..5).for_each_permitted(&limiter, |_| sleep(ms(50)));
+    assert!(tokio::time::timeout(ms(10), work).await.is_err());
+    assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().queued), (0, 0));
+}

@@ -1,0 +1,141 @@
+//! Known ways in which limiters go wrong, each closed by a test that says so. Others stand where they belong: retry-after and
+//! overflow in `strategy/`, cancellation in cancellation.rs, leaks and late releases in reclaim.rs, bad costs in bad_input.rs.
+
+mod common;
+
+use std::time::Duration;
+
+use common::ms;
+use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, task};
+use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
+
+/// A wake that resets the deadline to `now + interval` loses the timer's rounding on every tick. Tokio's timer rounds up to the
+/// millisecond: of a pace of 2,500 a second, a limiter that schedules from its wakes delivers 1,000.
+#[tokio::test(start_paused = true)]
+async fn trap_the_rounding_of_the_timer_is_caught_up_within_the_burst() {
+    let limiter = Limiter::new(Throttle::every(Duration::from_micros(400)).burst(25)).unwrap();
+    drop(limiter.try_acquire_many(25).unwrap());
+    let start = Instant::now();
+    for _ in 0..2_500 {
+        drop(limiter.acquire().await.unwrap());
+    }
+    let late = start.elapsed() - ms(1_000);
+    assert!(late <= ms(1), "{late:?} late after a second: no more than the last tick");
+}
+
+/// Every waiter that sleeps for itself is a thundering herd, and large requests starve among small ones.
+#[tokio::test(start_paused = true)]
+async fn trap_a_request_of_ten_among_unit_requests_is_served_in_its_turn() {
+    let limiter = Limiter::new(Throttle::every(ms(1)).burst(10)).unwrap();
+    drop(limiter.try_acquire_many(10).unwrap());
+    let unit = |limiter: Limiter| async move {
+        loop {
+            drop(limiter.acquire().await.unwrap());
+        }
+    };
+    let units: Vec<_> = (0..50).map(|_| tokio::spawn(unit(limiter.clone()))).collect();
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    drop(limiter.acquire_many(10).await.unwrap());
+    assert_eq!(start.elapsed(), ms(60), "fifty before it, and its own ten");
+    units.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Fixed windows allow twice the limit across a boundary (documented); what is offered instead does not.
+#[tokio::test(start_paused = true)]
+async fn trap_the_boundary_burst_of_a_fixed_window_is_closed_by_a_throttle_with_it() {
+    let around_boundary = async |policy: Policy| {
+        let limiter = Limiter::new(policy).unwrap();
+        sleep(ms(990)).await;
+        let spend = || std::iter::from_fn(|| limiter.try_acquire().ok()).count();
+        let before = spend();
+        advance(ms(20)).await;
+        before + spend()
+    };
+    let window = FixedWindow::new(10, ms(1_000));
+    assert_eq!(around_boundary(window.into()).await, 20);
+    assert_eq!(around_boundary(Policy::from(window).and(Throttle::every(ms(100)).burst(10))).await, 10);
+}
+
+/// Sub-millisecond periods that silently round to zero.
+#[tokio::test(start_paused = true)]
+async fn trap_a_nanosecond_is_a_nanosecond() {
+    let limiter = Limiter::new(Throttle::every(Duration::from_nanos(3))).unwrap();
+    drop(limiter.try_acquire().unwrap());
+    assert_eq!(limiter.check(1).retry_after(), Some(Duration::from_nanos(3)));
+    advance(Duration::from_nanos(2)).await;
+    assert!(limiter.try_acquire().is_err());
+}
+
+/// A fast path outside tokio's cooperative budget lets one task that acquires in a loop starve its neighbours.
+#[tokio::test]
+async fn trap_a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
+    let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
+    let greedy = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            loop {
+                drop(limiter.acquire().await.unwrap());
+            }
+        })
+    };
+    for _ in 0..10 {
+        tokio::task::yield_now().await; // would never come back
+    }
+    greedy.abort();
+    assert!(limiter.snapshot().granted > 0);
+}
+
+/// An unfair fast path that barges past waiters: a release and an acquire in one breath do not overtake the queue.
+#[tokio::test(start_paused = true)]
+async fn trap_a_holder_that_releases_and_takes_again_goes_to_the_end_of_the_queue() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let out = limiter.try_acquire().unwrap();
+    let mut waiting = task::spawn(limiter.acquire());
+    assert_pending!(waiting.poll());
+    drop(out);
+    assert!(limiter.try_acquire().is_err());
+    let mut again = task::spawn(limiter.acquire());
+    assert_pending!(again.poll());
+    assert!(waiting.is_woken());
+}
+
+/// A caller who waits twice is admitted once too often: polling again, with another waker, is one request.
+#[tokio::test(start_paused = true)]
+async fn trap_a_request_that_is_polled_often_counts_once() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let out = limiter.try_acquire().unwrap();
+    let mut waiting = Box::pin(limiter.acquire());
+    for _ in 0..5 {
+        assert!(tokio::time::timeout(ms(1), &mut waiting).await.is_err());
+        assert_eq!(limiter.snapshot().queued, 1);
+    }
+    let moved = async move { waiting.await.map(drop) };
+    drop(out);
+    moved.await.unwrap();
+    assert_eq!((limiter.snapshot().granted, limiter.snapshot().in_flight), (2, 0));
+}
+
+/// A fixed-window release is dropped without a word (S3): here it is no more than documented, since it frees nothing.
+#[tokio::test(start_paused = true)]
+async fn trap_releasing_does_not_refill_a_window_or_a_pace() {
+    for policy in [Policy::from(FixedWindow::new(1, ms(100))), Throttle::every(ms(100)).into()] {
+        let limiter = Limiter::new(policy).unwrap();
+        limiter.try_acquire().unwrap().release();
+        assert!(limiter.try_acquire().is_err());
+    }
+}
+
+/// A permit is delivered to the caller it was given to (S3 hands it to whoever reads next): by name, for 100 of them.
+#[tokio::test(start_paused = true)]
+async fn trap_each_permit_reaches_the_caller_it_was_given_to() {
+    let limiter = Limiter::new(Throttle::every(ms(1))).unwrap();
+    drop(limiter.try_acquire().unwrap());
+    let mut waiting: Vec<_> = (0..100).map(|_| task::spawn(limiter.acquire())).collect();
+    waiting.iter_mut().for_each(|waiting| assert_pending!(waiting.poll()));
+    sleep(ms(200)).await;
+    for (nth, waiting) in waiting.into_iter().enumerate().rev() {
+        assert_eq!(waiting.await.unwrap().fence(), nth as u64 + 2, "read in the wrong order on purpose");
+    }
+}
