@@ -1,2 +1,87 @@
-//! stub
-fn main() {}
+//! Streams under limits: items paced, items with permits, and concurrent work under permits.
+//!
+//! ```text
+//! cargo run --example stream_throttled
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, sleep};
+use tollgate::{Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+
+const TENTH: Duration = Duration::from_millis(100);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    throttled().await?;
+    with_permits().await?;
+    for_each_permitted().await?;
+    closed().await?;
+    Ok(())
+}
+
+async fn throttled() -> Result<(), Box<dyn Error>> {
+    println!("throttled: five items, one per 100 ms, two at first");
+    let limiter = Limiter::new(Throttle::every(TENTH).burst(2))?;
+    let start = Instant::now();
+    let mut items = stream::iter(["a", "b", "c", "d", "e"]).throttled(&limiter);
+    while let Some(item) = items.next().await {
+        println!("  {} {item}", stamp(start));
+    }
+    Ok(())
+}
+
+async fn with_permits() -> Result<(), Box<dyn Error>> {
+    println!("with_permits: four items handed to tasks of their own, two at a time; each task works for 150 ms");
+    let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut items = stream::iter(["a", "b", "c", "d"]).with_permits(&limiter);
+    while let Some((item, permit)) = items.next().await {
+        tasks.spawn(async move {
+            println!("  {} {item} starts with permit {}", stamp(start), permit.fence());
+            sleep(TENTH + TENTH / 2).await;
+            println!("  {} {item} ends", stamp(start));
+            drop(permit); // and the stream goes on
+        });
+    }
+    tasks.join_all().await;
+    Ok(())
+}
+
+async fn for_each_permitted() -> Result<(), Box<dyn Error>> {
+    println!("for_each_permitted: the same without tasks, three at a time and one start per 50 ms; 300 ms of work each");
+    let limiter = Limiter::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(TENTH / 2)))?;
+    let start = Instant::now();
+    let work = async |item| {
+        println!("  {} {item} starts, {} in flight", stamp(start), limiter.snapshot().in_flight);
+        sleep(3 * TENTH).await;
+    };
+    stream::iter(["a", "b", "c", "d", "e", "f"]).for_each_permitted(&limiter, work).await?;
+    println!("  {} all done, {} in flight", stamp(start), limiter.snapshot().in_flight);
+    Ok(())
+}
+
+async fn closed() -> Result<(), Box<dyn Error>> {
+    println!("a limiter that is closed half-way: the stream ends, tells why, and loses no item");
+    let limiter = Limiter::new(Throttle::every(TENTH))?;
+    let start = Instant::now();
+    let mut items = stream::iter(["a", "b", "c", "d"]).throttled(&limiter);
+    while let Some(item) = items.next().await {
+        println!("  {} {item}", stamp(start));
+        if item == "b" {
+            limiter.close();
+        }
+    }
+    let why = items.error().map(ToString::to_string).unwrap_or_default();
+    let (source, waiting) = items.into_inner();
+    let rest: Vec<_> = source.collect().await;
+    println!("  ended: {why}; {waiting:?} was waiting, and the source still has {rest:?}");
+    Ok(())
+}
+
+fn stamp(start: Instant) -> String {
+    format!("{:>5} ms ", start.elapsed().as_millis())
+}

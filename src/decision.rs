@@ -41,6 +41,7 @@ pub struct Decision {
 
 impl Decision {
     /// Whether the cost would be admitted now.
+    #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.allowed
     }

@@ -56,7 +56,7 @@ pub enum AcquireError {
     #[error("the request was dropped from the limiter's full queue in favour of another")]
     Shed,
     /// The request's time was up, or the wait is known to be longer than its timeout.
-    #[error("the request timed out{}", display_retry(*retry_after))]
+    #[error("no permit came within the timeout{}", display_retry(*retry_after))]
     TimedOut {
         /// The earliest that a new request of this cost could be admitted; `None` when that takes a release.
         retry_after: Option<Duration>,

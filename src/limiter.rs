@@ -258,11 +258,10 @@ impl Limiter {
         let acquire = self.acquire();
         async move {
             let permit = acquire.await?;
-            let outcome = match select(pin!(future), pin!(permit.reclaimed())).await {
+            match select(pin!(future), pin!(permit.reclaimed())).await {
                 Either::Left((output, _)) => Ok(output),
                 Either::Right(_) => Err(RunError::Reclaimed { id: permit.id() }),
-            };
-            outcome
+            }
         }
     }
 

@@ -236,7 +236,7 @@ impl Manager {
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
-        self.act(|schedule, now, effects| schedule.close(now, effects));
+        self.act(Schedule::close);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -353,7 +353,8 @@ impl Manager {
                 Arm::Ring => self.bell.notify_waiters(),
                 Arm::Start(handle) => self.start(Some(handle)),
             }
-            effects.wake_all().into_iter().for_each(|lease| self.tell(&lease));
+            effects.take_reclaimed().iter().for_each(|lease| self.tell(lease));
+            effects.wake_all();
             if drained {
                 self.drained.notify_waiters();
             }

@@ -24,7 +24,9 @@ pub enum Event {
 }
 
 /// Who is told of events, outside every lock.
-pub(crate) struct Observer(Option<Box<dyn Fn(&Event) + Send + Sync>>);
+pub(crate) struct Observer(Option<Box<Callback>>);
+
+type Callback = dyn Fn(&Event) + Send + Sync;
 
 impl Observer {
     pub(crate) const NONE: Self = Self(None);

@@ -140,6 +140,7 @@ impl Permit {
 
     /// Starts its TTL anew. Tells whether it is live: one whose TTL has passed is not revived. Does nothing without a TTL, and
     /// answers true. See the [type's example](Permit#examples).
+    #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave it to `reclaimed` to tell")]
     pub fn renew(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
     }

@@ -44,12 +44,16 @@ impl Effects {
         self.others.len() + self.reclaimed.len() + 1 >= BATCH
     }
 
-    /// Wakes everybody; hands back the leases that were reclaimed.
-    pub(crate) fn wake_all(&mut self) -> Vec<Lease> {
+    /// The leases that were reclaimed: to be told of before others are woken, so that a log reads forward.
+    pub(crate) fn take_reclaimed(&mut self) -> Vec<Lease> {
+        std::mem::take(&mut self.reclaimed)
+    }
+
+    /// Wakes everybody.
+    pub(crate) fn wake_all(&mut self) {
         self.first.take().into_iter().chain(self.others.drain(..)).for_each(Waker::wake);
         self.discarded = None;
         self.unfinished = false;
-        std::mem::take(&mut self.reclaimed)
     }
 }
 

@@ -107,7 +107,7 @@ fn errors_read_well() {
         "a cost of 7 can never be met: the policy admits at most 3 at once; split the request or raise the limit"
     );
     let late = AcquireError::TimedOut { retry_after: Some(ms(20)) };
-    assert_eq!(late.to_string(), "the request timed out; the limit admits it in 20ms at the earliest");
+    assert_eq!(late.to_string(), "no permit came within the timeout; the limit admits it in 20ms at the earliest");
 }
 
 const fn assert_handle<T: Clone + Send + Sync + std::fmt::Debug + 'static>() {}

@@ -50,7 +50,7 @@ async fn witness_served_at(policy: &Policy, cost: u64, dropped: DroppedWhen) -> 
         if start.elapsed().as_millis().is_multiple_of(50) {
             held.pop();
         }
-        if cancelled.as_ref().is_some_and(|cancelled| cancelled.is_woken()) && dropped == DroppedWhen::Granted {
+        if cancelled.as_ref().is_some_and(task::Spawn::is_woken) && dropped == DroppedWhen::Granted {
             assert!(!witness.is_woken() || cost == 1, "{policy}: they were served at once, not in order");
             cancelled = None;
             break;
@@ -132,7 +132,7 @@ async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
         behind.iter_mut().flatten().for_each(|waiter| assert_pending!(waiter.poll()));
         sleep(ms(301)).await;
         drop(large); // its three units go to the three behind it
-        assert!(behind.iter().flatten().all(|waiter| waiter.is_woken()));
+        assert!(behind.iter().flatten().all(task::Spawn::is_woken));
         for nth in order {
             behind[nth] = None;
         }

@@ -116,7 +116,7 @@ async fn invariant_3_in_order_first_come_first_served_and_nobody_barges() {
         for _ in 0..50 {
             sleep(ms(10)).await;
             let served = waiters.iter().filter(|waiter| waiter.is_woken()).count();
-            assert!(waiters[..served].iter().all(|waiter| waiter.is_woken()), "{policy}: out of order");
+            assert!(waiters[..served].iter().all(task::Spawn::is_woken), "{policy}: out of order");
             if served < waiters.len() {
                 assert!(matches!(limiter.try_acquire(), Err(TryAcquireError::Denied(_))), "{policy}: barged");
             }

@@ -151,7 +151,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
         let out = limiter.try_acquire_many(1_000).unwrap();
         let mut waiting: Vec<_> = (0..1_001).map(|_| waiting!(limiter, Priority::NORMAL)).collect();
         drop(out);
-        assert!(waiting[..1_000].iter().all(|waiting| waiting.is_woken()) && !waiting[1_000].is_woken());
+        assert!(waiting[..1_000].iter().all(task::Spawn::is_woken) && !waiting[1_000].is_woken());
         waiting.pop();
         for (nth, waiting) in waiting.into_iter().enumerate() {
             assert_eq!(waiting.await.unwrap().fence(), nth as u64 + 2);

@@ -324,7 +324,7 @@ impl Harness {
             }
             Step::Pass { nanos, late } => self.pass(nanos, late)?,
             Step::Close => {
-                self.effects(|schedule, now, effects| schedule.close(now, effects));
+                self.effects(Schedule::close);
                 self.naive.closed = true;
                 self.naive.settle(self.now, &self.keys);
             }

@@ -1,0 +1,107 @@
+//! What it costs to change one's mind: nothing, at any moment.
+//!
+//! ```text
+//! cargo run --example cancellation
+//! ```
+
+use std::error::Error;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::time::{Instant, sleep};
+use tollgate::{Limiter, MaxConcurrency, RunError, Throttle};
+
+// One thread: nothing happens between two lines unless one of them awaits, so each moment can be picked.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    dropped_while_it_waits().await?;
+    dropped_with_its_permit_on_the_way().await?;
+    dropped_with_a_paced_permit_on_the_way().await?;
+    dropped_by_the_limiter().await
+}
+
+async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
+    println!("1. An acquire that is dropped while it waits leaves the queue");
+    let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    let taken = limiter.acquire().await?;
+    let mut second = pin!(limiter.acquire());
+    let patience = Duration::from_millis(100);
+    {
+        let first = tokio::time::timeout(patience, limiter.acquire());
+        let mut first = pin!(first);
+        assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
+        tell("the first and the second wait", &limiter);
+        assert!(first.await.is_err());
+    }
+    tell("the first gave up after 100 ms", &limiter);
+    drop(taken);
+    let _permit = second.await?;
+    tell("the place came back, the second has it", &limiter);
+    Ok(())
+}
+
+async fn dropped_with_its_permit_on_the_way() -> Result<(), Box<dyn Error>> {
+    println!("2. A permit on its way to somebody who has left goes to the next");
+    let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    let taken = limiter.acquire().await?;
+    let mut first = Box::pin(limiter.acquire());
+    let mut second = pin!(limiter.acquire());
+    assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
+    drop(taken);
+    tell("granted to the first, who has not looked yet", &limiter);
+    drop(first);
+    tell("the first was dropped", &limiter);
+    let _permit = second.await?;
+    tell("the second has it", &limiter);
+    Ok(())
+}
+
+async fn dropped_with_a_paced_permit_on_the_way() -> Result<(), Box<dyn Error>> {
+    println!("3. The same with a pace of one per 500 ms: no turn is lost");
+    let limiter = Limiter::new(Throttle::every(Duration::from_millis(500)))?;
+    let start = Instant::now();
+    limiter.acquire().await?.release();
+    let mut first = Box::pin(limiter.acquire());
+    assert!(poll!(first.as_mut()).is_pending());
+    sleep(Duration::from_millis(600)).await;
+    tell("granted at 500 ms to the first, who has not looked yet at 600 ms", &limiter);
+    drop(first);
+    limiter.acquire().await?.release();
+    tell(&format!("the first was dropped; the next got its permit at {} ms", start.elapsed().as_millis()), &limiter);
+    Ok(())
+}
+
+async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
+    println!("4. Work whose permit is reclaimed is dropped where it stands");
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_millis(300)))?;
+    let stuck = limiter.run(async {
+        let _cleanup = Cleanup;
+        sleep(Duration::from_secs(3_600)).await;
+    });
+    match stuck.await {
+        Err(error @ RunError::Reclaimed { .. }) => tell(&error.to_string(), &limiter),
+        other => println!("   unexpected: {other:?}"),
+    }
+    let answer = limiter.run(async { 6 * 7 }).await?;
+    tell(&format!("the next one ran to its end: {answer}"), &limiter);
+    Ok(())
+}
+
+/// Stands for whatever the work holds open.
+struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        println!("   the work closes what it had open");
+    }
+}
+
+fn tell(what: &str, limiter: &Limiter) {
+    let now = limiter.snapshot();
+    println!("   {what}");
+    println!(
+        "       in flight {}, queued {}, granted {}, refunded {}, reclaimed {}",
+        now.in_flight, now.queued, now.granted, now.refunded, now.reclaimed
+    );
+}

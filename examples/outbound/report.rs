@@ -1,0 +1,38 @@
+//! The table at the end.
+
+use indicatif::HumanCount;
+
+use crate::options::{Options, SOCKETS};
+use crate::record::{Outcome, Run};
+
+/// Prints what was measured, each beside its limit.
+pub(crate) fn print(run: &Run, options: &Options) {
+    let Options { concurrency, rate, burst, unlimited, .. } = options;
+    let kept = if *unlimited { " (not kept)" } else { "" };
+    let peak = run.in_flight().into_iter().map(|(_, count)| count).max().unwrap_or(0);
+    let seconds = run.elapsed.as_secs_f64();
+    let policy = if *unlimited { format!("none but {SOCKETS} sockets") } else { options.policy().to_string() };
+
+    println!("limits            {policy}");
+    println!("fetched           {:>9}", count(run.count(Outcome::Fetched)));
+    println!("failed            {:>9}", count(run.failed()));
+    println!("429s              {:>9}", count(run.count(Outcome::TooManyRequests)));
+    println!("peak in flight    {peak:>9}   limit {concurrency}{kept}");
+    println!("achieved rate     {:>7.1}/s   limit {rate}/s, burst {burst}{kept}", run.records.len() as f64 / seconds);
+    println!("most in a second  {:>9}   limit {}{kept}", count(run.busiest_second()), rate + *burst as f64);
+    println!("time              {seconds:>8.2}s");
+    println!("wait p50          {:>7.1}ms", percentile(run, 50));
+    println!("wait p99          {:>7.1}ms", percentile(run, 99));
+}
+
+fn count(number: usize) -> String {
+    HumanCount(number as u64).to_string()
+}
+
+/// The wait for a permit, in milliseconds, that so many of a hundred requests did not exceed (nearest rank).
+fn percentile(run: &Run, percent: usize) -> f64 {
+    let mut waits: Vec<_> = run.records.iter().map(|record| record.waited).collect();
+    waits.sort_unstable();
+    let rank = (waits.len() * percent).div_ceil(100);
+    waits.get(rank.saturating_sub(1)).map_or(0.0, |wait| wait.as_secs_f64() * 1e3)
+}

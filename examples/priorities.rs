@@ -1,0 +1,106 @@
+//! Who is served when, and who is not: priorities, a full queue, and timeouts that fail at once.
+//!
+//! ```text
+//! cargo run --example priorities
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow, Priority, Throttle};
+
+// One thread, so that tasks run in the order in which they were spawned and every run prints the same.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    served_by_priority_then_arrival().await?;
+    for overflow in [Overflow::Reject, Overflow::DropOldest, Overflow::DropLowestPriority] {
+        full_queue(overflow).await?;
+    }
+    fails_at_once().await
+}
+
+const CALLERS: [(&str, Priority); 6] = [
+    ("report", Priority::LOW),
+    ("page 1", Priority::NORMAL),
+    ("login", Priority::HIGH),
+    ("page 2", Priority::NORMAL),
+    ("backup", Priority::LOWEST),
+    ("payment", Priority::HIGH),
+];
+
+async fn served_by_priority_then_arrival() -> Result<(), Box<dyn Error>> {
+    let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    println!("one place, taken; six ask for it in this order: {}", names());
+    println!("served: {}\n", serve(&limiter).await?);
+    Ok(())
+}
+
+async fn full_queue(overflow: Overflow) -> Result<(), Box<dyn Error>> {
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(3).overflow(overflow).build()?;
+    println!("the same six, and a queue that holds three: {overflow:?}");
+    println!("served: {}", serve(&limiter).await?);
+    println!("{} did not get in or were dropped\n", limiter.snapshot().shed);
+    Ok(())
+}
+
+/// Has all ask while the only place is taken, then frees it. Who was served, in order.
+async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
+    let taken = limiter.acquire().await?;
+    let mut callers = JoinSet::new();
+    for (name, priority) in CALLERS {
+        let limiter = limiter.clone();
+        callers.spawn(async move {
+            match limiter.request().priority(priority).acquire().await {
+                Ok(_permit) => Some(name),
+                Err(error) => {
+                    println!("  {name} (priority {}): {error}", priority.level());
+                    None
+                }
+            }
+        });
+    }
+    tokio::task::yield_now().await; // they ask
+    drop(taken);
+    let mut served = Vec::new();
+    while let Some(caller) = callers.join_next().await {
+        served.extend(caller?);
+    }
+    Ok(served.join(", "))
+}
+
+fn names() -> String {
+    CALLERS.map(|(name, priority)| format!("{name} ({})", priority.level())).join(", ")
+}
+
+async fn fails_at_once() -> Result<(), Box<dyn Error>> {
+    println!("one permit per minute, and a caller who has 5 s:");
+    let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)))?;
+    limiter.acquire().await?.release(); // spent all the same: what a rate granted does not come back
+    let five_seconds = limiter.request().timeout(Duration::from_secs(5));
+    let start = Instant::now();
+    report(five_seconds.acquire().await.err(), start);
+
+    println!("one place, held for who knows how long, and a caller who has 200 ms:");
+    let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    let _taken = limiter.acquire().await?;
+    let start = Instant::now();
+    report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
+
+    println!("one place that comes back after 100 ms, and the same caller:");
+    let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    let taken = limiter.acquire().await?;
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(100)).await;
+        drop(taken);
+    });
+    let start = Instant::now();
+    report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
+    Ok(())
+}
+
+fn report(error: Option<AcquireError>, start: Instant) {
+    let answer = error.map_or_else(|| "got its permit".to_owned(), |error| error.to_string());
+    println!("  after {} ms: {answer}", start.elapsed().as_millis());
+}
