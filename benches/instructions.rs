@@ -1,0 +1,120 @@
+//! One operation in a loop, to count its instructions.
+//!
+//! ```text
+//! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --bench instructions --no-run
+//! valgrind --tool=callgrind target/release/deps/instructions-… acquire 100000
+//! callgrind_annotate callgrind.out.…
+//! ```
+//!
+//! The difference between a run of 200,000 and one of 100,000, over 100,000, is what one operation costs.
+
+use std::env;
+use std::future::Future;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+
+const PLACES: u64 = 1_000;
+const LONG: Duration = Duration::from_secs(3_600);
+
+type Operation = (&'static str, fn(u64));
+
+const OPERATIONS: [Operation; 10] = [
+    ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
+    ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
+    ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
+    ("throttle", |times| tried(times, never_waiting())),
+    ("window", |times| tried(times, FixedWindow::new(u64::MAX / 2, LONG))),
+    ("denied", |times| tried(times, Throttle::every(LONG))),
+    ("throttled", |times| {
+        let limiter = limiter(never_waiting());
+        in_task(async move { stream::repeat(()).take(times as usize).throttled(limiter).for_each(async |()| ()).await });
+    }),
+    ("hand-off", |times| {
+        let limiter = limiter(MaxConcurrency::new(8));
+        handed_over(times, move || limiter.acquire());
+    }),
+    ("tokio-acquire", |times| {
+        let semaphore = Arc::new(Semaphore::new(PLACES as usize));
+        in_task(async move {
+            for _ in 0..times {
+                drop(Arc::clone(&semaphore).acquire_owned().await.expect("a permit"));
+            }
+        });
+    }),
+    ("tokio-hand-off", |times| {
+        let semaphore = Arc::new(Semaphore::new(8));
+        handed_over(times, move || Arc::clone(&semaphore).acquire_owned());
+    }),
+];
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let times = arguments.get(1).map_or(Ok(100_000), |times| times.parse());
+    let operation = OPERATIONS.iter().find(|(name, _)| Some(*name) == arguments.first().map(String::as_str));
+    match (operation, times) {
+        (Some((_, run)), Ok(times)) => run(times),
+        _ => println!("arguments: an operation and how often. Operations: {}", OPERATIONS.map(|(name, _)| name).join(", ")),
+    }
+}
+
+fn limiter(policy: impl Into<Policy>) -> &'static Limiter {
+    Box::leak(Box::new(Limiter::new(policy).expect("a sound policy")))
+}
+
+fn never_waiting() -> Throttle {
+    Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
+}
+
+fn tried(times: u64, policy: impl Into<Policy>) {
+    let limiter = limiter(policy);
+    for _ in 0..times {
+        black_box(limiter.try_acquire().is_ok());
+    }
+}
+
+fn awaited(times: u64, policy: impl Into<Policy>) {
+    let limiter = limiter(policy);
+    in_task(async move {
+        for _ in 0..times {
+            drop(limiter.acquire().await.expect("a permit"));
+        }
+    });
+}
+
+/// 64 tasks that hold across a yield.
+fn handed_over<F, P, E>(times: u64, acquire: impl Fn() -> F + Clone + Send + 'static)
+where
+    F: Future<Output = Result<P, E>> + Send,
+    P: Send,
+    E: std::fmt::Debug,
+{
+    const TASKS: u64 = 64;
+    let task = move || {
+        let acquire = acquire.clone();
+        async move {
+            for _ in 0..times / TASKS {
+                let permit = acquire().await.expect("a permit");
+                yield_now().await;
+                drop(permit);
+            }
+        }
+    };
+    in_task(async move {
+        let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task())).collect();
+        for task in tasks {
+            task.await.expect("the task ran to its end");
+        }
+    });
+}
+
+fn in_task(task: impl Future<Output = ()> + Send + 'static) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(runtime.spawn(task)).expect("the task ran to its end");
+}

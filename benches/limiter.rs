@@ -1,0 +1,85 @@
+//! Tollgate alone, operation by operation: to see what a change does. How it compares is the business of `peers`.
+
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinSet, yield_now};
+use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
+
+const PLACES: MaxConcurrency = MaxConcurrency::new(1_000);
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn limiter(policy: impl Into<Policy>) -> Limiter {
+    Limiter::new(policy).expect("a sound policy")
+}
+
+fn never_waiting() -> Throttle {
+    Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000)
+}
+
+fn uncontended(c: &mut Criterion) {
+    let runtime = runtime();
+    let plain = limiter(PLACES);
+    let with_ttl = limiter(PLACES.ttl(LONG));
+    for (name, limiter) in [("acquire", plain), ("acquire, ttl", with_ttl)] {
+        c.bench_function(name, |b| b.to_async(&runtime).iter(|| limiter.acquire()));
+    }
+    let policies = [
+        ("try_acquire", limiter(PLACES)),
+        ("try_acquire, throttle", limiter(never_waiting())),
+        ("try_acquire, window", limiter(FixedWindow::new(u64::MAX / 2, LONG))),
+    ];
+    for (name, limiter) in &policies {
+        c.bench_function(name, |b| b.iter(|| limiter.try_acquire()));
+    }
+}
+
+fn policies(c: &mut Criterion) {
+    let one = Policy::from(PLACES);
+    let two = one.clone().and(never_waiting());
+    let three = two.clone().and(FixedWindow::new(u64::MAX / 2, LONG));
+    for (name, policy) in [("policy of 1", one), ("policy of 2", two), ("policy of 3", three)] {
+        let limiter = limiter(policy);
+        c.bench_function(name, |b| b.iter(|| limiter.try_acquire()));
+    }
+}
+
+fn denied(c: &mut Criterion) {
+    let limiter = limiter(Throttle::every(LONG));
+    assert!(limiter.try_acquire().is_ok());
+    c.bench_function("denied", |b| b.iter(|| limiter.try_acquire().is_err()));
+}
+
+/// 64 turns of 8 tasks each, one at a time: all but the first of them handed over.
+fn handed_over(c: &mut Criterion) {
+    let runtime = runtime();
+    let limiter = limiter(MaxConcurrency::new(1));
+    c.bench_function("512 hand-offs", |b| {
+        b.to_async(&runtime).iter(async || {
+            let mut tasks = JoinSet::new();
+            for _ in 0..8 {
+                let limiter = limiter.clone();
+                tasks.spawn(async move {
+                    for _ in 0..64 {
+                        let permit = limiter.acquire().await;
+                        yield_now().await;
+                        drop(permit);
+                    }
+                });
+            }
+            tasks.join_all().await
+        });
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    targets = uncontended, policies, denied, handed_over
+}
+criterion_main!(benches);

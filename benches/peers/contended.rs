@@ -1,0 +1,105 @@
+//! W3: 64 tasks, each in a loop: acquire, hold across a yield, drop.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tollgate::MaxConcurrency;
+
+use crate::rounds::{Contest, median};
+use crate::setup::{current_thread, limiter, two_workers};
+use crate::table::{Bar, Row, Unit};
+
+const TASKS: usize = 64;
+const ROUNDS: usize = 21;
+const SLICE: Duration = Duration::from_millis(100);
+/// For turns per task: long enough that a worker which the machine suspends for a moment does not show in the median.
+const LONG_SLICE: Duration = Duration::from_millis(500);
+const LONG_SLICES: usize = 5;
+
+pub(crate) fn held_across_a_yield() -> Vec<Row> {
+    let runtimes = [("one thread", current_thread()), ("two workers", two_workers())];
+    let mut rows = Vec::new();
+    for (threads, runtime) in &runtimes {
+        for places in [1, 8, 64] {
+            eprintln!("  limit {places}, {threads}");
+            rows.extend(one_limit(runtime, threads, places));
+        }
+    }
+    rows
+}
+
+fn one_limit(runtime: &Runtime, threads: &str, places: u32) -> Vec<Row> {
+    let case = format!("{TASKS} tasks, limit {places}, {threads}");
+    let spread_case = format!("{case}: max/min per task");
+    let callers_queue = (places as usize) < TASKS;
+
+    let limiter = limiter(MaxConcurrency::new(places.into()));
+    let ours = |slice| hammer(runtime, slice, || limiter.acquire());
+    let semaphore = Arc::new(Semaphore::new(places as usize));
+    let theirs = |slice| {
+        let semaphore = Arc::clone(&semaphore);
+        hammer(runtime, slice, move || Arc::clone(&semaphore).acquire_owned())
+    };
+
+    let bar = Bar::AtLeast(if callers_queue { 0.85 } else { 1.0 });
+    let mut rows = Contest::new(("W3", &case), Unit::Millions, || ours(SLICE).per_micro)
+        .against("tokio acquire_owned().await", Some(bar), || theirs(SLICE).per_micro)
+        .run(ROUNDS);
+    if callers_queue {
+        let spreads = (0..LONG_SLICES).map(|_| (ours(LONG_SLICE).spread, theirs(LONG_SLICE).spread));
+        let (ours, theirs): (Vec<f64>, Vec<f64>) = spreads.unzip();
+        let theirs = ("tokio", median(theirs));
+        rows.push(Row::figure(("W3", &spread_case), Unit::Plain(3), median(ours), Some(theirs), Some(Bar::AtMost(1.05))));
+    }
+    rows
+}
+
+struct Turns {
+    /// Over all tasks.
+    per_micro: f64,
+    /// The most of a task over the fewest.
+    spread: f64,
+}
+
+fn hammer<F, P, E>(runtime: &Runtime, slice: Duration, acquire: impl Fn() -> F + Clone + Send + 'static) -> Turns
+where
+    F: Future<Output = Result<P, E>> + Send,
+    P: Send,
+    E: Debug,
+{
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = Instant::now();
+    let task = || {
+        let (acquire, stop) = (acquire.clone(), Arc::clone(&stop));
+        runtime.spawn(async move {
+            let mut turns = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                let permit = acquire().await.expect("a permit");
+                yield_now().await;
+                drop(permit);
+                turns += 1;
+            }
+            turns
+        })
+    };
+    let tasks: Vec<_> = (0..TASKS).map(|_| task()).collect();
+    let turns = runtime.block_on(async {
+        tokio::time::sleep(slice).await;
+        stop.store(true, Ordering::Relaxed);
+        join_all(tasks).await
+    });
+    let elapsed = start.elapsed();
+    let turns: Vec<u64> = turns.into_iter().map(|turns| turns.expect("the task ran to its end")).collect();
+    let (most, fewest) = (turns.iter().max(), turns.iter().min());
+    Turns {
+        per_micro: turns.iter().sum::<u64>() as f64 / elapsed.as_micros() as f64,
+        spread: *most.unwrap_or(&0) as f64 / *fewest.unwrap_or(&0) as f64,
+    }
+}

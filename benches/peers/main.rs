@@ -1,0 +1,57 @@
+//! The limiter and its peers on the workloads that matter, interleaved in one run.
+//!
+//! ```text
+//! cargo bench --bench peers               all, about two minutes
+//! cargo bench --bench peers -- W1 W3      some
+//! ```
+//!
+//! Absolute figures move between machines and from minute to minute; only ratios inside one run say something. So the peers of a
+//! workload take turns in short batches, and a ratio is the median over the rounds of the ratio in each round.
+
+mod contended;
+mod decision;
+mod heap;
+mod memory;
+mod rounds;
+mod setup;
+mod stream;
+mod table;
+mod trace;
+mod uncontended;
+mod waiting;
+
+use std::env;
+
+use crate::table::{Row, print};
+
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
+
+type Workload = (&'static str, fn() -> Vec<Row>);
+
+const WORKLOADS: [Workload; 7] = [
+    ("W1", uncontended::plain),
+    ("W2", uncontended::with_ttl),
+    ("W3", contended::held_across_a_yield),
+    ("W4", decision::one_decision),
+    ("W6", waiting::at_a_rate),
+    ("W7", memory::per_waiter),
+    ("W8", stream::per_item),
+];
+
+fn main() {
+    let (flags, names): (Vec<_>, Vec<_>) = env::args().skip(1).partition(|arg| arg.starts_with("--"));
+    // Cargo says `--bench` when it benches; `cargo test --all-targets` does not, and is not to take minutes.
+    if flags.is_empty() && names.is_empty() {
+        println!("run as `cargo bench --bench peers`");
+        return;
+    }
+    let mut rows = Vec::new();
+    for (name, run) in WORKLOADS {
+        if names.is_empty() || names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)) {
+            eprintln!("{name} ...");
+            rows.extend(run());
+        }
+    }
+    print(&rows);
+}

@@ -1,0 +1,69 @@
+//! Contestants that take turns.
+
+use std::time::Instant;
+
+use crate::table::{Bar, Row, Unit};
+
+type Batch<'a> = Box<dyn FnMut() -> f64 + 'a>;
+
+/// Ours and its peers in one case of a workload. A batch hands back its figure, in the unit of the contest.
+pub(crate) struct Contest<'a> {
+    what: (&'a str, &'a str),
+    unit: Unit,
+    ours: Batch<'a>,
+    peers: Vec<(&'a str, Option<Bar>, Batch<'a>)>,
+}
+
+impl<'a> Contest<'a> {
+    pub(crate) fn new(what: (&'a str, &'a str), unit: Unit, ours: impl FnMut() -> f64 + 'a) -> Self {
+        Self { what, unit, ours: Box::new(ours), peers: Vec::new() }
+    }
+
+    pub(crate) fn against(mut self, peer: &'a str, bar: Option<Bar>, batch: impl FnMut() -> f64 + 'a) -> Self {
+        self.peers.push((peer, bar, Box::new(batch)));
+        self
+    }
+
+    pub(crate) fn run(mut self, rounds: usize) -> Vec<Row> {
+        self.round(0); // warms up
+        let rounds: Vec<Vec<f64>> = (0..rounds).map(|round| self.round(round)).collect();
+        let median_of = |figure: &dyn Fn(&[f64]) -> f64| median(rounds.iter().map(|figures| figure(figures)).collect());
+        let ours = median_of(&|figures| figures[0]);
+        let row = |(index, (peer, bar, _)): (usize, &(&str, Option<Bar>, Batch<'_>))| {
+            let theirs = median_of(&|figures| figures[index + 1]);
+            let ratio = median_of(&|figures| figures[0] / figures[index + 1]);
+            Row::against(self.what, self.unit, ours, (peer, theirs), ratio, *bar)
+        };
+        self.peers.iter().enumerate().map(row).collect()
+    }
+
+    /// Who begins changes from round to round, so that nobody always runs behind the same one.
+    fn round(&mut self, round: usize) -> Vec<f64> {
+        let mut batches: Vec<&mut Batch<'a>> =
+            std::iter::once(&mut self.ours).chain(self.peers.iter_mut().map(|p| &mut p.2)).collect();
+        let mut figures = vec![0.0; batches.len()];
+        for turn in 0..batches.len() {
+            let index = (round + turn) % batches.len();
+            figures[index] = batches[index]();
+        }
+        figures
+    }
+}
+
+/// Nanoseconds an operation, of operations that do not wait.
+pub(crate) fn nanos_each(operations: u32, mut operation: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..operations {
+        operation();
+    }
+    since(start, operations)
+}
+
+pub(crate) fn since(start: Instant, operations: u32) -> f64 {
+    start.elapsed().as_nanos() as f64 / f64::from(operations)
+}
+
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,107 @@
+//! What happened to tasks that waited: their grants, and what these say about rate, limit and order.
+
+use std::time::{Duration, Instant};
+
+/// When a task got through, and how it had asked for that.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    /// The instant of the decision where the limiter tells it, otherwise that of its arrival.
+    pub(crate) at: Instant,
+    pub(crate) turn: Option<Turn>,
+}
+
+/// A request's way through the queue.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) asked: Instant,
+    /// By then it stood in the queue.
+    pub(crate) queued: Instant,
+    pub(crate) fence: u64,
+}
+
+pub(crate) struct Trace {
+    tasks: Vec<Vec<Grant>>,
+    /// In order.
+    instants: Vec<Instant>,
+    interval: Duration,
+    burst: u64,
+}
+
+impl Trace {
+    /// The grants of each task, and the rule they were to keep.
+    pub(crate) fn new(tasks: Vec<Vec<Grant>>, interval: Duration, burst: u64) -> Self {
+        let mut instants: Vec<Instant> = tasks.iter().flatten().map(|grant| grant.at).collect();
+        instants.sort_unstable();
+        assert!(instants.len() as u64 > burst, "fewer grants than the burst: nothing can be said");
+        Self { tasks, instants, interval, burst }
+    }
+
+    /// How far the rate was from the one asked for, in percent, from the first grant to the last. The burst was there before
+    /// the first and does not count.
+    pub(crate) fn rate_error(&self) -> f64 {
+        let paced = self.instants.len() as u64 - self.burst;
+        let elapsed = self.instants[self.instants.len() - 1] - self.instants[0];
+        100.0 * (paced as f64 * self.interval.as_secs_f64() / elapsed.as_secs_f64() - 1.0)
+    }
+
+    /// The most grants in any span of this length.
+    pub(crate) fn most_within(&self, span: Duration) -> usize {
+        let mut first = 0;
+        let counts = self.instants.iter().enumerate().map(|(last, at)| {
+            while *at - self.instants[first] > span {
+                first += 1;
+            }
+            last + 1 - first
+        });
+        counts.max().unwrap_or(0)
+    }
+
+    /// What the rule allows in a span of this length.
+    pub(crate) fn allowed_within(&self, span: Duration) -> u64 {
+        self.burst + (span.as_nanos() / self.interval.as_nanos()) as u64
+    }
+
+    /// Grants above the rule in the worst span of any length, in intervals; at most 0 when it was kept.
+    ///
+    /// Grants `i..=j` keep it when `j - i + 1 <= burst + (at(j) - at(i)) / interval`. So with `lead(k) = k - at(k) / interval`,
+    /// what is over is the largest rise of the lead, less `burst - 1`.
+    pub(crate) fn over(&self) -> f64 {
+        let interval = self.interval.as_nanos() as i128;
+        let mut lowest = i128::MAX;
+        let rises = (0..).zip(&self.instants).map(|(number, at)| {
+            let lead = number * interval - (*at - self.instants[0]).as_nanos() as i128;
+            lowest = lowest.min(lead);
+            lead - lowest
+        });
+        let rise = rises.max().unwrap_or(0);
+        (rise - (i128::from(self.burst) - 1) * interval) as f64 / interval as f64
+    }
+
+    pub(crate) fn unserved(&self) -> usize {
+        self.tasks.iter().filter(|grants| grants.is_empty()).count()
+    }
+
+    /// The most turns of a task less the fewest. The first burst does not count: nobody queues for it.
+    pub(crate) fn spread(&self) -> usize {
+        let end_of_burst = self.instants[self.burst as usize - 1];
+        let turns = |grants: &Vec<Grant>| grants.iter().filter(|grant| grant.at > end_of_burst).count();
+        let turns: Vec<usize> = self.tasks.iter().map(turns).collect();
+        turns.iter().max().unwrap_or(&0) - turns.iter().min().unwrap_or(&0)
+    }
+
+    /// How often somebody passed somebody else: a later fence has an earlier instant, or goes to a request that stood in the
+    /// queue before the other one was made.
+    pub(crate) fn out_of_order(&self) -> usize {
+        let mut turns: Vec<(Turn, Instant)> =
+            self.tasks.iter().flatten().filter_map(|grant| Some((grant.turn?, grant.at))).collect();
+        turns.sort_unstable_by_key(|(turn, _)| turn.fence);
+        let stepped_back = turns.windows(2).filter(|pair| pair[1].1 < pair[0].1).count();
+        let mut queued_first = None;
+        let passed = turns.iter().rev().filter(|(turn, _)| {
+            let passed = queued_first.is_some_and(|queued| queued < turn.asked);
+            queued_first = Some(queued_first.map_or(turn.queued, |queued: Instant| queued.min(turn.queued)));
+            passed
+        });
+        stepped_back + passed.count()
+    }
+}

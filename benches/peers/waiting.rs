@@ -1,0 +1,152 @@
+//! W6: a thousand tasks that wait, in a loop, at a given rate, for three seconds. One run for each: it is long enough.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cpu_time::ProcessTime;
+use governor::Quota;
+use tokio::task::coop::has_budget_remaining;
+use tollgate::{Limiter, Throttle};
+
+use crate::setup::{governor, limiter, two_workers};
+use crate::table::{Bar, Row, Unit};
+use crate::trace::{Grant, Trace, Turn};
+
+const TASKS: usize = 1_000;
+const SPAN: Duration = Duration::from_secs(3);
+const WINDOW: Duration = Duration::from_millis(10);
+
+struct Run {
+    trace: Trace,
+    cpu: f64,
+}
+
+pub(crate) fn at_a_rate() -> Vec<Row> {
+    [1_000, 10_000, 100_000].into_iter().flat_map(|rate| [with_burst(rate), without_burst(rate)]).flatten().collect()
+}
+
+fn with_burst(rate: u32) -> Vec<Row> {
+    eprintln!("  {rate} a second, 10 ms of burst");
+    let interval = Duration::from_secs(1) / rate;
+    let burst = rate / 100;
+    let ours = of_limiter(Throttle::every(interval).burst(burst.into()), interval, burst);
+    let governor = of_governor(interval, burst);
+    let leaky_bucket = of_leaky_bucket(interval, burst);
+
+    let case = |what: &str| format!("{rate}/s, burst {burst}: {what}");
+    let figure = |what, unit, of: &dyn Fn(&Run) -> f64, bar| {
+        Row::figure(("W6", &case(what)), unit, of(&ours), Some(("governor", of(&governor))), bar)
+    };
+    let cpu = |peer, run: &Run, bar| {
+        Row::against(("W6", &case("CPU")), Unit::CpuSeconds, ours.cpu, (peer, run.cpu), ours.cpu / run.cpu, bar)
+    };
+    let error = |run: &Run| run.trace.rate_error();
+    let bare_error = case("rate error, leaky-bucket's");
+    let mut rows = vec![
+        figure("rate error", Unit::Percent, &|run| error(run).abs(), Some(Bar::AtMost(0.1))),
+        Row::figure(("W6", &bare_error), Unit::Percent, error(&ours), Some(("leaky-bucket", error(&leaky_bucket))), None),
+        cpu("governor", &governor, Some(Bar::AtMost(0.1))),
+        cpu("leaky-bucket", &leaky_bucket, None),
+        figure("nobody unserved", Unit::Plain(0), &|run| run.trace.unserved() as f64, Some(Bar::AtMost(0.0))),
+        figure("max - min per task", Unit::Plain(0), &|run| run.trace.spread() as f64, None),
+    ];
+    rows.extend(kept(&case(""), &ours.trace));
+    rows
+}
+
+/// An idle interval is never made up for: the rate is what timers allow, and only told.
+fn without_burst(rate: u32) -> Vec<Row> {
+    eprintln!("  {rate} a second, no burst");
+    let interval = Duration::from_secs(1) / rate;
+    let ours = of_limiter(Throttle::every(interval), interval, 1);
+    let case = format!("{rate}/s, no burst: ");
+    let mut rows = kept(&case, &ours.trace);
+    rows.push(Row::figure(("W6", &format!("{case}rate error")), Unit::Percent, ours.trace.rate_error(), None, None));
+    rows.push(Row::figure(("W6", &format!("{case}CPU")), Unit::CpuSeconds, ours.cpu, None, None));
+    rows
+}
+
+/// What must hold at any rate: never over, always in order.
+fn kept(case: &str, trace: &Trace) -> Vec<Row> {
+    let figure =
+        |what, figure, bar| Row::figure(("W6", &format!("{case}{what}")), Unit::Plain(0), figure, None, Some(Bar::AtMost(bar)));
+    vec![
+        figure("worst 10 ms", trace.most_within(WINDOW) as f64, trace.allowed_within(WINDOW) as f64),
+        figure("over, in any span", trace.over().max(0.0).ceil(), 0.0),
+        figure("out of order", trace.out_of_order() as f64, 0.0),
+    ]
+}
+
+fn of_limiter(throttle: Throttle, interval: Duration, burst: u32) -> Run {
+    let limiter = limiter(throttle);
+    run(interval, burst, move || turn(limiter))
+}
+
+fn of_governor(interval: Duration, burst: u32) -> Run {
+    let burst_size = burst.try_into().expect("not zero");
+    let governor = governor(Quota::with_period(interval).expect("not zero").allow_burst(burst_size));
+    run(interval, burst, move || {
+        let governor = Arc::clone(&governor);
+        async move {
+            governor.until_ready().await;
+            Grant { at: Instant::now(), turn: None }
+        }
+    })
+}
+
+/// It refills at most once per tick of tokio's timer, and comes closest to its rate when it seldom does.
+fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
+    let size = burst as usize;
+    let bucket = leaky_bucket::RateLimiter::builder().max(size).initial(size).refill(size).interval(interval * burst).build();
+    let bucket = Arc::new(bucket);
+    run(interval, burst, move || {
+        let bucket = Arc::clone(&bucket);
+        async move {
+            bucket.acquire_one().await;
+            Grant { at: Instant::now(), turn: None }
+        }
+    })
+}
+
+async fn turn(limiter: &Limiter) -> Grant {
+    let mut acquire = pin!(limiter.acquire());
+    let asked = Instant::now();
+    let mut queued = None;
+    let permit = poll_fn(|cx| {
+        let in_budget = has_budget_remaining(); // without it, the poll does not get as far as the queue
+        let answer = acquire.as_mut().poll(cx);
+        if in_budget {
+            queued.get_or_insert_with(Instant::now);
+        }
+        answer
+    });
+    let permit = permit.await.expect("a permit");
+    let turn = queued.map(|queued| Turn { asked, queued, fence: permit.fence() });
+    Grant { at: permit.acquired_at().expect("a rate stamps its permits").into_std(), turn }
+}
+
+fn run<F>(interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
+where
+    F: Future<Output = Grant> + Send,
+{
+    let runtime = two_workers();
+    let grants: Arc<[Mutex<Vec<Grant>>]> = (0..TASKS).map(|_| Mutex::default()).collect();
+    let cpu = ProcessTime::now();
+    for task in 0..TASKS {
+        let (grants, turn) = (Arc::clone(&grants), turn.clone());
+        runtime.spawn(async move {
+            loop {
+                let grant = turn().await;
+                grants[task].lock().unwrap_or_else(PoisonError::into_inner).push(grant);
+            }
+        });
+    }
+    thread::sleep(SPAN);
+    let cpu = cpu.elapsed().as_secs_f64();
+    runtime.shutdown_timeout(SPAN);
+    let tasks = grants.iter().map(|grants| std::mem::take(&mut *grants.lock().unwrap_or_else(PoisonError::into_inner)));
+    Run { trace: Trace::new(tasks.collect(), interval, burst.into()), cpu }
+}
