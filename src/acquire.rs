@@ -1,6 +1,5 @@
 use std::fmt;
 use std::future::Future;
-use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
@@ -12,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::arena::Key;
 use crate::error::AcquireError;
-use crate::manager::{Begun, Manager, Order};
+use crate::lease::Caller;
+use crate::manager::{Begun, Granted, Manager, Order};
 use crate::permit::Permit;
 use crate::queue::Priority;
 
@@ -34,11 +34,13 @@ enum Stage {
 }
 
 impl Ticket {
+    #[inline]
     pub(crate) fn new(order: Order) -> Self {
         Self { order, stage: Stage::New }
     }
 
     /// Ready again and again once [`Ticket::renew`]ed.
+    #[inline(always)]
     pub(crate) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         // A task that acquires in a loop must let its neighbours have a turn.
         let progress = ready!(coop::poll_proceed(cx));
@@ -54,30 +56,42 @@ impl Ticket {
         self.stage = Stage::New;
     }
 
+    #[inline(always)]
     pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
-        if let Stage::Queued(key) = std::mem::replace(&mut self.stage, Stage::Done) {
+        if let Stage::Queued(key) = self.stage {
+            self.stage = Stage::Done;
             manager.abandon(key);
         }
     }
 
+    #[inline(always)]
     fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
-        let answer = match self.stage {
-            Stage::New => match manager.begin(&self.order, waker) {
-                Ok(Begun::Queued(key)) => {
-                    self.stage = Stage::Queued(key);
-                    return Poll::Pending;
-                }
-                Ok(Begun::Permit(permit)) => Ok(permit),
-                Err(error) => Err(error),
-            },
-            Stage::Queued(key) => match manager.poll(key, &self.order, waker) {
-                Some(answer) => answer,
-                None => return Poll::Pending,
-            },
+        let mut granted = Granted::NOTHING;
+        match self.step(manager, waker, &mut granted) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(None) => Poll::Ready(Ok(manager.permit(granted, self.order.cost))),
+            Poll::Ready(Some(error)) => Poll::Ready(Err(*error)),
+        }
+    }
+
+    /// Fills in what was granted, or returns the error in a box: see [`Manager::permit`] for why the result is not a permit.
+    #[inline(never)]
+    fn step(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut Granted) -> Poll<Option<Box<AcquireError>>> {
+        let begun = match self.stage {
+            Stage::New => manager.begin(&self.order, waker),
+            Stage::Queued(key) => manager.poll(key, &self.order, waker),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
-        Poll::Ready(answer)
+        match begun {
+            Ok(Begun::Granted(what)) => granted.fill_in(what),
+            Ok(Begun::Queued(key)) => {
+                self.stage = Stage::Queued(key);
+                return Poll::Pending;
+            }
+            Err(error) => return Poll::Ready(Some(Box::new(error))),
+        }
+        Poll::Ready(None)
     }
 }
 
@@ -116,6 +130,7 @@ pub struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
+    #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, order: Order) -> Self {
         Self { manager, ticket: Ticket::new(order) }
     }
@@ -124,6 +139,7 @@ impl<'a> Acquire<'a> {
 impl Future for Acquire<'_> {
     type Output = Result<Permit, AcquireError>;
 
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let manager = self.manager;
         self.ticket.poll(manager, cx)
@@ -131,6 +147,7 @@ impl Future for Acquire<'_> {
 }
 
 impl Drop for Acquire<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.ticket.give_up(self.manager);
     }
@@ -170,8 +187,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, location: &'static Location<'static>) -> Self {
-        let order = Order { cost, timeout: None, priority: Priority::NORMAL, location, on_own_thread: false };
+    #[inline]
+    pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, caller: Caller) -> Self {
+        let order = Order { cost, timeout: None, priority: Priority::NORMAL, caller, on_own_thread: false };
         Self { manager, order }
     }
 
@@ -200,6 +218,7 @@ impl<'a> Request<'a> {
     ///
     /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::TimedOut`] or
     /// [`AcquireError::TimeoutTooLong`].
+    #[inline]
     pub fn acquire(self) -> Acquire<'a> {
         Acquire::new(self.manager, self.order)
     }

@@ -80,18 +80,26 @@ impl<T> Arena<T> {
 
     /// Takes an entry out; it must be in no list.
     pub(crate) fn remove(&mut self, key: Key) -> T {
-        let free = self.free;
-        let entry = self.entry(key.0);
-        let value = entry.value.take().expect("a key is removed once, by its owner");
-        entry.next = free;
-        self.free = key.0;
+        let value = self.entry(key.0).value.take().expect("a key is removed once, by its owner");
+        self.release(key);
+        value
+    }
+
+    /// [`Arena::remove`] for one that nobody wants: moving it out costs more than dropping it where it is.
+    pub(crate) fn discard(&mut self, key: Key) {
+        self.entry(key.0).value = None;
+        self.release(key);
+    }
+
+    fn release(&mut self, key: Key) {
+        let free = std::mem::replace(&mut self.free, key.0);
+        self.entry(key.0).next = free;
         self.len -= 1;
-        if self.len == 0 {
+        if self.len == 0 && self.chunks.len() > 1 {
             self.chunks.truncate(1);
-            self.chunks.iter_mut().for_each(Vec::clear);
+            self.chunks[0].clear();
             self.free = NIL;
         }
-        value
     }
 
     /// `None` when the entry was removed; a new one may have taken its place.

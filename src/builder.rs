@@ -122,8 +122,7 @@ impl Builder {
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(policy, since_epoch, stamps);
-        let holds_places = gate.holds_places();
         let schedule = Schedule::new(gate, max_queue, overflow);
-        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, holds_places, name, observer))))
+        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, name, observer))))
     }
 }

@@ -1,11 +1,10 @@
 //! A policy with its state: admit, release, refund, reclaim; all limits or none. Pure: it is told the time.
 
-use std::panic::Location;
 use std::time::Duration;
 
 use crate::arena::Key;
 use crate::decision::Decision;
-use crate::lease::{Lease, Leases};
+use crate::lease::{Caller, Lease, Leases};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
     Align, ConcurrencyRule, ConcurrencyState, Moment, Strategy, ThrottleRule, ThrottleState, Trail, Verdict, WindowRule,
@@ -77,6 +76,7 @@ impl Slot {
     }
 
     /// Charges the cost if it is admitted.
+    #[inline(always)]
     fn charge(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
             Self::Throttle(rule, state, trail) => {
@@ -90,6 +90,7 @@ impl Slot {
         Ok(())
     }
 
+    #[inline(always)]
     fn release(&mut self, cost: u64) {
         if let Self::MaxConcurrency(_, state) = self {
             *state = state.release(cost);
@@ -129,7 +130,6 @@ pub(crate) struct Gate {
     max_cost: u64,
     holds_places: bool,
     follows_time: bool,
-    in_flight: u64,
     /// The fence of the latest grant: as many as were ever given.
     fence: u64,
 }
@@ -152,7 +152,6 @@ impl Gate {
             max_cost: limits.iter().map(Limit::capacity).min().unwrap_or(0),
             holds_places: limits.iter().any(counts_places),
             follows_time: stamps || ttl.is_some() || !limits.iter().all(counts_places),
-            in_flight: 0,
             fence: 0,
             policy,
         }
@@ -180,7 +179,11 @@ impl Gate {
 
     /// Units out that must come back.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight
+        let in_use = |slot: &Slot| match slot {
+            Slot::MaxConcurrency(_, state) => Some(state.in_use),
+            _ => None,
+        };
+        self.slots().find_map(in_use).unwrap_or(0)
     }
 
     /// How many grants were ever given.
@@ -189,7 +192,8 @@ impl Gate {
     }
 
     /// Charges all limits, or none.
-    pub(crate) fn admit(&mut self, now: Moment, cost: u64, location: &'static Location<'static>) -> Result<Admission, Denied> {
+    #[inline(always)]
+    pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Denied> {
         if self.rest.is_empty() {
             self.first.charge(now, cost).map_err(|until| Denied { until, by: 0 })?;
         } else {
@@ -199,11 +203,8 @@ impl Gate {
             }
         }
         self.fence += 1;
-        if self.holds_places {
-            self.in_flight += cost;
-        }
         let fence = self.fence;
-        let lease = self.leases.as_mut().map(|leases| leases.open(fence, cost, now, location));
+        let lease = self.leases.as_mut().map(|leases| leases.open(fence, cost, now, caller));
         Ok(Admission { fence, at: now, lease })
     }
 
@@ -218,9 +219,6 @@ impl Gate {
     pub(crate) fn refund(&mut self, admission: Admission, cost: u64) -> Option<()> {
         self.end_lease(admission.fence, admission.lease)?;
         self.slots_mut().for_each(|slot| slot.refund(admission.at, cost));
-        if self.holds_places {
-            self.in_flight -= cost;
-        }
         Some(())
     }
 
@@ -249,6 +247,7 @@ impl Gate {
         self.leases.as_mut()?.get_mut(key, fence).filter(|lease| now < lease.expires_at)
     }
 
+    #[inline(always)]
     pub(crate) fn next_expiry(&self) -> Moment {
         self.leases.as_ref().map_or(Moment::NEVER, Leases::next_expiry)
     }
@@ -298,18 +297,18 @@ impl Gate {
         }
     }
 
+    #[inline(always)]
     fn end_lease(&mut self, fence: u64, lease: Option<Key>) -> Option<()> {
         match (&mut self.leases, lease) {
-            (Some(leases), Some(key)) => leases.close(key, fence).map(drop),
+            (Some(leases), Some(key)) => leases.close(key, fence),
             _ => Some(()),
         }
     }
 
+    #[inline(always)]
     fn return_places(&mut self, cost: u64) {
-        if self.holds_places {
-            self.slots_mut().for_each(|slot| slot.release(cost));
-            self.in_flight -= cost;
-        }
+        self.first.release(cost);
+        self.rest.iter_mut().for_each(|slot| slot.release(cost));
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {

@@ -8,6 +8,9 @@ use tokio::sync::Notify;
 use crate::arena::{Arena, Key, List};
 use crate::strategy::Moment;
 
+/// The line of the program that asks for a permit.
+pub(crate) type Caller = &'static Location<'static>;
+
 /// One permit that will be reclaimed.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -16,7 +19,7 @@ pub(crate) struct Lease {
     pub(crate) cost: u64,
     pub(crate) granted_at: Moment,
     pub(crate) expires_at: Moment,
-    pub(crate) location: &'static Location<'static>,
+    pub(crate) caller: Caller,
     /// Rung by whoever carries the reclaim out, for a holder that awaits it. A payload here: the gate never touches it.
     pub(crate) bell: Option<Arc<Notify>>,
 }
@@ -35,9 +38,9 @@ impl Leases {
         Self { ttl, arena: Arena::new(), by_expiry: List::EMPTY }
     }
 
-    pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, location: &'static Location<'static>) -> Key {
+    pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Key {
         let expires_at = now.plus(self.ttl);
-        let key = self.arena.insert(Lease { fence, cost, granted_at: now, expires_at, location, bell: None });
+        let key = self.arena.insert(Lease { fence, cost, granted_at: now, expires_at, caller, bell: None });
         self.arena.push_back(&mut self.by_expiry, key);
         key
     }
@@ -51,10 +54,11 @@ impl Leases {
     }
 
     /// Ends a lease. `None` when it was reclaimed before.
-    pub(crate) fn close(&mut self, key: Key, fence: u64) -> Option<Lease> {
+    pub(crate) fn close(&mut self, key: Key, fence: u64) -> Option<()> {
         self.get_mut(key, fence)?;
         self.arena.unlink(&mut self.by_expiry, key);
-        Some(self.arena.remove(key))
+        self.arena.discard(key);
+        Some(())
     }
 
     /// Starts the TTL of a live lease anew. A lease past its TTL stays so, whether or not it was reclaimed by now.

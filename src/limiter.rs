@@ -120,6 +120,7 @@ impl Limiter {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     #[track_caller]
     pub fn acquire(&self) -> Acquire<'_> {
         self.acquire_many(1)
@@ -143,6 +144,7 @@ impl Limiter {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
         Request::new(&self.manager, cost, Location::caller()).acquire()

@@ -5,7 +5,6 @@
 //! first, the lock is what a message would go through. What nobody brings, the passing of time, is the business of the
 //! [driver](crate::driver), a task in the runtime of those who wait.
 
-use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::decision::Decision;
 use crate::driver::{Post, drive};
 use crate::error::{AcquireError, TryAcquireError};
 use crate::gate::Admission;
-use crate::lease::Lease;
+use crate::lease::{Caller, Lease};
 use crate::observe::{Event, Observer};
 use crate::permit::Permit;
 use crate::queue::{Priority, Request};
@@ -36,7 +35,7 @@ pub(crate) struct Order {
     pub(crate) cost: u64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
-    pub(crate) location: &'static Location<'static>,
+    pub(crate) caller: Caller,
     /// The caller blocks his own thread, and keeps the time there when he is at the front.
     pub(crate) on_own_thread: bool,
 }
@@ -44,8 +43,16 @@ pub(crate) struct Order {
 /// What became of an order.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    Permit(Permit),
+    Granted(Granted),
     Queued(Key),
+}
+
+/// What a permit is made of, besides its manager and its cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granted {
+    pub(crate) fence: u64,
+    pub(crate) lease: Option<Key>,
+    pub(crate) at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -81,8 +88,30 @@ enum Arm {
     Start(Handle),
 }
 
+impl Granted {
+    pub(crate) const NOTHING: Self = Self { fence: 0, lease: None, at: None };
+
+    /// Word by word, and only what there is: see [`Manager::permit`].
+    #[inline(always)]
+    pub(crate) fn fill_in(&mut self, Self { fence, lease, at }: Self) {
+        self.fence = fence;
+        if lease.is_some() {
+            self.lease = lease;
+        }
+        if at.is_some() {
+            self.at = at;
+        }
+    }
+
+    #[inline(always)]
+    fn new(Admission { fence, lease, .. }: Admission, at: Option<Instant>) -> Self {
+        Self { fence, lease, at }
+    }
+}
+
 impl Desk {
     /// Now, where it matters.
+    #[inline(always)]
     fn now(&mut self) -> (Moment, Option<Instant>) {
         if !self.schedule.follows_time() {
             return (Moment::START, None);
@@ -131,7 +160,8 @@ impl Desk {
 }
 
 impl Manager {
-    pub(crate) fn new(schedule: Schedule, clock: Clock, holds_places: bool, name: Option<Box<str>>, observer: Observer) -> Self {
+    pub(crate) fn new(mut schedule: Schedule, clock: Clock, name: Option<Box<str>>, observer: Observer) -> Self {
+        let holds_places = schedule.gate().holds_places();
         let desk = Desk { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER };
         Self {
             desk: Mutex::new(desk),
@@ -148,30 +178,58 @@ impl Manager {
         self.name.as_deref()
     }
 
-    pub(crate) fn try_acquire(
-        self: &Arc<Self>,
-        cost: u64,
-        location: &'static Location<'static>,
-    ) -> Result<Permit, TryAcquireError> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         let mut desk = self.lock();
         let (now, instant) = desk.now();
+        if let Some(admission) = desk.schedule.admit_in_place(now, cost, caller) {
+            return Ok(self.permit(self.hand_out(desk, admission, instant), cost));
+        }
+        self.deny(desk, (now, instant), cost, caller)
+    }
+
+    /// The rest of [`Manager::try_acquire`], when it is not admitted in place: most often a denial.
+    #[cold]
+    fn deny<'a>(
+        self: &'a Arc<Self>,
+        mut desk: MutexGuard<'a, Desk>,
+        (now, instant): (Moment, Option<Instant>),
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Permit, TryAcquireError> {
         let mut effects = Effects::default();
-        let answer = desk.schedule.try_acquire(now, cost, location, &mut effects);
+        let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
         self.settle(desk, effects);
-        answer.map(|admission| self.permit(admission, cost, instant))
+        answer.map(|admission| self.permit(Granted::new(admission, instant), cost))
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
+    #[inline(always)]
     pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker) -> Result<Begun, AcquireError> {
-        let &Order { cost, timeout, priority, location, on_own_thread } = order;
-        let timeout = timeout.map(checked_timeout).transpose()?;
+        let timeout = order.timeout.map(checked_timeout).transpose()?;
         let mut desk = self.lock();
-        let (mut now, instant) = desk.now();
+        let (now, instant) = desk.now();
+        match desk.schedule.admit_in_place(now, order.cost, order.caller) {
+            Some(admission) => Ok(Begun::Granted(self.hand_out(desk, admission, instant))),
+            None => self.enqueue(desk, (now, instant), order, timeout, waker),
+        }
+    }
+
+    /// The rest of [`Manager::begin`], when it is not decided in place. `timeout` in nanoseconds.
+    #[inline(never)]
+    fn enqueue<'a>(
+        self: &'a Arc<Self>,
+        mut desk: MutexGuard<'a, Desk>,
+        (mut now, instant): (Moment, Option<Instant>),
+        order: &Order,
+        timeout: Option<u64>,
+        waker: &Waker,
+    ) -> Result<Begun, AcquireError> {
+        let &Order { cost, priority, caller, on_own_thread, .. } = order;
         if timeout.is_some() && instant.is_none() {
             now = desk.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
-        let request = Request { cost, priority, deadline, location, on_own_thread };
+        let request = Request { cost, priority, deadline, caller, on_own_thread };
         let mut effects = Effects::default();
         let mut outcome = desk.schedule.request(now, &request, waker, &mut effects);
         let mut driver = None;
@@ -189,13 +247,14 @@ impl Manager {
         self.settle(desk, effects);
         self.start(driver);
         outcome.map(|outcome| match outcome {
-            Outcome::Admitted(admission) => Begun::Permit(self.permit(admission, cost, instant)),
+            Outcome::Admitted(admission) => Begun::Granted(Granted::new(admission, instant)),
             Outcome::Queued(key) => Begun::Queued(key),
         })
     }
 
     /// The answer to a queued order, if there is one; then the key is spent.
-    pub(crate) fn poll(self: &Arc<Self>, key: Key, order: &Order, waker: &Waker) -> Option<Result<Permit, AcquireError>> {
+    #[inline(never)]
+    pub(crate) fn poll(self: &Arc<Self>, key: Key, order: &Order, waker: &Waker) -> Result<Begun, AcquireError> {
         let mut desk = self.lock();
         let mut effects = Effects::default();
         let mut answer = desk.schedule.poll(key, waker, &mut effects);
@@ -218,7 +277,11 @@ impl Manager {
         };
         self.settle(desk, effects);
         self.start(driver);
-        answer.map(|answer| answer.map(|admission| self.permit(admission, order.cost, granted_at)))
+        match answer {
+            Some(Ok(admission)) => Ok(Begun::Granted(Granted::new(admission, granted_at))),
+            Some(Err(error)) => Err(error),
+            None => Ok(Begun::Queued(key)),
+        }
     }
 
     /// The owner of a queued order gives it up.
@@ -228,10 +291,16 @@ impl Manager {
 
     pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, lease: Option<Key>) {
         let mut desk = self.lock();
-        // Most often nobody waits: then time does not matter to a release.
-        let now = if desk.schedule.is_idle() { Moment::START } else { desk.now().0 };
-        let mut effects = Effects::default();
-        desk.schedule.release(now, fence, cost, lease, &mut effects);
+        if desk.schedule.release(fence, cost, lease) {
+            self.hand_over(desk);
+        }
+    }
+
+    /// The rest of [`Manager::release`], when somebody waits for it.
+    #[inline(never)]
+    fn hand_over<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) {
+        let (now, mut effects) = (desk.now().0, Effects::default());
+        desk.schedule.advance(now, &mut effects);
         self.settle(desk, effects);
     }
 
@@ -353,8 +422,7 @@ impl Manager {
                 Arm::Ring => self.bell.notify_waiters(),
                 Arm::Start(handle) => self.start(Some(handle)),
             }
-            effects.take_reclaimed().iter().for_each(|lease| self.tell(lease));
-            effects.wake_all();
+            effects.act(|lease| self.tell(lease));
             if drained {
                 self.drained.notify_waiters();
             }
@@ -385,18 +453,33 @@ impl Manager {
                 fence: lease.fence,
                 cost: lease.cost,
                 held: lease.expires_at.duration_since(lease.granted_at),
-                acquired_in: lease.location,
+                acquired_in: lease.caller,
             });
         }
     }
 
-    fn permit(self: &Arc<Self>, admission: Admission, cost: u64, acquired_at: Option<Instant>) -> Permit {
+    /// Lets go of the lock after an admission in place: it moves time for nobody, but its own TTL may be the first to end.
+    #[inline(always)]
+    fn hand_out<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, admission: Admission, at: Option<Instant>) -> Granted {
+        if admission.lease.is_some() && desk.schedule.next_wake() < desk.armed {
+            self.settle(desk, Effects::default());
+        } else {
+            drop(desk);
+        }
+        Granted::new(admission, at)
+    }
+
+    /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to
+    /// be moved, stall the processor for longer than all the rest takes.
+    #[inline(always)]
+    pub(crate) fn permit(self: &Arc<Self>, granted: Granted, cost: u64) -> Permit {
         let manager = self.holds_places.then(|| Arc::clone(self));
-        Permit::new(manager, self.seed, admission, cost, acquired_at)
+        Permit::new(manager, self.seed, granted, cost)
     }
 
     /// Nothing of ours panics under the lock, and nothing of others runs there; were it otherwise, going on beats a limiter
     /// that fails for ever.
+    #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }

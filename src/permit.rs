@@ -5,8 +5,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::arena::Key;
-use crate::gate::Admission;
-use crate::manager::Manager;
+use crate::manager::{Granted, Manager};
 
 /// The right to go on; dropping it **releases** it.
 ///
@@ -51,14 +50,9 @@ pub struct Permit {
 }
 
 impl Permit {
-    pub(crate) fn new(
-        manager: Option<Arc<Manager>>,
-        seed: u64,
-        admission: Admission,
-        cost: u64,
-        acquired_at: Option<Instant>,
-    ) -> Self {
-        Self { manager, seed, fence: admission.fence, cost, lease: admission.lease, acquired_at }
+    #[inline(always)]
+    pub(crate) fn new(manager: Option<Arc<Manager>>, seed: u64, Granted { fence, lease, at }: Granted, cost: u64) -> Self {
+        Self { manager, seed, fence, cost, lease, acquired_at: at }
     }
 
     /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until

@@ -4,12 +4,12 @@
 //! permit reaches the caller it was given to, and an abandoned one is found by the same key.
 
 use std::collections::BTreeSet;
-use std::panic::Location;
 use std::task::Waker;
 
 use crate::arena::{Arena, Key, List};
 use crate::error::{AcquireError, PriorityError};
 use crate::gate::Admission;
+use crate::lease::Caller;
 use crate::strategy::Moment;
 
 /// How urgent a request is: 0 to 9, higher first. Within one priority, first come, first served.
@@ -101,7 +101,7 @@ pub(crate) struct Request {
     pub(crate) priority: Priority,
     /// [`Moment::NEVER`]: none.
     pub(crate) deadline: Moment,
-    pub(crate) location: &'static Location<'static>,
+    pub(crate) caller: Caller,
     /// The caller's own thread blocks, and keeps the time while he is at the front.
     pub(crate) on_own_thread: bool,
 }
@@ -117,7 +117,7 @@ enum Slot {
 struct Waiter {
     slot: Slot,
     cost: u64,
-    location: &'static Location<'static>,
+    caller: Caller,
     /// Arrival order over all priorities; compared modulo 2^32, enough to find the oldest.
     arrival: u32,
     priority: Priority,
@@ -180,10 +180,10 @@ impl Queue {
     }
 
     pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> Key {
-        let &Request { cost, priority, deadline, location, on_own_thread } = request;
+        let &Request { cost, priority, deadline, caller, on_own_thread } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = Slot::Waiting { waker, deadline };
-        let key = self.arena.insert(Waiter { slot, cost, location, arrival: self.arrivals, priority, on_own_thread });
+        let key = self.arena.insert(Waiter { slot, cost, caller, arrival: self.arrivals, priority, on_own_thread });
         let level = usize::from(priority.0);
         self.arena.push_back(&mut self.waiting[level], key);
         self.occupied |= 1 << level;
@@ -196,15 +196,19 @@ impl Queue {
     }
 
     /// Who is next, with its cost and where it was asked for.
-    pub(crate) fn front(&self) -> Option<(Key, u64, &'static Location<'static>)> {
+    pub(crate) fn front(&self) -> Option<(Key, u64, Caller)> {
         let level = self.occupied.checked_ilog2()? as usize;
         let key = self.waiting[level].front()?;
-        self.arena.get(key).map(|waiter| (key, waiter.cost, waiter.location))
+        self.arena.get(key).map(|waiter| (key, waiter.cost, waiter.caller))
     }
 
     /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
         self.units[usize::from(priority.0)..].iter().fold(0, |sum, units| sum.saturating_add(*units))
+    }
+
+    pub(crate) fn has_deadlines(&self) -> bool {
+        !self.deadlines.is_empty()
     }
 
     pub(crate) fn next_deadline(&self) -> Moment {
@@ -331,10 +335,12 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::Location;
+
     use super::*;
 
     fn request(priority: Priority) -> Request {
-        Request { cost: 1, priority, deadline: Moment::NEVER, location: Location::caller(), on_own_thread: false }
+        Request { cost: 1, priority, deadline: Moment::NEVER, caller: Location::caller(), on_own_thread: false }
     }
 
     /// What PEERS measure as "heap a waiter": the whole entry with its links stays within a cache line.

@@ -4,14 +4,13 @@
 //! (wakers to wake, reclaims to tell of) is collected in [`Effects`]; [`Schedule::next_wake`] says when time matters next. Who
 //! holds the lock that this lies under acts on the effects after letting go of it. So a test drives it without a runtime.
 
-use std::panic::Location;
 use std::task::Waker;
 
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::gate::{Admission, Gate};
-use crate::lease::Lease;
+use crate::lease::{Caller, Lease};
 use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
 use crate::snapshot::Snapshot;
 use crate::strategy::Moment;
@@ -24,11 +23,17 @@ const BATCH: usize = 64;
 pub(crate) struct Effects {
     /// Most often there is one: a release hands over to the next.
     first: Option<Waker>,
-    others: Vec<Waker>,
-    discarded: Option<Waker>,
-    reclaimed: Vec<Lease>,
+    /// What is rare, so that the common case carries and drops but a pointer.
+    rest: Option<Box<Rest>>,
     /// The batch was full: call [`Schedule::advance`] again.
     pub(crate) unfinished: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    wakers: Vec<Waker>,
+    discarded: Vec<Waker>,
+    reclaimed: Vec<Lease>,
 }
 
 impl Effects {
@@ -36,23 +41,32 @@ impl Effects {
         if self.first.is_none() {
             self.first = waker;
         } else {
-            self.others.extend(waker);
+            self.rest.get_or_insert_default().wakers.extend(waker);
+        }
+    }
+
+    fn discard(&mut self, waker: Option<Waker>) {
+        if waker.is_some() {
+            self.rest.get_or_insert_default().discarded.extend(waker);
         }
     }
 
     fn is_full(&self) -> bool {
-        self.others.len() + self.reclaimed.len() + 1 >= BATCH
+        self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
     }
 
-    /// The leases that were reclaimed: to be told of before others are woken, so that a log reads forward.
-    pub(crate) fn take_reclaimed(&mut self) -> Vec<Lease> {
-        std::mem::take(&mut self.reclaimed)
-    }
-
-    /// Wakes everybody.
-    pub(crate) fn wake_all(&mut self) {
-        self.first.take().into_iter().chain(self.others.drain(..)).for_each(Waker::wake);
-        self.discarded = None;
+    /// Tells of the leases that were reclaimed, and then wakes everybody, so that a log reads forward.
+    pub(crate) fn act(&mut self, tell: impl Fn(&Lease)) {
+        let (first, rest) = (self.first.take(), self.rest.take());
+        if let Some(rest) = &rest {
+            rest.reclaimed.iter().for_each(tell);
+        }
+        if let Some(first) = first {
+            first.wake();
+        }
+        if let Some(rest) = rest {
+            rest.wakers.into_iter().for_each(Waker::wake);
+        }
         self.unfinished = false;
     }
 }
@@ -114,7 +128,7 @@ impl Schedule {
 
     /// Whether `now` matters to the inputs; where it does not, any will do.
     pub(crate) fn follows_time(&self) -> bool {
-        self.gate.follows_time() || self.queue.next_deadline() != Moment::NEVER
+        self.gate.follows_time() || self.queue.has_deadlines()
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
@@ -126,11 +140,6 @@ impl Schedule {
     pub(crate) fn wake_of(&self, key: Key) -> Moment {
         let is_front = self.queue.front().is_some_and(|(front, ..)| front == key);
         if is_front { self.next_wake() } else { self.queue.deadline(key) }
-    }
-
-    /// Nobody waits.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -146,15 +155,25 @@ impl Schedule {
         self.queue.wakers()
     }
 
+    /// The common case, and the fastest: nobody waits, nothing is due, and the gate admits. `None`: ask again with effects.
+    #[inline(always)]
+    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Admission> {
+        let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
+        if undecided || self.gate.next_expiry() <= now {
+            return None;
+        }
+        self.gate.admit(now, cost, caller).ok()
+    }
+
     /// Takes `cost` now, or nothing.
     pub(crate) fn try_acquire(
         &mut self,
         now: Moment,
         cost: u64,
-        location: &'static Location<'static>,
+        caller: Caller,
         effects: &mut Effects,
     ) -> Result<Admission, TryAcquireError> {
-        self.admit(now, cost, location, effects).map_err(|refusal| match refusal {
+        self.admit(now, cost, caller, effects).map_err(|refusal| match refusal {
             Refusal::Closed => TryAcquireError::Closed,
             Refusal::ZeroCost => TryAcquireError::ZeroCost,
             Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
@@ -173,8 +192,8 @@ impl Schedule {
         waker: &Waker,
         effects: &mut Effects,
     ) -> Result<Outcome, AcquireError> {
-        let &Request { cost, priority, deadline, location, .. } = request;
-        match self.admit(now, cost, location, effects) {
+        let &Request { cost, priority, deadline, caller, .. } = request;
+        match self.admit(now, cost, caller, effects) {
             Ok(admission) => return Ok(Outcome::Admitted(admission)),
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
@@ -206,7 +225,7 @@ impl Schedule {
                 Some(answer)
             }
             Err(replaced) => {
-                effects.discarded = replaced;
+                effects.discard(replaced);
                 None
             }
         }
@@ -217,7 +236,7 @@ impl Schedule {
         let was_front = self.queue.front().is_some_and(|(front, ..)| front == key);
         match self.queue.abandon(key) {
             Abandoned::Waiting(waker) => {
-                effects.discarded = Some(waker);
+                effects.discard(Some(waker));
                 if was_front {
                     self.front_ready = now; // another one is at the front now: ask again
                     self.advance(now, effects);
@@ -234,11 +253,11 @@ impl Schedule {
         }
     }
 
-    /// A permit comes back; nothing happens when it was reclaimed before.
-    pub(crate) fn release(&mut self, now: Moment, fence: u64, cost: u64, lease: Option<Key>, effects: &mut Effects) {
-        if self.gate.release(fence, cost, lease).is_some() && !self.queue.is_empty() {
-            self.advance(now, effects);
-        }
+    /// A permit comes back; nothing happens when it was reclaimed before. Tells whether somebody wants to know: then
+    /// [`Schedule::advance`] is to follow.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, fence: u64, cost: u64, lease: Option<Key>) -> bool {
+        self.gate.release(fence, cost, lease).is_some() && (!self.queue.is_empty() || self.closed)
     }
 
     /// From now on everybody is refused, those who wait first.
@@ -261,7 +280,7 @@ impl Schedule {
     pub(crate) fn advance(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
             self.reclaimed += 1;
-            effects.reclaimed.push(lease);
+            effects.rest.get_or_insert_default().reclaimed.push(lease);
         }
         if self.closed {
             self.refuse_all(&AcquireError::Closed, effects);
@@ -310,13 +329,7 @@ impl Schedule {
     }
 
     /// Decides in place: nobody waits, and the gate admits.
-    fn admit(
-        &mut self,
-        now: Moment,
-        cost: u64,
-        location: &'static Location<'static>,
-        effects: &mut Effects,
-    ) -> Result<Admission, Refusal> {
+    fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Admission, Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
         }
@@ -333,7 +346,7 @@ impl Schedule {
         if !self.queue.is_empty() {
             return Err(Refusal::MustWait); // no barging
         }
-        self.gate.admit(now, cost, location).map_err(|_| Refusal::MustWait)
+        self.gate.admit(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
 
     /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
@@ -341,12 +354,12 @@ impl Schedule {
     fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready, Moment::NEVER);
         let mut moved = false;
-        while let Some((key, cost, location)) = self.queue.front() {
+        while let Some((key, cost, caller)) = self.queue.front() {
             if effects.is_full() {
                 self.front_ready = now;
                 return;
             }
-            match self.gate.admit(now, cost, location) {
+            match self.gate.admit(now, cost, caller) {
                 Ok(admission) => {
                     if self.undelivered == 0 {
                         self.gate.restart_trails();

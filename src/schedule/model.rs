@@ -336,7 +336,7 @@ impl Harness {
         let (now, mut effects) = (self.moment(), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
         while effects.unfinished {
-            effects.wake_all();
+            effects.act(|_| ());
             self.schedule.advance(now, &mut effects);
         }
         result
@@ -346,13 +346,8 @@ impl Harness {
         let (id, now) = (self.next_id, self.now);
         self.next_id += 1;
         let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
-        let request = Request {
-            cost,
-            priority,
-            deadline: Moment::from_nanos(deadline),
-            location: Location::caller(),
-            on_own_thread: false,
-        };
+        let request =
+            Request { cost, priority, deadline: Moment::from_nanos(deadline), caller: Location::caller(), on_own_thread: false };
         let outcome = self.effects(|schedule, now, effects| schedule.request(now, &request, Waker::noop(), effects));
         let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
         let waiting = Waiting { id, cost, priority, deadline };
@@ -408,7 +403,11 @@ impl Harness {
 
     fn try_acquire(&mut self, cost: u64) -> Result<(), TestCaseError> {
         let now = self.now;
-        match self.effects(|schedule, now, effects| schedule.try_acquire(now, cost, Location::caller(), effects)) {
+        let answer = self.effects(|schedule, now, effects| {
+            let in_place = schedule.admit_in_place(now, cost, Location::caller());
+            in_place.map_or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects), Ok)
+        });
+        match answer {
             Ok(admission) => {
                 prop_assert!(!self.naive.closed && self.naive.queue.is_empty() && self.naive.admits_all(now, cost));
                 let grant = self.naive.grant(now, cost);
@@ -471,9 +470,17 @@ impl Harness {
     }
 
     fn release(&mut self, Held { admission, cost, grant }: Held) {
-        self.effects(|schedule, now, effects| schedule.release(now, admission.fence, cost, admission.lease, effects));
+        self.give_back(admission, cost);
         (self.naive.grants[grant].held, self.naive.grants[grant].expires) = (false, u64::MAX);
         self.naive.settle(self.now, &self.keys);
+    }
+
+    fn give_back(&mut self, admission: Admission, cost: u64) {
+        self.effects(|schedule, now, effects| {
+            if schedule.release(admission.fence, cost, admission.lease) {
+                schedule.advance(now, effects);
+            }
+        });
     }
 
     fn renew(&mut self, Held { admission, grant, .. }: Held) -> Result<(), TestCaseError> {
@@ -533,7 +540,7 @@ impl Harness {
             self.effects(|schedule, now, effects| schedule.abandon(now, key, effects));
         }
         for Held { admission, cost, .. } in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.leaked)) {
-            self.effects(|schedule, now, effects| schedule.release(now, admission.fence, cost, admission.lease, effects));
+            self.give_back(admission, cost);
         }
         let snapshot = self.schedule.snapshot(self.moment());
         prop_assert_eq!((snapshot.in_flight, snapshot.queued), (0, 0));

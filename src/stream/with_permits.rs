@@ -1,5 +1,4 @@
 use std::fmt;
-use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -8,6 +7,7 @@ use pin_project::pin_project;
 
 use crate::acquire::{OwnedTicket, Request};
 use crate::error::AcquireError;
+use crate::lease::Caller;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 
@@ -25,8 +25,8 @@ pub struct WithPermits<S: Stream> {
 }
 
 impl<S: Stream> WithPermits<S> {
-    pub(crate) fn new(source: S, limiter: &Limiter, location: &'static Location<'static>) -> Self {
-        let ticket = Request::new(limiter.manager(), 1, location).into_ticket();
+    pub(crate) fn new(source: S, limiter: &Limiter, caller: Caller) -> Self {
+        let ticket = Request::new(limiter.manager(), 1, caller).into_ticket();
         Self { source, item: None, ticket, exhausted: false, error: None }
     }
 
