@@ -78,20 +78,19 @@ impl Ticket {
     #[inline(never)]
     fn step(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut Granted) -> Poll<Option<Box<AcquireError>>> {
         let begun = match self.stage {
-            Stage::New => manager.begin(&self.order, waker),
-            Stage::Queued(key) => manager.poll(key, &self.order, waker),
+            Stage::New => manager.begin(&self.order, waker, granted),
+            Stage::Queued(key) => manager.poll(key, &self.order, waker, granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
         match begun {
-            Ok(Begun::Granted(what)) => granted.fill_in(what),
+            Ok(Begun::Granted) => Poll::Ready(None),
             Ok(Begun::Queued(key)) => {
                 self.stage = Stage::Queued(key);
-                return Poll::Pending;
+                Poll::Pending
             }
-            Err(error) => return Poll::Ready(Some(Box::new(error))),
+            Err(error) => Poll::Ready(Some(Box::new(error))),
         }
-        Poll::Ready(None)
     }
 }
 

@@ -21,8 +21,11 @@ struct Entry<T> {
 
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
-    chunks: Vec<Vec<Entry<T>>>,
+    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+    /// The first of the entries that were given back.
     free: u32,
+    /// The first of those that were never used.
+    fresh: u32,
     len: usize,
 }
 
@@ -50,7 +53,7 @@ impl<T> Arena<T> {
     pub(crate) const MAX_LEN: usize = NIL as usize;
 
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), free: NIL, len: 0 }
+        Self { chunks: Vec::new(), free: NIL, fresh: 0, len: 0 }
     }
 
     #[cfg(test)]
@@ -61,21 +64,27 @@ impl<T> Arena<T> {
     /// Adds an entry that is in no list. There must be fewer than [`Arena::MAX_LEN`].
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.len += 1;
-        if self.free != NIL {
-            let key = self.free;
-            let entry = self.entry(key);
-            entry.value = Some(value);
-            let next_free = std::mem::replace(&mut entry.next, NIL);
+        let key = self.vacant();
+        let entry = self.entry(key);
+        entry.value = Some(value);
+        let next_free = std::mem::replace(&mut entry.next, NIL);
+        if self.free == key {
             self.free = next_free;
-            return Key(key);
         }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+        Key(key)
+    }
+
+    /// An entry given back, or else the first fresh one.
+    fn vacant(&mut self) -> u32 {
+        if self.free != NIL {
+            return self.free;
         }
-        let full_chunks = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[full_chunks];
-        chunk.push(Entry { prev: NIL, next: NIL, value: Some(value) });
-        Key((full_chunks * CHUNK + chunk.len() - 1) as u32)
+        let key = self.fresh;
+        if key as usize == self.chunks.len() * CHUNK {
+            self.chunks.push(Box::new([const { Entry { prev: NIL, next: NIL, value: None } }; CHUNK]));
+        }
+        self.fresh += 1;
+        key
     }
 
     /// Takes an entry out; it must be in no list.
@@ -96,20 +105,20 @@ impl<T> Arena<T> {
         self.entry(key.0).next = free;
         self.len -= 1;
         if self.len == 0 && self.chunks.len() > 1 {
+            // All that is left is free: as if none had ever been used. Old links are overwritten on insertion.
             self.chunks.truncate(1);
-            self.chunks[0].clear();
-            self.free = NIL;
+            (self.free, self.fresh) = (NIL, 0);
         }
     }
 
     /// `None` when the entry was removed; a new one may have taken its place.
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        self.chunks.get(key.0 as usize / CHUNK)?.get(key.0 as usize % CHUNK)?.value.as_ref()
+        self.chunks.get(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_ref()
     }
 
     /// See [`Arena::get`].
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        self.chunks.get_mut(key.0 as usize / CHUNK)?.get_mut(key.0 as usize % CHUNK)?.value.as_mut()
+        self.chunks.get_mut(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_mut()
     }
 
     pub(crate) fn push_back(&mut self, list: &mut List, key: Key) {

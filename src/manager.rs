@@ -43,7 +43,7 @@ pub(crate) struct Order {
 /// What became of an order.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    Granted(Granted),
+    Granted,
     Queued(Key),
 }
 
@@ -93,19 +93,14 @@ impl Granted {
 
     /// Word by word, and only what there is: see [`Manager::permit`].
     #[inline(always)]
-    pub(crate) fn fill_in(&mut self, Self { fence, lease, at }: Self) {
-        self.fence = fence;
-        if lease.is_some() {
-            self.lease = lease;
+    fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
+        self.fence = admission.fence;
+        if admission.lease.is_some() {
+            self.lease = admission.lease;
         }
         if at.is_some() {
             self.at = at;
         }
-    }
-
-    #[inline(always)]
-    fn new(Admission { fence, lease, .. }: Admission, at: Option<Instant>) -> Self {
-        Self { fence, lease, at }
     }
 }
 
@@ -137,6 +132,11 @@ impl Desk {
         }
         self.armed = next;
         Arm::Ring
+    }
+
+    /// Whether a caller who joins the queue can rely on those who act already, and need not hurry them.
+    fn is_served(&self, on_own_thread: bool) -> bool {
+        (on_own_thread || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
     }
 
     /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
@@ -182,7 +182,8 @@ impl Manager {
         let mut desk = self.lock();
         let (now, instant) = desk.now();
         if let Some(admission) = desk.schedule.admit_in_place(now, cost, caller) {
-            return Ok(self.permit(self.hand_out(desk, admission, instant), cost));
+            self.hand_out(desk, &admission);
+            return Ok(self.permit(Granted { fence: admission.fence, lease: admission.lease, at: instant }, cost));
         }
         self.deny(desk, (now, instant), cost, caller)
     }
@@ -198,19 +199,23 @@ impl Manager {
     ) -> Result<Permit, TryAcquireError> {
         let mut effects = Effects::default();
         let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
-        self.settle(desk, effects);
-        answer.map(|admission| self.permit(Granted::new(admission, instant), cost))
+        self.settle(desk, &mut effects);
+        answer.map(|Admission { fence, lease, .. }| self.permit(Granted { fence, lease, at: instant }, cost))
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
     #[inline(always)]
-    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker) -> Result<Begun, AcquireError> {
+    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Begun, AcquireError> {
         let timeout = order.timeout.map(checked_timeout).transpose()?;
         let mut desk = self.lock();
         let (now, instant) = desk.now();
         match desk.schedule.admit_in_place(now, order.cost, order.caller) {
-            Some(admission) => Ok(Begun::Granted(self.hand_out(desk, admission, instant))),
-            None => self.enqueue(desk, (now, instant), order, timeout, waker),
+            Some(admission) => {
+                granted.fill_in(admission, instant);
+                self.hand_out(desk, &admission);
+                Ok(Begun::Granted)
+            }
+            None => self.enqueue(desk, (now, instant), order, timeout, waker, granted),
         }
     }
 
@@ -223,6 +228,7 @@ impl Manager {
         order: &Order,
         timeout: Option<u64>,
         waker: &Waker,
+        granted: &mut Granted,
     ) -> Result<Begun, AcquireError> {
         let &Order { cost, priority, caller, on_own_thread, .. } = order;
         if timeout.is_some() && instant.is_none() {
@@ -231,57 +237,79 @@ impl Manager {
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         let request = Request { cost, priority, deadline, caller, on_own_thread };
         let mut effects = Effects::default();
-        let mut outcome = desk.schedule.request(now, &request, waker, &mut effects);
-        let mut driver = None;
-        if let Ok(Outcome::Queued(key)) = outcome
-            && !on_own_thread
-        {
-            match desk.recruit() {
-                Ok(found) => driver = found,
-                Err(error) => {
-                    desk.schedule.abandon(now, key, &mut effects);
-                    outcome = Err(error);
-                }
+        let outcome = desk.schedule.request(now, &request, waker, &mut effects);
+        match outcome {
+            Ok(Outcome::Queued(key)) if desk.is_served(on_own_thread) && effects.is_empty() => {
+                drop(desk);
+                Ok(Begun::Queued(key))
+            }
+            Ok(Outcome::Queued(key)) => self.wait_on(desk, key, order, &mut effects),
+            Ok(Outcome::Admitted(admission)) => {
+                granted.fill_in(admission, instant);
+                self.settle(desk, &mut effects);
+                Ok(Begun::Granted)
+            }
+            Err(error) => {
+                self.settle(desk, &mut effects);
+                Err(error)
             }
         }
-        self.settle(desk, effects);
-        self.start(driver);
-        outcome.map(|outcome| match outcome {
-            Outcome::Admitted(admission) => Begun::Granted(Granted::new(admission, instant)),
-            Outcome::Queued(key) => Begun::Queued(key),
-        })
     }
 
     /// The answer to a queued order, if there is one; then the key is spent.
     #[inline(never)]
-    pub(crate) fn poll(self: &Arc<Self>, key: Key, order: &Order, waker: &Waker) -> Result<Begun, AcquireError> {
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        key: Key,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut Granted,
+    ) -> Result<Begun, AcquireError> {
         let mut desk = self.lock();
         let mut effects = Effects::default();
-        let mut answer = desk.schedule.poll(key, waker, &mut effects);
-        let mut driver = None;
-        if answer.is_none() && !order.on_own_thread {
-            // The driver may have gone with its runtime, or the caller to another one.
-            match desk.recruit() {
-                Ok(found) => driver = found,
-                Err(error) => {
-                    let now = desk.now().0;
-                    desk.schedule.abandon(now, key, &mut effects);
-                    answer = Some(Err(error));
-                }
+        match desk.schedule.poll(key, waker, &mut effects) {
+            Some(Ok(admission)) => {
+                let follows_time = desk.schedule.gate().follows_time();
+                granted.fill_in(admission, follows_time.then(|| desk.clock.instant(admission.at)));
+                self.leave(desk);
+                Ok(Begun::Granted)
             }
+            Some(Err(error)) => {
+                self.leave(desk);
+                Err(error)
+            }
+            None => self.wait_on(desk, key, order, &mut effects),
         }
-        let follows_time = desk.schedule.gate().follows_time();
-        let granted_at = match &answer {
-            Some(Ok(admission)) if follows_time => Some(desk.clock.instant(admission.at)),
-            _ => None,
-        };
+    }
+
+    /// Somebody has taken his answer: no time moves, and nobody is to be woken, but who waits for the last to be gone.
+    fn leave(&self, desk: MutexGuard<'_, Desk>) {
+        let drained = desk.schedule.is_drained();
+        drop(desk);
+        if drained {
+            self.drained.notify_waiters();
+        }
+    }
+
+    /// The rest of [`Manager::poll`], when there is no answer yet: the driver may have gone with its runtime, or the caller to
+    /// another one.
+    fn wait_on<'a>(
+        self: &'a Arc<Self>,
+        mut desk: MutexGuard<'a, Desk>,
+        key: Key,
+        order: &Order,
+        effects: &mut Effects,
+    ) -> Result<Begun, AcquireError> {
+        let recruit = if order.on_own_thread { Ok(None) } else { desk.recruit() };
+        if recruit.is_err() {
+            let now = desk.now().0;
+            desk.schedule.abandon(now, key, effects);
+        }
         self.settle(desk, effects);
-        self.start(driver);
-        match answer {
-            Some(Ok(admission)) => Ok(Begun::Granted(Granted::new(admission, granted_at))),
-            Some(Err(error)) => Err(error),
-            None => Ok(Begun::Queued(key)),
+        if let Some(runtime) = recruit? {
+            self.start(runtime);
         }
+        Ok(Begun::Queued(key))
     }
 
     /// The owner of a queued order gives it up.
@@ -301,7 +329,7 @@ impl Manager {
     fn hand_over<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) {
         let (now, mut effects) = (desk.now().0, Effects::default());
         desk.schedule.advance(now, &mut effects);
-        self.settle(desk, effects);
+        self.settle(desk, &mut effects);
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
@@ -343,7 +371,9 @@ impl Manager {
         let notified = Arc::clone(lease.bell.get_or_insert_default()).notified_owned();
         let driver = desk.recruit().ok().flatten();
         drop(desk);
-        self.start(driver);
+        if let Some(runtime) = driver {
+            self.start(runtime);
+        }
         Some(notified)
     }
 
@@ -406,23 +436,22 @@ impl Manager {
         let now = desk.now().0;
         let mut effects = Effects::default();
         let result = input(&mut desk.schedule, now, &mut effects);
-        self.settle(desk, effects);
+        self.settle(desk, &mut effects);
         result
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.
-    fn settle<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, mut effects: Effects) {
+    fn settle<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
         loop {
-            let unfinished = effects.unfinished;
-            let arm = if unfinished { Arm::Nothing } else { desk.arm() };
+            let arm = desk.arm();
             let drained = desk.schedule.is_drained();
             drop(desk);
             match arm {
                 Arm::Nothing => {}
                 Arm::Ring => self.bell.notify_waiters(),
-                Arm::Start(handle) => self.start(Some(handle)),
+                Arm::Start(handle) => self.start(handle),
             }
-            effects.act(|lease| self.tell(lease));
+            let unfinished = effects.act(|lease| self.tell(lease));
             if drained {
                 self.drained.notify_waiters();
             }
@@ -431,16 +460,15 @@ impl Manager {
             }
             desk = self.lock();
             let now = desk.now().0;
-            desk.schedule.advance(now, &mut effects);
+            desk.schedule.advance(now, effects);
         }
     }
 
     /// Outside the lock: a runtime that is shutting down drops the driver, and with it its post, at once.
-    fn start(self: &Arc<Self>, runtime: Option<Handle>) {
-        if let Some(handle) = runtime {
-            let post = Post::new(Arc::downgrade(self), handle.id());
-            handle.spawn(drive(post, Arc::clone(&self.bell)));
-        }
+    #[cold]
+    fn start(self: &Arc<Self>, runtime: Handle) {
+        let post = Post::new(Arc::downgrade(self), runtime.id());
+        runtime.spawn(drive(post, Arc::clone(&self.bell)));
     }
 
     fn tell(&self, lease: &Lease) {
@@ -460,13 +488,10 @@ impl Manager {
 
     /// Lets go of the lock after an admission in place: it moves time for nobody, but its own TTL may be the first to end.
     #[inline(always)]
-    fn hand_out<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, admission: Admission, at: Option<Instant>) -> Granted {
+    fn hand_out<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, admission: &Admission) {
         if admission.lease.is_some() && desk.schedule.next_wake() < desk.armed {
-            self.settle(desk, Effects::default());
-        } else {
-            drop(desk);
+            self.settle(desk, &mut Effects::default());
         }
-        Granted::new(admission, at)
     }
 
     /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to

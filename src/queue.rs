@@ -211,8 +211,10 @@ impl Queue {
         !self.deadlines.is_empty()
     }
 
+    #[inline(always)]
     pub(crate) fn next_deadline(&self) -> Moment {
-        self.deadlines.first().map_or(Moment::NEVER, |(deadline, _)| *deadline)
+        // Most queues have none: do not even look for the first.
+        if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.0) }
     }
 
     /// A waiter whose time is up, with its cost and priority.
@@ -266,14 +268,16 @@ impl Queue {
     /// Takes the answer out, if there is one; then the key is spent. Otherwise `waker` will be woken, and the one that it
     /// replaces is handed back, to be dropped outside every lock.
     pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
-        if let Some(Slot::Waiting { waker: current, .. }) = self.arena.get_mut(key).map(|waiter| &mut waiter.slot) {
-            return Err((!current.will_wake(waker)).then(|| std::mem::replace(current, waker.clone())));
-        }
-        match self.arena.remove(key).slot {
-            Slot::Granted(admission) => Ok(Ok(admission)),
-            Slot::Failed(error) => Ok(Err(error)),
-            Slot::Waiting { .. } => unreachable!("a waiting entry was handled above"),
-        }
+        let waiter = self.arena.get_mut(key).expect("a key is valid until its owner has his answer");
+        let answer = match &mut waiter.slot {
+            Slot::Waiting { waker: current, .. } => {
+                return Err((!current.will_wake(waker)).then(|| std::mem::replace(current, waker.clone())));
+            }
+            Slot::Granted(admission) => Ok(*admission),
+            Slot::Failed(error) => Err(error.clone()),
+        };
+        self.arena.discard(key);
+        Ok(answer)
     }
 
     /// The owner gives his request up; the key is spent.

@@ -26,7 +26,7 @@ pub(crate) struct Effects {
     /// What is rare, so that the common case carries and drops but a pointer.
     rest: Option<Box<Rest>>,
     /// The batch was full: call [`Schedule::advance`] again.
-    pub(crate) unfinished: bool,
+    unfinished: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Effects {
     fn wake(&mut self, waker: Option<Waker>) {
         if self.first.is_none() {
             self.first = waker;
-        } else {
+        } else if waker.is_some() {
             self.rest.get_or_insert_default().wakers.extend(waker);
         }
     }
@@ -51,23 +51,32 @@ impl Effects {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none() && self.rest.is_none()
+    }
+
     fn is_full(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
     }
 
-    /// Tells of the leases that were reclaimed, and then wakes everybody, so that a log reads forward.
-    pub(crate) fn act(&mut self, tell: impl Fn(&Lease)) {
-        let (first, rest) = (self.first.take(), self.rest.take());
-        if let Some(rest) = &rest {
-            rest.reclaimed.iter().for_each(tell);
-        }
-        if let Some(first) = first {
+    /// Tells of the leases that were reclaimed, and then wakes everybody, so that a log reads forward. Says whether there is
+    /// more to do.
+    #[inline(always)]
+    pub(crate) fn act(&mut self, tell: impl Fn(&Lease)) -> bool {
+        if self.rest.is_some() {
+            self.act_on_rest(tell);
+        } else if let Some(first) = self.first.take() {
             first.wake();
         }
-        if let Some(rest) = rest {
-            rest.wakers.into_iter().for_each(Waker::wake);
-        }
-        self.unfinished = false;
+        std::mem::take(&mut self.unfinished)
+    }
+
+    #[cold]
+    fn act_on_rest(&mut self, tell: impl Fn(&Lease)) {
+        let Rest { wakers, discarded, reclaimed } = *std::mem::take(&mut self.rest).unwrap_or_default();
+        reclaimed.iter().for_each(tell);
+        self.first.take().into_iter().chain(wakers).for_each(Waker::wake);
+        drop(discarded);
     }
 }
 
@@ -138,8 +147,7 @@ impl Schedule {
 
     /// When time matters next to the caller of a queued request who keeps the time on his own thread.
     pub(crate) fn wake_of(&self, key: Key) -> Moment {
-        let is_front = self.queue.front().is_some_and(|(front, ..)| front == key);
-        if is_front { self.next_wake() } else { self.queue.deadline(key) }
+        if self.is_front(key) { self.next_wake() } else { self.queue.deadline(key) }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -200,14 +208,15 @@ impl Schedule {
             Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
             Err(Refusal::MustWait) => {}
         }
-        let ahead = self.queue.units_ahead_of(priority);
-        if self.gate.ready_at(now, ahead, cost) > deadline {
-            return Err(self.time_out(now, ahead, cost));
+        if deadline != Moment::NEVER {
+            let ahead = self.queue.units_ahead_of(priority);
+            if self.gate.ready_at(now, ahead, cost) > deadline {
+                return Err(self.time_out(now, ahead, cost));
+            }
         }
         self.make_room(now, priority, effects)?;
         let key = self.queue.push(request, waker.clone());
-        let is_front = self.queue.front().is_some_and(|(front, ..)| front == key);
-        if !is_front && self.front_ready > now && deadline > now {
+        if !self.is_front(key) && self.front_ready > now && deadline > now {
             return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
         }
         self.advance(now, effects);
@@ -233,7 +242,7 @@ impl Schedule {
 
     /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
     pub(crate) fn abandon(&mut self, now: Moment, key: Key, effects: &mut Effects) {
-        let was_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+        let was_front = self.is_front(key);
         match self.queue.abandon(key) {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
@@ -288,7 +297,7 @@ impl Schedule {
         }
         self.serve(now, effects);
         while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            let was_front = self.queue.front().is_some_and(|(front, ..)| front == key);
+            let was_front = self.is_front(key);
             let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
             let error = self.time_out(now, others, cost);
             effects.wake(self.queue.refuse(key, error));
@@ -347,6 +356,10 @@ impl Schedule {
             return Err(Refusal::MustWait); // no barging
         }
         self.gate.admit(now, cost, caller).map_err(|_| Refusal::MustWait)
+    }
+
+    fn is_front(&self, key: Key) -> bool {
+        self.queue.front().is_some_and(|(front, ..)| front == key)
     }
 
     /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,

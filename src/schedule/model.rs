@@ -335,8 +335,7 @@ impl Harness {
     fn effects<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let (now, mut effects) = (self.moment(), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
-        while effects.unfinished {
-            effects.act(|_| ());
+        while effects.act(|_| ()) {
             self.schedule.advance(now, &mut effects);
         }
         result
