@@ -62,6 +62,7 @@ impl<T> Arena<T> {
     }
 
     /// Adds an entry that is in no list. There must be fewer than [`Arena::MAX_LEN`].
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.len += 1;
         let key = self.vacant();
@@ -75,6 +76,7 @@ impl<T> Arena<T> {
     }
 
     /// An entry given back, or else the first fresh one.
+    #[inline]
     fn vacant(&mut self) -> u32 {
         if self.free != NIL {
             return self.free;
@@ -95,11 +97,13 @@ impl<T> Arena<T> {
     }
 
     /// [`Arena::remove`] for one that nobody wants: moving it out costs more than dropping it where it is.
+    #[inline]
     pub(crate) fn discard(&mut self, key: Key) {
         self.entry(key.0).value = None;
         self.release(key);
     }
 
+    #[inline]
     fn release(&mut self, key: Key) {
         let free = std::mem::replace(&mut self.free, key.0);
         self.entry(key.0).next = free;
@@ -112,15 +116,18 @@ impl<T> Arena<T> {
     }
 
     /// `None` when the entry was removed; a new one may have taken its place.
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         self.chunks.get(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_ref()
     }
 
     /// See [`Arena::get`].
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.chunks.get_mut(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_mut()
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, key: Key) {
         let tail = std::mem::replace(&mut list.tail, key.0);
         let entry = self.entry(key.0);
@@ -133,6 +140,7 @@ impl<T> Arena<T> {
     }
 
     /// Takes an entry out of the list that it is in.
+    #[inline]
     pub(crate) fn unlink(&mut self, list: &mut List, key: Key) {
         let entry = self.entry(key.0);
         let (prev, next) = (std::mem::replace(&mut entry.prev, NIL), std::mem::replace(&mut entry.next, NIL));
@@ -154,6 +162,7 @@ impl<T> Arena<T> {
         })
     }
 
+    #[inline]
     fn entry(&mut self, key: u32) -> &mut Entry<T> {
         &mut self.chunks[key as usize / CHUNK][key as usize % CHUNK]
     }

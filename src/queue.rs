@@ -179,6 +179,7 @@ impl Queue {
         self.len == 0
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> Key {
         let &Request { cost, priority, deadline, caller, on_own_thread } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
@@ -196,6 +197,7 @@ impl Queue {
     }
 
     /// Who is next, with its cost and where it was asked for.
+    #[inline]
     pub(crate) fn front(&self) -> Option<(Key, u64, Caller)> {
         let level = self.occupied.checked_ilog2()? as usize;
         let key = self.waiting[level].front()?;
@@ -256,6 +258,7 @@ impl Queue {
     }
 
     /// Puts a grant into the slot of a waiter; wake him outside every lock.
+    #[inline]
     pub(crate) fn grant(&mut self, key: Key, admission: Admission) -> Option<Waker> {
         self.answer(key, Slot::Granted(admission))
     }
@@ -282,14 +285,14 @@ impl Queue {
 
     /// The owner gives his request up; the key is spent.
     pub(crate) fn abandon(&mut self, key: Key) -> Abandoned {
-        if matches!(self.arena.get(key), Some(Waiter { slot: Slot::Waiting { .. }, .. })) {
-            self.leave(key);
+        if let Some(waker) = self.answer(key, Slot::Failed(AcquireError::Closed)) {
+            self.arena.discard(key);
+            return Abandoned::Waiting(waker);
         }
         let waiter = self.arena.remove(key);
         match waiter.slot {
-            Slot::Waiting { waker, .. } => Abandoned::Waiting(waker),
             Slot::Granted(admission) => Abandoned::Granted(admission, waiter.cost),
-            Slot::Failed(_) => Abandoned::Failed,
+            _ => Abandoned::Failed,
         }
     }
 
@@ -312,28 +315,26 @@ impl Queue {
         }
     }
 
+    /// Puts an answer into the slot of one who waits, and takes him out of his list and out of all sums. `None`, and nothing
+    /// done, when he has one already.
     fn answer(&mut self, key: Key, answer: Slot) -> Option<Waker> {
-        self.leave(key);
-        match std::mem::replace(&mut self.arena.get_mut(key)?.slot, answer) {
-            Slot::Waiting { waker, .. } => Some(waker),
-            _ => None,
+        let waiter = self.arena.get_mut(key)?;
+        let (cost, level) = (waiter.cost, usize::from(waiter.priority.0));
+        if !matches!(waiter.slot, Slot::Waiting { .. }) {
+            return None;
         }
-    }
-
-    /// Takes a waiting entry out of its list and of all sums.
-    fn leave(&mut self, key: Key) {
-        let Some(Waiter { slot: Slot::Waiting { deadline, .. }, cost, priority, .. }) = self.arena.get(key) else { return };
-        let level = usize::from(priority.0);
-        if *deadline != Moment::NEVER {
-            self.deadlines.remove(&(*deadline, key));
-        }
-        self.units[level] = self.units[level].saturating_sub(*cost);
+        let Slot::Waiting { waker, deadline } = std::mem::replace(&mut waiter.slot, answer) else { return None };
         self.arena.unlink(&mut self.waiting[level], key);
         self.len -= 1;
+        self.units[level] = self.units[level].saturating_sub(cost);
         if self.waiting[level].front().is_none() {
             self.occupied &= !(1 << level);
             self.units[level] = 0;
         }
+        if deadline != Moment::NEVER {
+            self.deadlines.remove(&(deadline, key));
+        }
+        Some(waker)
     }
 }
 

@@ -37,6 +37,7 @@ struct Rest {
 }
 
 impl Effects {
+    #[inline]
     fn wake(&mut self, waker: Option<Waker>) {
         if self.first.is_none() {
             self.first = waker;
@@ -55,6 +56,7 @@ impl Effects {
         self.first.is_none() && self.rest.is_none()
     }
 
+    #[inline]
     fn is_full(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
     }
@@ -358,6 +360,7 @@ impl Schedule {
         self.gate.admit(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
 
+    #[inline]
     fn is_front(&self, key: Key) -> bool {
         self.queue.front().is_some_and(|(front, ..)| front == key)
     }
