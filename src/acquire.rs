@@ -67,29 +67,19 @@ impl Ticket {
     #[inline(always)]
     fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = Granted::NOTHING;
-        match self.step(manager, waker, &mut granted) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(None) => Poll::Ready(Ok(manager.permit(granted, self.order.cost))),
-            Poll::Ready(Some(error)) => Poll::Ready(Err(*error)),
-        }
-    }
-
-    /// Fills in what was granted, or returns the error in a box: see [`Manager::permit`] for why the result is not a permit.
-    #[inline(never)]
-    fn step(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut Granted) -> Poll<Option<Box<AcquireError>>> {
         let begun = match self.stage {
-            Stage::New => manager.begin(&self.order, waker, granted),
-            Stage::Queued(key) => manager.poll(key, &self.order, waker, granted),
+            Stage::New => manager.begin(&self.order, waker, &mut granted),
+            Stage::Queued(key) => manager.poll(key, &self.order, waker, &mut granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
         match begun {
-            Ok(Begun::Granted) => Poll::Ready(None),
+            Ok(Begun::Granted) => Poll::Ready(Ok(manager.permit(granted, self.order.cost))),
             Ok(Begun::Queued(key)) => {
                 self.stage = Stage::Queued(key);
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Some(Box::new(error))),
+            Err(error) => Poll::Ready(Err(*error)),
         }
     }
 }

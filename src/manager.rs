@@ -47,6 +47,9 @@ pub(crate) enum Begun {
     Queued(Key),
 }
 
+/// Boxed, so that what became of an order fits into two registers: a refusal can bear the allocation.
+pub(crate) type Refused = Box<AcquireError>;
+
 /// What a permit is made of, besides its manager and its cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
@@ -204,8 +207,8 @@ impl Manager {
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
-    #[inline(always)]
-    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Begun, AcquireError> {
+    #[inline(never)]
+    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Begun, Refused> {
         let timeout = order.timeout.map(checked_timeout).transpose()?;
         let mut desk = self.lock();
         let (now, instant) = desk.now();
@@ -229,7 +232,7 @@ impl Manager {
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut Granted,
-    ) -> Result<Begun, AcquireError> {
+    ) -> Result<Begun, Refused> {
         let &Order { cost, priority, caller, on_own_thread, .. } = order;
         if timeout.is_some() && instant.is_none() {
             now = desk.clock.now().0;
@@ -251,7 +254,7 @@ impl Manager {
             }
             Err(error) => {
                 self.settle(desk, &mut effects);
-                Err(error)
+                Err(error.into())
             }
         }
     }
@@ -264,21 +267,24 @@ impl Manager {
         order: &Order,
         waker: &Waker,
         granted: &mut Granted,
-    ) -> Result<Begun, AcquireError> {
+    ) -> Result<Begun, Refused> {
         let mut desk = self.lock();
-        let mut effects = Effects::default();
-        match desk.schedule.poll(key, waker, &mut effects) {
-            Some(Ok(admission)) => {
+        match desk.schedule.poll(key, waker) {
+            Ok(Ok(admission)) => {
                 let follows_time = desk.schedule.gate().follows_time();
                 granted.fill_in(admission, follows_time.then(|| desk.clock.instant(admission.at)));
                 self.leave(desk);
                 Ok(Begun::Granted)
             }
-            Some(Err(error)) => {
+            Ok(Err(error)) => {
                 self.leave(desk);
-                Err(error)
+                Err(error.into())
             }
-            None => self.wait_on(desk, key, order, &mut effects),
+            Err(replaced) => {
+                let mut effects = Effects::default();
+                effects.discard(replaced);
+                self.wait_on(desk, key, order, &mut effects)
+            }
         }
     }
 
@@ -299,7 +305,7 @@ impl Manager {
         key: Key,
         order: &Order,
         effects: &mut Effects,
-    ) -> Result<Begun, AcquireError> {
+    ) -> Result<Begun, Refused> {
         let recruit = if order.on_own_thread { Ok(None) } else { desk.recruit() };
         if recruit.is_err() {
             let now = desk.now().0;

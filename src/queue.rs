@@ -131,6 +131,15 @@ pub(crate) enum Answer {
     Failed,
 }
 
+/// Who is next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Front {
+    pub(crate) key: Key,
+    pub(crate) cost: u64,
+    pub(crate) caller: Caller,
+    pub(crate) on_own_thread: bool,
+}
+
 /// What became of a request whose owner gave it up.
 #[derive(Debug)]
 pub(crate) enum Abandoned {
@@ -196,12 +205,16 @@ impl Queue {
         key
     }
 
-    /// Who is next, with its cost and where it was asked for.
-    #[inline]
-    pub(crate) fn front(&self) -> Option<(Key, u64, Caller)> {
+    /// Who is next.
+    pub(crate) fn front(&self) -> Option<Front> {
         let level = self.occupied.checked_ilog2()? as usize;
         let key = self.waiting[level].front()?;
-        self.arena.get(key).map(|waiter| (key, waiter.cost, waiter.caller))
+        let &Waiter { cost, caller, on_own_thread, .. } = self.arena.get(key)?;
+        Some(Front { key, cost, caller, on_own_thread })
+    }
+
+    pub(crate) fn is_front(&self, key: Key) -> bool {
+        self.occupied.checked_ilog2().is_some_and(|level| self.waiting[level as usize].front() == Some(key))
     }
 
     /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
@@ -221,15 +234,17 @@ impl Queue {
 
     /// A waiter whose time is up, with its cost and priority.
     pub(crate) fn expired(&self, now: Moment) -> Option<(Key, u64, Priority)> {
+        if self.deadlines.is_empty() {
+            return None;
+        }
         let (deadline, key) = *self.deadlines.first()?;
         self.arena.get(key).filter(|_| deadline <= now).map(|waiter| (key, waiter.cost, waiter.priority))
     }
 
-    /// The waker of the front, if it keeps the time on its own thread: it must learn when it is to wake.
-    pub(crate) fn timekeeper(&self) -> Option<Waker> {
-        let (key, ..) = self.front()?;
-        match self.arena.get(key)? {
-            Waiter { on_own_thread: true, slot: Slot::Waiting { waker, .. }, .. } => Some(waker.clone()),
+    /// The waker of one who waits.
+    pub(crate) fn waker(&self, key: Key) -> Option<Waker> {
+        match &self.arena.get(key)?.slot {
+            Slot::Waiting { waker, .. } => Some(waker.clone()),
             _ => None,
         }
     }

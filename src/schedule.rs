@@ -46,7 +46,7 @@ impl Effects {
         }
     }
 
-    fn discard(&mut self, waker: Option<Waker>) {
+    pub(crate) fn discard(&mut self, waker: Option<Waker>) {
         if waker.is_some() {
             self.rest.get_or_insert_default().discarded.extend(waker);
         }
@@ -149,7 +149,7 @@ impl Schedule {
 
     /// When time matters next to the caller of a queued request who keeps the time on his own thread.
     pub(crate) fn wake_of(&self, key: Key) -> Moment {
-        if self.is_front(key) { self.next_wake() } else { self.queue.deadline(key) }
+        if self.queue.is_front(key) { self.next_wake() } else { self.queue.deadline(key) }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -218,33 +218,23 @@ impl Schedule {
         }
         self.make_room(now, priority, effects)?;
         let key = self.queue.push(request, waker.clone());
-        if !self.is_front(key) && self.front_ready > now && deadline > now {
+        if !self.queue.is_front(key) && self.front_ready > now && deadline > now {
             return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
         }
         self.advance(now, effects);
-        match self.poll(key, waker, effects) {
-            Some(answer) => answer.map(Outcome::Admitted),
-            None => Ok(Outcome::Queued(key)),
-        }
+        self.poll(key, waker).map_or(Ok(Outcome::Queued(key)), |answer| answer.map(Outcome::Admitted))
     }
 
-    /// Takes the answer to a queued request out of its slot, if there is one.
-    pub(crate) fn poll(&mut self, key: Key, waker: &Waker, effects: &mut Effects) -> Option<Result<Admission, AcquireError>> {
-        match self.queue.poll(key, waker) {
-            Ok(answer) => {
-                self.undelivered -= usize::from(answer.is_ok());
-                Some(answer)
-            }
-            Err(replaced) => {
-                effects.discard(replaced);
-                None
-            }
-        }
+    /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
+    pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
+        let answer = self.queue.poll(key, waker)?;
+        self.undelivered -= usize::from(answer.is_ok());
+        Ok(answer)
     }
 
     /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
     pub(crate) fn abandon(&mut self, now: Moment, key: Key, effects: &mut Effects) {
-        let was_front = self.is_front(key);
+        let was_front = self.queue.is_front(key);
         match self.queue.abandon(key) {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
@@ -279,8 +269,8 @@ impl Schedule {
 
     /// Refuses all who wait, with this error.
     pub(crate) fn refuse_all(&mut self, error: &AcquireError, effects: &mut Effects) {
-        while let Some((key, ..)) = self.queue.front().filter(|_| !effects.is_full()) {
-            effects.wake(self.queue.refuse(key, error.clone()));
+        while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
+            effects.wake(self.queue.refuse(front.key, error.clone()));
         }
         self.front_ready = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
         effects.unfinished = effects.is_full();
@@ -299,7 +289,7 @@ impl Schedule {
         }
         self.serve(now, effects);
         while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            let was_front = self.is_front(key);
+            let was_front = self.queue.is_front(key);
             let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
             let error = self.time_out(now, others, cost);
             effects.wake(self.queue.refuse(key, error));
@@ -360,34 +350,30 @@ impl Schedule {
         self.gate.admit(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
 
-    #[inline]
-    fn is_front(&self, key: Key) -> bool {
-        self.queue.front().is_some_and(|(front, ..)| front == key)
-    }
-
     /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
     /// however small his cost, or a large one would starve.
     fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready, Moment::NEVER);
         let mut moved = false;
-        while let Some((key, cost, caller)) = self.queue.front() {
+        while let Some(front) = self.queue.front() {
             if effects.is_full() {
                 self.front_ready = now;
                 return;
             }
-            match self.gate.admit(now, cost, caller) {
+            match self.gate.admit(now, front.cost, front.caller) {
                 Ok(admission) => {
-                    if self.undelivered == 0 {
+                    if self.undelivered == 0 && self.gate.follows_time() {
                         self.gate.restart_trails();
                     }
                     self.undelivered += 1;
                     moved = true;
-                    effects.wake(self.queue.grant(key, admission));
+                    effects.wake(self.queue.grant(front.key, admission));
                 }
                 Err(denied) => {
                     self.front_ready = denied.until;
-                    if moved || before != denied.until {
-                        effects.wake(self.queue.timekeeper());
+                    if front.on_own_thread && (moved || before != denied.until) {
+                        // It keeps the time for all, and must learn when it is to wake.
+                        effects.wake(self.queue.waker(front.key));
                     }
                     return;
                 }
