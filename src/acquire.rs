@@ -74,7 +74,7 @@ impl Ticket {
         };
         self.stage = Stage::Done;
         match begun {
-            Ok(Begun::Granted) => Poll::Ready(Ok(manager.permit(granted, self.order.cost))),
+            Ok(Begun::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
             Ok(Begun::Queued(key)) => {
                 self.stage = Stage::Queued(key);
                 Poll::Pending

@@ -1,11 +1,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::clock::Clock;
 use crate::error::ConfigError;
 use crate::gate::Gate;
 use crate::limiter::Limiter;
-use crate::manager::Manager;
+use crate::manager::{Clock, Manager};
 use crate::observe::{Event, Observer};
 use crate::policy::Policy;
 use crate::queue::Overflow;
@@ -33,8 +32,24 @@ pub struct Builder {
     observer: Observer,
 }
 
+impl Limiter {
+    /// A limiter with the default options. See the [type's example](Limiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+        Self::builder(policy).build()
+    }
+
+    /// A limiter with options of its own. See [`Builder`].
+    pub fn builder(policy: impl Into<Policy>) -> Builder {
+        Builder::new(policy.into())
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(policy: Policy) -> Self {
+    fn new(policy: Policy) -> Self {
         Self { policy, name: None, max_queue: usize::MAX, overflow: Overflow::Reject, stamps: false, observer: Observer::NONE }
     }
 
@@ -118,10 +133,9 @@ impl Builder {
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { policy, name, max_queue, overflow, stamps, observer } = self;
-        policy.check()?;
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let gate = Gate::new(policy, since_epoch, stamps);
+        let gate = Gate::new(policy, since_epoch, stamps)?;
         let schedule = Schedule::new(gate, max_queue, overflow);
         Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, name, observer))))
     }

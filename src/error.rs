@@ -5,7 +5,6 @@ use uuid::Uuid;
 
 use crate::decision::Decision;
 use crate::policy::Limit;
-use crate::queue::Priority;
 
 /// Why a limiter could not be built: a limit in the policy makes no sense.
 ///
@@ -132,8 +131,10 @@ pub enum RunError {
 
 /// A priority level that does not exist. See [`Priority::new`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a priority of {level} is out of range; the highest is {}", Priority::HIGHEST.level())]
+#[error("a priority of {level} is out of range; the highest is {max}")]
 pub struct PriorityError {
     /// The level asked for.
     pub level: u8,
+    /// The highest level.
+    pub max: u8,
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::arena::Key;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 use crate::lease::{Caller, Lease, Leases};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Align, ConcurrencyRule, ConcurrencyState, Moment, Strategy, ThrottleRule, ThrottleState, Trail, Verdict, WindowRule,
-    WindowState,
+    Align, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, Strategy, ThrottleRule, ThrottleState, Trail, Verdict,
+    WindowRule, WindowState,
 };
 
 /// What a gate gave: enough to take it back.
@@ -115,6 +116,27 @@ fn wait<S>(verdict: Verdict<S>) -> Result<S, Moment> {
     }
 }
 
+/// Finds the nonsense in a limit once, so that the strategies need not.
+fn check(limit: &Limit) -> Result<(), ConfigError> {
+    let limit = *limit;
+    if limit.capacity() == 0 {
+        return Err(ConfigError::ZeroLimit { limit });
+    }
+    let (duration, times) = match limit {
+        Limit::Throttle(throttle) => (Some(throttle.interval), throttle.burst),
+        Limit::MaxConcurrency(concurrency) => (concurrency.ttl, 1),
+        Limit::FixedWindow(window) => (Some(window.period), 1),
+    };
+    let Some(duration) = duration else { return Ok(()) };
+    if duration.is_zero() {
+        return Err(ConfigError::ZeroDuration { limit });
+    }
+    match duration.as_nanos().checked_mul(u128::from(times)) {
+        Some(nanos) if nanos <= u128::from(MAX_SPAN_NANOS) => Ok(()),
+        _ => Err(ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) }),
+    }
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -135,17 +157,17 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// `policy` must have been checked; `since_epoch` is the wall clock at [`Moment::START`]; `stamps` asks for the time of
-    /// grants where the policy needs none.
-    pub(crate) fn new(policy: Policy, since_epoch: Duration, stamps: bool) -> Self {
+    /// `since_epoch` is the wall clock at [`Moment::START`]; `stamps` asks for the time of grants where the policy needs none.
+    pub(crate) fn new(policy: Policy, since_epoch: Duration, stamps: bool) -> Result<Self, ConfigError> {
         let limits = policy.limits();
+        limits.iter().try_for_each(check)?;
         let ttl = limits.iter().filter_map(|limit| match limit {
             Limit::MaxConcurrency(concurrency) => concurrency.ttl,
             _ => None,
         });
         let ttl = ttl.min().map(nanos);
         let counts_places = |limit: &Limit| matches!(limit, Limit::MaxConcurrency(_));
-        Self {
+        Ok(Self {
             first: Slot::new(&limits[0], since_epoch),
             rest: limits[1..].iter().map(|limit| Slot::new(limit, since_epoch)).collect(),
             leases: ttl.map(Leases::new),
@@ -154,7 +176,7 @@ impl Gate {
             follows_time: stamps || ttl.is_some() || !limits.iter().all(counts_places),
             fence: 0,
             policy,
-        }
+        })
     }
 
     /// The largest cost that can ever be admitted.

@@ -83,9 +83,7 @@
 mod acquire;
 mod arena;
 mod builder;
-mod clock;
 mod decision;
-mod driver;
 mod error;
 mod gate;
 mod lease;

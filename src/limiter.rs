@@ -7,12 +7,10 @@ use std::sync::Arc;
 use futures_util::future::{Either, select};
 
 use crate::acquire::{Acquire, Request};
-use crate::builder::Builder;
 use crate::decision::Decision;
-use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
+use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::manager::Manager;
 use crate::permit::Permit;
-use crate::policy::Policy;
 use crate::snapshot::Snapshot;
 
 /// Bounds how much happens at once and how fast. Clones share one and the same limiter.
@@ -61,20 +59,6 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with the default options. See the [type's example](Limiter#examples).
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
-    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
-        Self::builder(policy).build()
-    }
-
-    /// A limiter with options of its own. See [`Builder`].
-    pub fn builder(policy: impl Into<Policy>) -> Builder {
-        Builder::new(policy.into())
-    }
-
     pub(crate) fn from_manager(manager: Arc<Manager>) -> Self {
         Self { manager }
     }
@@ -180,7 +164,7 @@ impl Limiter {
     /// ```
     #[track_caller]
     pub fn try_acquire(&self) -> Result<Permit, TryAcquireError> {
-        self.manager.try_acquire(1, Location::caller())
+        self.try_acquire_many(1)
     }
 
     /// [`Limiter::try_acquire`] for a cost of several units, admitted all at once.
@@ -191,7 +175,8 @@ impl Limiter {
     /// [`TryAcquireError::ZeroCost`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
-        self.manager.try_acquire(cost, Location::caller())
+        let granted = self.manager.try_acquire(cost, Location::caller())?;
+        Ok(Permit::new(&self.manager, granted, cost))
     }
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks it until it has the permit.

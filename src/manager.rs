@@ -3,7 +3,11 @@
 //! Most is done in place, by the caller who brings the news: an `acquire` that need not wait is decided by its caller, a
 //! release serves those who wait. That is the *in* and the *release* channel with no task switch between: the queue is the
 //! first, the lock is what a message would go through. What nobody brings, the passing of time, is the business of the
-//! [driver](crate::driver), a task in the runtime of those who wait.
+//! [driver], a task in the runtime of those who wait.
+
+mod clock;
+mod desk;
+mod driver;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -15,15 +19,15 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+pub(crate) use self::clock::Clock;
+use self::desk::{Arm, Desk};
+use self::driver::{Post, drive};
 use crate::arena::Key;
-use crate::clock::Clock;
 use crate::decision::Decision;
-use crate::driver::{Post, drive};
 use crate::error::{AcquireError, TryAcquireError};
 use crate::gate::Admission;
 use crate::lease::{Caller, Lease};
-use crate::observe::{Event, Observer};
-use crate::permit::Permit;
+use crate::observe::{Event, Observer, permit_id};
 use crate::queue::{Priority, Request};
 use crate::schedule::{Effects, Outcome, Schedule};
 use crate::snapshot::Snapshot;
@@ -71,26 +75,6 @@ pub(crate) struct Manager {
     observer: Observer,
 }
 
-#[derive(Debug)]
-struct Desk {
-    schedule: Schedule,
-    clock: Clock,
-    /// The runtimes that have a driver. Mostly one; a limiter in a `static` may see several, and the first need not be the
-    /// one that is running.
-    drivers: Vec<runtime::Id>,
-    /// Runtimes in which the driver panicked: they have no timers.
-    unusable: Vec<runtime::Id>,
-    /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
-    armed: Moment,
-}
-
-/// What must be done so that somebody wakes when time matters next.
-enum Arm {
-    Nothing,
-    Ring,
-    Start(Handle),
-}
-
 impl Granted {
     pub(crate) const NOTHING: Self = Self { fence: 0, lease: None, at: None };
 
@@ -107,67 +91,11 @@ impl Granted {
     }
 }
 
-impl Desk {
-    /// Now, where it matters.
-    #[inline(always)]
-    fn now(&mut self) -> (Moment, Option<Instant>) {
-        if !self.schedule.follows_time() {
-            return (Moment::START, None);
-        }
-        let (moment, instant) = self.clock.now();
-        (moment, Some(instant))
-    }
-
-    fn arm(&mut self) -> Arm {
-        let next = self.schedule.next_wake();
-        if next >= self.armed {
-            // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
-            // each would cost more than all the rest, and it fires once at most.
-            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.gate().leases_permits() {
-                self.armed = Moment::NEVER;
-                return Arm::Ring;
-            }
-            return Arm::Nothing;
-        }
-        if self.drivers.is_empty() {
-            // Outside every runtime nobody is found; whoever comes next does what is due by then.
-            return self.recruit().ok().flatten().map_or(Arm::Nothing, Arm::Start);
-        }
-        self.armed = next;
-        Arm::Ring
-    }
-
-    /// Whether a caller who joins the queue can rely on those who act already, and need not hurry them.
-    fn is_served(&self, on_own_thread: bool) -> bool {
-        (on_own_thread || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
-    }
-
-    /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
-    ///
-    /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own: the other may
-    /// be alive and yet not be run.
-    fn recruit(&mut self) -> Result<Option<Handle>, AcquireError> {
-        if !self.drivers.is_empty() && !self.schedule.follows_time() {
-            return Ok(None);
-        }
-        match Handle::try_current() {
-            Ok(handle) if self.drivers.contains(&handle.id()) => Ok(None),
-            Ok(handle) if !self.unusable.contains(&handle.id()) => {
-                self.drivers.push(handle.id());
-                Ok(Some(handle))
-            }
-            _ if self.drivers.is_empty() => Err(AcquireError::NoRuntime),
-            _ => Ok(None),
-        }
-    }
-}
-
 impl Manager {
     pub(crate) fn new(mut schedule: Schedule, clock: Clock, name: Option<Box<str>>, observer: Observer) -> Self {
         let holds_places = schedule.gate().holds_places();
-        let desk = Desk { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER };
         Self {
-            desk: Mutex::new(desk),
+            desk: Mutex::new(Desk::new(schedule, clock)),
             bell: Arc::new(Notify::new()),
             drained: Notify::new(),
             seed: Uuid::new_v4().as_u64_pair().0,
@@ -177,16 +105,26 @@ impl Manager {
         }
     }
 
+    /// The random part of permit ids.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether its permits hold a place that must come back.
+    pub(crate) fn holds_places(&self) -> bool {
+        self.holds_places
+    }
+
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
         let mut desk = self.lock();
         let (now, instant) = desk.now();
         if let Some(admission) = desk.schedule.admit_in_place(now, cost, caller) {
             self.hand_out(desk, &admission);
-            return Ok(self.permit(Granted { fence: admission.fence, lease: admission.lease, at: instant }, cost));
+            return Ok(Granted { fence: admission.fence, lease: admission.lease, at: instant });
         }
         self.deny(desk, (now, instant), cost, caller)
     }
@@ -199,11 +137,11 @@ impl Manager {
         (now, instant): (Moment, Option<Instant>),
         cost: u64,
         caller: Caller,
-    ) -> Result<Permit, TryAcquireError> {
+    ) -> Result<Granted, TryAcquireError> {
         let mut effects = Effects::default();
         let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
         self.settle(desk, &mut effects);
-        answer.map(|Admission { fence, lease, .. }| self.permit(Granted { fence, lease, at: instant }, cost))
+        answer.map(|Admission { fence, lease, .. }| Granted { fence, lease, at: instant })
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
@@ -395,11 +333,6 @@ impl Manager {
         desk.schedule.snapshot(now)
     }
 
-    pub(crate) fn permit_id(seed: u64, fence: u64) -> Uuid {
-        let bytes = (u128::from(seed) << 64 | u128::from(fence)).to_be_bytes();
-        uuid::Builder::from_custom_bytes(bytes).into_uuid()
-    }
-
     /// A driver's turn: does what is due, and says until when the driver may sleep.
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
         self.act(Schedule::advance);
@@ -483,7 +416,7 @@ impl Manager {
         }
         if self.observer.is_some() {
             self.observer.tell(&Event::Reclaimed {
-                id: Self::permit_id(self.seed, lease.fence),
+                id: permit_id(self.seed, lease.fence),
                 fence: lease.fence,
                 cost: lease.cost,
                 held: lease.expires_at.duration_since(lease.granted_at),
@@ -498,14 +431,6 @@ impl Manager {
         if admission.lease.is_some() && desk.schedule.next_wake() < desk.armed {
             self.settle(desk, &mut Effects::default());
         }
-    }
-
-    /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to
-    /// be moved, stall the processor for longer than all the rest takes.
-    #[inline(always)]
-    pub(crate) fn permit(self: &Arc<Self>, granted: Granted, cost: u64) -> Permit {
-        let manager = self.holds_places.then(|| Arc::clone(self));
-        Permit::new(manager, self.seed, granted, cost)
     }
 
     /// Nothing of ours panics under the lock, and nothing of others runs there; were it otherwise, going on beats a limiter

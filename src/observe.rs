@@ -52,3 +52,9 @@ impl fmt::Debug for Observer {
         f.write_str(if self.is_some() { "Observer(..)" } else { "Observer(none)" })
     }
 }
+
+/// The id of a permit: the limiter's random part and the permit's fence.
+pub(crate) fn permit_id(seed: u64, fence: u64) -> Uuid {
+    let bytes = (u128::from(seed) << 64 | u128::from(fence)).to_be_bytes();
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::arena::Key;
 use crate::manager::{Granted, Manager};
+use crate::observe::permit_id;
 
 /// The right to go on; dropping it **releases** it.
 ///
@@ -50,9 +51,12 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to
+    /// be moved, stall the processor for longer than all the rest takes.
     #[inline(always)]
-    pub(crate) fn new(manager: Option<Arc<Manager>>, seed: u64, Granted { fence, lease, at }: Granted, cost: u64) -> Self {
-        Self { manager, seed, fence, cost, lease, acquired_at: at }
+    pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, lease, at }: Granted, cost: u64) -> Self {
+        let holder = manager.holds_places().then(|| Arc::clone(manager));
+        Self { manager: holder, seed: manager.seed(), fence, cost, lease, acquired_at: at }
     }
 
     /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
@@ -66,7 +70,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn id(&self) -> Uuid {
-        Manager::permit_id(self.seed, self.fence)
+        permit_id(self.seed, self.fence)
     }
 
     /// A number, from 1, that rises with every grant of the limiter.

@@ -1,8 +1,6 @@
 use std::fmt;
-use std::time::Duration;
 
-use crate::error::ConfigError;
-use crate::strategy::{Align, FixedWindow, MAX_SPAN_NANOS, MaxConcurrency, Throttle};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
 ///
@@ -33,26 +31,6 @@ impl Limit {
             Self::Throttle(throttle) => throttle.burst,
             Self::MaxConcurrency(concurrency) => concurrency.limit,
             Self::FixedWindow(window) => window.limit,
-        }
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let limit = *self;
-        if limit.capacity() == 0 {
-            return Err(ConfigError::ZeroLimit { limit });
-        }
-        let (duration, times) = match self {
-            Self::Throttle(throttle) => (Some(throttle.interval), throttle.burst),
-            Self::MaxConcurrency(concurrency) => (concurrency.ttl, 1),
-            Self::FixedWindow(window) => (Some(window.period), 1),
-        };
-        let Some(duration) = duration else { return Ok(()) };
-        if duration.is_zero() {
-            return Err(ConfigError::ZeroDuration { limit });
-        }
-        match duration.as_nanos().checked_mul(u128::from(times)) {
-            Some(nanos) if nanos <= u128::from(MAX_SPAN_NANOS) => Ok(()),
-            _ => Err(ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) }),
         }
     }
 }
@@ -112,10 +90,6 @@ impl Policy {
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
-    }
-
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        self.limits.iter().try_for_each(Limit::check)
     }
 }
 

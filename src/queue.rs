@@ -64,7 +64,7 @@ impl Priority {
     /// # Ok::<(), tollgate::PriorityError>(())
     /// ```
     pub const fn new(level: u8) -> Result<Self, PriorityError> {
-        if level <= Self::HIGHEST.0 { Ok(Self(level)) } else { Err(PriorityError { level }) }
+        if level <= Self::HIGHEST.0 { Ok(Self(level)) } else { Err(PriorityError { level, max: Self::HIGHEST.0 }) }
     }
 
     /// The level, 0 to 9. See [`Priority::new`].

@@ -272,7 +272,7 @@ struct Harness {
 
 impl Harness {
     fn new(policy: &Policy, since_epoch: u64, (max_queue, overflow): (usize, Overflow)) -> Self {
-        let gate = Gate::new(policy.clone(), Duration::from_nanos(since_epoch), false);
+        let gate = Gate::new(policy.clone(), Duration::from_nanos(since_epoch), false).unwrap();
         Self {
             schedule: Schedule::new(gate, max_queue, overflow),
             naive: Naive::new(policy, since_epoch),

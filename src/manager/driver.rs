@@ -6,7 +6,7 @@ use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use crate::manager::Manager;
+use super::Manager;
 
 /// Drives a manager in one runtime, until no handle and no permit is left.
 ///

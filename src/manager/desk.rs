@@ -1,0 +1,88 @@
+//! What lies under a manager's lock: the schedule, its clock, and who keeps the time.
+
+use tokio::runtime::{self, Handle};
+use tokio::time::Instant;
+
+use super::Clock;
+use crate::error::AcquireError;
+use crate::schedule::Schedule;
+use crate::strategy::Moment;
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) schedule: Schedule,
+    pub(super) clock: Clock,
+    /// The runtimes that have a driver. Mostly one; a limiter in a `static` may see several, and the first need not be the
+    /// one that is running.
+    pub(super) drivers: Vec<runtime::Id>,
+    /// Runtimes in which the driver panicked: they have no timers.
+    pub(super) unusable: Vec<runtime::Id>,
+    /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
+    pub(super) armed: Moment,
+}
+
+/// What must be done so that somebody wakes when time matters next.
+pub(super) enum Arm {
+    Nothing,
+    Ring,
+    Start(Handle),
+}
+
+impl Desk {
+    pub(super) fn new(schedule: Schedule, clock: Clock) -> Self {
+        Self { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER }
+    }
+
+    /// Now, where it matters.
+    #[inline(always)]
+    pub(super) fn now(&mut self) -> (Moment, Option<Instant>) {
+        if !self.schedule.follows_time() {
+            return (Moment::START, None);
+        }
+        let (moment, instant) = self.clock.now();
+        (moment, Some(instant))
+    }
+
+    pub(super) fn arm(&mut self) -> Arm {
+        let next = self.schedule.next_wake();
+        if next >= self.armed {
+            // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
+            // each would cost more than all the rest, and it fires once at most.
+            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.gate().leases_permits() {
+                self.armed = Moment::NEVER;
+                return Arm::Ring;
+            }
+            return Arm::Nothing;
+        }
+        if self.drivers.is_empty() {
+            // Outside every runtime nobody is found; whoever comes next does what is due by then.
+            return self.recruit().ok().flatten().map_or(Arm::Nothing, Arm::Start);
+        }
+        self.armed = next;
+        Arm::Ring
+    }
+
+    /// Whether a caller who joins the queue can rely on those who act already, and need not hurry them.
+    pub(super) fn is_served(&self, on_own_thread: bool) -> bool {
+        (on_own_thread || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
+    }
+
+    /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
+    ///
+    /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own: the other may
+    /// be alive and yet not be run.
+    pub(super) fn recruit(&mut self) -> Result<Option<Handle>, AcquireError> {
+        if !self.drivers.is_empty() && !self.schedule.follows_time() {
+            return Ok(None);
+        }
+        match Handle::try_current() {
+            Ok(handle) if self.drivers.contains(&handle.id()) => Ok(None),
+            Ok(handle) if !self.unusable.contains(&handle.id()) => {
+                self.drivers.push(handle.id());
+                Ok(Some(handle))
+            }
+            _ if self.drivers.is_empty() => Err(AcquireError::NoRuntime),
+            _ => Ok(None),
+        }
+    }
+}
