@@ -112,6 +112,8 @@ impl Drop for OwnedTicket {
 ///
 /// Dropping it costs nobody anything, at any time: its place in the queue goes, and a permit that was on its way goes to the
 /// next who waits.
+///
+/// A permit with a TTL counts from its grant, not from the poll that takes it: one that is taken too late was reclaimed by then.
 #[must_use = "it does nothing unless awaited"]
 pub struct Acquire<'a> {
     manager: &'a Arc<Manager>,

@@ -125,8 +125,8 @@ impl Builder {
         self
     }
 
-    /// Builds the limiter. It starts nothing: the first request that has to wait starts the task that serves the queue, in
-    /// the runtime that it runs in.
+    /// Builds the limiter. It starts nothing: the first request that has to wait, or the first permit with a TTL, starts the
+    /// task that keeps the time, in the runtime that it runs in.
     ///
     /// # Errors
     ///

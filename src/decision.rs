@@ -32,7 +32,7 @@ use crate::policy::Limit;
 #[must_use]
 pub struct Decision {
     pub(crate) allowed: bool,
-    /// The limit that binds, if any did: none does when the limiter is closed or others wait ahead.
+    /// The limit that denied, or else the scarcest; of a closed limiter, the one that would bind.
     pub(crate) binding: Limit,
     pub(crate) remaining: u64,
     pub(crate) retry_after: Option<Duration>,
@@ -74,7 +74,7 @@ impl Decision {
     }
 
     /// The limit that denied; of several, the one that takes longest, and one that waits for a release before all others.
-    /// `None` when it is allowed.
+    /// `None` when it is allowed. On a closed limiter, and for a cost of zero: the limit that would bind.
     #[must_use]
     pub const fn denied_by(&self) -> Option<&Limit> {
         if self.allowed { None } else { Some(&self.binding) }
@@ -87,7 +87,7 @@ impl fmt::Display for Decision {
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
             (false, Some(after)) => write!(f, "denied by `{binding}`; retry after {after:?}"),
-            (false, None) => write!(f, "denied by `{binding}`; retry after a release"),
+            (false, None) => write!(f, "denied by `{binding}`; no time to retry is known"),
         }
     }
 }

@@ -57,7 +57,8 @@ pub enum AcquireError {
     /// The request's time was up, or the wait is known to be longer than its timeout.
     #[error("no permit came within the timeout{}", display_retry(*retry_after))]
     TimedOut {
-        /// The earliest that a new request of this cost could be admitted; `None` when that takes a release.
+        /// The earliest that a new request of this cost could be admitted, as far as the limits of time know; `None` when none of
+        /// them stands in the way, and it takes a release.
         retry_after: Option<Duration>,
     },
     /// The cost is above what a limit of the policy can ever admit.
@@ -80,7 +81,7 @@ pub enum AcquireError {
         max: Duration,
     },
     /// The request must wait, and nothing can serve it: it runs outside any tokio runtime with timers, and none has served
-    /// this limiter before that still lives.
+    /// this limiter before that still lives. (Where a runtime lacks timers, tokio's own panic message is printed first.)
     #[error(
         "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
     )]
@@ -129,7 +130,7 @@ pub enum RunError {
     },
 }
 
-/// A priority level that does not exist. See [`Priority::new`] for an example.
+/// A priority level that does not exist. See [`Priority::new`](crate::Priority::new) for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a priority of {level} is out of range; the highest is {max}")]
 pub struct PriorityError {

@@ -5,21 +5,12 @@ use std::time::Duration;
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::ConfigError;
-use crate::lease::{Caller, Lease, Leases};
+use crate::lease::{Admission, Caller, Lease, Leases};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
     Align, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, Strategy, ThrottleRule, ThrottleState, Trail, Verdict,
     WindowRule, WindowState,
 };
-
-/// What a gate gave: enough to take it back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Admission {
-    pub(crate) fence: u64,
-    /// When it was decided; [`Moment::START`] where the gate needs no clock.
-    pub(crate) at: Moment,
-    pub(crate) lease: Option<Key>,
-}
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,15 @@ use crate::strategy::Moment;
 /// The line of the program that asks for a permit.
 pub(crate) type Caller = &'static Location<'static>;
 
+/// What a gate gave: enough to take it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Admission {
+    pub(crate) fence: u64,
+    /// When it was decided; [`Moment::START`] where the gate needs no clock.
+    pub(crate) at: Moment,
+    pub(crate) lease: Option<Key>,
+}
+
 /// One permit that will be reclaimed.
 #[derive(Debug)]
 pub(crate) struct Lease {

@@ -67,7 +67,8 @@
 //! 3. **In order**: equal priority is served in arrival order, and nobody passes those who wait.
 //! 4. **All or none**: when one limit of a policy denies, no other has been charged, and the denial names it.
 //! 5. **Reclaim once**: a permit whose TTL passed is reclaimed on time; its late drop changes nothing.
-//! 6. **Idle is free**: with no waiter and no TTL outstanding nothing wakes; a queue costs one timer; a grant costs two polls.
+//! 6. **Idle is free**: with no waiter and no TTL outstanding nothing wakes (but, once at most, the timer of a permit that came
+//!    back before its TTL); a queue costs one timer; a grant costs two polls.
 //! 7. **Time is honest**: waiting follows tokio's clock, paused ones too; a retry-after is exact to the nanosecond.
 //! 8. **The runtime may go**: a limiter in a `static` outlives the runtime that first waited on it.
 //! 9. **Bad input is an error**: typed, with the value in it, never a panic and never an endless wait.

@@ -23,9 +23,10 @@ use crate::snapshot::Snapshot;
 ///
 /// # Runtimes
 ///
-/// A limiter is built anywhere, also in a `static`. The first request that has to wait starts a task in its tokio runtime that
-/// keeps the time for all. When that runtime ends, those who wait in another one start theirs. Waiting outside every runtime
-/// is an error, unless the thread [blocks](Limiter::blocking_acquire). While nobody waits and no permit with a TTL is out there
+/// A limiter is built anywhere, also in a `static`. The first request that has to wait, or the first permit with a TTL, starts a
+/// task in its tokio runtime that keeps the time for all. When that runtime ends, those who wait in another one start theirs.
+/// Leaked permits are reclaimed on time as long as a runtime that keeps the time lives and is run, otherwise by whoever comes
+/// next. Waiting outside every runtime is an error, unless the thread [blocks](Limiter::blocking_acquire). While nobody waits and no permit with a TTL is out there
 /// is no timer (one that was set for a permit that came back in time may still fire, once).
 ///
 /// # Closing
@@ -67,7 +68,7 @@ impl Limiter {
         &self.manager
     }
 
-    /// The name it was built with. See [`Builder::name`].
+    /// The name it was built with. See [`Builder::name`](crate::Builder::name).
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.manager.name()
@@ -110,7 +111,8 @@ impl Limiter {
         self.acquire_many(1)
     }
 
-    /// [`Limiter::acquire`] for a cost of several units, admitted all at once.
+    /// [`Limiter::acquire`] for a cost of several units (1 to the smallest [capacity](crate::Limit::capacity) in the policy),
+    /// admitted all at once. Its cancel safety is the same.
     ///
     /// # Errors
     ///
@@ -167,7 +169,8 @@ impl Limiter {
         self.try_acquire_many(1)
     }
 
-    /// [`Limiter::try_acquire`] for a cost of several units, admitted all at once.
+    /// [`Limiter::try_acquire`] for a cost of several units (1 to the smallest [capacity](crate::Limit::capacity) in the policy),
+    /// admitted all at once. See [`Throttle::burst`](crate::Throttle::burst) for an example.
     ///
     /// # Errors
     ///
@@ -182,7 +185,8 @@ impl Limiter {
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks it until it has the permit.
     ///
     /// It waits in the same queue as everybody. It needs no runtime: the thread at the front keeps the time itself. In a task
-    /// it would block the runtime's worker; use `acquire` there, or `tokio::task::spawn_blocking`. While the thread sleeps it
+    /// it would block the runtime's worker; use `acquire` there, or `tokio::task::spawn_blocking`. Behind a task it relies on
+    /// that task's runtime to be run. While the thread sleeps it
     /// follows the system's clock, not tokio's paused one.
     ///
     /// # Errors
@@ -222,7 +226,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`RunError::Acquire`] with the errors of [`Limiter::acquire`], when the future was never polled;
-    /// [`RunError::Reclaimed`] when it was dropped half-way.
+    /// [`RunError::Reclaimed`] when it was dropped half-way, or its permit was reclaimed before the task came to take it.
     ///
     /// # Examples
     ///
@@ -245,6 +249,9 @@ impl Limiter {
         let acquire = self.acquire();
         async move {
             let permit = acquire.await?;
+            if !permit.is_live() {
+                return Err(RunError::Reclaimed { id: permit.id() }); // it lay in its slot for too long
+            }
             match select(pin!(future), pin!(permit.reclaimed())).await {
                 Either::Left((output, _)) => Ok(output),
                 Either::Right(_) => Err(RunError::Reclaimed { id: permit.id() }),

@@ -25,8 +25,7 @@ use self::driver::{Post, drive};
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::Admission;
-use crate::lease::{Caller, Lease};
+use crate::lease::{Admission, Caller, Lease};
 use crate::observe::{Event, Observer, permit_id};
 use crate::queue::{Priority, Request};
 use crate::schedule::{Effects, Outcome, Schedule};
@@ -78,7 +77,7 @@ pub(crate) struct Manager {
 impl Granted {
     pub(crate) const NOTHING: Self = Self { fence: 0, lease: None, at: None };
 
-    /// Word by word, and only what there is: see [`Manager::permit`].
+    /// Word by word, and only what there is: see `Permit::new`.
     #[inline(always)]
     fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
         self.fence = admission.fence;
@@ -126,18 +125,14 @@ impl Manager {
             self.hand_out(desk, &admission);
             return Ok(Granted { fence: admission.fence, lease: admission.lease, at: instant });
         }
-        self.deny(desk, (now, instant), cost, caller)
+        self.deny(desk, cost, caller)
     }
 
     /// The rest of [`Manager::try_acquire`], when it is not admitted in place: most often a denial.
     #[cold]
-    fn deny<'a>(
-        self: &'a Arc<Self>,
-        mut desk: MutexGuard<'a, Desk>,
-        (now, instant): (Moment, Option<Instant>),
-        cost: u64,
-        caller: Caller,
-    ) -> Result<Granted, TryAcquireError> {
+    fn deny<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
+        let mut desk = self.catch_up(desk);
+        let (now, instant) = desk.now();
         let mut effects = Effects::default();
         let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
         self.settle(desk, &mut effects);
@@ -156,7 +151,7 @@ impl Manager {
                 self.hand_out(desk, &admission);
                 Ok(Begun::Granted)
             }
-            None => self.enqueue(desk, (now, instant), order, timeout, waker, granted),
+            None => self.enqueue(self.catch_up(desk), order, timeout, waker, granted),
         }
     }
 
@@ -165,13 +160,13 @@ impl Manager {
     fn enqueue<'a>(
         self: &'a Arc<Self>,
         mut desk: MutexGuard<'a, Desk>,
-        (mut now, instant): (Moment, Option<Instant>),
         order: &Order,
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut Granted,
     ) -> Result<Begun, Refused> {
         let &Order { cost, priority, caller, on_own_thread, .. } = order;
+        let (mut now, instant) = desk.now();
         if timeout.is_some() && instant.is_none() {
             now = desk.clock.now().0;
         }
@@ -284,14 +279,26 @@ impl Manager {
         self.lock().schedule.is_closed()
     }
 
-    pub(crate) async fn drained(&self) {
+    pub(crate) async fn drained(self: &Arc<Self>) {
         loop {
             let drained = self.drained.notified(); // before the look: a drain between the two would be missed
-            if self.lock().schedule.is_drained() {
+            if self.is_drained() {
                 return;
             }
             drained.await;
         }
+    }
+
+    fn is_drained(self: &Arc<Self>) -> bool {
+        let mut desk = self.catch_up(self.lock());
+        let is_drained = desk.schedule.is_drained();
+        // What is leaked comes back with time only, and who kept it may be gone.
+        let driver = if is_drained || !desk.schedule.gate().leases_permits() { None } else { desk.recruit().ok().flatten() };
+        drop(desk);
+        if let Some(runtime) = driver {
+            self.start(runtime);
+        }
+        is_drained
     }
 
     pub(crate) fn renew(self: &Arc<Self>, key: Key, fence: u64) -> bool {
@@ -321,14 +328,14 @@ impl Manager {
         Some(notified)
     }
 
-    pub(crate) fn check(&self, cost: u64) -> Decision {
-        let mut desk = self.lock();
+    pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
+        let mut desk = self.catch_up(self.lock());
         let now = desk.now().0;
         desk.schedule.check(now, cost)
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut desk = self.lock();
+    pub(crate) fn snapshot(self: &Arc<Self>) -> Snapshot {
+        let mut desk = self.catch_up(self.lock());
         let now = desk.now().0;
         desk.schedule.snapshot(now)
     }
@@ -377,6 +384,18 @@ impl Manager {
         let result = input(&mut desk.schedule, now, &mut effects);
         self.settle(desk, &mut effects);
         result
+    }
+
+    /// Does all that is due: the timer may be late, or nobody may keep the time.
+    fn catch_up<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+        let now = desk.now().0;
+        if desk.schedule.next_wake() > now {
+            return desk;
+        }
+        let mut effects = Effects::default();
+        desk.schedule.advance(now, &mut effects);
+        self.settle(desk, &mut effects);
+        self.lock()
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.
@@ -433,8 +452,8 @@ impl Manager {
         }
     }
 
-    /// Nothing of ours panics under the lock, and nothing of others runs there; were it otherwise, going on beats a limiter
-    /// that fails for ever.
+    /// Nothing of ours panics under the lock, and nothing of others runs there but the clone of a waker; were one to panic,
+    /// going on beats a limiter that fails for ever.
     #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,7 +16,7 @@ pub enum Event {
         fence: u64,
         /// The units that came back.
         cost: u64,
-        /// How long ago it was granted.
+        /// From its grant to the end of its TTL, renewals included.
         held: Duration,
         /// The line of the program that asked for it.
         acquired_in: &'static Location<'static>,

@@ -122,8 +122,8 @@ impl Permit {
         self.leased().is_none() || self.expires_at().is_some()
     }
 
-    /// Completes when the permit is reclaimed, at once when it was; never without a TTL. See the
-    /// [type's example](Permit#examples).
+    /// Completes when the permit is reclaimed, at once when it was; never without a TTL. It needs a tokio runtime with timers: its
+    /// own, or one that serves the limiter already. See the [type's example](Permit#examples).
     ///
     /// # Cancel safety
     ///

@@ -56,7 +56,7 @@ impl fmt::Display for Limit {
 
 /// The limits that must **all** admit a request: all are charged, or none is.
 ///
-/// Data only: it compares, prints and clones, and holds no state. A limiter made from it does.
+/// Of several TTLs the shortest holds for the whole permit. Data only: it compares, prints and clones, and holds no state. A limiter made from it does.
 ///
 /// # Examples
 ///

@@ -8,8 +8,7 @@ use std::task::Waker;
 
 use crate::arena::{Arena, Key, List};
 use crate::error::{AcquireError, PriorityError};
-use crate::gate::Admission;
-use crate::lease::Caller;
+use crate::lease::{Admission, Caller};
 use crate::strategy::Moment;
 
 /// How urgent a request is: 0 to 9, higher first. Within one priority, first come, first served.

@@ -1,86 +1,24 @@
 //! The gate and the queue before it, as one deterministic state machine.
 //!
-//! Every input (a request, a release, an abandoned request, time passing) comes with `now`; what is to be done about it outside
+//! Every input that time matters to comes with `now`, and after a release that somebody waits for [`Schedule::advance`] follows; what is to be done about it outside
 //! (wakers to wake, reclaims to tell of) is collected in [`Effects`]; [`Schedule::next_wake`] says when time matters next. Who
 //! holds the lock that this lies under acts on the effects after letting go of it. So a test drives it without a runtime.
 
+mod effects;
+#[cfg(test)]
+mod model;
+
 use std::task::Waker;
 
+pub(crate) use self::effects::Effects;
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::{Admission, Gate};
-use crate::lease::{Caller, Lease};
+use crate::gate::Gate;
+use crate::lease::{Admission, Caller};
 use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
 use crate::snapshot::Snapshot;
 use crate::strategy::Moment;
-
-/// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
-const BATCH: usize = 64;
-
-/// What is to be done outside the lock. Wakers run other people's code, when woken and when dropped: never under a lock.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    /// Most often there is one: a release hands over to the next.
-    first: Option<Waker>,
-    /// What is rare, so that the common case carries and drops but a pointer.
-    rest: Option<Box<Rest>>,
-    /// The batch was full: call [`Schedule::advance`] again.
-    unfinished: bool,
-}
-
-#[derive(Debug, Default)]
-struct Rest {
-    wakers: Vec<Waker>,
-    discarded: Vec<Waker>,
-    reclaimed: Vec<Lease>,
-}
-
-impl Effects {
-    #[inline]
-    fn wake(&mut self, waker: Option<Waker>) {
-        if self.first.is_none() {
-            self.first = waker;
-        } else if waker.is_some() {
-            self.rest.get_or_insert_default().wakers.extend(waker);
-        }
-    }
-
-    pub(crate) fn discard(&mut self, waker: Option<Waker>) {
-        if waker.is_some() {
-            self.rest.get_or_insert_default().discarded.extend(waker);
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.rest.is_none()
-    }
-
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
-    }
-
-    /// Tells of the leases that were reclaimed, and then wakes everybody, so that a log reads forward. Says whether there is
-    /// more to do.
-    #[inline(always)]
-    pub(crate) fn act(&mut self, tell: impl Fn(&Lease)) -> bool {
-        if self.rest.is_some() {
-            self.act_on_rest(tell);
-        } else if let Some(first) = self.first.take() {
-            first.wake();
-        }
-        std::mem::take(&mut self.unfinished)
-    }
-
-    #[cold]
-    fn act_on_rest(&mut self, tell: impl Fn(&Lease)) {
-        let Rest { wakers, discarded, reclaimed } = *std::mem::take(&mut self.rest).unwrap_or_default();
-        reclaimed.iter().for_each(tell);
-        self.first.take().into_iter().chain(wakers).for_each(Waker::wake);
-        drop(discarded);
-    }
-}
 
 /// Why a request is not admitted in place.
 enum Refusal {
@@ -212,7 +150,9 @@ impl Schedule {
         }
         if deadline != Moment::NEVER {
             let ahead = self.queue.units_ahead_of(priority);
-            if self.gate.ready_at(now, ahead, cost) > deadline {
+            // Nor does anybody go for one who will not stay.
+            let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
+            if passes_by || self.gate.ready_at(now, ahead, cost) > deadline {
                 return Err(self.time_out(now, ahead, cost));
             }
         }
@@ -267,13 +207,13 @@ impl Schedule {
         self.advance(now, effects);
     }
 
-    /// Refuses all who wait, with this error.
-    pub(crate) fn refuse_all(&mut self, error: &AcquireError, effects: &mut Effects) {
+    /// Refuses all who wait: it is closed.
+    fn refuse_all(&mut self, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
-            effects.wake(self.queue.refuse(front.key, error.clone()));
+            effects.wake(self.queue.refuse(front.key, AcquireError::Closed));
         }
         self.front_ready = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
-        effects.unfinished = effects.is_full();
+        effects.pause_if_full();
     }
 
     /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
@@ -281,10 +221,10 @@ impl Schedule {
     pub(crate) fn advance(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
             self.reclaimed += 1;
-            effects.rest.get_or_insert_default().reclaimed.push(lease);
+            effects.reclaim(lease);
         }
         if self.closed {
-            self.refuse_all(&AcquireError::Closed, effects);
+            self.refuse_all(effects);
             return;
         }
         self.serve(now, effects);
@@ -298,7 +238,7 @@ impl Schedule {
                 self.serve(now, effects);
             }
         }
-        effects.unfinished = effects.is_full();
+        effects.pause_if_full();
     }
 
     /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
@@ -400,6 +340,3 @@ impl Schedule {
         AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
     }
 }
-
-#[cfg(test)]
-mod model;

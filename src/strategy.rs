@@ -18,7 +18,7 @@ pub(crate) use throttle::{ThrottleRule, ThrottleState, Trail};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///
-/// Half of what 64 bits of nanoseconds hold is far more, so no sum of a present instant and a span overflows.
+/// 64 bits of nanoseconds hold 584 years, so no sum of a present instant and a span overflows.
 pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// What a limit says to a cost at an instant, given its state.

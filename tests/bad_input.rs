@@ -100,7 +100,7 @@ fn errors_read_well() {
     let limiter = common::limiter(Policy::from(FixedWindow::new(3, ms(500))).and(MaxConcurrency::new(3)));
     let _out = limiter.try_acquire_many(3).unwrap();
     let denied = limiter.try_acquire().unwrap_err();
-    assert_eq!(denied.to_string(), "denied by `3 concurrent`; retry after a release");
+    assert_eq!(denied.to_string(), "denied by `3 concurrent`; no time to retry is known");
     let too_much = limiter.try_acquire_many(7).unwrap_err().to_string();
     assert_eq!(
         too_much,
@@ -119,5 +119,10 @@ fn handles_permits_and_futures_can_go_anywhere() {
     assert_handle::<Limiter>();
     assert_permit::<tollgate::Permit>();
     assert_future::<tollgate::Acquire<'static>>();
+    const fn assert_send<T: Send>(_: &T) {}
+    let limiter = common::limiter(MaxConcurrency::new(1));
+    assert_send(&limiter.run(async {}));
+    assert_send(&limiter.drained());
+    assert_send(&limiter.try_acquire().unwrap().reclaimed());
     assert_future::<tollgate::WithPermits<futures_util::stream::Empty<u8>>>();
 }

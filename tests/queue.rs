@@ -66,6 +66,17 @@ async fn a_queue_of_none_never_waits() {
     }
 }
 
+/// A fixed bug: somebody went for a newcomer who would not have stayed.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_shed_for_a_request_that_does_not_wait() {
+    let limiter = bounded(1, Overflow::DropOldest);
+    let _out = limiter.acquire().await.unwrap();
+    let waiting = waiting!(limiter, Priority::NORMAL);
+    let error = limiter.request().timeout(ms(0)).acquire().await.unwrap_err();
+    assert_eq!(error, AcquireError::TimedOut { retry_after: None });
+    assert!(!waiting.is_woken());
+}
+
 /// The victim may be the one that everybody waits behind.
 #[tokio::test(start_paused = true)]
 async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {

@@ -5,14 +5,20 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::ms;
+use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{Event, Limiter, MaxConcurrency, Policy, RunError, Throttle};
+use tollgate::{Event, Limiter, MaxConcurrency, Policy, RunError, StreamExt as _, Throttle};
 
 fn observed(policy: impl Into<Policy>) -> (Limiter, Arc<Mutex<Vec<Event>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&events);
     (Limiter::builder(policy).on_event(move |event| seen.lock().unwrap().push(event.clone())).build().unwrap(), events)
+}
+
+fn line(event: &Event) -> u32 {
+    let Event::Reclaimed { acquired_in, .. } = event else { panic!("{event:?}") };
+    acquired_in.line()
 }
 
 /// Trap: a sweep once per TTL lets a leak live for two; and nobody needs to wait for it to happen.
@@ -143,6 +149,61 @@ async fn a_grant_that_lies_in_its_slot_is_reclaimed_too() {
     assert!(!late.is_live());
     drop(late);
     assert_eq!(limiter.snapshot().in_flight, 1);
+}
+
+/// A fixed bug: `check` and `snapshot` went by what the timer had come to, `try_acquire` by the time.
+#[test]
+fn what_is_told_is_what_would_be_done_though_the_timer_has_not_come_to_it() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    std::mem::forget(limiter.try_acquire().unwrap());
+    std::thread::sleep(ms(11));
+    assert_eq!((limiter.snapshot().in_flight, limiter.check(1).is_allowed()), (0, true));
+    assert!(limiter.try_acquire().is_ok());
+}
+
+/// A fixed bug: more leaks than fit into one batch were reclaimed only in part before the denial.
+#[test]
+fn leaks_by_the_hundred_are_all_reclaimed_before_anybody_is_denied() {
+    for count in [1, 62, 63, 64, 65, 127, 128, 200] {
+        let limiter = Limiter::new(MaxConcurrency::new(count).ttl(ms(10))).unwrap();
+        for _ in 0..count {
+            std::mem::forget(limiter.try_acquire().unwrap());
+        }
+        std::thread::sleep(ms(11));
+        assert!(limiter.try_acquire_many(count).is_ok(), "{count}");
+    }
+}
+
+/// A fixed bug: work was started under a permit that had been reclaimed in its slot.
+#[tokio::test(start_paused = true)]
+async fn run_does_not_start_work_under_a_dead_permit() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    let out = limiter.acquire().await.unwrap();
+    let mut sleepy = task::spawn(limiter.run(async { panic!("it was started") }));
+    assert_pending!(sleepy.poll());
+    drop(out);
+    sleep(ms(20)).await;
+    assert!(matches!(assert_ready!(sleepy.poll()), Err(RunError::Reclaimed { .. })));
+}
+
+/// The event and the lease carry the line of whoever asked, through every way of asking.
+#[tokio::test(start_paused = true)]
+async fn the_event_names_the_line_that_asked() {
+    let (limiter, events) = observed(MaxConcurrency::new(8).ttl(ms(10)));
+    let mut lines = vec![line!() + 1];
+    std::mem::forget(limiter.acquire().await.unwrap());
+    lines.push(line!() + 1);
+    std::mem::forget(limiter.try_acquire().unwrap());
+    lines.push(line!() + 1);
+    std::mem::forget(limiter.request().cost(2).acquire().await.unwrap());
+    lines.push(line!() + 1);
+    std::mem::forget(limiter.blocking_acquire().unwrap());
+    lines.push(line!() + 1);
+    let mut items = stream::iter([0]).with_permits(&limiter);
+    std::mem::forget(items.next().await.unwrap().1);
+    sleep(ms(20)).await;
+    let told: Vec<u32> = events.lock().unwrap().iter().map(line).collect();
+    assert_eq!(told, lines);
 }
 
 /// A panicking observer stops neither the manager nor the caller.

@@ -185,3 +185,21 @@ fn blocking_threads_and_tasks_share_one_queue() {
     thread.join().unwrap();
     assert_eq!(limiter.snapshot().granted, 11);
 }
+
+/// A fixed bug: whoever waited for the drain had nobody to keep the time.
+#[test]
+fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
+    for kept_by_a_runtime in [false, true] {
+        let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(30))).unwrap();
+        let leak_and_close = || {
+            std::mem::forget(limiter.try_acquire().unwrap());
+            limiter.close();
+        };
+        match kept_by_a_runtime {
+            true => runtime().block_on(async { leak_and_close() }),
+            false => leak_and_close(),
+        }
+        within_ten_seconds(&runtime(), limiter.drained());
+        assert_eq!(limiter.snapshot().reclaimed, 1);
+    }
+}

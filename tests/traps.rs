@@ -66,6 +66,8 @@ async fn trap_a_nanosecond_is_a_nanosecond() {
     assert_eq!(limiter.check(1).retry_after(), Some(Duration::from_nanos(3)));
     advance(Duration::from_nanos(2)).await;
     assert!(limiter.try_acquire().is_err());
+    advance(Duration::from_nanos(1)).await;
+    assert!(limiter.try_acquire().is_ok());
 }
 
 /// A fast path outside tokio's cooperative budget lets one task that acquires in a loop starve its neighbours.

@@ -41,7 +41,7 @@ async fn page(State(limiter): State<Limiter>, Path(page): Path<u64>) -> Response
 fn refusal(error: &TryAcquireError) -> Response {
     let TryAcquireError::Denied(decision) = error else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     // The header counts whole seconds. The limiter knows no time when it takes a release: then a second is as good as any.
-    let seconds = decision.retry_after().map_or(1, |after| after.as_secs() + 1);
+    let seconds = decision.retry_after().map_or(1, |after| after.as_nanos().div_ceil(1_000_000_000));
     (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], decision.to_string()).into_response()
 }
 

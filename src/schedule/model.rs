@@ -1,5 +1,7 @@
 //! The schedule (gate and queue) against a naive reference that keeps every grant in a list and every rule as a sentence.
 
+mod naive;
+
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::task::Waker;
@@ -7,181 +9,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use self::naive::{Naive, Waiting};
 use super::{Effects, Outcome, Schedule};
 use crate::arena::Key;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::{Admission, Gate};
+use crate::gate::Gate;
+use crate::lease::Admission;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Overflow, Priority, Request};
 use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Throttle};
-
-/// One grant that was ever given.
-#[derive(Debug, Clone)]
-struct Grant {
-    at: u64,
-    cost: u64,
-    /// Out, in a slot or with a holder.
-    held: bool,
-    expires: u64,
-    /// As if it had never been given.
-    refunded: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Waiting {
-    id: usize,
-    cost: u64,
-    priority: Priority,
-    deadline: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Naive {
-    limits: Vec<Limit>,
-    since_epoch: u64,
-    grants: Vec<Grant>,
-    /// For each limit, the windows that a first grant opened: when each ends and the grants in it.
-    opened: Vec<Vec<(u64, Vec<usize>)>>,
-    /// In arrival order.
-    queue: Vec<Waiting>,
-    /// The answers given, by request.
-    answers: BTreeMap<usize, Answer>,
-    granted_to: BTreeMap<usize, usize>,
-    closed: bool,
-}
-
-impl Naive {
-    fn new(policy: &Policy, since_epoch: u64) -> Self {
-        Self {
-            limits: policy.limits().to_vec(),
-            since_epoch,
-            grants: Vec::new(),
-            opened: vec![Vec::new(); policy.limits().len()],
-            queue: Vec::new(),
-            answers: BTreeMap::new(),
-            granted_to: BTreeMap::new(),
-            closed: false,
-        }
-    }
-
-    fn admits(&self, limit: usize, now: u64, cost: u64) -> bool {
-        let valid = || self.grants.iter().filter(|grant| !grant.refunded);
-        match self.limits[limit] {
-            Limit::Throttle(Throttle { interval, burst }) => {
-                let interval = interval.as_nanos() as u64;
-                let grants: Vec<_> = valid().collect();
-                (0..=grants.len()).all(|first| {
-                    let units: u64 = grants[first..].iter().map(|grant| grant.cost).sum::<u64>() + cost;
-                    let elapsed = grants.get(first).map_or(0, |grant| now - grant.at);
-                    units * interval <= burst * interval + elapsed
-                })
-            }
-            Limit::MaxConcurrency(MaxConcurrency { limit, .. }) => {
-                self.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum::<u64>() + cost <= limit
-            }
-            Limit::FixedWindow(FixedWindow { limit: units, period, align }) => {
-                let period = period.as_nanos() as u64;
-                let phase = if align == Align::WallClock { self.since_epoch } else { 0 };
-                let window = |at: u64| (at + phase) / period;
-                let used: u64 = match align {
-                    Align::FirstGrant => {
-                        let open = self.opened[limit].last().filter(|(ends, _)| now < *ends);
-                        open.map_or(0, |(_, grants)| grants.iter().map(|&grant| self.grants[grant].cost).sum())
-                    }
-                    _ => valid().filter(|grant| window(grant.at) == window(now)).map(|grant| grant.cost).sum(),
-                };
-                used + cost <= units
-            }
-        }
-    }
-
-    fn admits_all(&self, now: u64, cost: u64) -> bool {
-        (0..self.limits.len()).all(|limit| self.admits(limit, now, cost))
-    }
-
-    fn grant(&mut self, now: u64, cost: u64) -> usize {
-        let ttl = self.limits.iter().filter_map(|limit| match limit {
-            Limit::MaxConcurrency(concurrency) => concurrency.ttl,
-            _ => None,
-        });
-        let expires = ttl.min().map_or(u64::MAX, |ttl| now + ttl.as_nanos() as u64);
-        let index = self.grants.len();
-        self.grants.push(Grant { at: now, cost, held: true, expires, refunded: false });
-        for (limit, opened) in self.limits.iter().zip(&mut self.opened) {
-            if let Limit::FixedWindow(FixedWindow { period, align: Align::FirstGrant, .. }) = limit {
-                match opened.last_mut().filter(|(ends, _)| now < *ends) {
-                    Some((_, grants)) => grants.push(index),
-                    None => opened.push((now + period.as_nanos() as u64, vec![index])),
-                }
-            }
-        }
-        index
-    }
-
-    fn refund(&mut self, grant: usize) {
-        if !self.grants[grant].held {
-            return; // reclaimed before
-        }
-        (self.grants[grant].held, self.grants[grant].refunded) = (false, true);
-        for opened in &mut self.opened {
-            opened.iter_mut().for_each(|(_, grants)| grants.retain(|other| *other != grant));
-            opened.retain(|(_, grants)| !grants.is_empty());
-        }
-    }
-
-    fn front(&self) -> Option<&Waiting> {
-        let highest = self.queue.iter().map(|waiting| waiting.priority).max()?;
-        self.queue.iter().find(|waiting| waiting.priority == highest)
-    }
-
-    fn answer(&mut self, id: usize, answer: Answer) {
-        self.queue.retain(|waiting| waiting.id != id);
-        self.answers.insert(id, answer);
-    }
-
-    fn serve(&mut self, now: u64) {
-        while let Some(Waiting { id, cost, .. }) = self.front().cloned().filter(|front| self.admits_all(now, front.cost)) {
-            let grant = self.grant(now, cost);
-            self.granted_to.insert(id, grant);
-            self.answer(id, Answer::Granted);
-        }
-    }
-
-    /// All that is due: reclaims, then grants, then timeouts.
-    fn settle(&mut self, now: u64, keys: &BTreeMap<usize, Key>) {
-        for grant in self.grants.iter_mut().filter(|grant| grant.expires <= now) {
-            grant.held = false;
-        }
-        if self.closed {
-            std::mem::take(&mut self.queue).iter().for_each(|waiting| {
-                self.answers.insert(waiting.id, Answer::Failed);
-            });
-        }
-        self.serve(now);
-        let late = |naive: &Self| {
-            let late = naive.queue.iter().filter(|waiting| waiting.deadline <= now);
-            late.min_by_key(|waiting| (waiting.deadline, keys.get(&waiting.id).copied())).map(|waiting| waiting.id)
-        };
-        while let Some(id) = late(self) {
-            self.answer(id, Answer::Failed);
-            self.serve(now);
-        }
-    }
-
-    /// Would a newcomer be served by `deadline` if every holder released at once and nobody gave up?
-    fn could_be_served(&self, now: u64, waiting: Waiting, deadline: u64) -> bool {
-        let mut best = self.clone();
-        let id = waiting.id;
-        best.grants.iter_mut().for_each(|grant| grant.held = false);
-        best.queue.iter_mut().for_each(|waiting| waiting.deadline = u64::MAX);
-        best.queue.push(Waiting { deadline: u64::MAX, ..waiting });
-        (now..=deadline).any(|at| {
-            best.serve(at);
-            best.grants.iter_mut().for_each(|grant| grant.held = false);
-            best.answers.contains_key(&id)
-        })
-    }
-}
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -360,6 +196,7 @@ impl Harness {
                 self.held.push(Held { admission, cost, grant });
             }
             Err(AcquireError::TimedOut { .. }) if !self.naive.could_be_served(now, waiting.clone(), deadline) => {}
+            Err(AcquireError::TimedOut { .. }) if deadline == now && self.naive.queue.len() >= self.max_queue => {}
             outcome => {
                 prop_assert!(!(self.naive.queue.is_empty() && self.naive.admits_all(now, cost)), "not admitted: {:?}", outcome);
                 if self.naive.queue.len() >= self.max_queue {
@@ -402,10 +239,12 @@ impl Harness {
 
     fn try_acquire(&mut self, cost: u64) -> Result<(), TestCaseError> {
         let now = self.now;
+        let told = self.schedule.check(self.moment(), cost).is_allowed();
         let answer = self.effects(|schedule, now, effects| {
             let in_place = schedule.admit_in_place(now, cost, Location::caller());
             in_place.map_or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects), Ok)
         });
+        prop_assert_eq!(told, answer.is_ok());
         match answer {
             Ok(admission) => {
                 prop_assert!(!self.naive.closed && self.naive.queue.is_empty() && self.naive.admits_all(now, cost));
