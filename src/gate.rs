@@ -1,6 +1,9 @@
 //! A policy with its state: admit, release, refund, reclaim; all limits or none. Pure: it is told the time.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::arena::Key;
 use crate::decision::Decision;
@@ -258,6 +261,11 @@ impl Gate {
     /// The lease of a permit, while it is live.
     pub(crate) fn live_lease(&mut self, key: Key, fence: u64, now: Moment) -> Option<&mut Lease> {
         self.leases.as_mut()?.get_mut(key, fence).filter(|lease| now < lease.expires_at)
+    }
+
+    /// The bells of holders who await a reclaim.
+    pub(crate) fn bells(&self) -> impl Iterator<Item = &Arc<Notify>> {
+        self.leases.iter().flat_map(Leases::bells)
     }
 
     #[inline(always)]

@@ -58,6 +58,10 @@ impl Leases {
         self.arena.get_mut(key).filter(|lease| lease.fence == fence)
     }
 
+    pub(crate) fn bells(&self) -> impl Iterator<Item = &Arc<Notify>> {
+        self.arena.keys(&self.by_expiry).filter_map(|key| self.arena.get(key)?.bell.as_ref())
+    }
+
     pub(crate) fn next_expiry(&self) -> Moment {
         self.by_expiry.front().and_then(|key| self.arena.get(key)).map_or(Moment::NEVER, |lease| lease.expires_at)
     }

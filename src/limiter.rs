@@ -187,7 +187,7 @@ impl Limiter {
     /// It waits in the same queue as everybody. It needs no runtime: the thread at the front keeps the time itself. In a task
     /// it would block the runtime's worker; use `acquire` there, or `tokio::task::spawn_blocking`. Behind a task it relies on
     /// that task's runtime to be run. While the thread sleeps it
-    /// follows the system's clock, not tokio's paused one.
+    /// follows the system's clock: where tokio's is paused, it waits until that has been advanced.
     ///
     /// # Errors
     ///

@@ -313,7 +313,7 @@ impl Manager {
         Some(desk.clock.instant(expires_at))
     }
 
-    /// Completes when the permit is reclaimed; `None` when it is not live.
+    /// Completes when the permit is reclaimed, or somebody else must keep the time: watch again. `None` when it is not live.
     pub(crate) fn watch(self: &Arc<Self>, key: Key, fence: u64) -> Option<OwnedNotified> {
         let mut desk = self.lock();
         let now = desk.now().0;
@@ -344,12 +344,10 @@ impl Manager {
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
         self.act(Schedule::advance);
         let mut desk = self.lock();
-        let next = desk.schedule.next_wake();
-        let sooner = next < desk.armed && desk.drivers.len() > 1;
-        desk.armed = next;
-        let next = next.known().map(|next| desk.clock.instant(next));
+        let others_sleep_too_long = desk.rearm();
+        let next = desk.schedule.next_wake().known().map(|next| desk.clock.instant(next));
         drop(desk);
-        if sooner {
+        if others_sleep_too_long {
             self.bell.notify_waiters();
         }
         next
@@ -362,19 +360,20 @@ impl Manager {
         desk.schedule.wake_of(key).known().map(|next| desk.clock.instant(next))
     }
 
-    pub(crate) fn driver_gone(&self, runtime: runtime::Id, panicked: bool) {
+    /// A driver leaves before its manager only when its runtime ends, or has no timers and tokio panics: no other is to be
+    /// started there.
+    pub(crate) fn driver_gone(&self, runtime: runtime::Id) {
         let mut desk = self.lock();
-        desk.drivers.retain(|driver| *driver != runtime);
-        if panicked {
-            desk.unusable.push(runtime);
+        if !desk.dismiss(runtime) {
+            return;
         }
-        if desk.drivers.is_empty() {
-            desk.armed = Moment::NEVER;
-            // Those who wait in other runtimes find a new driver when they are polled.
-            let wakers: Vec<Waker> = desk.schedule.wakers().cloned().collect();
-            drop(desk);
-            wakers.into_iter().for_each(Waker::wake);
-        }
+        // Those who wait in other runtimes find a new driver when they are polled.
+        let wakers: Vec<Waker> = desk.schedule.wakers().cloned().collect();
+        let bells: Vec<Arc<Notify>> = desk.schedule.gate().bells().cloned().collect();
+        drop(desk);
+        wakers.into_iter().for_each(Waker::wake);
+        bells.iter().for_each(|bell| bell.notify_waiters());
+        self.drained.notify_waiters();
     }
 
     fn act<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {

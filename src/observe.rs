@@ -41,8 +41,10 @@ impl Observer {
 
     /// A panic of the observer goes no further: it may run inside a permit's drop, or in the task that everybody waits for.
     pub(crate) fn tell(&self, event: &Event) {
-        if let Some(observer) = &self.0 {
-            let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
+        if let Some(observer) = &self.0
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event)))
+        {
+            std::mem::forget(panic); // whose drop may panic in turn
         }
     }
 }

@@ -129,10 +129,9 @@ impl Permit {
     ///
     /// It can be dropped and called again at any time, and awaited from several places.
     pub async fn reclaimed(&self) {
-        match self.leased().map(|(manager, lease)| manager.watch(lease, self.fence)) {
-            None => std::future::pending().await,
-            Some(None) => {}
-            Some(Some(notified)) => notified.await,
+        let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
+        while let Some(notified) = manager.watch(lease, self.fence) {
+            notified.await;
         }
     }
 

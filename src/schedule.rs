@@ -162,7 +162,13 @@ impl Schedule {
             return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
         }
         self.advance(now, effects);
-        self.poll(key, waker).map_or(Ok(Outcome::Queued(key)), |answer| answer.map(Outcome::Admitted))
+        match self.poll(key, waker) {
+            Ok(answer) => answer.map(Outcome::Admitted),
+            Err(replaced) => {
+                effects.discard(replaced);
+                Ok(Outcome::Queued(key))
+            }
+        }
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
@@ -243,7 +249,9 @@ impl Schedule {
 
     /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
     pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
-        let decision = self.gate.decide(now, self.queue.units_ahead_of(Priority::LOWEST), cost.max(1));
+        // The sum of huge costs saturates, and what leaves it then leaves too little: somebody waits all the same.
+        let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
+        let decision = self.gate.decide(now, ahead, cost.max(1));
         if self.closed || cost == 0 { Decision { allowed: false, retry_after: None, ..decision } } else { decision }
     }
 

@@ -170,3 +170,15 @@ async fn a_large_release_serves_all_that_fit_in_order() {
     })
     .await;
 }
+
+/// A fixed bug: sums of huge costs saturate, and what was left of them said that nobody waits.
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
+    let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
+    let _out = limiter.try_acquire().unwrap();
+    let (mut first, mut second) = (task::spawn(limiter.acquire_many(u64::MAX)), task::spawn(limiter.acquire_many(u64::MAX)));
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    drop(first);
+    assert!(limiter.try_acquire().is_err() && !limiter.check(1).is_allowed());
+}

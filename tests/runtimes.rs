@@ -203,3 +203,48 @@ fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
         assert_eq!(limiter.snapshot().reclaimed, 1);
     }
 }
+
+/// A fixed bug: drivers were started in an ended runtime and died at once, each waking the waiter who started the next.
+#[test]
+fn waiting_in_a_runtime_that_has_ended_is_an_error() {
+    let limiter = Limiter::new(Throttle::every(ms(1_000))).unwrap();
+    limiter.try_acquire().unwrap().release();
+    let ended = runtime();
+    let handle = ended.handle().clone();
+    drop(ended);
+    assert_eq!(handle.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
+    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+}
+
+/// A fixed bug: only those in the queue were told that somebody else must keep the time.
+#[test]
+fn whoever_awaits_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
+    let (first, second) = (runtime(), runtime());
+    let permit = limiter.try_acquire().unwrap();
+    limiter.close();
+    let (mut reclaimed, mut drained) = (task::spawn(permit.reclaimed()), task::spawn(limiter.drained()));
+    first.block_on(async {
+        assert_pending!(reclaimed.poll());
+        assert_pending!(drained.poll());
+    });
+    drop(first);
+    within_ten_seconds(&second, async {
+        reclaimed.await;
+        drained.await;
+    });
+}
+
+/// A fixed bug: every change between two clocks counted their distance as time that had passed.
+#[test]
+fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
+    let limiter = Limiter::new(Throttle::every(Duration::from_secs(3_600))).unwrap();
+    let ahead = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    ahead.block_on(tokio::time::advance(Duration::from_secs(3_600)));
+    let mut granted = 0;
+    for _ in 0..100 {
+        granted += u64::from(limiter.try_acquire().is_ok());
+        granted += ahead.block_on(async { u64::from(limiter.try_acquire().is_ok()) });
+    }
+    assert_eq!(granted, 2, "one, and one for the hour that the clock was advanced by");
+}

@@ -6,46 +6,66 @@ use crate::strategy::Moment;
 
 /// Tokio's clock as moments that never step back.
 ///
-/// Two runtimes can have two clocks: a paused one that was advanced by an hour is ahead of the next one's. A limiter that
-/// outlives its first runtime would then wait out that hour. So when the clock is found behind the last reading, the moments go
-/// on from that reading. Readings are taken under the limiter's lock, so a step back is never two threads racing.
+/// Two runtimes can have two clocks: a paused one that was advanced by an hour is an hour ahead of the others. A limiter that
+/// outlives its first runtime must neither wait that hour out, nor take every change of clocks for time that has passed. So the
+/// latest reading of each clock is kept, and what counts is the time since the latest reading of the same clock. Which clock a
+/// reading is from follows from its value: of those that are not ahead of it, the nearest. Taking one known clock for another can
+/// only count too little; the first reading of one that is ahead counts as time that has passed, as it does when a paused clock
+/// was advanced. Readings are taken under the limiter's lock, so a step back is never two threads racing.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// Where `moment` lies on the runtime's clock.
-    anchor: Instant,
+    /// The moment of the latest reading.
     moment: Moment,
     latest: Instant,
+    /// The latest readings of other clocks. Mostly there are none.
+    others: Vec<Instant>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        Self { anchor: now, moment: Moment::START, latest: now }
+        Self { moment: Moment::START, latest: Instant::now(), others: Vec::new() }
     }
 
+    #[inline]
     pub(crate) fn now(&mut self) -> (Moment, Instant) {
         let now = Instant::now();
         (self.at(now), now)
     }
 
+    /// Where a moment lies on the clock of the latest reading.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         let (later, earlier) = (moment.since(self.moment), self.moment.since(moment));
-        let shifted = self.anchor + Duration::from_nanos(later);
+        let shifted = self.latest + Duration::from_nanos(later);
         shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
     }
 
+    #[inline]
     fn at(&mut self, now: Instant) -> Moment {
-        if now < self.latest {
-            self.moment = self.since_anchor(self.latest);
-            self.anchor = now;
+        if now < self.latest || !self.others.is_empty() {
+            self.change_clock(now);
         }
+        let elapsed = now.saturating_duration_since(self.latest);
+        let nanos = elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(elapsed.subsec_nanos()));
+        self.moment = self.moment.plus(nanos);
         self.latest = now;
-        self.since_anchor(now)
+        self.moment
     }
 
-    fn since_anchor(&self, now: Instant) -> Moment {
-        let elapsed = now.saturating_duration_since(self.anchor);
-        self.moment.plus(elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(elapsed.subsec_nanos())))
+    /// Makes `latest` the latest reading of the clock that `now` was read from.
+    #[cold]
+    fn change_clock(&mut self, now: Instant) {
+        /// More clocks than this are forgotten, the slowest first.
+        const REMEMBERED: usize = 64;
+        self.others.push(self.latest);
+        let same = self.others.iter().enumerate().filter(|(_, latest)| **latest <= now).max_by_key(|(_, latest)| **latest);
+        self.latest = match same.map(|(index, _)| index) {
+            Some(index) => self.others.swap_remove(index),
+            None => now,
+        };
+        if self.others.len() > REMEMBERED {
+            let slowest = self.others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
+            self.others.swap_remove(slowest);
+        }
     }
 }
 
@@ -53,16 +73,36 @@ impl Clock {
 mod tests {
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn seconds(seconds: u64) -> Moment {
+        Moment::from_nanos(seconds * 1_000_000_000)
+    }
+
     /// Invariant 1, under clock steps.
     #[test]
     fn a_clock_that_steps_back_goes_on_from_its_latest_reading() {
         let mut clock = Clock::new();
-        let (start, second) = (clock.anchor, Duration::from_secs(1));
-        assert_eq!(clock.at(start + 3_600 * second), Moment::from_nanos(3_600_000_000_000));
-        assert_eq!(clock.at(start + 10 * second), Moment::from_nanos(3_600_000_000_000));
-        let next = clock.at(start + 12 * second);
-        assert_eq!(next, Moment::from_nanos(3_602_000_000_000));
-        assert_eq!(clock.instant(next), start + 12 * second);
-        assert_eq!(clock.instant(Moment::from_nanos(3_599_000_000_000)), start + 9 * second);
+        let start = clock.latest;
+        assert_eq!(clock.at(start + HOUR), seconds(3_600));
+        assert_eq!(clock.at(start + 10 * SECOND), seconds(3_600));
+        let next = clock.at(start + 12 * SECOND);
+        assert_eq!(next, seconds(3_602));
+        assert_eq!(clock.instant(next), start + 12 * SECOND);
+        assert_eq!(clock.instant(seconds(3_599)), start + 9 * SECOND);
+    }
+
+    /// A fixed bug: every change between two clocks counted their distance as time.
+    #[test]
+    fn clocks_that_take_turns_count_what_passes_on_each() {
+        let mut clock = Clock::new();
+        let start = clock.latest;
+        clock.at(start + HOUR);
+        for turn in 0..100 {
+            assert_eq!(clock.at(start + turn * SECOND), seconds(3_600 + u64::from(turn)));
+            assert_eq!(clock.at(start + HOUR), seconds(3_600 + u64::from(turn)), "the other clock stands still");
+        }
+        assert_eq!(clock.others.len(), 1);
     }
 }

@@ -14,9 +14,9 @@ pub(super) struct Desk {
     pub(super) clock: Clock,
     /// The runtimes that have a driver. Mostly one; a limiter in a `static` may see several, and the first need not be the
     /// one that is running.
-    pub(super) drivers: Vec<runtime::Id>,
-    /// Runtimes in which the driver panicked: they have no timers.
-    pub(super) unusable: Vec<runtime::Id>,
+    drivers: Vec<runtime::Id>,
+    /// Runtimes whose driver has left: they have ended, or have no timers.
+    unusable: Vec<runtime::Id>,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
 }
@@ -84,5 +84,28 @@ impl Desk {
             _ if self.drivers.is_empty() => Err(AcquireError::NoRuntime),
             _ => Ok(None),
         }
+    }
+
+    /// A driver has left. Tells whether it was the last.
+    pub(super) fn dismiss(&mut self, runtime: runtime::Id) -> bool {
+        /// Enough that nobody who still polls in an ended runtime finds it forgotten; not so many that a limiter grows.
+        const REMEMBERED: usize = 32;
+        self.drivers.retain(|driver| *driver != runtime);
+        if self.unusable.len() == REMEMBERED {
+            self.unusable.remove(0);
+        }
+        self.unusable.push(runtime);
+        if self.drivers.is_empty() {
+            self.armed = Moment::NEVER;
+        }
+        self.drivers.is_empty()
+    }
+
+    /// Whether it is not enough to set the own timer sooner: other drivers sleep too.
+    pub(super) fn rearm(&mut self) -> bool {
+        let next = self.schedule.next_wake();
+        let sooner = next < self.armed && self.drivers.len() > 1;
+        self.armed = next;
+        sooner
     }
 }

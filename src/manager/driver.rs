@@ -1,5 +1,6 @@
 //! The manager's task: one timer, one bell.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime;
@@ -16,7 +17,10 @@ pub(crate) async fn drive(post: Post, bell: Arc<Notify>) {
     loop {
         // Before the turn: a bell that is rung between the turn and the sleep would be missed.
         let rung = bell.notified();
-        let Some(next) = post.manager.upgrade().map(|manager| manager.turn()) else { return };
+        let Some(manager) = post.manager.upgrade() else { return };
+        // A waker that panics is its owner's affair; the others are served by the next turn.
+        let Ok(next) = catch_unwind(AssertUnwindSafe(|| manager.turn())) else { continue };
+        drop(manager);
         match next {
             Some(at) => drop(timeout_at(at, rung).await),
             None => rung.await,
@@ -41,7 +45,7 @@ impl Post {
 impl Drop for Post {
     fn drop(&mut self) {
         if let Some(manager) = self.manager.upgrade() {
-            manager.driver_gone(self.runtime, std::thread::panicking());
+            manager.driver_gone(self.runtime);
         }
     }
 }

@@ -1,3 +1,4 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::lease::Lease;
@@ -73,7 +74,12 @@ impl Effects {
     fn act_on_rest(&mut self, tell: impl Fn(&Lease)) {
         let Rest { wakers, discarded, reclaimed } = *std::mem::take(&mut self.rest).unwrap_or_default();
         reclaimed.iter().for_each(tell);
-        self.first.take().into_iter().chain(wakers).for_each(Waker::wake);
+        for waker in self.first.take().into_iter().chain(wakers) {
+            // A panic in one waker must not keep the others asleep.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                std::mem::forget(panic); // whose drop may panic in turn
+            }
+        }
         drop(discarded);
     }
 }
