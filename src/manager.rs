@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub(crate) use self::clock::Clock;
-use self::desk::{Arm, Desk};
+use self::desk::{Arm, Desk, Now};
 use self::driver::{Post, drive};
 use crate::arena::Key;
 use crate::decision::Decision;
@@ -125,14 +125,19 @@ impl Manager {
             self.hand_out(desk, &admission);
             return Ok(Granted { fence: admission.fence, lease: admission.lease, at: instant });
         }
-        self.deny(desk, cost, caller)
+        self.deny(desk, (now, instant), cost, caller)
     }
 
     /// The rest of [`Manager::try_acquire`], when it is not admitted in place: most often a denial.
     #[cold]
-    fn deny<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
-        let mut desk = self.catch_up(desk);
-        let (now, instant) = desk.now();
+    fn deny<'a>(
+        self: &'a Arc<Self>,
+        desk: MutexGuard<'a, Desk>,
+        now: Now,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Granted, TryAcquireError> {
+        let (mut desk, (now, instant)) = self.catch_up(desk, now);
         let mut effects = Effects::default();
         let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
         self.settle(desk, &mut effects);
@@ -151,7 +156,7 @@ impl Manager {
                 self.hand_out(desk, &admission);
                 Ok(Begun::Granted)
             }
-            None => self.enqueue(self.catch_up(desk), order, timeout, waker, granted),
+            None => self.enqueue(desk, (now, instant), order, timeout, waker, granted),
         }
     }
 
@@ -159,14 +164,15 @@ impl Manager {
     #[inline(never)]
     fn enqueue<'a>(
         self: &'a Arc<Self>,
-        mut desk: MutexGuard<'a, Desk>,
+        desk: MutexGuard<'a, Desk>,
+        now: Now,
         order: &Order,
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut Granted,
     ) -> Result<Begun, Refused> {
         let &Order { cost, priority, caller, on_own_thread, .. } = order;
-        let (mut now, instant) = desk.now();
+        let (mut desk, (mut now, instant)) = self.catch_up(desk, now);
         if timeout.is_some() && instant.is_none() {
             now = desk.clock.now().0;
         }
@@ -290,7 +296,7 @@ impl Manager {
     }
 
     fn is_drained(self: &Arc<Self>) -> bool {
-        let mut desk = self.catch_up(self.lock());
+        let (mut desk, _) = self.lock_caught_up();
         let is_drained = desk.schedule.is_drained();
         // What is leaked comes back with time only, and who kept it may be gone.
         let driver = if is_drained || !desk.schedule.gate().leases_permits() { None } else { desk.recruit().ok().flatten() };
@@ -329,14 +335,12 @@ impl Manager {
     }
 
     pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
-        let mut desk = self.catch_up(self.lock());
-        let now = desk.now().0;
+        let (desk, (now, _)) = self.lock_caught_up();
         desk.schedule.check(now, cost)
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> Snapshot {
-        let mut desk = self.catch_up(self.lock());
-        let now = desk.now().0;
+        let (desk, (now, _)) = self.lock_caught_up();
         desk.schedule.snapshot(now)
     }
 
@@ -385,16 +389,28 @@ impl Manager {
         result
     }
 
-    /// Does all that is due: the timer may be late, or nobody may keep the time.
-    fn catch_up<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
-        let now = desk.now().0;
-        if desk.schedule.next_wake() > now {
-            return desk;
+    /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the time is told.
+    #[inline]
+    fn catch_up<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, now: Now) -> (MutexGuard<'a, Desk>, Now) {
+        if desk.schedule.next_wake() > now.0 {
+            return (desk, now);
         }
         let mut effects = Effects::default();
-        desk.schedule.advance(now, &mut effects);
+        desk.schedule.advance(now.0, &mut effects);
         self.settle(desk, &mut effects);
-        self.lock()
+        self.lock_now()
+    }
+
+    fn lock_now(&self) -> (MutexGuard<'_, Desk>, Now) {
+        let mut desk = self.lock();
+        let now = desk.now();
+        (desk, now)
+    }
+
+    /// The lock, with all done that is due.
+    fn lock_caught_up(self: &Arc<Self>) -> (MutexGuard<'_, Desk>, Now) {
+        let (desk, now) = self.lock_now();
+        self.catch_up(desk, now)
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.

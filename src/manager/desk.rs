@@ -8,6 +8,9 @@ use crate::error::AcquireError;
 use crate::schedule::Schedule;
 use crate::strategy::Moment;
 
+/// A moment, and the instant that it was read as, where the clock was read.
+pub(super) type Now = (Moment, Option<Instant>);
+
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) schedule: Schedule,
@@ -35,7 +38,7 @@ impl Desk {
 
     /// Now, where it matters.
     #[inline(always)]
-    pub(super) fn now(&mut self) -> (Moment, Option<Instant>) {
+    pub(super) fn now(&mut self) -> Now {
         if !self.schedule.follows_time() {
             return (Moment::START, None);
         }
