@@ -149,18 +149,23 @@ pub(crate) enum Abandoned {
     Failed,
 }
 
+/// Those of one priority. Answered waiters are in no list.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    waiting: List,
+    /// Units asked for.
+    units: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queue {
     arena: Arena<Waiter>,
-    /// By priority. Answered waiters are in no list.
-    waiting: [List; Priority::LEVELS],
+    len: usize,
     /// A bit for each priority that somebody waits in.
     occupied: u16,
-    len: usize,
-    /// Units asked for, by priority.
-    units: [u64; Priority::LEVELS],
-    deadlines: BTreeSet<(Moment, Key)>,
     arrivals: u32,
+    levels: [Level; Priority::LEVELS],
+    deadlines: BTreeSet<(Moment, Key)>,
 }
 
 impl Queue {
@@ -169,12 +174,11 @@ impl Queue {
     pub(crate) const fn new() -> Self {
         Self {
             arena: Arena::new(),
-            waiting: [List::EMPTY; Priority::LEVELS],
-            occupied: 0,
             len: 0,
-            units: [0; Priority::LEVELS],
-            deadlines: BTreeSet::new(),
+            occupied: 0,
             arrivals: 0,
+            levels: [Level { waiting: List::EMPTY, units: 0 }; Priority::LEVELS],
+            deadlines: BTreeSet::new(),
         }
     }
 
@@ -193,11 +197,11 @@ impl Queue {
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = Slot::Waiting { waker, deadline };
         let key = self.arena.insert(Waiter { slot, cost, caller, arrival: self.arrivals, priority, on_own_thread });
-        let level = usize::from(priority.0);
-        self.arena.push_back(&mut self.waiting[level], key);
-        self.occupied |= 1 << level;
+        let level = &mut self.levels[usize::from(priority.0)];
+        self.arena.push_back(&mut level.waiting, key);
+        level.units = level.units.saturating_add(cost);
+        self.occupied |= 1 << priority.0;
         self.len += 1;
-        self.units[level] = self.units[level].saturating_add(cost);
         if deadline != Moment::NEVER {
             self.deadlines.insert((deadline, key));
         }
@@ -207,18 +211,18 @@ impl Queue {
     /// Who is next.
     pub(crate) fn front(&self) -> Option<Front> {
         let level = self.occupied.checked_ilog2()? as usize;
-        let key = self.waiting[level].front()?;
+        let key = self.levels[level].waiting.front()?;
         let &Waiter { cost, caller, on_own_thread, .. } = self.arena.get(key)?;
         Some(Front { key, cost, caller, on_own_thread })
     }
 
     pub(crate) fn is_front(&self, key: Key) -> bool {
-        self.occupied.checked_ilog2().is_some_and(|level| self.waiting[level as usize].front() == Some(key))
+        self.occupied.checked_ilog2().is_some_and(|level| self.levels[level as usize].waiting.front() == Some(key))
     }
 
     /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
-        self.units[usize::from(priority.0)..].iter().fold(0, |sum, units| sum.saturating_add(*units))
+        self.levels[usize::from(priority.0)..].iter().fold(0, |sum, level| sum.saturating_add(level.units))
     }
 
     pub(crate) fn has_deadlines(&self) -> bool {
@@ -261,12 +265,12 @@ impl Queue {
         match overflow {
             Overflow::Reject => None,
             Overflow::DropOldest => {
-                let heads = self.waiting.iter().filter_map(List::front);
+                let heads = self.levels.iter().filter_map(|level| level.waiting.front());
                 heads.max_by_key(|key| self.arena.get(*key).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
             }
             Overflow::DropLowestPriority => {
                 let lowest = self.occupied.trailing_zeros() as usize;
-                (lowest < usize::from(priority.0)).then(|| self.waiting[lowest].back()).flatten()
+                (lowest < usize::from(priority.0)).then(|| self.levels[lowest].waiting.back()).flatten()
             }
         }
     }
@@ -312,7 +316,7 @@ impl Queue {
 
     /// The wakers of all who wait, in order.
     pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
-        let keys = self.waiting.iter().rev().flat_map(|list| self.arena.keys(list));
+        let keys = self.levels.iter().rev().flat_map(|level| self.arena.keys(&level.waiting));
         keys.filter_map(|key| match &self.arena.get(key)?.slot {
             Slot::Waiting { waker, .. } => Some(waker),
             _ => None,
@@ -333,18 +337,19 @@ impl Queue {
     /// done, when he has one already.
     fn answer(&mut self, key: Key, answer: Slot) -> Option<Waker> {
         let waiter = self.arena.get_mut(key)?;
-        let (cost, level) = (waiter.cost, usize::from(waiter.priority.0));
+        let (cost, priority) = (waiter.cost, waiter.priority);
         if !matches!(waiter.slot, Slot::Waiting { .. }) {
             return None;
         }
         let Slot::Waiting { waker, deadline } = std::mem::replace(&mut waiter.slot, answer) else { return None };
-        self.arena.unlink(&mut self.waiting[level], key);
-        self.len -= 1;
-        self.units[level] = self.units[level].saturating_sub(cost);
-        if self.waiting[level].front().is_none() {
-            self.occupied &= !(1 << level);
-            self.units[level] = 0;
+        let level = &mut self.levels[usize::from(priority.0)];
+        self.arena.unlink(&mut level.waiting, key);
+        level.units = level.units.saturating_sub(cost);
+        if level.waiting.front().is_none() {
+            level.units = 0;
+            self.occupied &= !(1 << priority.0);
         }
+        self.len -= 1;
         if deadline != Moment::NEVER {
             self.deadlines.remove(&(deadline, key));
         }
