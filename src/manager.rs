@@ -156,7 +156,16 @@ impl Manager {
                 self.hand_out(desk, &admission);
                 Ok(Begun::Granted)
             }
-            None => self.enqueue(desk, (now, instant), order, timeout, waker, granted),
+            None => {
+                if timeout.is_none() && desk.is_served(order.on_own_thread) {
+                    let &Order { cost, priority, caller, on_own_thread, .. } = order;
+                    let request = Request { cost, priority, deadline: Moment::NEVER, caller, on_own_thread };
+                    if let Some(key) = desk.schedule.join(now, &request, waker) {
+                        return Ok(Begun::Queued(key));
+                    }
+                }
+                self.enqueue(desk, (now, instant), order, timeout, waker, granted)
+            }
         }
     }
 

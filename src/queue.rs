@@ -216,6 +216,11 @@ impl Queue {
         Some(Front { key, cost, caller, on_own_thread })
     }
 
+    /// Whether a newcomer of this priority goes before all who wait.
+    pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
+        self.occupied >> priority.0 == 0
+    }
+
     pub(crate) fn is_front(&self, key: Key) -> bool {
         self.occupied.checked_ilog2().is_some_and(|level| self.levels[level as usize].waiting.front() == Some(key))
     }

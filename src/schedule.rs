@@ -132,6 +132,14 @@ impl Schedule {
         })
     }
 
+    /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects.
+    #[inline(always)]
+    pub(crate) fn join(&mut self, now: Moment, request: &Request, waker: &Waker) -> Option<Key> {
+        let waits = !self.queue.is_empty() && self.front_ready > now && !self.queue.would_be_front(request.priority);
+        let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
+        (waits && fits && request.deadline == Moment::NEVER).then(|| self.queue.push(request, waker.clone()))
+    }
+
     /// A request that is ready to wait. `waker` is woken when its slot has an answer.
     pub(crate) fn request(
         &mut self,

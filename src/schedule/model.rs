@@ -183,7 +183,10 @@ impl Harness {
         let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
         let request =
             Request { cost, priority, deadline: Moment::from_nanos(deadline), caller: Location::caller(), on_own_thread: false };
-        let outcome = self.effects(|schedule, now, effects| schedule.request(now, &request, Waker::noop(), effects));
+        let outcome = self.effects(|schedule, now, effects| match schedule.join(now, &request, Waker::noop()) {
+            Some(key) => Ok(Outcome::Queued(key)),
+            None => schedule.request(now, &request, Waker::noop(), effects),
+        });
         let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
         let waiting = Waiting { id, cost, priority, deadline };
         match outcome {
