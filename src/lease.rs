@@ -29,7 +29,8 @@ pub(crate) struct Lease {
     pub(crate) granted_at: Moment,
     pub(crate) expires_at: Moment,
     pub(crate) caller: Caller,
-    /// Rung by whoever carries the reclaim out, for a holder that awaits it. A payload here: the gate never touches it.
+    /// Rung, outside, for a holder that awaits the reclaim: when it was carried out, or somebody else must keep the time. A
+    /// payload here.
     pub(crate) bell: Option<Arc<Notify>>,
 }
 

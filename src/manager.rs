@@ -43,6 +43,14 @@ pub(crate) struct Order {
     pub(crate) on_own_thread: bool,
 }
 
+impl Order {
+    /// The same for the queue. The timeout has become a deadline, or [`Moment::NEVER`].
+    fn request(&self, deadline: Moment) -> Request {
+        let &Self { cost, priority, caller, on_own_thread, .. } = self;
+        Request { cost, priority, deadline, caller, on_own_thread }
+    }
+}
+
 /// What became of an order.
 #[derive(Debug)]
 pub(crate) enum Begun {
@@ -157,12 +165,11 @@ impl Manager {
                 Ok(Begun::Granted)
             }
             None => {
-                if timeout.is_none() && desk.is_served(order.on_own_thread) {
-                    let &Order { cost, priority, caller, on_own_thread, .. } = order;
-                    let request = Request { cost, priority, deadline: Moment::NEVER, caller, on_own_thread };
-                    if let Some(key) = desk.schedule.join(now, &request, waker) {
-                        return Ok(Begun::Queued(key));
-                    }
+                if timeout.is_none()
+                    && desk.is_served(order.on_own_thread)
+                    && let Some(key) = desk.schedule.join(now, &order.request(Moment::NEVER), waker)
+                {
+                    return Ok(Begun::Queued(key));
                 }
                 self.enqueue(desk, (now, instant), order, timeout, waker, granted)
             }
@@ -180,17 +187,15 @@ impl Manager {
         waker: &Waker,
         granted: &mut Granted,
     ) -> Result<Begun, Refused> {
-        let &Order { cost, priority, caller, on_own_thread, .. } = order;
         let (mut desk, (mut now, instant)) = self.catch_up(desk, now);
         if timeout.is_some() && instant.is_none() {
             now = desk.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
-        let request = Request { cost, priority, deadline, caller, on_own_thread };
         let mut effects = Effects::default();
-        let outcome = desk.schedule.request(now, &request, waker, &mut effects);
+        let outcome = desk.schedule.request(now, &order.request(deadline), waker, &mut effects);
         match outcome {
-            Ok(Outcome::Queued(key)) if desk.is_served(on_own_thread) && effects.is_empty() => {
+            Ok(Outcome::Queued(key)) if desk.is_served(order.on_own_thread) && effects.is_empty() => {
                 drop(desk);
                 Ok(Begun::Queued(key))
             }

@@ -1,8 +1,9 @@
 //! The gate and the queue before it, as one deterministic state machine.
 //!
-//! Every input that time matters to comes with `now`, and after a release that somebody waits for [`Schedule::advance`] follows; what is to be done about it outside
-//! (wakers to wake, reclaims to tell of) is collected in [`Effects`]; [`Schedule::next_wake`] says when time matters next. Who
-//! holds the lock that this lies under acts on the effects after letting go of it. So a test drives it without a runtime.
+//! Every input that time matters to comes with `now`; after a release that somebody waits for, [`Schedule::advance`] follows.
+//! What is to be done about it outside (wakers to wake, reclaims to tell of) is collected in [`Effects`];
+//! [`Schedule::next_wake`] says when time matters next. Who holds the lock that this lies under acts on the effects after
+//! letting go of it. So a test drives it without a runtime.
 
 mod effects;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::runtime;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::timeout_at;
 
 use super::Manager;
@@ -19,11 +20,15 @@ pub(crate) async fn drive(post: Post, bell: Arc<Notify>) {
         let rung = bell.notified();
         let Some(manager) = post.manager.upgrade() else { return };
         // A waker that panics is its owner's affair; the others are served by the next turn.
-        let Ok(next) = catch_unwind(AssertUnwindSafe(|| manager.turn())) else { continue };
+        let turn = catch_unwind(AssertUnwindSafe(|| manager.turn()));
         drop(manager);
-        match next {
-            Some(at) => drop(timeout_at(at, rung).await),
-            None => rung.await,
+        match turn {
+            Err(panic) => {
+                std::mem::forget(panic); // whose drop may panic in turn
+                yield_now().await; // were there no end of panics, the runtime's worker would never come free
+            }
+            Ok(Some(at)) => drop(timeout_at(at, rung).await),
+            Ok(None) => rung.await,
         }
     }
 }
