@@ -11,8 +11,8 @@ use crate::error::ConfigError;
 use crate::lease::{Admission, Caller, Lease, Leases};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Align, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, Strategy, ThrottleRule, ThrottleState, Trail, Verdict,
-    WindowRule, WindowState,
+    Align, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Strategy, Trail, Verdict, WindowRule,
+    WindowState,
 };
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
@@ -26,7 +26,7 @@ pub(crate) struct Denied {
 /// One limit with its state.
 #[derive(Debug)]
 enum Slot {
-    Throttle(ThrottleRule, ThrottleState, Trail),
+    Pace(PaceRule, PaceState, Trail),
     MaxConcurrency(ConcurrencyRule, ConcurrencyState),
     FixedWindow(WindowRule, WindowState),
 }
@@ -35,7 +35,7 @@ enum Slot {
 macro_rules! ask {
     ($slot:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $slot {
-            Slot::Throttle($rule, $state, _) => $answer,
+            Slot::Pace($rule, $state, _) => $answer,
             Slot::MaxConcurrency($rule, $state) => $answer,
             Slot::FixedWindow($rule, $state) => $answer,
         }
@@ -46,11 +46,16 @@ impl Slot {
     /// `since_epoch`: the wall clock at [`Moment::START`].
     fn new(limit: &Limit, since_epoch: Duration) -> Self {
         match limit {
-            Limit::Throttle(throttle) => Self::Throttle(
-                ThrottleRule { interval: nanos(throttle.interval), burst: throttle.burst },
-                ThrottleState::default(),
-                Trail::default(),
-            ),
+            Limit::Throttle(throttle) => {
+                Self::Pace(throttle.rule().expect("checked"), PaceState::default(), Trail::new(Moment::START))
+            }
+            Limit::TokenBucket(bucket) if bucket.interval => {
+                Self::FixedWindow(bucket.window(), bucket.window().initial(Moment::START))
+            }
+            Limit::TokenBucket(bucket) => {
+                let rule = bucket.pace().expect("checked");
+                Self::Pace(rule, rule.initial(Moment::START), Trail::new(Moment::START))
+            }
             Limit::MaxConcurrency(concurrency) => {
                 Self::MaxConcurrency(ConcurrencyRule { limit: concurrency.limit }, ConcurrencyState::default())
             }
@@ -60,7 +65,10 @@ impl Slot {
                     Align::FirstGrant => None,
                     Align::WallClock => Some((since_epoch.as_nanos() % window.period.as_nanos()) as u64),
                 };
-                Self::FixedWindow(WindowRule { limit: window.limit, period: nanos(window.period), phase }, WindowState::default())
+                Self::FixedWindow(
+                    WindowRule { limit: window.limit, period: nanos(window.period), phase, taken: 0 },
+                    WindowState::default(),
+                )
             }
         }
     }
@@ -74,9 +82,9 @@ impl Slot {
     #[inline(always)]
     fn charge(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
-            Self::Throttle(rule, state, trail) => {
+            Self::Pace(rule, state, trail) => {
                 let next = wait(rule.decide(*state, now, cost))?;
-                trail.note(*state, now);
+                trail.note(rule, *state, now);
                 *state = next;
             }
             Self::MaxConcurrency(rule, state) => *state = wait(rule.decide(*state, now, cost))?,
@@ -95,7 +103,7 @@ impl Slot {
     /// Takes back what was charged at `at` and never used.
     fn refund(&mut self, at: Moment, cost: u64) {
         match self {
-            Self::Throttle(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
+            Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
             Self::MaxConcurrency(_, state) => *state = state.release(cost),
             Self::FixedWindow(rule, state) => *state = rule.refund(*state, at, cost),
         }
@@ -118,6 +126,7 @@ fn check(limit: &Limit) -> Result<(), ConfigError> {
     }
     let (duration, times) = match limit {
         Limit::Throttle(throttle) => (Some(throttle.interval), throttle.burst),
+        Limit::TokenBucket(bucket) => (Some(bucket.rate.period()), 1),
         Limit::MaxConcurrency(concurrency) => (concurrency.ttl, 1),
         Limit::FixedWindow(window) => (Some(window.period), 1),
     };
@@ -236,15 +245,6 @@ impl Gate {
         self.end_lease(admission.fence, admission.lease)?;
         self.slots_mut().for_each(|slot| slot.refund(admission.at, cost));
         Some(())
-    }
-
-    /// Says that no grant before the latest one is on its way to a waiter: what was kept for their refunds can go.
-    pub(crate) fn restart_trails(&mut self) {
-        for slot in self.slots_mut() {
-            if let Slot::Throttle(_, _, trail) = slot {
-                trail.restart();
-            }
-        }
     }
 
     /// Takes back the permit whose TTL passed first, if one has.

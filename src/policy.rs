@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
 ///
@@ -14,6 +14,8 @@ pub enum Limit {
     MaxConcurrency(MaxConcurrency),
     /// A quota for each window: see [`FixedWindow`].
     FixedWindow(FixedWindow),
+    /// A bucket that is refilled at a rate: see [`TokenBucket`].
+    TokenBucket(TokenBucket),
 }
 
 impl Limit {
@@ -31,6 +33,7 @@ impl Limit {
             Self::Throttle(throttle) => throttle.burst,
             Self::MaxConcurrency(concurrency) => concurrency.limit,
             Self::FixedWindow(window) => window.limit,
+            Self::TokenBucket(bucket) => bucket.capacity(),
         }
     }
 }
@@ -49,6 +52,11 @@ impl fmt::Display for Limit {
                     Align::WallClock => " of the wall clock",
                 };
                 write!(f, "fixed window {limit} per {period:?}{from}")
+            }
+            Self::TokenBucket(TokenBucket { rate, burst, interval, initial }) => {
+                let interval = if *interval { " interval" } else { "" };
+                write!(f, "{rate} burst {burst}{interval}")?;
+                initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
             }
         }
     }
@@ -109,38 +117,20 @@ impl From<Limit> for Policy {
     }
 }
 
-impl From<Throttle> for Limit {
-    fn from(throttle: Throttle) -> Self {
-        Self::Throttle(throttle)
-    }
+macro_rules! a_policy_of_one {
+    ($($limit:ident),*) => {$(
+        impl From<$limit> for Limit {
+            fn from(limit: $limit) -> Self {
+                Self::$limit(limit)
+            }
+        }
+
+        impl From<$limit> for Policy {
+            fn from(limit: $limit) -> Self {
+                Limit::from(limit).into()
+            }
+        }
+    )*};
 }
 
-impl From<MaxConcurrency> for Limit {
-    fn from(concurrency: MaxConcurrency) -> Self {
-        Self::MaxConcurrency(concurrency)
-    }
-}
-
-impl From<FixedWindow> for Limit {
-    fn from(window: FixedWindow) -> Self {
-        Self::FixedWindow(window)
-    }
-}
-
-impl From<Throttle> for Policy {
-    fn from(throttle: Throttle) -> Self {
-        Limit::from(throttle).into()
-    }
-}
-
-impl From<MaxConcurrency> for Policy {
-    fn from(concurrency: MaxConcurrency) -> Self {
-        Limit::from(concurrency).into()
-    }
-}
-
-impl From<FixedWindow> for Policy {
-    fn from(window: FixedWindow) -> Self {
-        Limit::from(window).into()
-    }
-}
+a_policy_of_one!(Throttle, MaxConcurrency, FixedWindow, TokenBucket);

@@ -319,9 +319,6 @@ impl Schedule {
             }
             match self.gate.admit(now, front.cost, front.caller) {
                 Ok(admission) => {
-                    if self.undelivered == 0 && self.gate.follows_time() {
-                        self.gate.restart_trails();
-                    }
                     self.undelivered += 1;
                     moved = true;
                     effects.wake(self.queue.grant(front.key, admission));

@@ -5,21 +5,27 @@
 mod fixed_window;
 mod max_concurrency;
 mod moment;
+mod pace;
 mod throttle;
+mod token_bucket;
 
 pub use fixed_window::{Align, FixedWindow};
 pub use max_concurrency::MaxConcurrency;
 pub use throttle::Throttle;
+pub use token_bucket::TokenBucket;
 
 pub(crate) use fixed_window::{WindowRule, WindowState};
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
-pub(crate) use throttle::{ThrottleRule, ThrottleState, Trail};
+pub(crate) use pace::{PaceRule, PaceState, Trail};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///
 /// 64 bits of nanoseconds hold 584 years, so no sum of a present instant and a span overflows.
 pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
+
+/// The state of a limit as plain words, for where it is kept among millions.
+pub(crate) type Words = [u64; 2];
 
 /// What a limit says to a cost at an instant, given its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +40,16 @@ pub(crate) enum Verdict<S> {
 
 /// The rule of one limit. `cost` is at least 1 and at most what the limit holds when new; `now` never steps back.
 pub(crate) trait Strategy {
-    type State: Copy + Default + std::fmt::Debug;
+    type State: Copy + std::fmt::Debug + From<Words> + Into<Words>;
+
+    /// The state when new.
+    fn initial(&self, now: Moment) -> Self::State;
 
     /// Would `cost` be admitted now, and with which state afterwards?
     fn decide(&self, state: Self::State, now: Moment, cost: u64) -> Verdict<Self::State>;
+
+    /// The state after `cost`, any number of units, was charged whether or not it is admitted: those who come later wait for it.
+    fn charge(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
     /// The earliest instant at which `cost` can be admitted when `ahead` units go first. A lower bound; exact for `ahead` = 0
     /// when nobody else comes. A limit that waits for releases cannot tell and answers `now`.

@@ -17,7 +17,8 @@ use crate::gate::Gate;
 use crate::lease::Admission;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Overflow, Priority, Request};
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Throttle};
+use crate::rate::Rate;
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Throttle, TokenBucket};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -75,6 +76,13 @@ fn policies() -> impl Strategy<Value = Policy> {
         }),
         (1_u64..6, 1_u64..80, prop_oneof![Just(Align::Creation), Just(Align::FirstGrant), Just(Align::WallClock)])
             .prop_map(move |(limit, period, align)| Limit::from(FixedWindow::new(limit, nanos(period)).align(align))),
+        (1_u64..6, 1_u64..80, 1_u64..7, any::<bool>(), prop::option::of(0_u64..7)).prop_map(
+            move |(units, period, burst, interval, initial)| {
+                let bucket = TokenBucket::new(Rate::new(units, nanos(period)), burst);
+                let bucket = if interval { bucket.interval() } else { bucket };
+                Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
+            }
+        ),
     ];
     prop::collection::vec(limit, 1..4).prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).unwrap())
 }
@@ -119,7 +127,10 @@ impl Harness {
             next_id: 0,
             max_queue,
             overflow,
-            throttled: policy.limits().iter().any(|limit| matches!(limit, Limit::Throttle(_))),
+            throttled: policy
+                .limits()
+                .iter()
+                .any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(TokenBucket { interval: false, .. }))),
         }
     }
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Moment, Strategy, Verdict};
+use super::{Moment, Strategy, Verdict, Words};
 
 /// At most `limit` units in each window, whatever is released.
 ///
@@ -89,9 +89,12 @@ pub(crate) struct WindowRule {
     pub(crate) period: u64,
     /// Nanoseconds from the last grid line to the limiter's creation; `None`: windows open with a grant.
     pub(crate) phase: Option<u64>,
+    /// Units of the first window that are gone when new.
+    pub(crate) taken: u64,
 }
 
-/// The latest window with a grant: when it ends, and the units granted in it.
+/// The latest window with a grant: when it ends, and the units granted in it. Units above the limit are a debt of the windows
+/// that follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WindowState {
     ends: Moment,
@@ -100,12 +103,30 @@ pub(crate) struct WindowState {
 
 impl WindowRule {
     /// The window that a grant at `now` falls into.
+    #[inline(always)]
     fn current(&self, state: WindowState, now: Moment) -> WindowState {
-        if now < state.ends {
-            return state;
+        if now < state.ends { state } else { self.next(state, now) }
+    }
+
+    fn next(&self, state: WindowState, now: Moment) -> WindowState {
+        if state.used > self.limit {
+            let passed = now.since(state.ends) / self.period + 1;
+            let used = state.used.saturating_sub(self.limit.saturating_mul(passed));
+            if used > 0 {
+                return WindowState { ends: state.ends.plus(self.period.saturating_mul(passed)), used };
+            }
         }
         let into_window = self.phase.map_or(0, |phase| (u128::from(now.nanos()) + u128::from(phase)) % u128::from(self.period));
         WindowState { ends: now.plus(self.period - into_window as u64), used: 0 }
+    }
+
+    /// When the `units`-th unit after those of `window` can be admitted, if each window is filled.
+    fn when(&self, window: WindowState, now: Moment, units: u128) -> Moment {
+        let total = u128::from(window.used) + units;
+        match u64::try_from((total - 1) / u128::from(self.limit)).unwrap_or(u64::MAX) {
+            0 => now,
+            windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
+        }
     }
 
     /// Takes back a grant of `cost` that was decided at `at` and never used, if its window is still the latest.
@@ -125,31 +146,50 @@ impl WindowRule {
 impl Strategy for WindowRule {
     type State = WindowState;
 
+    fn initial(&self, now: Moment) -> WindowState {
+        match self.taken {
+            0 => WindowState::default(),
+            taken => WindowState { used: taken, ..self.current(WindowState::default(), now) },
+        }
+    }
+
     fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Verdict<WindowState> {
         let window = self.current(state, now);
-        if cost <= self.limit - window.used {
+        if cost <= self.limit.saturating_sub(window.used) {
             Verdict::Granted(WindowState { used: window.used + cost, ..window })
         } else {
-            Verdict::WaitUntil(window.ends)
+            Verdict::WaitUntil(self.when(window, now, cost.into()))
         }
+    }
+
+    fn charge(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
+        let window = self.current(state, now);
+        WindowState { used: window.used.saturating_add(cost), ..window }
     }
 
     fn ready_at(&self, state: WindowState, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let window = self.current(state, now);
-        let total = u128::from(window.used) + u128::from(ahead) + u128::from(cost);
-        match u64::try_from((total - 1) / u128::from(self.limit)).unwrap_or(u64::MAX) {
-            0 => now,
-            windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
-        }
+        self.when(self.current(state, now), now, u128::from(ahead) + u128::from(cost))
     }
 
     fn remaining(&self, state: WindowState, now: Moment) -> u64 {
-        self.limit - self.current(state, now).used
+        self.limit.saturating_sub(self.current(state, now).used)
     }
 
     fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
         let window = self.current(state, now);
-        if window.used == 0 { now } else { window.ends }
+        if window.used == 0 { now } else { self.when(window, now, self.limit.into()) }
+    }
+}
+
+impl From<Words> for WindowState {
+    fn from([ends, used]: Words) -> Self {
+        Self { ends: Moment::from_nanos(ends), used }
+    }
+}
+
+impl From<WindowState> for Words {
+    fn from(WindowState { ends, used }: WindowState) -> Self {
+        [ends.nanos(), used]
     }
 }
 
@@ -175,7 +215,7 @@ mod tests {
             limit in 1_u64..6, period in 1_u64..500, phase in prop::option::of(0_u64..500),
             steps in prop::collection::vec((0_u64..700, 1_u64..6), 1..60),
         ) {
-            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period) };
+            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period), taken: 0 };
             let (mut state, mut now) = (WindowState::default(), Moment::START);
             let mut windows: Vec<(u64, u64)> = Vec::new(); // naive: (start + period, units)
             for (step, cost) in steps {
@@ -204,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_refund_counts_only_in_its_own_window() {
-        let rule = WindowRule { limit: 2, period: S, phase: Some(0) };
+        let rule = WindowRule { limit: 2, period: S, phase: Some(0), taken: 0 };
         let Verdict::Granted(first) = rule.decide(WindowState::default(), at(1), 2) else { panic!() };
         assert_eq!(rule.remaining(rule.refund(first, at(1), 2), at(2)), 2);
         let Verdict::Granted(second) = rule.decide(first, at(S), 2) else { panic!() };
@@ -213,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_window_whose_first_grant_is_refunded_was_never_opened() {
-        let rule = WindowRule { limit: 1, period: S, phase: None };
+        let rule = WindowRule { limit: 1, period: S, phase: None, taken: 0 };
         let Verdict::Granted(first) = rule.decide(WindowState::default(), at(5), 1) else { panic!() };
         let Verdict::Granted(second) = rule.decide(rule.refund(first, at(5), 1), at(7), 1) else { panic!() };
         assert_eq!(rule.decide(second, at(8), 1), Verdict::WaitUntil(at(7 + S)));
@@ -221,8 +261,12 @@ mod tests {
 
     #[test]
     fn the_largest_parameters_do_not_overflow() {
-        let rule =
-            WindowRule { limit: u64::MAX, period: super::super::MAX_SPAN_NANOS, phase: Some(super::super::MAX_SPAN_NANOS - 1) };
+        let rule = WindowRule {
+            limit: u64::MAX,
+            period: super::super::MAX_SPAN_NANOS,
+            phase: Some(super::super::MAX_SPAN_NANOS - 1),
+            taken: 0,
+        };
         let Verdict::Granted(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else { panic!() };
         assert_eq!(
             rule.ready_at(state, at(3), u64::MAX, u64::MAX),

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Moment, Strategy, Verdict};
+use super::{Moment, Strategy, Verdict, Words};
 
 /// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
 ///
@@ -80,6 +80,18 @@ pub(crate) struct ConcurrencyState {
     pub(crate) in_use: u64,
 }
 
+impl From<Words> for ConcurrencyState {
+    fn from([in_use, _]: Words) -> Self {
+        Self { in_use }
+    }
+}
+
+impl From<ConcurrencyState> for Words {
+    fn from(ConcurrencyState { in_use }: ConcurrencyState) -> Self {
+        [in_use, 0]
+    }
+}
+
 impl ConcurrencyState {
     /// The state after `cost` units came back: released, refunded and reclaimed are the same here.
     pub(crate) fn release(self, cost: u64) -> Self {
@@ -90,6 +102,14 @@ impl ConcurrencyState {
 
 impl Strategy for ConcurrencyRule {
     type State = ConcurrencyState;
+
+    fn initial(&self, _now: Moment) -> ConcurrencyState {
+        ConcurrencyState::default()
+    }
+
+    fn charge(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> ConcurrencyState {
+        ConcurrencyState { in_use: state.in_use.saturating_add(cost) }
+    }
 
     fn decide(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> Verdict<ConcurrencyState> {
         match state.in_use.checked_add(cost) {

@@ -12,7 +12,6 @@ impl Moment {
     /// Later than anything that happens: "no timer", "no deadline".
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
-    #[cfg(test)]
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -1,11 +1,12 @@
 //! The reference: what each rule says, applied to the list of all grants.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::arena::Key;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Priority};
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
 
 /// One grant that was ever given.
 #[derive(Debug, Clone)]
@@ -59,14 +60,15 @@ impl Naive {
     pub(super) fn admits(&self, limit: usize, now: u64, cost: u64) -> bool {
         let valid = || self.grants.iter().filter(|grant| !grant.refunded);
         match self.limits[limit] {
-            Limit::Throttle(Throttle { interval, burst }) => {
-                let interval = interval.as_nanos() as u64;
-                let grants: Vec<_> = valid().collect();
-                (0..=grants.len()).all(|first| {
-                    let units: u64 = grants[first..].iter().map(|grant| grant.cost).sum::<u64>() + cost;
-                    let elapsed = grants.get(first).map_or(0, |grant| now - grant.at);
-                    units * interval <= burst * interval + elapsed
-                })
+            Limit::Throttle(Throttle { interval, burst }) => self.paced(1, interval, (burst, burst), now, cost),
+            Limit::TokenBucket(bucket) if bucket.interval => {
+                let (limit, window) = (bucket.capacity(), |at: u64| at / bucket.rate.period().as_nanos() as u64);
+                let gone = if window(now) == 0 { limit.saturating_sub(bucket.initial.unwrap_or(limit)) } else { 0 };
+                let used: u64 = valid().filter(|grant| window(grant.at) == window(now)).map(|grant| grant.cost).sum();
+                gone + used + cost <= limit
+            }
+            Limit::TokenBucket(TokenBucket { rate, burst, initial, .. }) => {
+                self.paced(rate.units(), rate.period(), (burst, initial.unwrap_or(burst).min(burst)), now, cost)
             }
             Limit::MaxConcurrency(MaxConcurrency { limit, .. }) => {
                 self.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum::<u64>() + cost <= limit
@@ -85,6 +87,18 @@ impl Naive {
                 used + cost <= units
             }
         }
+    }
+
+    /// `units` every `period`, `burst` at once: no span of time holds more than the burst and what its length brings.
+    fn paced(&self, units: u64, period: Duration, (burst, initial): (u64, u64), now: u64, cost: u64) -> bool {
+        let period = period.as_nanos() as u64;
+        let taken_before = Grant { at: 0, cost: burst - initial, held: false, expires: u64::MAX, refunded: false };
+        let grants: Vec<_> = std::iter::once(&taken_before).chain(self.grants.iter().filter(|grant| !grant.refunded)).collect();
+        (0..=grants.len()).all(|first| {
+            let taken: u64 = grants[first..].iter().map(|grant| grant.cost).sum::<u64>() + cost;
+            let elapsed = grants.get(first).map_or(0, |grant| now - grant.at);
+            taken * period <= burst * period + elapsed * units
+        })
     }
 
     pub(super) fn admits_all(&self, now: u64, cost: u64) -> bool {

@@ -1,0 +1,79 @@
+use std::fmt;
+use std::time::Duration;
+
+/// So many units in so long a time.
+///
+/// Its parts are kept as given: `Rate::per_second(60)` and `Rate::per_minute(3_600)` are as fast as each other, and not equal.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Rate;
+///
+/// const LIMIT: Rate = Rate::per_second(50);
+/// assert_eq!((LIMIT.units(), LIMIT.period()), (50, Duration::from_secs(1)));
+/// assert_eq!(LIMIT.to_string(), "50/s");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate {
+    units: u64,
+    period: Duration,
+}
+
+impl Rate {
+    /// `units` (at least 1) every `period` (1 ns to 100 years); both are checked when a limiter is built.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::Rate;
+    ///
+    /// assert_eq!(Rate::new(3, Duration::from_millis(250)).to_string(), "3/250ms");
+    /// ```
+    #[must_use]
+    pub const fn new(units: u64, period: Duration) -> Self {
+        Self { units, period }
+    }
+
+    /// `units` in each second. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn per_second(units: u64) -> Self {
+        Self::new(units, Duration::from_secs(1))
+    }
+
+    /// `units` in each minute. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn per_minute(units: u64) -> Self {
+        Self::new(units, Duration::from_secs(60))
+    }
+
+    /// `units` in each hour. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn per_hour(units: u64) -> Self {
+        Self::new(units, Duration::from_secs(3_600))
+    }
+
+    /// `units` in each day of 24 hours. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn per_day(units: u64) -> Self {
+        Self::new(units, Duration::from_secs(24 * 3_600))
+    }
+
+    /// The units of one period. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// The period. See the [type's example](Rate#examples).
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:?}", self.units, self.period)
+    }
+}
