@@ -6,9 +6,11 @@ use crate::gate::Gate;
 use crate::limiter::Limiter;
 use crate::manager::{Clock, Manager};
 use crate::observe::{Event, Observer};
+use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::queue::Overflow;
-use crate::schedule::Schedule;
+use crate::schedule::{Options, Schedule};
+use crate::strategy::Moment;
 
 /// The options of a limiter: what [`Limiter::builder`] returns.
 ///
@@ -28,6 +30,7 @@ pub struct Builder {
     name: Option<Box<str>>,
     max_queue: usize,
     overflow: Overflow,
+    spread_below: u64,
     stamps: bool,
     observer: Observer,
 }
@@ -50,7 +53,8 @@ impl Limiter {
 
 impl Builder {
     fn new(policy: Policy) -> Self {
-        Self { policy, name: None, max_queue: usize::MAX, overflow: Overflow::Reject, stamps: false, observer: Observer::NONE }
+        let Options { max_queue, overflow, spread_below, .. } = Options::default();
+        Self { policy, name: None, max_queue, overflow, spread_below, stamps: false, observer: Observer::NONE }
     }
 
     /// A name to know it by in what is printed. See the [type's example](Builder#examples).
@@ -83,6 +87,30 @@ impl Builder {
     /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
+        self
+    }
+
+    /// Slows down before an upstream's quota is gone: when it says that fewer than `units` remain (0, the default: never), they are
+    /// spread evenly over the time until its quota is new. See [`Limiter::observe`](crate::Limiter::observe).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency, UpstreamSignal};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
+    /// limiter.observe(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..5 {
+    ///     let _permit = limiter.acquire().await?;
+    /// }
+    /// assert_eq!(start.elapsed(), Duration::from_secs(48)); // one every twelve seconds
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spread_below(mut self, units: u64) -> Self {
+        self.spread_below = units;
         self
     }
 
@@ -132,11 +160,12 @@ impl Builder {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, max_queue, overflow, stamps, observer } = self;
+        let Self { policy, name, max_queue, overflow, spread_below, stamps, observer } = self;
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let gate = Gate::new(policy, since_epoch, stamps)?;
-        let schedule = Schedule::new(gate, max_queue, overflow);
-        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, name, observer))))
+        let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, stamps);
+        let options = Options { max_queue, overflow, spread_below, observed: observer.is_some() };
+        let schedule = Schedule::new(gate, options);
+        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, since_epoch, name, observer))))
     }
 }

@@ -37,6 +37,8 @@ pub struct Decision {
     pub(crate) remaining: u64,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) reset_after: Duration,
+    /// The policy admits it, and something else holds everybody back.
+    pub(crate) paused: bool,
 }
 
 impl Decision {
@@ -74,10 +76,25 @@ impl Decision {
     }
 
     /// The limit that denied; of several, the one that takes longest, and one that waits for a release before all others.
-    /// `None` when it is allowed. On a closed limiter, and for a cost of zero: the limit that would bind.
+    /// `None` when it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero: the limit that
+    /// would bind.
     #[must_use]
     pub const fn denied_by(&self) -> Option<&Limit> {
-        if self.allowed { None } else { Some(&self.binding) }
+        if self.allowed || self.paused { None } else { Some(&self.binding) }
+    }
+
+    /// Whether no limit denied it, but everybody is held back: the limiter was [paused](crate::Limiter::pause_for), an upstream's
+    /// quota is spread out, or its queue [has overflowed](crate::Overflow::Block).
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The same, with everybody held back for so long, or `None`: nobody knows.
+    pub(crate) fn held_back(self, curbed: Option<Duration>) -> Self {
+        let policy = if self.allowed { Some(Duration::ZERO) } else { self.retry_after };
+        let retry_after = policy.zip(curbed).map(|(policy, curbed)| policy.max(curbed));
+        Self { allowed: false, paused: self.allowed, retry_after, ..self }
     }
 }
 
@@ -86,6 +103,8 @@ impl fmt::Display for Decision {
         let Self { binding, remaining, retry_after, .. } = self;
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
+            (false, Some(after)) if self.paused => write!(f, "paused; retry after {after:?}"),
+            (false, None) if self.paused => write!(f, "paused; no time to retry is known"),
             (false, Some(after)) => write!(f, "denied by `{binding}`; retry after {after:?}"),
             (false, None) => write!(f, "denied by `{binding}`; no time to retry is known"),
         }

@@ -54,6 +54,13 @@ pub enum AcquireError {
     /// The request waited and was dropped from a full queue in favour of another.
     #[error("the request was dropped from the limiter's full queue in favour of another")]
     Shed,
+    /// The queue has overflowed and accepts nobody until it was quiet for this long: see
+    /// [`Overflow::Block`](crate::Overflow::Block).
+    #[error("the limiter's queue has overflowed; it accepts nobody until no request has come for {retry_after:?}")]
+    Blocked {
+        /// How long it must be quiet.
+        retry_after: Duration,
+    },
     /// The request's time was up, or the wait is known to be longer than its timeout.
     #[error("no permit came within the timeout{}", display_retry(*retry_after))]
     TimedOut {

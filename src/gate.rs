@@ -1,19 +1,15 @@
 //! A policy with its state: admit, release, refund, reclaim; all limits or none. Pure: it is told the time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::arena::Key;
 use crate::decision::Decision;
-use crate::error::ConfigError;
-use crate::lease::{Admission, Caller, Lease, Leases};
-use crate::policy::{Limit, Policy};
-use crate::strategy::{
-    Align, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Strategy, Trail, Verdict, WindowRule,
-    WindowState,
-};
+use crate::lease::{Admission, Caller, Claim, Lease, Leases};
+use crate::plan::Plan;
+use crate::policy::Limit;
+use crate::strategy::{MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Rule, Strategy, Trail, Verdict, Words};
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,12 +19,35 @@ pub(crate) struct Denied {
     pub(crate) by: usize,
 }
 
+/// What becomes of what has been used when a limiter is given another policy. See
+/// [`Limiter::set_policy_with`](crate::Limiter::set_policy_with) for an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Carry {
+    /// As many units as were used of the old limit are used of the new one: of 60 used out of 100, 60 out of 200.
+    #[default]
+    AsIs,
+    /// The same share of the new limit is used, rounded up: of 60 used out of 100, 120 out of 200.
+    InProportion,
+}
+
+impl Carry {
+    fn over(self, used: u64, old: u64, new: u64) -> u64 {
+        match self {
+            Self::AsIs => used,
+            Self::InProportion => {
+                let share = (u128::from(used) * u128::from(new)).div_ceil(u128::from(old));
+                u64::try_from(share).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
 /// One limit with its state.
 #[derive(Debug)]
 enum Slot {
     Pace(PaceRule, PaceState, Trail),
-    MaxConcurrency(ConcurrencyRule, ConcurrencyState),
-    FixedWindow(WindowRule, WindowState),
+    Rule(Rule, Words),
 }
 
 /// Asks the rule of a slot a question about its state.
@@ -36,40 +55,24 @@ macro_rules! ask {
     ($slot:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $slot {
             Slot::Pace($rule, $state, _) => $answer,
-            Slot::MaxConcurrency($rule, $state) => $answer,
-            Slot::FixedWindow($rule, $state) => $answer,
+            Slot::Rule($rule, $state) => $answer,
         }
     };
 }
 
 impl Slot {
-    /// `since_epoch`: the wall clock at [`Moment::START`].
-    fn new(limit: &Limit, since_epoch: Duration) -> Self {
-        match limit {
-            Limit::Throttle(throttle) => {
-                Self::Pace(throttle.rule().expect("checked"), PaceState::default(), Trail::new(Moment::START))
-            }
-            Limit::TokenBucket(bucket) if bucket.interval => {
-                Self::FixedWindow(bucket.window(), bucket.window().initial(Moment::START))
-            }
-            Limit::TokenBucket(bucket) => {
-                let rule = bucket.pace().expect("checked");
-                Self::Pace(rule, rule.initial(Moment::START), Trail::new(Moment::START))
-            }
-            Limit::MaxConcurrency(concurrency) => {
-                Self::MaxConcurrency(ConcurrencyRule { limit: concurrency.limit }, ConcurrencyState::default())
-            }
-            Limit::FixedWindow(window) => {
-                let phase = match window.align {
-                    Align::Creation => Some(0),
-                    Align::FirstGrant => None,
-                    Align::WallClock => Some((since_epoch.as_nanos() % window.period.as_nanos()) as u64),
-                };
-                Self::FixedWindow(
-                    WindowRule { limit: window.limit, period: nanos(window.period), phase, taken: 0 },
-                    WindowState::default(),
-                )
-            }
+    fn new(rule: Rule, now: Moment) -> Self {
+        match rule {
+            Rule::Pace(rule) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
+            rule => Self::Rule(rule, rule.initial(now)),
+        }
+    }
+
+    /// Units out, where this is what counts them.
+    fn places(&self) -> Option<u64> {
+        match self {
+            Self::Rule(rule @ Rule::Places(_), state) => Some(rule.used(*state, Moment::START)),
+            _ => None,
         }
     }
 
@@ -78,25 +81,35 @@ impl Slot {
         ask!(self, |rule, state| wait(rule.decide(*state, now, cost)).map(drop))
     }
 
-    /// Charges the cost if it is admitted.
+    /// Takes the cost if it is admitted.
     #[inline(always)]
-    fn charge(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+    fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
             Self::Pace(rule, state, trail) => {
                 let next = wait(rule.decide(*state, now, cost))?;
                 trail.note(rule, *state, now);
                 *state = next;
             }
-            Self::MaxConcurrency(rule, state) => *state = wait(rule.decide(*state, now, cost))?,
-            Self::FixedWindow(rule, state) => *state = wait(rule.decide(*state, now, cost))?,
+            Self::Rule(rule, state) => *state = wait(rule.decide(*state, now, cost))?,
         }
         Ok(())
     }
 
     #[inline(always)]
     fn release(&mut self, cost: u64) {
-        if let Self::MaxConcurrency(_, state) = self {
-            *state = state.release(cost);
+        if let Self::Rule(rule @ Rule::Places(_), state) = self {
+            *state = rule.refund(*state, Moment::START, cost);
+        }
+    }
+
+    /// Takes the cost whether or not it is admitted: a debt, for which those who come later wait.
+    fn charge(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, trail) => {
+                trail.note(rule, *state, now);
+                *state = rule.charge(*state, now, cost);
+            }
+            Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
         }
     }
 
@@ -104,8 +117,7 @@ impl Slot {
     fn refund(&mut self, at: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
-            Self::MaxConcurrency(_, state) => *state = state.release(cost),
-            Self::FixedWindow(rule, state) => *state = rule.refund(*state, at, cost),
+            Self::Rule(rule, state) => *state = rule.refund(*state, at, cost),
         }
     }
 }
@@ -118,68 +130,80 @@ fn wait<S>(verdict: Verdict<S>) -> Result<S, Moment> {
     }
 }
 
-/// Finds the nonsense in a limit once, so that the strategies need not.
-fn check(limit: &Limit) -> Result<(), ConfigError> {
-    let limit = *limit;
-    if limit.capacity() == 0 {
-        return Err(ConfigError::ZeroLimit { limit });
-    }
-    let (duration, times) = match limit {
-        Limit::Throttle(throttle) => (Some(throttle.interval), throttle.burst),
-        Limit::TokenBucket(bucket) => (Some(bucket.rate.period()), 1),
-        Limit::MaxConcurrency(concurrency) => (concurrency.ttl, 1),
-        Limit::FixedWindow(window) => (Some(window.period), 1),
-    };
-    let Some(duration) = duration else { return Ok(()) };
-    if duration.is_zero() {
-        return Err(ConfigError::ZeroDuration { limit });
-    }
-    match duration.as_nanos().checked_mul(u128::from(times)) {
-        Some(nanos) if nanos <= u128::from(MAX_SPAN_NANOS) => Ok(()),
-        _ => Err(ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) }),
-    }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// A policy with its state.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    policy: Policy,
+    plan: Plan,
     /// The first limit of the policy, in line: most policies have but this one.
     first: Slot,
     rest: Vec<Slot>,
     leases: Option<Leases>,
+    /// What follows from the plan, at hand.
     max_cost: u64,
-    holds_places: bool,
+    place: Claim,
     follows_time: bool,
+    /// Whether permits are to know when they were granted, although no limit asks.
+    stamps: bool,
     /// The fence of the latest grant: as many as were ever given.
     fence: u64,
+    /// Units out that a former plan counted, and this one does not.
+    return_to_nobody: u64,
 }
 
 impl Gate {
-    /// `since_epoch` is the wall clock at [`Moment::START`]; `stamps` asks for the time of grants where the policy needs none.
-    pub(crate) fn new(policy: Policy, since_epoch: Duration, stamps: bool) -> Result<Self, ConfigError> {
-        let limits = policy.limits();
-        limits.iter().try_for_each(check)?;
-        let ttl = limits.iter().filter_map(|limit| match limit {
-            Limit::MaxConcurrency(concurrency) => concurrency.ttl,
-            _ => None,
-        });
-        let ttl = ttl.min().map(nanos);
-        let counts_places = |limit: &Limit| matches!(limit, Limit::MaxConcurrency(_));
-        Ok(Self {
-            first: Slot::new(&limits[0], since_epoch),
-            rest: limits[1..].iter().map(|limit| Slot::new(limit, since_epoch)).collect(),
-            leases: ttl.map(Leases::new),
-            max_cost: limits.iter().map(Limit::capacity).min().unwrap_or(0),
-            holds_places: limits.iter().any(counts_places),
-            follows_time: stamps || ttl.is_some() || !limits.iter().all(counts_places),
+    /// As new at `now`; `stamps` asks for the time of grants where the policy needs none.
+    pub(crate) fn new(plan: Plan, now: Moment, stamps: bool) -> Self {
+        let mut slots = plan.rules().iter().map(|rule| Slot::new(*rule, now));
+        Self {
+            first: slots.next().expect("a policy is never empty"),
+            rest: slots.collect(),
+            leases: plan.ttl().map(Leases::new),
+            max_cost: plan.max_cost(),
+            place: if plan.holds_places() { Claim::Place } else { Claim::Nothing },
+            follows_time: stamps || plan.follows_time(),
+            stamps,
             fence: 0,
-            policy,
-        })
+            return_to_nobody: 0,
+            plan,
+        }
+    }
+
+    /// Goes by another plan from `now` on. What has been used stays used; a limit that is the same stays as it is.
+    ///
+    /// Each new limit takes over from an old one: from one like it, or else of its kind, or else from any that is left. Where
+    /// none is left it is new. What is out stays out, and what was leased stays leased, for the new TTL.
+    pub(crate) fn set_plan(&mut self, plan: Plan, now: Moment, carry: Carry) {
+        let (in_flight, leases) = (self.in_flight(), self.leases.take());
+        let new = Self { fence: self.fence, ..Self::new(plan, now, self.stamps) };
+        let old = std::mem::replace(self, new);
+        if let Some(mut leases) = leases {
+            leases.set_ttl(self.plan.ttl().unwrap_or(MAX_SPAN_NANOS));
+            self.leases = Some(leases);
+        }
+        self.return_to_nobody = if self.place == Claim::Place { 0 } else { in_flight };
+        let old_slots = std::iter::once(old.first).chain(old.rest);
+        let mut left: Vec<_> = old.plan.limits().iter().zip(old_slots).filter(|(_, slot)| slot.places().is_none()).collect();
+        let limits = self.plan.limits().to_vec();
+        let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut()).collect();
+        let alike: [fn(&Limit, &Limit) -> bool; 3] =
+            [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
+        for alike in alike {
+            heirs.retain_mut(|(limit, slot)| {
+                if slot.places().is_some() {
+                    slot.charge(now, in_flight);
+                    return false;
+                }
+                let Some(found) = left.iter().position(|(old, _)| alike(old, limit)) else { return true };
+                let (old, old_slot) = left.swap_remove(found);
+                if old == *limit {
+                    **slot = old_slot;
+                } else {
+                    let used = ask!(&old_slot, |rule, state| rule.used(*state, now));
+                    slot.charge(now, carry.over(used, old.capacity(), limit.capacity()));
+                }
+                false
+            });
+        }
     }
 
     /// The largest cost that can ever be admitted.
@@ -188,8 +212,9 @@ impl Gate {
     }
 
     /// Whether permits hold a place that must come back.
+    #[cfg(test)]
     pub(crate) fn holds_places(&self) -> bool {
-        self.holds_places
+        self.place == Claim::Place
     }
 
     /// Whether permits have a TTL.
@@ -204,11 +229,7 @@ impl Gate {
 
     /// Units out that must come back.
     pub(crate) fn in_flight(&self) -> u64 {
-        let in_use = |slot: &Slot| match slot {
-            Slot::MaxConcurrency(_, state) => Some(state.in_use),
-            _ => None,
-        };
-        self.slots().find_map(in_use).unwrap_or(0)
+        self.slots().find_map(Slot::places).unwrap_or(self.return_to_nobody)
     }
 
     /// How many grants were ever given.
@@ -220,30 +241,48 @@ impl Gate {
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Denied> {
         if self.rest.is_empty() {
-            self.first.charge(now, cost).map_err(|until| Denied { until, by: 0 })?;
+            self.first.take(now, cost).map_err(|until| Denied { until, by: 0 })?;
         } else {
             self.peek(now, cost)?;
             for slot in self.slots_mut() {
-                slot.charge(now, cost).expect("a limit charges what it has just said it admits");
+                slot.take(now, cost).expect("a limit takes what it has just said it admits");
             }
         }
         self.fence += 1;
         let fence = self.fence;
-        let lease = self.leases.as_mut().map(|leases| leases.open(fence, cost, now, caller));
-        Ok(Admission { fence, at: now, lease })
+        let claim = match &mut self.leases {
+            Some(leases) if self.place == Claim::Place => Claim::Lease(leases.open(fence, cost, now, caller)),
+            _ => self.place,
+        };
+        Ok(Admission { fence, at: now, claim })
     }
 
-    /// A permit comes back. `None` when it was reclaimed before: nothing changes.
-    pub(crate) fn release(&mut self, fence: u64, cost: u64, lease: Option<Key>) -> Option<()> {
-        self.end_lease(fence, lease)?;
+    /// What a permit holds comes back. `None` when it was reclaimed before: nothing changes.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
+        match (&mut self.leases, claim) {
+            (_, Claim::Nothing) => return Some(()),
+            (Some(leases), Claim::Lease(key)) => leases.close(key, fence)?,
+            _ => {}
+        }
         self.return_places(cost);
         Some(())
     }
 
-    /// A grant comes back that nobody took. `None` when it was reclaimed before: nothing changes.
-    pub(crate) fn refund(&mut self, admission: Admission, cost: u64) -> Option<()> {
-        self.end_lease(admission.fence, admission.lease)?;
-        self.slots_mut().for_each(|slot| slot.refund(admission.at, cost));
+    /// Somebody who does not wait was denied `cost`.
+    pub(crate) fn note_denial(&mut self, _now: Moment, _cost: u64) {}
+
+    /// What a permit of `cost` holds comes back, and it turns out that `actual` units were used: the difference is refunded, or
+    /// charged as a debt. `None` when it was reclaimed before: nothing changes.
+    pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
+        self.release(admission.fence, cost, admission.claim)?;
+        for slot in self.slots_mut().filter(|slot| slot.places().is_none()) {
+            if actual < cost {
+                slot.refund(admission.at, cost - actual);
+            } else if actual > cost {
+                slot.charge(now, actual - cost);
+            }
+        }
         Some(())
     }
 
@@ -286,7 +325,7 @@ impl Gate {
             let ready = |slot: &Slot| ask!(slot, |rule, state| rule.ready_at(*state, now, ahead, cost));
             self.slots().enumerate().max_by_key(|(_, slot)| ready(slot)).map_or(0, |(index, _)| index)
         };
-        let too_large = self.policy.limits().iter().position(|limit| limit.capacity() < cost);
+        let too_large = self.plan.limits().iter().position(|limit| limit.capacity() < cost);
         let denied = match too_large {
             Some(by) => Err(Denied { until: Moment::NEVER, by }),
             None => self.peek(now, cost),
@@ -300,11 +339,12 @@ impl Gate {
         let reset_at = self.slots().map(|slot| ask!(slot, |rule, state| rule.reset_at(*state, now))).max().unwrap_or(now);
         Decision {
             allowed,
-            binding: self.policy.limits()[by],
+            binding: self.plan.limits()[by],
             remaining: self.slots().map(remaining).min().unwrap_or(0),
             // Known to be later than now, or not known at all.
             retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
             reset_after: reset_at.duration_since(now),
+            paused: false,
         }
     }
 
@@ -319,17 +359,10 @@ impl Gate {
     }
 
     #[inline(always)]
-    fn end_lease(&mut self, fence: u64, lease: Option<Key>) -> Option<()> {
-        match (&mut self.leases, lease) {
-            (Some(leases), Some(key)) => leases.close(key, fence),
-            _ => Some(()),
-        }
-    }
-
-    #[inline(always)]
     fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
         self.rest.iter_mut().for_each(|slot| slot.release(cost));
+        self.return_to_nobody = self.return_to_nobody.saturating_sub(cost);
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {

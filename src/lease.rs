@@ -17,7 +17,26 @@ pub(crate) struct Admission {
     pub(crate) fence: u64,
     /// When it was decided; [`Moment::START`] where the gate needs no clock.
     pub(crate) at: Moment,
-    pub(crate) lease: Option<Key>,
+    pub(crate) claim: Claim,
+}
+
+/// What a permit holds that must come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The permit of a rate.
+    Nothing,
+    Place,
+    /// A place, until it is reclaimed.
+    Lease(Key),
+}
+
+impl Claim {
+    pub(crate) fn lease(self) -> Option<Key> {
+        match self {
+            Self::Lease(key) => Some(key),
+            _ => None,
+        }
+    }
 }
 
 /// One permit that will be reclaimed.
@@ -34,7 +53,7 @@ pub(crate) struct Lease {
     pub(crate) bell: Option<Arc<Notify>>,
 }
 
-/// All leases of one gate. Their TTL is one and the same, so granting and renewing append, and the front expires first.
+/// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Nanoseconds.
@@ -46,6 +65,16 @@ pub(crate) struct Leases {
 impl Leases {
     pub(crate) const fn new(ttl: u64) -> Self {
         Self { ttl, arena: Arena::new(), by_expiry: List::EMPTY }
+    }
+
+    /// From now on the TTL is another one, counted for all that is leased from its grant or its renewal. The order stays.
+    pub(crate) fn set_ttl(&mut self, ttl: u64) {
+        let former = std::mem::replace(&mut self.ttl, ttl);
+        for key in self.arena.keys(&self.by_expiry).collect::<Vec<_>>() {
+            if let Some(lease) = self.arena.get_mut(key) {
+                lease.expires_at = lease.expires_at.minus(former).plus(ttl);
+            }
+        }
     }
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Key {

@@ -3,15 +3,20 @@ use std::future::Future;
 use std::panic::Location;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use tokio::time::Instant;
 
 use crate::acquire::{Acquire, Request};
 use crate::decision::Decision;
-use crate::error::{AcquireError, RunError, TryAcquireError};
+use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
+use crate::gate::Carry;
 use crate::manager::Manager;
 use crate::permit::Permit;
+use crate::policy::Policy;
 use crate::snapshot::Snapshot;
+use crate::upstream::UpstreamSignal;
 
 /// Bounds how much happens at once and how fast. Clones share one and the same limiter.
 ///
@@ -263,6 +268,97 @@ impl Limiter {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.manager.snapshot()
+    }
+
+    /// Goes by another policy from now on, under load and with waiters queued. What has been used stays used, as it is:
+    /// [`Limiter::set_policy_with`] explains it and offers another way.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; then nothing changes.
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+        self.set_policy_with(policy, Carry::AsIs)
+    }
+
+    /// Goes by another policy from now on, under load and with waiters queued.
+    ///
+    /// What has been used stays used, [as it is or in proportion](Carry). A limit that stays the same keeps its state. Any other
+    /// takes over what was used of an old one: of its kind if there is one, or else of what is left; it counts from now on, in
+    /// the limit's present window. A limit that has no counterpart is new.
+    ///
+    /// Permits that are out stay out and count against a new concurrency, which waits for releases where they are more than it
+    /// allows; a new TTL is counted from their grant or last renewal, and those that had none get none. Whoever waits keeps his
+    /// place; one whose cost the new policy can never admit gets [`AcquireError::ExceedsLimit`].
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; then nothing changes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Carry, FixedWindow, Limiter};
+    ///
+    /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
+    /// let limiter = Limiter::new(per_minute(100))?;
+    /// let _used = limiter.try_acquire_many(60)?;
+    /// limiter.set_policy(per_minute(200))?;
+    /// assert_eq!(limiter.check(1).remaining(), 140);
+    /// limiter.set_policy_with(per_minute(20), Carry::InProportion)?;
+    /// assert_eq!(limiter.check(1).remaining(), 14);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: Carry) -> Result<(), ConfigError> {
+        self.manager.set_policy(policy.into(), carry)
+    }
+
+    /// Grants nothing for so long: everybody waits, in order, and `try_acquire` is denied. Permits that are out stay valid, and
+    /// a TTL runs on. Of several pauses the one that ends last stands. [`Duration::MAX`] is for ever; [`Limiter::resume`] ends it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::from_secs(30));
+    /// assert!(limiter.check(1).is_paused());
+    /// let start = tokio::time::Instant::now();
+    /// let _permit = limiter.acquire().await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause_for(&self, duration: Duration) {
+        self.manager.pause_for(duration);
+    }
+
+    /// [`Limiter::pause_for`] until an instant on tokio's clock; one that has passed changes nothing.
+    pub fn pause_until(&self, instant: Instant) {
+        self.manager.pause_for(instant.saturating_duration_since(Instant::now()));
+    }
+
+    /// Ends a pause now, and with it what an upstream's signals have asked for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::MAX);
+    /// assert!(limiter.try_acquire().is_err());
+    /// limiter.resume();
+    /// assert!(limiter.try_acquire().is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn resume(&self) {
+        self.manager.resume();
+    }
+
+    /// Heeds what an upstream said about its own limit: a denial, or a quota that is spent, [pauses](Limiter::pause_for) everybody
+    /// for as long as it asks; a quota that is nearly spent is spread out, if the limiter
+    /// [was asked to](crate::Builder::spread_below). See [`UpstreamSignal`] for an example.
+    pub fn observe(&self, signal: &UpstreamSignal) {
+        self.manager.observe(signal);
     }
 
     /// Refuses everybody from now on, those who wait first. Permits that are out stay valid. See [`Limiter::drained`].

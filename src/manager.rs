@@ -24,13 +24,17 @@ use self::desk::{Arm, Desk, Now};
 use self::driver::{Post, drive};
 use crate::arena::Key;
 use crate::decision::Decision;
-use crate::error::{AcquireError, TryAcquireError};
-use crate::lease::{Admission, Caller, Lease};
+use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::gate::Carry;
+use crate::lease::{Admission, Caller, Claim, Lease};
 use crate::observe::{Event, Observer, permit_id};
+use crate::plan::Plan;
+use crate::policy::Policy;
 use crate::queue::{Priority, Request};
-use crate::schedule::{Effects, Outcome, Schedule};
+use crate::schedule::{Effects, Outcome, Schedule, Told};
 use crate::snapshot::Snapshot;
 use crate::strategy::{MAX_SPAN_NANOS, Moment};
+use crate::upstream::UpstreamSignal;
 
 /// What a caller asks for, before it is known when.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +69,7 @@ pub(crate) type Refused = Box<AcquireError>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
     pub(crate) fence: u64,
-    pub(crate) lease: Option<Key>,
+    pub(crate) claim: Claim,
     pub(crate) at: Option<Instant>,
 }
 
@@ -77,20 +81,21 @@ pub(crate) struct Manager {
     drained: Notify,
     /// The random part of permit ids.
     seed: u64,
-    holds_places: bool,
     name: Option<Box<str>>,
     observer: Observer,
+    /// The wall clock at [`Moment::START`].
+    since_epoch: Duration,
 }
 
 impl Granted {
-    pub(crate) const NOTHING: Self = Self { fence: 0, lease: None, at: None };
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::Nothing, at: None };
 
     /// Word by word, and only what there is: see `Permit::new`.
     #[inline(always)]
     fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
         self.fence = admission.fence;
-        if admission.lease.is_some() {
-            self.lease = admission.lease;
+        if admission.claim != Claim::Nothing {
+            self.claim = admission.claim;
         }
         if at.is_some() {
             self.at = at;
@@ -99,27 +104,27 @@ impl Granted {
 }
 
 impl Manager {
-    pub(crate) fn new(mut schedule: Schedule, clock: Clock, name: Option<Box<str>>, observer: Observer) -> Self {
-        let holds_places = schedule.gate().holds_places();
+    pub(crate) fn new(
+        schedule: Schedule,
+        clock: Clock,
+        since_epoch: Duration,
+        name: Option<Box<str>>,
+        observer: Observer,
+    ) -> Self {
         Self {
             desk: Mutex::new(Desk::new(schedule, clock)),
             bell: Arc::new(Notify::new()),
             drained: Notify::new(),
             seed: Uuid::new_v4().as_u64_pair().0,
-            holds_places,
             name,
             observer,
+            since_epoch,
         }
     }
 
     /// The random part of permit ids.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
-    }
-
-    /// Whether its permits hold a place that must come back.
-    pub(crate) fn holds_places(&self) -> bool {
-        self.holds_places
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -131,7 +136,7 @@ impl Manager {
         let (now, instant) = desk.now();
         if let Some(admission) = desk.schedule.admit_in_place(now, cost, caller) {
             self.hand_out(desk, &admission);
-            return Ok(Granted { fence: admission.fence, lease: admission.lease, at: instant });
+            return Ok(Granted { fence: admission.fence, claim: admission.claim, at: instant });
         }
         self.deny(desk, (now, instant), cost, caller)
     }
@@ -148,8 +153,8 @@ impl Manager {
         let (mut desk, (now, instant)) = self.catch_up(desk, now);
         let mut effects = Effects::default();
         let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
-        self.settle(desk, &mut effects);
-        answer.map(|Admission { fence, lease, .. }| Granted { fence, lease, at: instant })
+        self.finish(desk, &mut effects);
+        answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: instant })
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
@@ -202,11 +207,11 @@ impl Manager {
             Ok(Outcome::Queued(key)) => self.wait_on(desk, key, order, &mut effects),
             Ok(Outcome::Admitted(admission)) => {
                 granted.fill_in(admission, instant);
-                self.settle(desk, &mut effects);
+                self.finish(desk, &mut effects);
                 Ok(Begun::Granted)
             }
             Err(error) => {
-                self.settle(desk, &mut effects);
+                self.finish(desk, &mut effects);
                 Err(error.into())
             }
         }
@@ -264,7 +269,7 @@ impl Manager {
             let now = desk.now().0;
             desk.schedule.abandon(now, key, effects);
         }
-        self.settle(desk, effects);
+        self.finish(desk, effects);
         if let Some(runtime) = recruit? {
             self.start(runtime);
         }
@@ -276,9 +281,9 @@ impl Manager {
         self.act(|schedule, now, effects| schedule.abandon(now, key, effects));
     }
 
-    pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, lease: Option<Key>) {
+    pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         let mut desk = self.lock();
-        if desk.schedule.release(fence, cost, lease) {
+        if desk.schedule.release(fence, cost, claim) {
             self.hand_over(desk);
         }
     }
@@ -288,7 +293,42 @@ impl Manager {
     fn hand_over<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) {
         let (now, mut effects) = (desk.now().0, Effects::default());
         desk.schedule.advance(now, &mut effects);
-        self.settle(desk, &mut effects);
+        self.finish(desk, &mut effects);
+    }
+
+    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live.
+    pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
+        let Granted { fence, claim, at } = granted;
+        self.act_on_desk(|desk, now, effects| {
+            let at = at.map_or(Moment::START, |at| desk.clock.moment(at));
+            desk.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
+        })
+    }
+
+    /// Goes by another policy from now on.
+    pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: Carry) -> Result<(), ConfigError> {
+        let plan = Plan::new(policy, self.since_epoch)?;
+        self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
+        Ok(())
+    }
+
+    /// Grants nothing for so long; [`Duration::MAX`]: until it is resumed.
+    pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.act_timed(|schedule, now, effects| schedule.pause(now, now.plus(nanos), effects));
+    }
+
+    pub(crate) fn resume(self: &Arc<Self>) {
+        self.act_timed(Schedule::resume);
+    }
+
+    pub(crate) fn observe(self: &Arc<Self>, signal: &UpstreamSignal) {
+        if let Some(pause) = signal.pause() {
+            self.pause_for(pause);
+        } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after) {
+            let nanos = u64::try_from(reset_after.as_nanos()).unwrap_or(u64::MAX);
+            self.act_timed(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
+        }
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
@@ -395,12 +435,24 @@ impl Manager {
     }
 
     fn act<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        self.act_on_desk(|desk, now, effects| input(&mut desk.schedule, now, effects))
+    }
+
+    fn act_on_desk<R>(self: &Arc<Self>, input: impl FnOnce(&mut Desk, Moment, &mut Effects) -> R) -> R {
         let mut desk = self.lock();
         let now = desk.now().0;
         let mut effects = Effects::default();
-        let result = input(&mut desk.schedule, now, &mut effects);
-        self.settle(desk, &mut effects);
+        let result = input(&mut desk, now, &mut effects);
+        self.finish(desk, &mut effects);
         result
+    }
+
+    /// [`Manager::act`] for what makes time matter where it did not before.
+    fn act_timed<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        self.act_on_desk(|desk, _, effects| {
+            let now = desk.clock.now().0;
+            input(&mut desk.schedule, now, effects)
+        })
     }
 
     /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the time is told.
@@ -411,7 +463,7 @@ impl Manager {
         }
         let mut effects = Effects::default();
         desk.schedule.advance(now.0, &mut effects);
-        self.settle(desk, &mut effects);
+        self.finish(desk, &mut effects);
         self.lock_now()
     }
 
@@ -428,7 +480,7 @@ impl Manager {
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.
-    fn settle<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
+    fn finish<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
         loop {
             let arm = desk.arm();
             let drained = desk.schedule.is_drained();
@@ -438,7 +490,7 @@ impl Manager {
                 Arm::Ring => self.bell.notify_waiters(),
                 Arm::Start(handle) => self.start(handle),
             }
-            let unfinished = effects.act(|lease| self.tell(lease));
+            let unfinished = effects.act(|told| self.tell(told));
             if drained {
                 self.drained.notify_waiters();
             }
@@ -458,7 +510,16 @@ impl Manager {
         runtime.spawn(drive(post, Arc::clone(&self.bell)));
     }
 
-    fn tell(&self, lease: &Lease) {
+    fn tell(&self, told: Told<'_>) {
+        match told {
+            Told::Reclaimed(lease) => self.tell_of_reclaim(lease),
+            Told::Shed(&Request { cost, priority, caller, .. }, reason) => {
+                self.observer.tell(&Event::Shed { cost, priority, reason, requested_in: caller });
+            }
+        }
+    }
+
+    fn tell_of_reclaim(&self, lease: &Lease) {
         if let Some(bell) = &lease.bell {
             bell.notify_waiters();
         }
@@ -476,8 +537,8 @@ impl Manager {
     /// Lets go of the lock after an admission in place: it moves time for nobody, but its own TTL may be the first to end.
     #[inline(always)]
     fn hand_out<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, admission: &Admission) {
-        if admission.lease.is_some() && desk.schedule.next_wake() < desk.armed {
-            self.settle(desk, &mut Effects::default());
+        if admission.claim.lease().is_some() && desk.schedule.next_wake() < desk.armed {
+            self.finish(desk, &mut Effects::default());
         }
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::queue::Priority;
+
 /// Something that a limiter did of its own accord. See [`Builder::on_event`](crate::Builder::on_event) for an example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -21,6 +23,29 @@ pub enum Event {
         /// The line of the program that asked for it.
         acquired_in: &'static Location<'static>,
     },
+    /// A request was dropped from a full queue, or turned away.
+    Shed {
+        /// The units that it asked for.
+        cost: u64,
+        /// How urgent it was.
+        priority: Priority,
+        /// Why it had to go.
+        reason: ShedReason,
+        /// The line of the program that asked.
+        requested_in: &'static Location<'static>,
+    },
+}
+
+/// Why a request was shed. See [`Builder::on_event`](crate::Builder::on_event) for how it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ShedReason {
+    /// The queue was full, and the newcomer was turned away.
+    QueueFull,
+    /// It waited, and was dropped in favour of another, or with all others: see [`Overflow`](crate::Overflow).
+    Dropped,
+    /// It came while the limiter accepted nobody: see [`Overflow::Block`](crate::Overflow::Block).
+    Blocked,
 }
 
 /// Who is told of events, outside every lock.

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::arena::Key;
+use crate::lease::Claim;
 use crate::manager::{Granted, Manager};
 use crate::observe::permit_id;
 
@@ -41,12 +42,12 @@ use crate::observe::permit_id;
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` where the permit holds no place: nothing to give back, nothing to keep alive.
+    /// `None` once it was forgotten.
     manager: Option<Arc<Manager>>,
     seed: u64,
     fence: u64,
     cost: u64,
-    lease: Option<Key>,
+    claim: Claim,
     acquired_at: Option<Instant>,
 }
 
@@ -54,9 +55,8 @@ impl Permit {
     /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to
     /// be moved, stall the processor for longer than all the rest takes.
     #[inline(always)]
-    pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, lease, at }: Granted, cost: u64) -> Self {
-        let holder = manager.holds_places().then(|| Arc::clone(manager));
-        Self { manager: holder, seed: manager.seed(), fence, cost, lease, acquired_at: at }
+    pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
+        Self { manager: Some(Arc::clone(manager)), seed: manager.seed(), fence, cost, claim, acquired_at: at }
     }
 
     /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
@@ -142,6 +142,52 @@ impl Permit {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
     }
 
+    /// Gives it back and says what its work has cost in the end, where it was an estimate that it was acquired for: units that
+    /// were not used are refunded, and units above the estimate are a debt that the next ones wait for. For work whose cost is
+    /// known only afterwards, as bytes or model tokens are. Dropped instead, a permit keeps its estimate.
+    ///
+    /// It concerns the rates of the policy; a place comes back whole. What a refund gives back is what keeps the grants since
+    /// within their limit: what the bucket or the window had refilled by then is not given twice.
+    ///
+    /// Tells whether it was live: of a permit whose TTL passed, nothing changes.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Limiter::new(TokenBucket::new(Rate::per_minute(1_000), 1_000))?;
+    /// let permit = tokens.acquire_many(600).await?; // an estimate
+    /// permit.settle(250);
+    /// assert_eq!(tokens.check(1).remaining(), 750);
+    ///
+    /// tokens.acquire_many(700).await?.settle(900);
+    /// assert_eq!(tokens.check(1).remaining(), 0);
+    /// let retry_after = tokens.check(1).retry_after();
+    /// assert_eq!(retry_after, Some(std::time::Duration::from_millis(9_060))); // a debt of 150, and one unit
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    pub fn settle(mut self, actual_cost: u64) -> bool {
+        let granted = Granted { fence: self.fence, claim: self.claim, at: self.acquired_at };
+        self.manager.take().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
+    }
+
+    /// Gives it back as if it had never been granted, because the work did not start: [settled](Permit::settle) at nothing.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, Rate, TokenBucket};
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(10), 10))?;
+    /// limiter.try_acquire_many(4)?.refund();
+    /// assert_eq!(limiter.check(1).remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    pub fn refund(self) -> bool {
+        self.settle(0)
+    }
+
     /// Gives it back now: the same as dropping it, in plain sight.
     pub fn release(self) {
         drop(self);
@@ -161,14 +207,16 @@ impl Permit {
     }
 
     fn leased(&self) -> Option<(&Arc<Manager>, Key)> {
-        self.manager.as_ref().zip(self.lease)
+        self.manager.as_ref().zip(self.claim.lease())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(manager) = &self.manager {
-            manager.release(self.fence, self.cost, self.lease);
+        if let Some(manager) = &self.manager
+            && self.claim != Claim::Nothing
+        {
+            manager.release(self.fence, self.cost, self.claim);
         }
     }
 }

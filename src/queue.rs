@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::task::Waker;
+use std::time::Duration;
 
 use crate::arena::{Arena, Key, List};
 use crate::error::{AcquireError, PriorityError};
@@ -91,6 +92,23 @@ pub enum Overflow {
     /// Who would be served last (the latest of the lowest priority) is dropped with [`AcquireError::Shed`], if it is less
     /// urgent than the newcomer; otherwise the newcomer is turned away with [`AcquireError::QueueFull`].
     DropLowestPriority,
+    /// All who wait are dropped with [`AcquireError::Shed`], and nobody is accepted until nobody has come for as long as the
+    /// penalty: whoever comes before is turned away with [`AcquireError::Blocked`], and starts it anew. (This is what the npm
+    /// package *bottleneck* calls its strategy `BLOCK`.)
+    Block {
+        /// How long it must be quiet.
+        penalty: Duration,
+    },
+}
+
+impl Overflow {
+    /// Of [`Overflow::Block`]; zero for the others.
+    pub(crate) fn penalty(self) -> Duration {
+        match self {
+            Self::Block { penalty } => penalty,
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// What a waiter asks for.
@@ -268,7 +286,7 @@ impl Queue {
     /// Who is to go for a newcomer of `priority` when the queue is full.
     pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Key> {
         match overflow {
-            Overflow::Reject => None,
+            Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
                 let heads = self.levels.iter().filter_map(|level| level.waiting.front());
                 heads.max_by_key(|key| self.arena.get(*key).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
@@ -317,6 +335,22 @@ impl Queue {
             Slot::Granted(admission) => Abandoned::Granted(admission, waiter.cost),
             _ => Abandoned::Failed,
         }
+    }
+
+    /// What one who waits asked for.
+    pub(crate) fn request(&self, key: Key) -> Option<Request> {
+        match self.arena.get(key)? {
+            &Waiter { slot: Slot::Waiting { deadline, .. }, cost, caller, priority, on_own_thread, .. } => {
+                Some(Request { cost, priority, deadline, caller, on_own_thread })
+            }
+            _ => None,
+        }
+    }
+
+    /// All who wait for more than `max` units, with what they wait for.
+    pub(crate) fn costs_above(&self, max: u64) -> Vec<(Key, u64)> {
+        let keys = self.levels.iter().rev().flat_map(|level| self.arena.keys(&level.waiting));
+        keys.filter_map(|key| Some((key, self.arena.get(key)?.cost))).filter(|(_, cost)| *cost > max).collect()
     }
 
     /// The wakers of all who wait, in order.

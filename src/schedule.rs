@@ -10,13 +10,17 @@ mod effects;
 mod model;
 
 use std::task::Waker;
+use std::time::Duration;
 
-pub(crate) use self::effects::Effects;
+pub(crate) use self::effects::{Effects, Told};
 use crate::arena::Key;
+use crate::curb::Curb;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::Gate;
-use crate::lease::{Admission, Caller};
+use crate::gate::{Carry, Gate};
+use crate::lease::{Admission, Caller, Claim};
+use crate::observe::ShedReason;
+use crate::plan::Plan;
 use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
 use crate::snapshot::Snapshot;
 use crate::strategy::Moment;
@@ -26,6 +30,7 @@ enum Refusal {
     Closed,
     ZeroCost,
     ExceedsLimit { cost: u64, max: u64 },
+    Blocked,
     MustWait,
 }
 
@@ -36,13 +41,36 @@ pub(crate) enum Outcome {
     Queued(Key),
 }
 
+/// How a schedule treats those who wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) max_queue: usize,
+    pub(crate) overflow: Overflow,
+    pub(crate) spread_below: u64,
+    /// Whether anybody listens to what was shed.
+    pub(crate) observed: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_queue: usize::MAX, overflow: Overflow::Reject, spread_below: 0, observed: false }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Schedule {
     gate: Gate,
     queue: Queue,
     max_queue: usize,
     overflow: Overflow,
+    /// Below how many units the rest of an upstream's quota is spread out.
+    spread_below: u64,
+    observed: bool,
+    /// What holds everybody back besides the policy. Mostly nothing.
+    curb: Option<Curb>,
     closed: bool,
+    /// All who wait are being dropped: see [`Overflow::Block`].
+    dropping: bool,
     /// Grants in slots that their owners have not taken yet.
     undelivered: usize,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
@@ -55,13 +83,18 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(gate: Gate, max_queue: usize, overflow: Overflow) -> Self {
+    pub(crate) fn new(gate: Gate, options: Options) -> Self {
+        let Options { max_queue, overflow, spread_below, observed } = options;
         Self {
             gate,
             queue: Queue::new(),
             max_queue: max_queue.min(Queue::MAX_LEN),
             overflow,
+            spread_below,
+            observed,
+            curb: None,
             closed: false,
+            dropping: false,
             undelivered: 0,
             front_ready: Moment::NEVER,
             denied: 0,
@@ -78,7 +111,7 @@ impl Schedule {
 
     /// Whether `now` matters to the inputs; where it does not, any will do.
     pub(crate) fn follows_time(&self) -> bool {
-        self.gate.follows_time() || self.queue.has_deadlines()
+        self.gate.follows_time() || self.queue.has_deadlines() || self.curb.is_some()
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
@@ -108,7 +141,7 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Admission> {
         let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
-        if undecided || self.gate.next_expiry() <= now {
+        if undecided || self.gate.next_expiry() <= now || self.curb.is_some() {
             return None;
         }
         self.gate.admit(now, cost, caller).ok()
@@ -126,8 +159,13 @@ impl Schedule {
             Refusal::Closed => TryAcquireError::Closed,
             Refusal::ZeroCost => TryAcquireError::ZeroCost,
             Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::Blocked => {
+                self.denied += 1;
+                TryAcquireError::Denied(self.check(now, cost))
+            }
             Refusal::MustWait => {
                 self.denied += 1;
+                self.gate.note_denial(now, cost);
                 TryAcquireError::Denied(self.check(now, cost))
             }
         })
@@ -138,7 +176,8 @@ impl Schedule {
     pub(crate) fn join(&mut self, now: Moment, request: &Request, waker: &Waker) -> Option<Key> {
         let waits = !self.queue.is_empty() && self.front_ready > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
-        (waits && fits && request.deadline == Moment::NEVER).then(|| self.queue.push(request, waker.clone()))
+        (waits && fits && self.curb.is_none() && request.deadline == Moment::NEVER)
+            .then(|| self.queue.push(request, waker.clone()))
     }
 
     /// A request that is ready to wait. `waker` is woken when its slot has an answer.
@@ -155,17 +194,21 @@ impl Schedule {
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
             Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
+            Err(Refusal::Blocked) => {
+                self.shed(request, ShedReason::Blocked, effects);
+                return Err(AcquireError::Blocked { retry_after: self.overflow.penalty() });
+            }
             Err(Refusal::MustWait) => {}
         }
         if deadline != Moment::NEVER {
             let ahead = self.queue.units_ahead_of(priority);
             // Nor does anybody go for one who will not stay.
             let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
-            if passes_by || self.gate.ready_at(now, ahead, cost) > deadline {
+            if passes_by || self.ready_at(now, ahead, cost) > deadline {
                 return Err(self.time_out(now, ahead, cost));
             }
         }
-        self.make_room(now, priority, effects)?;
+        self.make_room(now, request, effects)?;
         let key = self.queue.push(request, waker.clone());
         if !self.queue.is_front(key) && self.front_ready > now && deadline > now {
             return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
@@ -200,7 +243,7 @@ impl Schedule {
             }
             Abandoned::Granted(admission, cost) => {
                 self.undelivered -= 1;
-                if self.gate.refund(admission, cost).is_some() {
+                if self.gate.settle(now, admission, cost, 0).is_some() {
                     self.refunded += 1;
                     self.advance(now, effects);
                 }
@@ -212,8 +255,56 @@ impl Schedule {
     /// A permit comes back; nothing happens when it was reclaimed before. Tells whether somebody wants to know: then
     /// [`Schedule::advance`] is to follow.
     #[inline(always)]
-    pub(crate) fn release(&mut self, fence: u64, cost: u64, lease: Option<Key>) -> bool {
-        self.gate.release(fence, cost, lease).is_some() && (!self.queue.is_empty() || self.closed)
+    pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
+        self.gate.release(fence, cost, claim).is_some() && (!self.queue.is_empty() || self.closed)
+    }
+
+    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live: of one that was reclaimed before,
+    /// nothing changes.
+    pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
+        let live = self.gate.settle(now, admission, cost, actual).is_some();
+        self.refunded += u64::from(live && actual == 0);
+        self.ask_again(now, effects);
+        live
+    }
+
+    /// Goes by another plan from now on: see [`Gate::set_plan`]. Whoever waits for what the new one can never admit is refused.
+    pub(crate) fn set_plan(&mut self, now: Moment, plan: Plan, carry: Carry, effects: &mut Effects) {
+        self.gate.set_plan(plan, now, carry);
+        let max = self.gate.max_cost();
+        for (key, cost) in self.queue.costs_above(max) {
+            effects.wake(self.queue.refuse(key, AcquireError::ExceedsLimit { cost, max }));
+        }
+        self.ask_again(now, effects);
+    }
+
+    /// Grants nothing until then, or until [`Schedule::resume`].
+    pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
+        self.curb.get_or_insert_default().pause(until);
+        self.ask_again(now, effects);
+    }
+
+    pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
+        if let Some(curb) = &mut self.curb {
+            curb.resume();
+            self.ask_again(now, effects);
+        }
+    }
+
+    /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
+    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
+        if units < self.spread_below {
+            self.curb.get_or_insert_default().spread(now, units, until);
+            self.ask_again(now, effects);
+        }
+    }
+
+    /// Something has changed for the front of the queue.
+    fn ask_again(&mut self, now: Moment, effects: &mut Effects) {
+        if !self.queue.is_empty() {
+            self.front_ready = now;
+        }
+        self.advance(now, effects);
     }
 
     /// From now on everybody is refused, those who wait first.
@@ -222,13 +313,33 @@ impl Schedule {
         self.advance(now, effects);
     }
 
-    /// Refuses all who wait: it is closed.
+    /// Refuses all who wait: it is closed, or its queue has overflowed.
     fn refuse_all(&mut self, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
-            effects.wake(self.queue.refuse(front.key, AcquireError::Closed));
+            if self.closed {
+                effects.wake(self.queue.refuse(front.key, AcquireError::Closed));
+            } else {
+                self.drop_waiter(front.key, effects);
+            }
         }
+        self.dropping = !self.queue.is_empty();
         self.front_ready = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
         effects.pause_if_full();
+    }
+
+    /// A full queue drops one who waits.
+    fn drop_waiter(&mut self, key: Key, effects: &mut Effects) {
+        if let Some(request) = self.queue.request(key) {
+            self.shed(&request, ShedReason::Dropped, effects);
+        }
+        effects.wake(self.queue.refuse(key, AcquireError::Shed));
+    }
+
+    fn shed(&mut self, request: &Request, reason: ShedReason, effects: &mut Effects) {
+        self.shed += 1;
+        if self.observed {
+            effects.shed(request, reason);
+        }
     }
 
     /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
@@ -238,9 +349,12 @@ impl Schedule {
             self.reclaimed += 1;
             effects.reclaim(lease);
         }
-        if self.closed {
+        if self.closed || self.dropping {
             self.refuse_all(effects);
             return;
+        }
+        if self.curb.is_some_and(|curb| curb.is_over(now)) {
+            self.curb = None;
         }
         self.serve(now, effects);
         while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
@@ -261,7 +375,19 @@ impl Schedule {
         // The sum of huge costs saturates, and what leaves it then leaves too little: somebody waits all the same.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
         let decision = self.gate.decide(now, ahead, cost.max(1));
-        if self.closed || cost == 0 { Decision { allowed: false, retry_after: None, ..decision } } else { decision }
+        if self.closed || cost == 0 {
+            return Decision { allowed: false, retry_after: None, ..decision };
+        }
+        let curbed_until = match self.curb {
+            Some(curb) if curb.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew
+            Some(curb) => curb.ready_at(now),
+            None => now,
+        };
+        if curbed_until > now {
+            decision.held_back(curbed_until.known().map(|until| until.duration_since(now)))
+        } else {
+            decision
+        }
     }
 
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
@@ -273,6 +399,8 @@ impl Schedule {
         } else {
             self.front_ready.known()
         };
+        let curbed_until = self.curb.map_or(now, |curb| curb.ready_at(now));
+        let next = next.and_then(|next| next.max(curbed_until).known());
         Snapshot {
             in_flight: self.gate.in_flight(),
             queued: self.queue.len() as u64,
@@ -282,6 +410,7 @@ impl Schedule {
             timed_out: self.timed_out,
             reclaimed: self.reclaimed,
             refunded: self.refunded,
+            paused_for: self.curb.and_then(|curb| curb.paused_for(now)),
             next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
         }
     }
@@ -301,10 +430,36 @@ impl Schedule {
         if self.next_wake() <= now {
             self.advance(now, effects);
         }
+        if let Some(curb) = &mut self.curb
+            && curb.is_blocked(now)
+        {
+            curb.block(now, nanos(self.overflow.penalty()));
+            return Err(Refusal::Blocked);
+        }
         if !self.queue.is_empty() {
             return Err(Refusal::MustWait); // no barging
         }
-        self.gate.admit(now, cost, caller).map_err(|_| Refusal::MustWait)
+        self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
+    }
+
+    /// Admits who is first in line, or says when to ask again.
+    #[inline(always)]
+    fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
+        let ready = self.curb.map_or(now, |curb| curb.ready_at(now));
+        if ready > now {
+            return Err(ready);
+        }
+        let admission = self.gate.admit(now, cost, caller).map_err(|denied| denied.until)?;
+        if let Some(curb) = &mut self.curb {
+            curb.note_grant(now, cost);
+        }
+        Ok(admission)
+    }
+
+    /// See [`Gate::ready_at`]. A pause without an end is none that can be reckoned with.
+    fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
+        let curbed_until = self.curb.and_then(|curb| curb.ready_at(now).known()).unwrap_or(now);
+        self.gate.ready_at(now, ahead, cost).max(curbed_until)
     }
 
     /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
@@ -317,15 +472,15 @@ impl Schedule {
                 self.front_ready = now;
                 return;
             }
-            match self.gate.admit(now, front.cost, front.caller) {
+            match self.admit_front(now, front.cost, front.caller) {
                 Ok(admission) => {
                     self.undelivered += 1;
                     moved = true;
                     effects.wake(self.queue.grant(front.key, admission));
                 }
-                Err(denied) => {
-                    self.front_ready = denied.until;
-                    if front.on_own_thread && (moved || before != denied.until) {
+                Err(until) => {
+                    self.front_ready = until;
+                    if front.on_own_thread && (moved || before != until) {
                         // It keeps the time for all, and must learn when it is to wake.
                         effects.wake(self.queue.waker(front.key));
                     }
@@ -336,13 +491,22 @@ impl Schedule {
     }
 
     /// Makes a place for a newcomer in a full queue, or refuses him.
-    fn make_room(&mut self, now: Moment, priority: Priority, effects: &mut Effects) -> Result<(), AcquireError> {
+    fn make_room(&mut self, now: Moment, request: &Request, effects: &mut Effects) -> Result<(), AcquireError> {
         if self.queue.len() < self.max_queue {
             return Ok(());
         }
-        self.shed += 1;
-        let victim = self.queue.victim(self.overflow, priority).ok_or(AcquireError::QueueFull)?;
-        effects.wake(self.queue.refuse(victim, AcquireError::Shed));
+        if let Overflow::Block { penalty } = self.overflow {
+            self.curb.get_or_insert_default().block(now, nanos(penalty));
+            self.dropping = true;
+            self.shed(request, ShedReason::Blocked, effects);
+            self.advance(now, effects);
+            return Err(AcquireError::Blocked { retry_after: penalty });
+        }
+        let Some(victim) = self.queue.victim(self.overflow, request.priority) else {
+            self.shed(request, ShedReason::QueueFull, effects);
+            return Err(AcquireError::QueueFull);
+        };
+        self.drop_waiter(victim, effects);
         self.front_ready = now; // the front may be another one: ask again
         Ok(())
     }
@@ -350,7 +514,11 @@ impl Schedule {
     /// The error of a request whose time is up, or would be: it tells when a new one like it could be admitted.
     fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
         self.timed_out += 1;
-        let ready = self.gate.ready_at(now, ahead, cost);
+        let ready = self.ready_at(now, ahead, cost);
         AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

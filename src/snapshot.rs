@@ -31,8 +31,11 @@ pub struct Snapshot {
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,
-    /// Grants that nobody took, because the `acquire` was dropped, and that went to the next.
+    /// Grants that went back as if they had never been given: nobody took them, because the `acquire` was dropped, or they were
+    /// [refunded](crate::Permit::refund).
     pub refunded: u64,
+    /// For how long it is [paused](crate::Limiter::pause_for): `None` when it is not, [`Duration::MAX`] until it is resumed.
+    pub paused_for: Option<Duration>,
     /// How long until the next request is granted: the front of the queue, or where nobody waits a new one of cost 1. `None`
     /// when that takes a release, or the limiter is closed.
     pub next_grant_in: Option<Duration>,

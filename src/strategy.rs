@@ -6,6 +6,7 @@ mod fixed_window;
 mod max_concurrency;
 mod moment;
 mod pace;
+mod rule;
 mod throttle;
 mod token_bucket;
 
@@ -14,10 +15,11 @@ pub use max_concurrency::MaxConcurrency;
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
-pub(crate) use fixed_window::{WindowRule, WindowState};
+pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, PaceState, Trail};
+pub(crate) use rule::Rule;
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///
@@ -57,6 +59,9 @@ pub(crate) trait Strategy {
 
     /// Units that would be admitted now.
     fn remaining(&self, state: Self::State, now: Moment) -> u64;
+
+    /// Units that stand against it now, debts and all; a part of one counts as one.
+    fn used(&self, state: Self::State, now: Moment) -> u64;
 
     /// When the limit is as good as new, if nothing more is admitted. A limit that waits for releases answers `now`.
     fn reset_at(&self, state: Self::State, now: Moment) -> Moment;

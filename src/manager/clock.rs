@@ -39,6 +39,13 @@ impl Clock {
         shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
     }
 
+    /// The moment of an earlier reading, as far as it is from the clock of the latest one; of one that is not, the start, before
+    /// all that is known.
+    pub(crate) fn moment(&self, reading: Instant) -> Moment {
+        let elapsed = self.latest.checked_duration_since(reading).and_then(|elapsed| u64::try_from(elapsed.as_nanos()).ok());
+        elapsed.map_or(Moment::START, |nanos| self.moment.minus(nanos))
+    }
+
     #[inline]
     fn at(&mut self, now: Instant) -> Moment {
         if now < self.latest || !self.others.is_empty() {

@@ -2,6 +2,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::lease::Lease;
+use crate::observe::ShedReason;
+use crate::queue::Request;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
 const BATCH: usize = 64;
@@ -22,6 +24,13 @@ struct Rest {
     wakers: Vec<Waker>,
     discarded: Vec<Waker>,
     reclaimed: Vec<Lease>,
+    shed: Vec<(Request, ShedReason)>,
+}
+
+/// What there is to tell of.
+pub(crate) enum Told<'a> {
+    Reclaimed(&'a Lease),
+    Shed(&'a Request, ShedReason),
 }
 
 impl Effects {
@@ -36,6 +45,10 @@ impl Effects {
 
     pub(super) fn reclaim(&mut self, lease: Lease) {
         self.rest.get_or_insert_default().reclaimed.push(lease);
+    }
+
+    pub(super) fn shed(&mut self, request: &Request, reason: ShedReason) {
+        self.rest.get_or_insert_default().shed.push((*request, reason));
     }
 
     /// There is more to do when the batch is full.
@@ -58,10 +71,10 @@ impl Effects {
         self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
     }
 
-    /// Tells of the leases that were reclaimed, and then wakes everybody, so that a log reads forward. Says whether there is
+    /// Tells of the leases that were reclaimed and the requests that were shed, and then wakes everybody, so that a log reads forward. Says whether there is
     /// more to do.
     #[inline(always)]
-    pub(crate) fn act(&mut self, tell: impl Fn(&Lease)) -> bool {
+    pub(crate) fn act(&mut self, tell: impl Fn(Told<'_>)) -> bool {
         if self.rest.is_some() {
             self.act_on_rest(tell);
         } else if let Some(first) = self.first.take() {
@@ -71,9 +84,10 @@ impl Effects {
     }
 
     #[cold]
-    fn act_on_rest(&mut self, tell: impl Fn(&Lease)) {
-        let Rest { wakers, discarded, reclaimed } = *std::mem::take(&mut self.rest).unwrap_or_default();
-        reclaimed.iter().for_each(tell);
+    fn act_on_rest(&mut self, tell: impl Fn(Told<'_>)) {
+        let Rest { wakers, discarded, reclaimed, shed } = *std::mem::take(&mut self.rest).unwrap_or_default();
+        reclaimed.iter().map(Told::Reclaimed).for_each(&tell);
+        shed.iter().map(|(request, reason)| Told::Shed(request, *reason)).for_each(&tell);
         for waker in self.first.take().into_iter().chain(wakers) {
             // A panic in one waker must not keep the others asleep.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {

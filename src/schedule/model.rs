@@ -10,11 +10,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::naive::{Naive, Waiting};
-use super::{Effects, Outcome, Schedule};
+use super::{Effects, Options, Outcome, Schedule};
 use crate::arena::Key;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::gate::Gate;
 use crate::lease::Admission;
+use crate::plan::Plan;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Overflow, Priority, Request};
 use crate::rate::Rate;
@@ -116,9 +117,9 @@ struct Harness {
 
 impl Harness {
     fn new(policy: &Policy, since_epoch: u64, (max_queue, overflow): (usize, Overflow)) -> Self {
-        let gate = Gate::new(policy.clone(), Duration::from_nanos(since_epoch), false).unwrap();
+        let gate = Gate::new(Plan::new(policy.clone(), Duration::from_nanos(since_epoch)).unwrap(), Moment::START, false);
         Self {
-            schedule: Schedule::new(gate, max_queue, overflow),
+            schedule: Schedule::new(gate, Options { max_queue, overflow, ..Options::default() }),
             naive: Naive::new(policy, since_epoch),
             now: 0,
             keys: BTreeMap::new(),
@@ -215,7 +216,7 @@ impl Harness {
                 prop_assert!(!(self.naive.queue.is_empty() && self.naive.admits_all(now, cost)), "not admitted: {:?}", outcome);
                 if self.naive.queue.len() >= self.max_queue {
                     let victim = match self.overflow {
-                        Overflow::Reject => None,
+                        Overflow::Reject | Overflow::Block { .. } => None,
                         Overflow::DropOldest => self.naive.queue.first(),
                         Overflow::DropLowestPriority => {
                             let lowest = self.naive.queue.iter().map(|waiting| waiting.priority).min();
@@ -328,14 +329,14 @@ impl Harness {
 
     fn give_back(&mut self, admission: Admission, cost: u64) {
         self.effects(|schedule, now, effects| {
-            if schedule.release(admission.fence, cost, admission.lease) {
+            if schedule.release(admission.fence, cost, admission.claim) {
                 schedule.advance(now, effects);
             }
         });
     }
 
     fn renew(&mut self, Held { admission, grant, .. }: Held) -> Result<(), TestCaseError> {
-        let Some(lease) = admission.lease else { return Ok(()) };
+        let Some(lease) = admission.claim.lease() else { return Ok(()) };
         let live = self.effects(|schedule, now, _| schedule.gate().renew(lease, admission.fence, now));
         let grant = &mut self.naive.grants[grant];
         prop_assert_eq!(live, grant.held);

@@ -175,6 +175,10 @@ impl Strategy for WindowRule {
         self.limit.saturating_sub(self.current(state, now).used)
     }
 
+    fn used(&self, state: WindowState, now: Moment) -> u64 {
+        self.current(state, now).used
+    }
+
     fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
         let window = self.current(state, now);
         if window.used == 0 { now } else { self.when(window, now, self.limit.into()) }

@@ -126,6 +126,10 @@ impl Strategy for ConcurrencyRule {
         self.limit.saturating_sub(state.in_use)
     }
 
+    fn used(&self, state: ConcurrencyState, _now: Moment) -> u64 {
+        state.in_use
+    }
+
     fn reset_at(&self, _state: ConcurrencyState, now: Moment) -> Moment {
         now
     }

@@ -123,6 +123,10 @@ impl Strategy for PaceRule {
         }
     }
 
+    fn used(&self, state: PaceState, now: Moment) -> u64 {
+        u64::try_from(self.backlog(state, now).div_ceil(u128::from(self.unit))).unwrap_or(u64::MAX)
+    }
+
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
         self.first(state.arrival, 0, now)
     }

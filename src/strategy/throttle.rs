@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use super::PaceRule;
-
 /// At most one grant per interval; with a burst, `burst` at once and then the same pace.
 ///
 /// The rule is the generic cell rate algorithm (GCRA, ITU-T I.371, "virtual scheduling"): one number holds the *theoretical
@@ -65,12 +63,5 @@ impl Throttle {
     #[must_use]
     pub const fn burst(self, units: u64) -> Self {
         Self { burst: units, ..self }
-    }
-}
-
-impl Throttle {
-    /// `None` when the burst spans too long. Neither number is zero.
-    pub(crate) fn rule(&self) -> Option<PaceRule> {
-        PaceRule::new(1, u64::try_from(self.interval.as_nanos()).ok()?, self.burst, self.burst)
     }
 }

@@ -1,6 +1,3 @@
-use std::time::Duration;
-
-use super::{PaceRule, WindowRule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -90,18 +87,5 @@ impl TokenBucket {
     /// The most units that it ever admits at once.
     pub(crate) const fn capacity(&self) -> u64 {
         if self.interval && self.rate.units() < self.burst { self.rate.units() } else { self.burst }
-    }
-
-    /// The rule of a continuous refill; `None` when the bucket takes too long to fill. Neither number is zero.
-    pub(crate) fn pace(&self) -> Option<PaceRule> {
-        let period = u64::try_from(self.rate.period().as_nanos()).ok()?;
-        PaceRule::new(self.rate.units(), period, self.burst, self.initial.unwrap_or(self.burst))
-    }
-
-    /// The rule of a refill all at once: a window for each period.
-    pub(crate) fn window(&self) -> WindowRule {
-        let limit = self.capacity();
-        let period = u64::try_from(Duration::as_nanos(&self.rate.period())).unwrap_or(u64::MAX);
-        WindowRule { limit, period, phase: Some(0), taken: limit.saturating_sub(self.initial.unwrap_or(limit)) }
     }
 }

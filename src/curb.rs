@@ -1,0 +1,120 @@
+//! What holds a limiter back besides its policy: a pause, an upstream's quota that is spread out, a queue that overflowed.
+
+use std::time::Duration;
+
+use crate::strategy::Moment;
+
+/// Every part of it passes with time; [`Moment::START`] is a part that holds nobody back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Curb {
+    /// [`Moment::NEVER`]: until it is resumed.
+    paused_until: Moment,
+    /// Until when nobody is accepted, unless somebody comes.
+    blocked_until: Moment,
+    spread: Option<Spread>,
+}
+
+/// What is left of an upstream's quota, at an even pace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spread {
+    /// Nanoseconds a unit.
+    interval: u64,
+    next: Moment,
+    until: Moment,
+}
+
+impl Curb {
+    /// Whether it holds anybody back, now or later.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
+    }
+
+    /// The earliest that anybody can be granted anything; [`Moment::NEVER`] when that takes a [`Curb::resume`].
+    pub(crate) fn ready_at(&self, now: Moment) -> Moment {
+        let spread = self.spread.map_or(now, |spread| spread.next.min(spread.until));
+        self.paused_until.max(spread).max(now)
+    }
+
+    /// `None` when it is not paused; the longest duration when that has no end.
+    pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
+        (self.paused_until > now).then(|| self.paused_until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
+    }
+
+    /// A later end stands: a second denial must not cut the first one short.
+    pub(crate) fn pause(&mut self, until: Moment) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
+    /// Ends a pause, and what an upstream's quota asks for.
+    pub(crate) fn resume(&mut self) {
+        (self.paused_until, self.spread) = (Moment::START, None);
+    }
+
+    /// Lets `units` through until an upstream's quota is new, at an even pace.
+    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment) {
+        let interval = until.since(now).div_ceil(units.max(1));
+        let next = self.spread.filter(|spread| spread.until > now).map_or(now, |spread| spread.next.min(now.plus(interval)));
+        self.spread = Some(Spread { interval, next, until });
+    }
+
+    /// Somebody was granted `cost`.
+    pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
+        if let Some(spread) = &mut self.spread {
+            spread.next = now.plus(spread.interval.saturating_mul(cost));
+        }
+    }
+
+    /// Accepts nobody until it was quiet for `nanos`.
+    pub(crate) fn block(&mut self, now: Moment, nanos: u64) {
+        self.blocked_until = now.plus(nanos);
+    }
+
+    pub(crate) fn is_blocked(&self, now: Moment) -> bool {
+        self.blocked_until > now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    #[test]
+    fn the_later_end_of_two_pauses_stands() {
+        let mut curb = Curb::default();
+        curb.pause(at(100));
+        curb.pause(at(50));
+        assert_eq!(curb.ready_at(at(10)), at(100));
+        assert!(!curb.is_over(at(99)) && curb.is_over(at(100)));
+        curb.resume();
+        assert!(curb.is_over(at(10)));
+    }
+
+    #[test]
+    fn a_quota_is_spread_evenly_until_it_is_new() {
+        let mut curb = Curb::default();
+        curb.spread(at(0), 4, at(100));
+        let mut grants = Vec::new();
+        while grants.len() < 6 {
+            let now = curb.ready_at(grants.last().map_or(at(0), |last| *last));
+            curb.note_grant(now, 1);
+            grants.push(now);
+        }
+        assert_eq!(grants, [0, 25, 50, 75, 100, 100].map(at));
+        curb.spread(at(0), 4, at(100));
+        curb.note_grant(at(0), 2);
+        assert_eq!(curb.ready_at(at(1)), at(50));
+    }
+
+    #[test]
+    fn news_of_a_quota_does_not_start_its_pace_anew() {
+        let mut curb = Curb::default();
+        curb.spread(at(0), 4, at(100));
+        curb.note_grant(at(0), 1);
+        curb.spread(at(10), 3, at(100));
+        assert_eq!(curb.ready_at(at(10)), at(25));
+    }
+}

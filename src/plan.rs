@@ -1,0 +1,106 @@
+//! A policy as the gates use it: checked once, each limit as its rule.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::policy::{Limit, Policy};
+use crate::strategy::{Align, ConcurrencyRule, MAX_SPAN_NANOS, PaceRule, Rule, WindowRule};
+
+/// A policy, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    policy: Policy,
+    /// One for each limit of the policy, in its order.
+    rules: Vec<Rule>,
+    /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
+    ttl: Option<u64>,
+    /// The largest cost that can ever be admitted.
+    max_cost: u64,
+}
+
+impl Plan {
+    /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
+    pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
+        let limits = policy.limits();
+        let rules = limits.iter().map(|limit| rule(limit, since_epoch)).collect::<Result<_, _>>()?;
+        let ttl = limits.iter().filter_map(|limit| match limit {
+            Limit::MaxConcurrency(concurrency) => concurrency.ttl,
+            _ => None,
+        });
+        let ttl = ttl.min().map(|ttl| ttl.as_nanos() as u64);
+        let max_cost = limits.iter().map(Limit::capacity).min().unwrap_or(0);
+        Ok(Self { rules, ttl, max_cost, policy })
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        self.policy.limits()
+    }
+
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    pub(crate) fn ttl(&self) -> Option<u64> {
+        self.ttl
+    }
+
+    pub(crate) fn max_cost(&self) -> u64 {
+        self.max_cost
+    }
+
+    /// Whether permits hold a place that must come back.
+    pub(crate) fn holds_places(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule, Rule::Places(_)))
+    }
+
+    /// Whether any limit asks what time it is.
+    pub(crate) fn follows_time(&self) -> bool {
+        self.ttl.is_some() || self.rules.iter().any(|rule| !matches!(rule, Rule::Places(_)))
+    }
+}
+
+/// The rule of a limit. Nonsense in it is found here, so that the strategies need not look for it.
+fn rule(limit: &Limit, since_epoch: Duration) -> Result<Rule, ConfigError> {
+    let limit = *limit;
+    if limit.capacity() == 0 {
+        return Err(ConfigError::ZeroLimit { limit });
+    }
+    let too_long = ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) };
+    let span = |duration: Duration| match u64::try_from(duration.as_nanos()) {
+        Ok(0) => Err(ConfigError::ZeroDuration { limit }),
+        Ok(nanos) if nanos <= MAX_SPAN_NANOS => Ok(nanos),
+        _ => Err(too_long.clone()),
+    };
+    Ok(match limit {
+        Limit::Throttle(throttle) => {
+            let interval = span(throttle.interval)?;
+            Rule::Pace(PaceRule::new(1, interval, throttle.burst, throttle.burst).ok_or(too_long)?)
+        }
+        Limit::TokenBucket(bucket) => {
+            let (units, period) = (bucket.rate.units(), span(bucket.rate.period())?);
+            if units == 0 {
+                return Err(ConfigError::ZeroLimit { limit });
+            }
+            let capacity = limit.capacity();
+            let initial = bucket.initial.unwrap_or(capacity);
+            if bucket.interval {
+                Rule::Window(WindowRule { limit: capacity, period, phase: Some(0), taken: capacity.saturating_sub(initial) })
+            } else {
+                Rule::Pace(PaceRule::new(units, period, capacity, initial).ok_or(too_long)?)
+            }
+        }
+        Limit::MaxConcurrency(concurrency) => {
+            concurrency.ttl.map(span).transpose()?;
+            Rule::Places(ConcurrencyRule { limit: concurrency.limit })
+        }
+        Limit::FixedWindow(window) => {
+            let period = span(window.period)?;
+            let phase = match window.align {
+                Align::Creation => Some(0),
+                Align::FirstGrant => None,
+                Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
+            };
+            Rule::Window(WindowRule { limit: window.limit, period, phase, taken: 0 })
+        }
+    })
+}

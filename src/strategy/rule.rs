@@ -1,0 +1,69 @@
+use super::{ConcurrencyRule, ConcurrencyState, Moment, PaceRule, Strategy, Verdict, WindowRule, Words};
+
+/// The rule of any limit whose state is two words: in a gate, and for each of a million keys.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rule {
+    Pace(PaceRule),
+    Places(ConcurrencyRule),
+    Window(WindowRule),
+}
+
+/// Asks the rule within a question.
+macro_rules! ask {
+    ($rule:expr, |$within:ident| $answer:expr) => {
+        match $rule {
+            Rule::Pace($within) => $answer,
+            Rule::Places($within) => $answer,
+            Rule::Window($within) => $answer,
+        }
+    };
+}
+
+impl Rule {
+    /// Takes back what was charged at `at` and never used, as far as that is known not to let anything over the limit. A pace
+    /// knows it from a [`Trail`](super::Trail), which is not here.
+    pub(crate) fn refund(&self, state: Words, at: Moment, cost: u64) -> Words {
+        match self {
+            Self::Pace(_) => state,
+            Self::Places(_) => ConcurrencyState::from(state).release(cost).into(),
+            Self::Window(rule) => rule.refund(state.into(), at, cost).into(),
+        }
+    }
+}
+
+impl Strategy for Rule {
+    type State = Words;
+
+    fn initial(&self, now: Moment) -> Words {
+        ask!(self, |rule| rule.initial(now).into())
+    }
+
+    #[inline(always)]
+    fn decide(&self, state: Words, now: Moment, cost: u64) -> Verdict<Words> {
+        ask!(self, |rule| match rule.decide(state.into(), now, cost) {
+            Verdict::Granted(state) => Verdict::Granted(state.into()),
+            Verdict::WaitUntil(at) => Verdict::WaitUntil(at),
+            Verdict::WaitForRelease => Verdict::WaitForRelease,
+        })
+    }
+
+    fn charge(&self, state: Words, now: Moment, cost: u64) -> Words {
+        ask!(self, |rule| rule.charge(state.into(), now, cost).into())
+    }
+
+    fn ready_at(&self, state: Words, now: Moment, ahead: u64, cost: u64) -> Moment {
+        ask!(self, |rule| rule.ready_at(state.into(), now, ahead, cost))
+    }
+
+    fn remaining(&self, state: Words, now: Moment) -> u64 {
+        ask!(self, |rule| rule.remaining(state.into(), now))
+    }
+
+    fn used(&self, state: Words, now: Moment) -> u64 {
+        ask!(self, |rule| rule.used(state.into(), now))
+    }
+
+    fn reset_at(&self, state: Words, now: Moment) -> Moment {
+        ask!(self, |rule| rule.reset_at(state.into(), now))
+    }
+}
