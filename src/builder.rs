@@ -1,10 +1,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use uuid::Uuid;
+
 use crate::error::ConfigError;
 use crate::gate::Gate;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager};
+use crate::manager::{Clock, Manager, Timekeeping};
 use crate::observe::{Event, Observer};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -166,6 +168,14 @@ impl Builder {
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, stamps);
         let options = Options { max_queue, overflow, spread_below, observed: observer.is_some() };
         let schedule = Schedule::new(gate, options);
-        Ok(Limiter::from_manager(Arc::new(Manager::new(schedule, clock, since_epoch, name, observer))))
+        Ok(Limiter::from_manager(Arc::new(Manager::new(
+            schedule,
+            clock,
+            Timekeeping::Own(Arc::default()),
+            since_epoch,
+            Uuid::new_v4().as_u64_pair().0,
+            name,
+            observer,
+        ))))
     }
 }

@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::policy::Limit;
+use crate::strategy::{Asked, Moment};
 
 /// What the caller of a non-blocking check is told.
 ///
@@ -42,6 +43,46 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each.
+    pub(crate) fn summarize(limits: &[Limit], asked: impl Iterator<Item = Asked>, now: Moment, ahead: u64, cost: u64) -> Self {
+        let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
+        let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);
+        let mut denied: Option<(Moment, usize)> = None;
+        // Of equals the first is named, so that the name does not depend on what else denies at the same instant.
+        for (by, answer) in asked.enumerate() {
+            if answer.remaining < remaining {
+                (remaining, scarcest) = (answer.remaining, by);
+            }
+            if answer.ready_at > ready_at {
+                (ready_at, slowest) = (answer.ready_at, by);
+            }
+            reset_at = reset_at.max(answer.reset_at);
+            if limits[by].capacity() < cost {
+                too_small = too_small.or(Some(by));
+            }
+            if let Some(until) = answer.denied_until
+                && denied.is_none_or(|(latest, _)| until > latest)
+            {
+                denied = Some((until, by));
+            }
+        }
+        let (allowed, until, by) = match (too_small, denied) {
+            (Some(by), _) | (None, Some((Moment::NEVER, by))) => (false, Moment::NEVER, by),
+            (None, None) if ahead == 0 => (true, now, scarcest),
+            (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
+            (None, _) => (false, ready_at, slowest),
+        };
+        Self {
+            allowed,
+            binding: limits[by],
+            remaining,
+            // Known to be later than now, or not known at all.
+            retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
+            reset_after: reset_at.duration_since(now),
+            paused: false,
+        }
+    }
+
     /// Whether the cost would be admitted now.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {

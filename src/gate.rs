@@ -9,7 +9,7 @@ use crate::decision::Decision;
 use crate::lease::{Admission, Caller, Claim, Lease, Leases};
 use crate::plan::Plan;
 use crate::policy::Limit;
-use crate::strategy::{MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Rule, Strategy, Trail, Verdict, Words};
+use crate::strategy::{MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Rule, Strategy, Trail, Words};
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Slot {
 
     /// Would the cost be admitted? If not, until when must it wait?
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
-        ask!(self, |rule, state| wait(rule.decide(*state, now, cost)).map(drop))
+        ask!(self, |rule, state| rule.decide(*state, now, cost).wait().map(drop))
     }
 
     /// Takes the cost if it is admitted.
@@ -86,11 +86,11 @@ impl Slot {
     fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
             Self::Pace(rule, state, trail) => {
-                let next = wait(rule.decide(*state, now, cost))?;
+                let next = rule.decide(*state, now, cost).wait()?;
                 trail.note(rule, *state, now);
                 *state = next;
             }
-            Self::Rule(rule, state) => *state = wait(rule.decide(*state, now, cost))?,
+            Self::Rule(rule, state) => *state = rule.decide(*state, now, cost).wait()?,
         }
         Ok(())
     }
@@ -119,14 +119,6 @@ impl Slot {
             Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
             Self::Rule(rule, state) => *state = rule.refund(*state, at, cost),
         }
-    }
-}
-
-fn wait<S>(verdict: Verdict<S>) -> Result<S, Moment> {
-    match verdict {
-        Verdict::Granted(state) => Ok(state),
-        Verdict::WaitUntil(at) => Err(at),
-        Verdict::WaitForRelease => Err(Moment::NEVER),
     }
 }
 
@@ -319,33 +311,8 @@ impl Gate {
 
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let remaining = |slot: &Slot| ask!(slot, |rule, state| rule.remaining(*state, now));
-        let scarcest = || self.slots().enumerate().min_by_key(|(_, slot)| remaining(slot)).map_or(0, |(index, _)| index);
-        let slowest = || {
-            let ready = |slot: &Slot| ask!(slot, |rule, state| rule.ready_at(*state, now, ahead, cost));
-            self.slots().enumerate().max_by_key(|(_, slot)| ready(slot)).map_or(0, |(index, _)| index)
-        };
-        let too_large = self.plan.limits().iter().position(|limit| limit.capacity() < cost);
-        let denied = match too_large {
-            Some(by) => Err(Denied { until: Moment::NEVER, by }),
-            None => self.peek(now, cost),
-        };
-        let (allowed, until, by) = match denied {
-            Ok(()) if ahead == 0 => (true, now, scarcest()),
-            Ok(()) => (false, self.ready_at(now, ahead, cost), slowest()),
-            Err(Denied { until: Moment::NEVER, by }) => (false, Moment::NEVER, by),
-            Err(Denied { by, .. }) => (false, self.ready_at(now, ahead, cost), if ahead == 0 { by } else { slowest() }),
-        };
-        let reset_at = self.slots().map(|slot| ask!(slot, |rule, state| rule.reset_at(*state, now))).max().unwrap_or(now);
-        Decision {
-            allowed,
-            binding: self.plan.limits()[by],
-            remaining: self.slots().map(remaining).min().unwrap_or(0),
-            // Known to be later than now, or not known at all.
-            retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
-            reset_after: reset_at.duration_since(now),
-            paused: false,
-        }
+        let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(*state, now, ahead, cost)));
+        Decision::summarize(self.plan.limits(), asked, now, ahead, cost)
     }
 
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Denied> {

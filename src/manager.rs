@@ -8,6 +8,7 @@
 mod clock;
 mod desk;
 mod driver;
+mod rota;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -17,11 +18,11 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 pub(crate) use self::clock::Clock;
 use self::desk::{Arm, Desk, Now};
 use self::driver::{Post, drive};
+pub(crate) use self::rota::Rota;
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
@@ -76,8 +77,7 @@ pub(crate) struct Granted {
 #[derive(Debug)]
 pub(crate) struct Manager {
     desk: Mutex<Desk>,
-    /// Wakes all drivers before their timers do.
-    bell: Arc<Notify>,
+    timekeeping: Timekeeping,
     drained: Notify,
     /// The random part of permit ids.
     seed: u64,
@@ -85,6 +85,14 @@ pub(crate) struct Manager {
     observer: Observer,
     /// The wall clock at [`Moment::START`].
     since_epoch: Duration,
+}
+
+/// Who takes a manager's turns when time matters.
+#[derive(Debug)]
+pub(crate) enum Timekeeping {
+    /// A driver of its own in each runtime; the bell wakes them before their timers do.
+    Own(Arc<Notify>),
+    Rota(Arc<Rota>),
 }
 
 impl Granted {
@@ -107,15 +115,17 @@ impl Manager {
     pub(crate) fn new(
         schedule: Schedule,
         clock: Clock,
+        timekeeping: Timekeeping,
         since_epoch: Duration,
+        seed: u64,
         name: Option<Box<str>>,
         observer: Observer,
     ) -> Self {
         Self {
             desk: Mutex::new(Desk::new(schedule, clock)),
-            bell: Arc::new(Notify::new()),
+            timekeeping,
             drained: Notify::new(),
-            seed: Uuid::new_v4().as_u64_pair().0,
+            seed,
             name,
             observer,
             since_epoch,
@@ -406,7 +416,7 @@ impl Manager {
         let next = desk.schedule.next_wake().known().map(|next| desk.clock.instant(next));
         drop(desk);
         if others_sleep_too_long {
-            self.bell.notify_waiters();
+            self.ring();
         }
         next
     }
@@ -487,7 +497,7 @@ impl Manager {
             drop(desk);
             match arm {
                 Arm::Nothing => {}
-                Arm::Ring => self.bell.notify_waiters(),
+                Arm::Ring => self.ring(),
                 Arm::Start(handle) => self.start(handle),
             }
             let unfinished = effects.act(|told| self.tell(told));
@@ -506,8 +516,21 @@ impl Manager {
     /// Outside the lock: a runtime that is shutting down drops the driver, and with it its post, at once.
     #[cold]
     fn start(self: &Arc<Self>, runtime: Handle) {
-        let post = Post::new(Arc::downgrade(self), runtime.id());
-        runtime.spawn(drive(post, Arc::clone(&self.bell)));
+        match &self.timekeeping {
+            Timekeeping::Own(bell) => {
+                let post = Post::new(Arc::downgrade(self), runtime.id());
+                runtime.spawn(drive(post, Arc::clone(bell)));
+            }
+            Timekeeping::Rota(rota) => rota.enlist(self, &runtime),
+        }
+    }
+
+    /// Wakes whoever takes the turns, before the time that he knows of.
+    fn ring(&self) {
+        match &self.timekeeping {
+            Timekeeping::Own(bell) => bell.notify_waiters(),
+            Timekeeping::Rota(rota) => rota.call(self),
+        }
     }
 
     fn tell(&self, told: Told<'_>) {
@@ -552,7 +575,10 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        self.bell.notify_waiters(); // the drivers find it gone
+        match &self.timekeeping {
+            Timekeeping::Own(bell) => bell.notify_waiters(), // the drivers find it gone
+            Timekeeping::Rota(rota) => rota.dismiss(self),
+        }
     }
 }
 

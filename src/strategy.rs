@@ -40,6 +40,28 @@ pub(crate) enum Verdict<S> {
     WaitForRelease,
 }
 
+impl<S> Verdict<S> {
+    /// The state after the charge, or until when to wait: [`Moment::NEVER`] where it takes a release.
+    #[inline(always)]
+    pub(crate) fn wait(self) -> Result<S, Moment> {
+        match self {
+            Self::Granted(state) => Ok(state),
+            Self::WaitUntil(at) => Err(at),
+            Self::WaitForRelease => Err(Moment::NEVER),
+        }
+    }
+}
+
+/// What one limit answers to all that a caller can ask who does not wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// `None` where it admits; [`Moment::NEVER`] where that takes a release.
+    pub(crate) denied_until: Option<Moment>,
+    pub(crate) remaining: u64,
+    pub(crate) ready_at: Moment,
+    pub(crate) reset_at: Moment,
+}
+
 /// The rule of one limit. `cost` is at least 1 and at most what the limit holds when new; `now` never steps back.
 pub(crate) trait Strategy {
     type State: Copy + std::fmt::Debug + From<Words> + Into<Words>;
@@ -65,4 +87,17 @@ pub(crate) trait Strategy {
 
     /// When the limit is as good as new, if nothing more is admitted. A limit that waits for releases answers `now`.
     fn reset_at(&self, state: Self::State, now: Moment) -> Moment;
+
+    /// The state after up to `cost` units are let off, whenever they were charged: what whoever owns the limit may do.
+    fn forgive(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
+
+    /// All that a caller who does not wait is told, when `ahead` units wait before him.
+    fn ask(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Asked {
+        Asked {
+            denied_until: self.decide(state, now, cost).wait().err(),
+            remaining: self.remaining(state, now),
+            ready_at: self.ready_at(state, now, ahead, cost),
+            reset_at: self.reset_at(state, now),
+        }
+    }
 }

@@ -183,6 +183,11 @@ impl Strategy for WindowRule {
         let window = self.current(state, now);
         if window.used == 0 { now } else { self.when(window, now, self.limit.into()) }
     }
+
+    fn forgive(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
+        let window = self.current(state, now);
+        WindowState { used: window.used.saturating_sub(cost), ..window }
+    }
 }
 
 impl From<Words> for WindowState {

@@ -133,6 +133,10 @@ impl Strategy for ConcurrencyRule {
     fn reset_at(&self, _state: ConcurrencyState, now: Moment) -> Moment {
         now
     }
+
+    fn forgive(&self, state: ConcurrencyState, _now: Moment, _cost: u64) -> ConcurrencyState {
+        state // what is out is out
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,10 @@ impl Strategy for PaceRule {
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
         self.first(state.arrival, 0, now)
     }
+
+    fn forgive(&self, state: PaceState, _now: Moment, cost: u64) -> PaceState {
+        PaceState { arrival: state.arrival.saturating_sub(self.parts_of(cost)) }
+    }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

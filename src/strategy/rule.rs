@@ -20,6 +20,15 @@ macro_rules! ask {
 }
 
 impl Rule {
+    /// How many words its state needs where it is kept among millions; `None` where what is out must be known by who has it.
+    pub(crate) fn width(&self) -> Option<usize> {
+        match self {
+            Self::Pace(rule) => Some(if rule.fits_a_word() { 1 } else { 2 }),
+            Self::Places(_) => None,
+            Self::Window(_) => Some(2),
+        }
+    }
+
     /// Takes back what was charged at `at` and never used, as far as that is known not to let anything over the limit. A pace
     /// knows it from a [`Trail`](super::Trail), which is not here.
     pub(crate) fn refund(&self, state: Words, at: Moment, cost: u64) -> Words {
@@ -65,5 +74,9 @@ impl Strategy for Rule {
 
     fn reset_at(&self, state: Words, now: Moment) -> Moment {
         ask!(self, |rule| rule.reset_at(state.into(), now))
+    }
+
+    fn forgive(&self, state: Words, now: Moment, cost: u64) -> Words {
+        ask!(self, |rule| rule.forgive(state.into(), now, cost).into())
     }
 }
