@@ -43,8 +43,8 @@ impl fmt::Display for Limit {
         match self {
             Self::Throttle(Throttle { interval, burst: 1 }) => write!(f, "throttle every {interval:?}"),
             Self::Throttle(Throttle { interval, burst }) => write!(f, "throttle every {interval:?} burst {burst}"),
-            Self::MaxConcurrency(MaxConcurrency { limit, ttl: None }) => write!(f, "{limit} concurrent"),
-            Self::MaxConcurrency(MaxConcurrency { limit, ttl: Some(ttl) }) => write!(f, "{limit} concurrent ttl {ttl:?}"),
+            Self::MaxConcurrency(MaxConcurrency { limit, ttl: None, .. }) => write!(f, "{limit} concurrent"),
+            Self::MaxConcurrency(MaxConcurrency { limit, ttl: Some(ttl), .. }) => write!(f, "{limit} concurrent ttl {ttl:?}"),
             Self::FixedWindow(FixedWindow { limit, period, align }) => {
                 let from = match align {
                     Align::Creation => "",

@@ -2,6 +2,7 @@
 //! to a verdict. Nothing here reads a clock, knows a runtime, or allocates, so the same functions serve under a gate's mutex,
 //! in a table of keys, and as the oracle of a shared store.
 
+mod adapt;
 mod fixed_window;
 mod max_concurrency;
 mod moment;
@@ -10,6 +11,7 @@ mod rule;
 mod throttle;
 mod token_bucket;
 
+pub use adapt::{Adapt, Outcome};
 pub use fixed_window::{Align, FixedWindow};
 pub use max_concurrency::MaxConcurrency;
 pub use throttle::Throttle;

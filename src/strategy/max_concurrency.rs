@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Moment, Strategy, Verdict, Words};
+use super::{Adapt, Moment, Strategy, Verdict, Words};
 
 /// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
 ///
@@ -33,6 +33,7 @@ use super::{Moment, Strategy, Verdict, Words};
 pub struct MaxConcurrency {
     pub(crate) limit: u64,
     pub(crate) ttl: Option<Duration>,
+    pub(crate) adapt: Option<Adapt>,
 }
 
 impl MaxConcurrency {
@@ -41,7 +42,7 @@ impl MaxConcurrency {
     /// See the [type's example](MaxConcurrency#examples).
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { limit, ttl: None }
+        Self { limit, ttl: None, adapt: None }
     }
 
     /// Reclaims a permit that was not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer
@@ -65,6 +66,18 @@ impl MaxConcurrency {
     #[must_use]
     pub const fn ttl(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }
+    }
+
+    /// Moves the limit by what the work reports, from the limit given here; see [`Adapt`].
+    ///
+    /// ```ignore
+    /// use tollgate::{Adapt, Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
+    /// ```
+    #[must_use]
+    pub const fn adapt(self, adapt: Adapt) -> Self {
+        Self { adapt: Some(adapt), ..self }
     }
 }
 
