@@ -35,6 +35,7 @@ pub struct Decision {
     pub(crate) allowed: bool,
     /// The limit that denied, or else the scarcest; of a closed limiter, the one that would bind.
     pub(crate) binding: Limit,
+    pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) reset_after: Duration,
@@ -43,8 +44,15 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each.
-    pub(crate) fn summarize(limits: &[Limit], asked: impl Iterator<Item = Asked>, now: Moment, ahead: u64, cost: u64) -> Self {
+    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each. Tells also which
+    /// limit binds.
+    pub(crate) fn summarize(
+        limits: &[Limit],
+        asked: impl Iterator<Item = Asked>,
+        now: Moment,
+        ahead: u64,
+        cost: u64,
+    ) -> (Self, usize) {
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);
         let mut denied: Option<(Moment, usize)> = None;
@@ -72,15 +80,17 @@ impl Decision {
             (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
             (None, _) => (false, ready_at, slowest),
         };
-        Self {
+        let decision = Self {
             allowed,
             binding: limits[by],
+            limit: limits[by].capacity(),
             remaining,
             // Known to be later than now, or not known at all.
             retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
             reset_after: reset_at.duration_since(now),
             paused: false,
-        }
+        };
+        (decision, by)
     }
 
     /// Whether the cost would be admitted now.
@@ -89,10 +99,11 @@ impl Decision {
         self.allowed
     }
 
-    /// The units that the binding limit admits at once: its burst, concurrency, or units a window.
+    /// The units that the binding limit admits at once: its burst, concurrency (as it is now, where that
+    /// [moves](crate::Adapt)), or units a window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        self.binding.capacity()
+        self.limit
     }
 
     /// The units that every limit would admit now, before this request.

@@ -31,6 +31,12 @@ pub enum ConfigError {
         /// The limit as given.
         limit: Limit,
     },
+    /// A number of the limit is out of its documented range.
+    #[error("a number of `{limit}` is out of range; its documentation has the ranges")]
+    OutOfRange {
+        /// The limit as given.
+        limit: Limit,
+    },
     /// The interval times the burst, the period or the TTL is longer than can be counted.
     #[error("`{limit}` spans more than {} years; shorten its duration or its burst", max.as_secs() / (365 * 24 * 3_600))]
     TooLong {

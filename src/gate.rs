@@ -7,9 +7,12 @@ use tokio::sync::Notify;
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::lease::{Admission, Caller, Claim, Lease, Leases};
-use crate::plan::Plan;
+use crate::plan::{Compiled, Plan};
 use crate::policy::Limit;
-use crate::strategy::{MAX_SPAN_NANOS, Moment, PaceRule, PaceState, Rule, Strategy, Trail, Words};
+use crate::strategy::{
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, Outcome, PaceRule, PaceState, Rule, Sample,
+    Strategy, Trail, Words,
+};
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +51,8 @@ impl Carry {
 enum Slot {
     Pace(PaceRule, PaceState, Trail),
     Rule(Rule, Words),
+    /// A concurrency whose limit moves.
+    Adaptive(ConcurrencyRule, ConcurrencyState, Box<(Adapt, AdaptState)>),
 }
 
 /// Asks the rule of a slot a question about its state.
@@ -56,15 +61,24 @@ macro_rules! ask {
         match $slot {
             Slot::Pace($rule, $state, _) => $answer,
             Slot::Rule($rule, $state) => $answer,
+            Slot::Adaptive($rule, $state, _) => $answer,
         }
     };
 }
 
 impl Slot {
-    fn new(rule: Rule, now: Moment) -> Self {
-        match rule {
-            Rule::Pace(rule) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
-            rule => Self::Rule(rule, rule.initial(now)),
+    fn new(limit: Compiled, now: Moment) -> Self {
+        match limit {
+            Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
+            Compiled::Rule(rule) => Self::Rule(rule, rule.initial(now)),
+            Compiled::Adaptive(rule, adapt) => {
+                let state = adapt.initial(rule.limit);
+                Self::Adaptive(
+                    ConcurrencyRule { limit: Adapt::limit(&state) },
+                    ConcurrencyState::default(),
+                    Box::new((adapt, state)),
+                )
+            }
         }
     }
 
@@ -72,6 +86,7 @@ impl Slot {
     fn places(&self) -> Option<u64> {
         match self {
             Self::Rule(rule @ Rule::Places(_), state) => Some(rule.used(*state, Moment::START)),
+            Self::Adaptive(_, state, _) => Some(state.in_use),
             _ => None,
         }
     }
@@ -91,14 +106,17 @@ impl Slot {
                 *state = next;
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost).wait()?,
+            Self::Adaptive(rule, state, _) => *state = rule.decide(*state, now, cost).wait()?,
         }
         Ok(())
     }
 
     #[inline(always)]
     fn release(&mut self, cost: u64) {
-        if let Self::Rule(rule @ Rule::Places(_), state) = self {
-            *state = rule.refund(*state, Moment::START, cost);
+        match self {
+            Self::Rule(rule @ Rule::Places(_), state) => *state = rule.refund(*state, Moment::START, cost),
+            Self::Adaptive(_, state, _) => *state = state.release(cost),
+            _ => {}
         }
     }
 
@@ -110,6 +128,7 @@ impl Slot {
                 *state = rule.charge(*state, now, cost);
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
+            Self::Adaptive(rule, state, _) => *state = rule.charge(*state, now, cost),
         }
     }
 
@@ -118,6 +137,15 @@ impl Slot {
         match self {
             Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
             Self::Rule(rule, state) => *state = rule.refund(*state, at, cost),
+            Self::Adaptive(_, state, _) => *state = state.release(cost),
+        }
+    }
+
+    /// The units that it admits at once, as it is now.
+    fn capacity(&self, limit: &Limit) -> u64 {
+        match self {
+            Self::Adaptive(rule, ..) => rule.limit,
+            _ => limit.capacity(),
         }
     }
 }
@@ -145,7 +173,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// As new at `now`; `stamps` asks for the time of grants where the policy needs none.
     pub(crate) fn new(plan: Plan, now: Moment, stamps: bool) -> Self {
-        let mut slots = plan.rules().iter().map(|rule| Slot::new(*rule, now));
+        let mut slots = plan.compiled().iter().map(|limit| Slot::new(*limit, now));
         Self {
             first: slots.next().expect("a policy is never empty"),
             rest: slots.collect(),
@@ -173,28 +201,31 @@ impl Gate {
             self.leases = Some(leases);
         }
         self.return_to_nobody = if self.place == Claim::Place { 0 } else { in_flight };
-        let old_slots = std::iter::once(old.first).chain(old.rest);
-        let mut left: Vec<_> = old.plan.limits().iter().zip(old_slots).filter(|(_, slot)| slot.places().is_none()).collect();
+        let mut left: Vec<_> = old.plan.limits().iter().zip(std::iter::once(old.first).chain(old.rest)).collect();
         let limits = self.plan.limits().to_vec();
         let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut()).collect();
         let alike: [fn(&Limit, &Limit) -> bool; 3] =
             [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
         for alike in alike {
             heirs.retain_mut(|(limit, slot)| {
-                if slot.places().is_some() {
-                    slot.charge(now, in_flight);
-                    return false;
-                }
-                let Some(found) = left.iter().position(|(old, _)| alike(old, limit)) else { return true };
-                let (old, old_slot) = left.swap_remove(found);
+                let fits = |(old, old_slot): &(&Limit, Slot)| {
+                    alike(old, limit) && old_slot.places().is_some() == slot.places().is_some()
+                };
+                let Some(found) = left.iter().position(fits) else { return true };
+                let (old, old_slot) = left.remove(found);
                 if old == *limit {
                     **slot = old_slot;
-                } else {
+                } else if slot.places().is_none() {
                     let used = ask!(&old_slot, |rule, state| rule.used(*state, now));
                     slot.charge(now, carry.over(used, old.capacity(), limit.capacity()));
+                } else {
+                    slot.charge(now, in_flight);
                 }
                 false
             });
+        }
+        for (_, slot) in heirs.iter_mut().filter(|(_, slot)| slot.places().is_some()) {
+            slot.charge(now, in_flight);
         }
     }
 
@@ -261,6 +292,27 @@ impl Gate {
         Some(())
     }
 
+    /// A permit of `cost` comes back, and its holder says how its work went. `None` when it was reclaimed before: nothing changes.
+    pub(crate) fn report(&mut self, now: Moment, admission: Admission, cost: u64, outcome: Outcome) -> Option<()> {
+        let in_flight = self.in_flight();
+        self.release(admission.fence, cost, admission.claim)?;
+        let sample = Sample { rtt_nanos: now.since(admission.at), in_flight, outcome };
+        for slot in self.slots_mut() {
+            if let Slot::Adaptive(rule, _, adaptation) = slot {
+                let (adapt, state) = &mut **adaptation;
+                *state = adapt.update(*state, sample);
+                rule.limit = Adapt::limit(state);
+            }
+        }
+        Some(())
+    }
+
+    /// The units that may be out at once, as it is now: the least of all its concurrencies.
+    pub(crate) fn concurrency(&self) -> Option<u64> {
+        let limits = self.slots().zip(self.plan.limits()).filter(|(slot, _)| slot.places().is_some());
+        limits.map(|(slot, limit)| slot.capacity(limit)).min()
+    }
+
     /// Somebody who does not wait was denied `cost`.
     pub(crate) fn note_denial(&mut self, _now: Moment, _cost: u64) {}
 
@@ -312,7 +364,9 @@ impl Gate {
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(*state, now, ahead, cost)));
-        Decision::summarize(self.plan.limits(), asked, now, ahead, cost)
+        let (decision, by) = Decision::summarize(self.plan.limits(), asked, now, ahead, cost);
+        let capacity = self.slots().nth(by).map(|slot| slot.capacity(&self.plan.limits()[by]));
+        Decision { limit: capacity.unwrap_or(decision.limit), ..decision }
     }
 
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Denied> {

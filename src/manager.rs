@@ -34,7 +34,7 @@ use crate::policy::Policy;
 use crate::queue::{Priority, Request};
 use crate::schedule::{Effects, Outcome, Schedule, Told};
 use crate::snapshot::Snapshot;
-use crate::strategy::{MAX_SPAN_NANOS, Moment};
+use crate::strategy::{MAX_SPAN_NANOS, Moment, Outcome as WorkOutcome};
 use crate::upstream::UpstreamSignal;
 
 /// What a caller asks for, before it is known when.
@@ -312,6 +312,15 @@ impl Manager {
         self.act_on_desk(|desk, now, effects| {
             let at = at.map_or(Moment::START, |at| desk.clock.moment(at));
             desk.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
+        })
+    }
+
+    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
+    pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: WorkOutcome) -> bool {
+        let Granted { fence, claim, at } = granted;
+        self.act_on_desk(|desk, now, effects| {
+            let at = at.map_or(Moment::START, |at| desk.clock.moment(at));
+            desk.schedule.report(now, Admission { fence, at, claim }, cost, outcome, effects)
         })
     }
 

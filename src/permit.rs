@@ -8,6 +8,7 @@ use crate::arena::Key;
 use crate::lease::Claim;
 use crate::manager::{Granted, Manager};
 use crate::observe::permit_id;
+use crate::strategy::Outcome;
 
 /// The right to go on; dropping it **releases** it.
 ///
@@ -170,8 +171,29 @@ impl Permit {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
     pub fn settle(mut self, actual_cost: u64) -> bool {
-        let granted = Granted { fence: self.fence, claim: self.claim, at: self.acquired_at };
+        let granted = self.granted();
         self.manager.take().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
+    }
+
+    /// Gives it back and says how its work went: a [concurrency that moves](crate::Adapt) learns from that, and from the time since
+    /// the grant. Dropped instead, a permit tells nothing, as with [`Outcome::Ignored`]. Tells whether it was live.
+    ///
+    /// ```
+    /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::aimd()))?;
+    /// let permit = limiter.acquire().await?;
+    /// permit.report(Outcome::Overloaded); // the server answered 503
+    /// assert_eq!(limiter.snapshot().concurrency, Some(18));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    pub fn report(mut self, outcome: Outcome) -> bool {
+        let granted = self.granted();
+        self.manager.take().is_some_and(|manager| manager.report(granted, self.cost, outcome))
     }
 
     /// Gives it back as if it had never been granted, because the work did not start: [settled](Permit::settle) at nothing.
@@ -204,6 +226,10 @@ impl Permit {
     /// ```
     pub fn forget(mut self) {
         self.manager = None;
+    }
+
+    fn granted(&self) -> Granted {
+        Granted { fence: self.fence, claim: self.claim, at: self.acquired_at }
     }
 
     fn leased(&self) -> Option<(&Arc<Manager>, Key)> {

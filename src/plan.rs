@@ -4,14 +4,23 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Align, ConcurrencyRule, MAX_SPAN_NANOS, PaceRule, Rule, WindowRule};
+use crate::strategy::{Adapt, Align, ConcurrencyRule, MAX_SPAN_NANOS, PaceRule, Rule, WindowRule};
+
+/// One limit, checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Compiled {
+    /// Its state is two words.
+    Rule(Rule),
+    /// A concurrency whose limit moves.
+    Adaptive(ConcurrencyRule, Adapt),
+}
 
 /// A policy, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     policy: Policy,
     /// One for each limit of the policy, in its order.
-    rules: Vec<Rule>,
+    compiled: Vec<Compiled>,
     /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
     ttl: Option<u64>,
     /// The largest cost that can ever be admitted.
@@ -22,22 +31,22 @@ impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
         let limits = policy.limits();
-        let rules = limits.iter().map(|limit| rule(limit, since_epoch)).collect::<Result<_, _>>()?;
+        let compiled = limits.iter().map(|limit| compile(limit, since_epoch)).collect::<Result<_, _>>()?;
         let ttl = limits.iter().filter_map(|limit| match limit {
             Limit::MaxConcurrency(concurrency) => concurrency.ttl,
             _ => None,
         });
         let ttl = ttl.min().map(|ttl| ttl.as_nanos() as u64);
         let max_cost = limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        Ok(Self { rules, ttl, max_cost, policy })
+        Ok(Self { compiled, ttl, max_cost, policy })
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
         self.policy.limits()
     }
 
-    pub(crate) fn rules(&self) -> &[Rule] {
-        &self.rules
+    pub(crate) fn compiled(&self) -> &[Compiled] {
+        &self.compiled
     }
 
     pub(crate) fn ttl(&self) -> Option<u64> {
@@ -50,17 +59,23 @@ impl Plan {
 
     /// Whether permits hold a place that must come back.
     pub(crate) fn holds_places(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule, Rule::Places(_)))
+        self.compiled.iter().any(Compiled::counts_places)
     }
 
     /// Whether any limit asks what time it is.
     pub(crate) fn follows_time(&self) -> bool {
-        self.ttl.is_some() || self.rules.iter().any(|rule| !matches!(rule, Rule::Places(_)))
+        self.ttl.is_some() || !self.compiled.iter().all(|limit| matches!(limit, Compiled::Rule(Rule::Places(_))))
     }
 }
 
-/// The rule of a limit. Nonsense in it is found here, so that the strategies need not look for it.
-fn rule(limit: &Limit, since_epoch: Duration) -> Result<Rule, ConfigError> {
+impl Compiled {
+    fn counts_places(&self) -> bool {
+        matches!(self, Self::Rule(Rule::Places(_)) | Self::Adaptive(..))
+    }
+}
+
+/// Nonsense in a limit is found here, so that the strategies need not look for it.
+fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError> {
     let limit = *limit;
     if limit.capacity() == 0 {
         return Err(ConfigError::ZeroLimit { limit });
@@ -71,7 +86,7 @@ fn rule(limit: &Limit, since_epoch: Duration) -> Result<Rule, ConfigError> {
         Ok(nanos) if nanos <= MAX_SPAN_NANOS => Ok(nanos),
         _ => Err(too_long.clone()),
     };
-    Ok(match limit {
+    Ok(Compiled::Rule(match limit {
         Limit::Throttle(throttle) => {
             let interval = span(throttle.interval)?;
             Rule::Pace(PaceRule::new(1, interval, throttle.burst, throttle.burst).ok_or(too_long)?)
@@ -91,7 +106,12 @@ fn rule(limit: &Limit, since_epoch: Duration) -> Result<Rule, ConfigError> {
         }
         Limit::MaxConcurrency(concurrency) => {
             concurrency.ttl.map(span).transpose()?;
-            Rule::Places(ConcurrencyRule { limit: concurrency.limit })
+            let rule = ConcurrencyRule { limit: concurrency.limit };
+            match concurrency.adapt {
+                Some(adapt) if !adapt.is_valid() => return Err(ConfigError::OutOfRange { limit }),
+                Some(adapt) => return Ok(Compiled::Adaptive(rule, adapt)),
+                None => Rule::Places(rule),
+            }
         }
         Limit::FixedWindow(window) => {
             let period = span(window.period)?;
@@ -102,5 +122,5 @@ fn rule(limit: &Limit, since_epoch: Duration) -> Result<Rule, ConfigError> {
             };
             Rule::Window(WindowRule { limit: window.limit, period, phase, taken: 0 })
         }
-    })
+    }))
 }

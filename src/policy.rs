@@ -19,7 +19,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The largest cost that one request can have: the burst, the concurrency, or the units of a window.
+    /// The largest cost that one request can have: the burst, the concurrency (its floor, where [it moves](crate::Adapt)), or the
+    /// units of a window.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -31,7 +32,10 @@ impl Limit {
     pub const fn capacity(&self) -> u64 {
         match self {
             Self::Throttle(throttle) => throttle.burst,
-            Self::MaxConcurrency(concurrency) => concurrency.limit,
+            Self::MaxConcurrency(concurrency) => match concurrency.adapt {
+                Some(adapt) => adapt.floor,
+                None => concurrency.limit,
+            },
             Self::FixedWindow(window) => window.limit,
             Self::TokenBucket(bucket) => bucket.capacity(),
         }

@@ -23,7 +23,7 @@ use crate::observe::ShedReason;
 use crate::plan::Plan;
 use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
 use crate::snapshot::Snapshot;
-use crate::strategy::Moment;
+use crate::strategy::{Moment, Outcome as WorkOutcome};
 
 /// Why a request is not admitted in place.
 enum Refusal {
@@ -268,6 +268,20 @@ impl Schedule {
         live
     }
 
+    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
+    pub(crate) fn report(
+        &mut self,
+        now: Moment,
+        admission: Admission,
+        cost: u64,
+        outcome: WorkOutcome,
+        effects: &mut Effects,
+    ) -> bool {
+        let live = self.gate.report(now, admission, cost, outcome).is_some();
+        self.ask_again(now, effects);
+        live
+    }
+
     /// Goes by another plan from now on: see [`Gate::set_plan`]. Whoever waits for what the new one can never admit is refused.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: Plan, carry: Carry, effects: &mut Effects) {
         self.gate.set_plan(plan, now, carry);
@@ -403,6 +417,7 @@ impl Schedule {
         let next = next.and_then(|next| next.max(curbed_until).known());
         Snapshot {
             in_flight: self.gate.in_flight(),
+            concurrency: self.gate.concurrency(),
             queued: self.queue.len() as u64,
             granted: self.gate.granted(),
             denied: self.denied,

@@ -19,6 +19,8 @@ pub struct Snapshot {
     /// Units out that must come back: 0 where the policy has no [`MaxConcurrency`](crate::MaxConcurrency), since permits of
     /// the other limits hold no place.
     pub in_flight: u64,
+    /// Units that may be out at once: `None` where the policy has no such limit. It [moves](crate::Adapt) where that was asked.
+    pub concurrency: Option<u64>,
     /// Requests that wait.
     pub queued: u64,
     /// Requests granted, refunded ones included.

@@ -17,6 +17,7 @@ pub use max_concurrency::MaxConcurrency;
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
+pub(crate) use adapt::{AdaptState, Sample};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;

@@ -48,10 +48,12 @@ pub enum Outcome {
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
 /// use tollgate::{Adapt, Limiter, MaxConcurrency};
 ///
 /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
+/// assert_eq!(limiter.snapshot().concurrency, Some(20));
+/// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Adapt {
@@ -83,7 +85,7 @@ impl Adapt {
     /// concurrency-limits, which differs: it adds one for each *report* and cuts at each overload. That doubles the limit in a
     /// round, and fifty calls turned away at once leave nothing of it; here, as in TCP, each happens once a round.
     ///
-    /// ```ignore
+    /// ```
     /// use std::time::Duration;
     /// use tollgate::{Adapt, MaxConcurrency};
     ///
@@ -110,7 +112,7 @@ impl Adapt {
     /// - It steps once a round, not at each report: the round trips of those already out are not held against the new limit.
     /// - Netflix's ignores drops; here they count, for a server that refuses at once has short round trips.
     ///
-    /// ```ignore
+    /// ```
     /// use tollgate::{Adapt, MaxConcurrency};
     ///
     /// let limit = MaxConcurrency::new(20).adapt(Adapt::gradient().tolerance(1200).between(4, 200));

@@ -70,10 +70,13 @@ impl MaxConcurrency {
 
     /// Moves the limit by what the work reports, from the limit given here; see [`Adapt`].
     ///
-    /// ```ignore
+    /// A request can cost no more than the floor, so that none waits for a limit that may never come.
+    ///
+    /// ```
     /// use tollgate::{Adapt, Limiter, MaxConcurrency};
     ///
     /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
+    /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
     pub const fn adapt(self, adapt: Adapt) -> Self {
