@@ -6,12 +6,14 @@ mod fixed_window;
 mod max_concurrency;
 mod moment;
 mod pace;
+mod penalty;
 mod sliding_window;
 mod throttle;
 mod token_bucket;
 
 pub use fixed_window::{Align, FixedWindow};
 pub use max_concurrency::MaxConcurrency;
+pub use penalty::Penalty;
 pub use sliding_window::{SlidingMethod, SlidingWindow};
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
@@ -20,6 +22,7 @@ pub(crate) use fixed_window::{WindowRule, WindowState};
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, PaceState, Trail};
+pub(crate) use penalty::{PenaltyRule, PenaltyState};
 pub(crate) use sliding_window::{CounterRule, CounterState, Log, LogRule};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
