@@ -10,8 +10,8 @@ use crate::lease::{Admission, Caller, Claim, Lease, Leases};
 use crate::plan::{Compiled, Plan};
 use crate::policy::Limit;
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, MAX_SPAN_NANOS, Moment, Outcome, PaceRule, PaceState, Rule, Sample,
-    Strategy, Trail, Words,
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, MAX_SPAN_NANOS, Moment, Outcome, PaceRule, PaceState,
+    Rule, Sample, Strategy, Trail, Words,
 };
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
@@ -51,6 +51,7 @@ impl Carry {
 enum Slot {
     Pace(PaceRule, PaceState, Trail),
     Rule(Rule, Words),
+    Log(LogRule, Log),
     /// A concurrency whose limit moves.
     Adaptive(ConcurrencyRule, ConcurrencyState, Box<(Adapt, AdaptState)>),
 }
@@ -59,9 +60,19 @@ enum Slot {
 macro_rules! ask {
     ($slot:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $slot {
-            Slot::Pace($rule, $state, _) => $answer,
-            Slot::Rule($rule, $state) => $answer,
-            Slot::Adaptive($rule, $state, _) => $answer,
+            Slot::Pace($rule, $state, _) => {
+                let $state = *$state;
+                $answer
+            }
+            Slot::Rule($rule, $state) => {
+                let $state = *$state;
+                $answer
+            }
+            Slot::Log($rule, $state) => $answer,
+            Slot::Adaptive($rule, $state, _) => {
+                let $state = *$state;
+                $answer
+            }
         }
     };
 }
@@ -71,6 +82,7 @@ impl Slot {
         match limit {
             Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
             Compiled::Rule(rule) => Self::Rule(rule, rule.initial(now)),
+            Compiled::Log(rule) => Self::Log(rule, Log::default()),
             Compiled::Adaptive(rule, adapt) => {
                 let state = adapt.initial(rule.limit);
                 Self::Adaptive(
@@ -93,7 +105,12 @@ impl Slot {
 
     /// Would the cost be admitted? If not, until when must it wait?
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
-        ask!(self, |rule, state| rule.decide(*state, now, cost).wait().map(drop))
+        match self {
+            Self::Pace(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
+            Self::Rule(rule, state) => rule.decide(*state, now, cost).wait().map(drop),
+            Self::Log(rule, log) => rule.decide(log, now, cost),
+            Self::Adaptive(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
+        }
     }
 
     /// Takes the cost if it is admitted.
@@ -106,6 +123,10 @@ impl Slot {
                 *state = next;
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost).wait()?,
+            Self::Log(rule, log) => {
+                rule.decide(log, now, cost)?;
+                rule.charge(log, now, cost);
+            }
             Self::Adaptive(rule, state, _) => *state = rule.decide(*state, now, cost).wait()?,
         }
         Ok(())
@@ -114,7 +135,7 @@ impl Slot {
     #[inline(always)]
     fn release(&mut self, cost: u64) {
         match self {
-            Self::Rule(rule @ Rule::Places(_), state) => *state = rule.refund(*state, Moment::START, cost),
+            Self::Rule(rule @ Rule::Places(_), state) => *state = rule.refund(*state, Moment::START, Moment::START, cost),
             Self::Adaptive(_, state, _) => *state = state.release(cost),
             _ => {}
         }
@@ -128,15 +149,17 @@ impl Slot {
                 *state = rule.charge(*state, now, cost);
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
+            Self::Log(rule, log) => rule.charge(log, now, cost),
             Self::Adaptive(rule, state, _) => *state = rule.charge(*state, now, cost),
         }
     }
 
     /// Takes back what was charged at `at` and never used.
-    fn refund(&mut self, at: Moment, cost: u64) {
+    fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
-            Self::Rule(rule, state) => *state = rule.refund(*state, at, cost),
+            Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
+            Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Adaptive(_, state, _) => *state = state.release(cost),
         }
     }
@@ -216,7 +239,7 @@ impl Gate {
                 if old == *limit {
                     **slot = old_slot;
                 } else if slot.places().is_none() {
-                    let used = ask!(&old_slot, |rule, state| rule.used(*state, now));
+                    let used = ask!(&old_slot, |rule, state| rule.used(state, now));
                     slot.charge(now, carry.over(used, old.capacity(), limit.capacity()));
                 } else {
                     slot.charge(now, in_flight);
@@ -314,7 +337,13 @@ impl Gate {
     }
 
     /// Somebody who does not wait was denied `cost`.
-    pub(crate) fn note_denial(&mut self, _now: Moment, _cost: u64) {}
+    pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) {
+        for slot in self.slots_mut() {
+            if let Slot::Rule(rule, state) = slot {
+                *state = rule.note_denial(*state, now, cost);
+            }
+        }
+    }
 
     /// What a permit of `cost` holds comes back, and it turns out that `actual` units were used: the difference is refunded, or
     /// charged as a debt. `None` when it was reclaimed before: nothing changes.
@@ -322,7 +351,7 @@ impl Gate {
         self.release(admission.fence, cost, admission.claim)?;
         for slot in self.slots_mut().filter(|slot| slot.places().is_none()) {
             if actual < cost {
-                slot.refund(admission.at, cost - actual);
+                slot.refund(now, admission.at, cost - actual);
             } else if actual > cost {
                 slot.charge(now, actual - cost);
             }
@@ -358,12 +387,12 @@ impl Gate {
 
     /// The earliest that `cost` can be admitted when `ahead` units go first; a lower bound, see [`Strategy::ready_at`].
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        self.slots().map(|slot| ask!(slot, |rule, state| rule.ready_at(*state, now, ahead, cost))).max().unwrap_or(now)
+        self.slots().map(|slot| ask!(slot, |rule, state| rule.ready_at(state, now, ahead, cost))).max().unwrap_or(now)
     }
 
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(*state, now, ahead, cost)));
+        let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(state, now, ahead, cost)));
         let (decision, by) = Decision::summarize(self.plan.limits(), asked, now, ahead, cost);
         let capacity = self.slots().nth(by).map(|slot| slot.capacity(&self.plan.limits()[by]));
         Decision { limit: capacity.unwrap_or(decision.limit), ..decision }

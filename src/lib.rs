@@ -115,6 +115,8 @@ pub use policy::{Limit, Policy};
 pub use queue::{Overflow, Priority};
 pub use rate::Rate;
 pub use snapshot::Snapshot;
-pub use strategy::{Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Throttle, TokenBucket};
+pub use strategy::{
+    Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+};
 pub use stream::{ForEachPermitted, StreamExt, Throttled, WithPermits};
 pub use upstream::UpstreamSignal;

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Adapt, Align, ConcurrencyRule, MAX_SPAN_NANOS, PaceRule, Rule, WindowRule};
+use crate::strategy::{Adapt, Align, ConcurrencyRule, Fall, LogRule, MAX_SPAN_NANOS, PaceRule, Rule, SlidingMethod, WindowRule};
 
 /// One limit, checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Compiled {
     /// Its state is two words.
     Rule(Rule),
+    /// Every grant is remembered.
+    Log(LogRule),
     /// A concurrency whose limit moves.
     Adaptive(ConcurrencyRule, Adapt),
 }
@@ -121,6 +123,32 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
                 Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
             };
             Rule::Window(WindowRule { limit: window.limit, period, phase, taken: 0 })
+        }
+        Limit::SlidingWindow(window) => {
+            span(window.period)?;
+            match window.method {
+                SlidingMethod::Log => return Ok(Compiled::Log(window.log_rule())),
+                SlidingMethod::Counter if window.limit > u32::MAX.into() => return Err(ConfigError::OutOfRange { limit }),
+                SlidingMethod::Counter => Rule::Counter(window.counter_rule()),
+            }
+        }
+        Limit::Penalty(penalty) => {
+            let (fall, units) = match penalty.fall {
+                Fall::Steps(rate) => (rate.period(), rate.units()),
+                Fall::HalfLife(half_life) => (half_life, 1),
+            };
+            if units == 0 {
+                return Err(ConfigError::ZeroLimit { limit });
+            }
+            if penalty.threshold.max(penalty.ceiling.unwrap_or(0)) > u32::MAX.into() {
+                return Err(ConfigError::OutOfRange { limit });
+            }
+            // To be forgiven at once is the one span that may be zero.
+            let forgive_after = penalty.forgive_after.filter(|quiet| !quiet.is_zero());
+            for duration in [Some(fall), penalty.ban, penalty.longest, forgive_after].into_iter().flatten() {
+                span(duration)?;
+            }
+            Rule::Penalty(penalty.rule())
         }
     }))
 }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
 ///
@@ -16,6 +16,10 @@ pub enum Limit {
     FixedWindow(FixedWindow),
     /// A bucket that is refilled at a rate: see [`TokenBucket`].
     TokenBucket(TokenBucket),
+    /// A quota for any span of a period: see [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
+    /// A counter that attempts raise and time lowers: see [`Penalty`].
+    Penalty(Penalty),
 }
 
 impl Limit {
@@ -38,6 +42,8 @@ impl Limit {
             },
             Self::FixedWindow(window) => window.limit,
             Self::TokenBucket(bucket) => bucket.capacity(),
+            Self::SlidingWindow(window) => window.limit,
+            Self::Penalty(penalty) => penalty.threshold,
         }
     }
 }
@@ -62,6 +68,8 @@ impl fmt::Display for Limit {
                 write!(f, "{rate} burst {burst}{interval}")?;
                 initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
             }
+            Self::SlidingWindow(window) => write!(f, "sliding {window:?}"),
+            Self::Penalty(penalty) => write!(f, "penalty {penalty:?}"),
         }
     }
 }
@@ -137,4 +145,4 @@ macro_rules! a_policy_of_one {
     )*};
 }
 
-a_policy_of_one!(Throttle, MaxConcurrency, FixedWindow, TokenBucket);
+a_policy_of_one!(Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);

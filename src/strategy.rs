@@ -7,13 +7,17 @@ mod fixed_window;
 mod max_concurrency;
 mod moment;
 mod pace;
+mod penalty;
 mod rule;
+mod sliding_window;
 mod throttle;
 mod token_bucket;
 
 pub use adapt::{Adapt, Outcome};
 pub use fixed_window::{Align, FixedWindow};
 pub use max_concurrency::MaxConcurrency;
+pub use penalty::Penalty;
+pub use sliding_window::{SlidingMethod, SlidingWindow};
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
@@ -22,7 +26,9 @@ pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, PaceState, Trail};
+pub(crate) use penalty::{Fall, PenaltyRule};
 pub(crate) use rule::Rule;
+pub(crate) use sliding_window::{CounterRule, Log, LogRule};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///

@@ -1,4 +1,6 @@
-use super::{ConcurrencyRule, ConcurrencyState, Moment, PaceRule, Strategy, Verdict, WindowRule, Words};
+use super::{
+    ConcurrencyRule, ConcurrencyState, CounterRule, Moment, PaceRule, PenaltyRule, Strategy, Verdict, WindowRule, Words,
+};
 
 /// The rule of any limit whose state is two words: in a gate, and for each of a million keys.
 #[derive(Debug, Clone, Copy)]
@@ -6,6 +8,8 @@ pub(crate) enum Rule {
     Pace(PaceRule),
     Places(ConcurrencyRule),
     Window(WindowRule),
+    Counter(CounterRule),
+    Penalty(PenaltyRule),
 }
 
 /// Asks the rule within a question.
@@ -15,6 +19,8 @@ macro_rules! ask {
             Rule::Pace($within) => $answer,
             Rule::Places($within) => $answer,
             Rule::Window($within) => $answer,
+            Rule::Counter($within) => $answer,
+            Rule::Penalty($within) => $answer,
         }
     };
 }
@@ -25,18 +31,33 @@ impl Rule {
         match self {
             Self::Pace(rule) => Some(if rule.fits_a_word() { 1 } else { 2 }),
             Self::Places(_) => None,
-            Self::Window(_) => Some(2),
+            Self::Window(_) | Self::Counter(_) | Self::Penalty(_) => Some(2),
         }
     }
 
     /// Takes back what was charged at `at` and never used, as far as that is known not to let anything over the limit. A pace
     /// knows it from a [`Trail`](super::Trail), which is not here.
-    pub(crate) fn refund(&self, state: Words, at: Moment, cost: u64) -> Words {
+    pub(crate) fn refund(&self, state: Words, now: Moment, at: Moment, cost: u64) -> Words {
         match self {
             Self::Pace(_) => state,
             Self::Places(_) => ConcurrencyState::from(state).release(cost).into(),
             Self::Window(rule) => rule.refund(state.into(), at, cost).into(),
+            Self::Counter(rule) => rule.refund(state.into(), at, cost).into(),
+            Self::Penalty(rule) => rule.forgive(state.into(), now, cost).into(),
         }
+    }
+
+    /// The state after somebody who does not wait was denied `cost`, by this limit or another one.
+    pub(crate) fn note_denial(&self, state: Words, now: Moment, cost: u64) -> Words {
+        match self {
+            Self::Penalty(rule) => rule.note_denial(state.into(), now, cost).into(),
+            _ => state,
+        }
+    }
+
+    /// Whether a denial changes its state.
+    pub(crate) fn counts_denials(&self) -> bool {
+        matches!(self, Self::Penalty(_))
     }
 }
 
