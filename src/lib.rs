@@ -42,6 +42,7 @@
 //! | to pace a stream, or to work on its items concurrently | [`StreamExt`] |
 //! | from a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name, events | [`Limiter::builder`] |
+//! | a policy from a configuration file | `"8 concurrent and 100/min".parse()`: see [`Policy`](Policy#as-text) |
 //!
 //! # How it works
 //!
@@ -99,6 +100,7 @@ mod schedule;
 mod snapshot;
 mod strategy;
 mod stream;
+mod text;
 
 pub use acquire::{Acquire, Request};
 pub use builder::Builder;
@@ -113,3 +115,4 @@ pub use rate::Rate;
 pub use snapshot::Snapshot;
 pub use strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
 pub use stream::{ForEachPermitted, StreamExt, Throttled, WithPermits};
+pub use text::{ParseError, ParseErrorKind};

@@ -1,0 +1,141 @@
+use std::fmt;
+
+use super::Span;
+use super::error::ParseError;
+use super::reader::Reader;
+use crate::policy::Limit;
+use crate::rate::Rate;
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
+
+/// What several words can hold.
+pub(super) trait Phrase: Sized {
+    /// `None` when the next word begins something else.
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+
+    fn want(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Self::read(reader)?.ok_or_else(|| reader.unexpected())
+    }
+}
+
+macro_rules! one_of {
+    ($($limit:ident),*) => {
+        impl Phrase for Limit {
+            fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+                $(if let Some(limit) = $limit::read(reader)? {
+                    return Ok(Some(Self::$limit(limit)));
+                })*
+                Ok(None)
+            }
+
+            fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$limit(limit) => limit.write(f)),*
+                }
+            }
+        }
+    };
+}
+
+// In the order in which an error lists them.
+one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow);
+
+/// `20/s burst 40 interval initial 0`
+impl Phrase for TokenBucket {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
+        let (mut burst, mut interval, mut initial) = (None, false, None);
+        while reader.option("burst", &mut burst)?
+            || reader.flag("interval", &mut interval)
+            || reader.option("initial", &mut initial)?
+        {}
+        Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), interval, initial }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate, burst, interval, initial } = *self;
+        write!(f, "{rate}")?;
+        if burst != rate.units() {
+            write!(f, " burst {burst}")?;
+        }
+        if interval {
+            write!(f, " interval")?;
+        }
+        initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
+    }
+}
+
+/// `8 concurrent ttl 30s`
+impl Phrase for MaxConcurrency {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        let Some(limit) = reader.take()? else { return Ok(None) };
+        if !reader.eat("concurrent") {
+            reader.miss("`/` and a time right behind the number");
+            return Err(reader.unexpected());
+        }
+        let mut ttl = None;
+        while reader.option("ttl", &mut ttl)? {}
+        Ok(Some(Self { limit, ttl }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, ttl } = *self;
+        write!(f, "{limit} concurrent")?;
+        ttl.map_or(Ok(()), |ttl| write!(f, " ttl {}", Span(ttl)))
+    }
+}
+
+/// `throttle every 100ms burst 5`
+impl Phrase for Throttle {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        if reader.eat("throttle") {
+            reader.expect("every")?;
+        } else if !reader.eat("every") {
+            return Ok(None);
+        }
+        let interval = reader.want()?;
+        let mut burst = None;
+        reader.option("burst", &mut burst)?;
+        Ok(Some(Self { interval, burst: burst.unwrap_or(1) }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interval, burst } = *self;
+        write!(f, "throttle every {}", Span(interval))?;
+        if burst == 1 { Ok(()) } else { write!(f, " burst {burst}") }
+    }
+}
+
+/// `window 100/min wall clock`
+impl Phrase for FixedWindow {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        if reader.eat("fixed") {
+            reader.expect("window")?;
+        } else if !reader.eat("window") {
+            return Ok(None);
+        }
+        let rate = reader.want::<Rate>()?;
+        let align = if reader.eat("from") {
+            reader.expect("first")?;
+            reader.expect("grant")?;
+            Align::FirstGrant
+        } else if reader.eat("wall") {
+            reader.expect("clock")?;
+            Align::WallClock
+        } else {
+            Align::Creation
+        };
+        Ok(Some(Self { limit: rate.units(), period: rate.period(), align }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, period, align } = *self;
+        let align = match align {
+            Align::Creation => "",
+            Align::FirstGrant => " from first grant",
+            Align::WallClock => " wall clock",
+        };
+        write!(f, "window {}{align}", Rate::new(limit, period))
+    }
+}
