@@ -78,7 +78,10 @@
 //!
 //! # Features
 //!
-//! None yet: everything here is always there. It runs on tokio (its `rt`, `sync` and `time`).
+//! None is on unless asked for. It runs on tokio (its `rt`, `sync` and `time`).
+//!
+//! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it.
+//! - `full`: all of them.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

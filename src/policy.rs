@@ -59,7 +59,7 @@ impl Limit {
 ///
 /// # As text
 ///
-/// A policy parses from what it prints, to the same value.
+/// A policy parses from what it prints, to the same value. With the feature `serde` it is that text in a configuration file.
 ///
 /// | text | limit |
 /// |---|---|

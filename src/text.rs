@@ -6,6 +6,8 @@
 mod error;
 mod limit;
 mod reader;
+#[cfg(feature = "serde")]
+mod serde;
 mod span;
 
 use std::fmt;
