@@ -47,7 +47,7 @@ impl Phrase for TokenBucket {
         let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
         let (mut burst, mut interval, mut initial) = (None, false, None);
         while reader.option("burst", &mut burst)?
-            || reader.flag("interval", &mut interval)
+            || reader.flag("interval", &mut interval)?
             || reader.option("initial", &mut initial)?
         {}
         Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), interval, initial }))
@@ -89,9 +89,7 @@ impl Phrase for MaxConcurrency {
 /// `throttle every 100ms burst 5`
 impl Phrase for Throttle {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        if reader.eat("throttle") {
-            reader.expect("every")?;
-        } else if !reader.eat("every") {
+        if !(reader.eat_all("throttle every")? || reader.eat("every")) {
             return Ok(None);
         }
         let interval = reader.want()?;
@@ -110,18 +108,13 @@ impl Phrase for Throttle {
 /// `window 100/min wall clock`
 impl Phrase for FixedWindow {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        if reader.eat("fixed") {
-            reader.expect("window")?;
-        } else if !reader.eat("window") {
+        if !(reader.eat_all("fixed window")? || reader.eat("window")) {
             return Ok(None);
         }
         let rate = reader.want::<Rate>()?;
-        let align = if reader.eat("from") {
-            reader.expect("first")?;
-            reader.expect("grant")?;
+        let align = if reader.eat_all("from first grant")? {
             Align::FirstGrant
-        } else if reader.eat("wall") {
-            reader.expect("clock")?;
+        } else if reader.eat_all("wall clock")? {
             Align::WallClock
         } else {
             Align::Creation

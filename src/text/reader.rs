@@ -88,9 +88,18 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Takes the next word, which must be this one.
-    pub(super) fn expect(&mut self, word: &str) -> Result<(), ParseError> {
-        if self.eat(word) { Ok(()) } else { Err(self.unexpected()) }
+    /// Takes these words if the next is the first of them; the others must follow then.
+    pub(super) fn eat_all(&mut self, words: &str) -> Result<bool, ParseError> {
+        let mut words = words.split(' ');
+        if !words.next().is_some_and(|first| self.eat(first)) {
+            return Ok(false);
+        }
+        for word in words {
+            if !self.eat(word) {
+                return Err(self.unexpected());
+            }
+        }
+        Ok(true)
     }
 
     /// Takes the next word if it is meant as such a value.
@@ -109,20 +118,20 @@ impl<'a> Reader<'a> {
         self.take()?.ok_or_else(|| self.unexpected())
     }
 
-    /// Takes an option that may be given once: a word and a value.
-    pub(super) fn option<T: Word>(&mut self, word: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
-        let given = value.is_none() && self.eat(word);
+    /// Takes an option that may be given once: words and a value.
+    pub(super) fn option<T: Word>(&mut self, words: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
+        let given = value.is_none() && self.eat_all(words)?;
         if given {
             *value = Some(self.want()?);
         }
         Ok(given)
     }
 
-    /// Takes an option that may be given once: a word alone.
-    pub(super) fn flag(&mut self, word: &str, given: &mut bool) -> bool {
-        let now = !*given && self.eat(word);
+    /// Takes an option that may be given once: words alone.
+    pub(super) fn flag(&mut self, words: &str, given: &mut bool) -> Result<bool, ParseError> {
+        let now = !*given && self.eat_all(words)?;
         *given |= now;
-        now
+        Ok(now)
     }
 
     /// There must be no more words.
