@@ -5,10 +5,16 @@
 
 mod error;
 mod limit;
+#[cfg(test)]
+mod penalty;
 mod reader;
 #[cfg(feature = "serde")]
 mod serde;
+#[cfg(test)]
+mod sliding_window;
 mod span;
+#[cfg(test)]
+mod stand_in;
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,3 +1,5 @@
+mod later;
+
 use proptest::prelude::*;
 
 use super::*;
