@@ -14,7 +14,7 @@ use crate::policy::Limit;
 ///
 /// let error = Limiter::new(FixedWindow::new(0, Duration::from_secs(1))).unwrap_err();
 /// assert!(matches!(error, ConfigError::ZeroLimit { .. }));
-/// assert_eq!(error.to_string(), "`fixed window 0 per 1s` admits nothing; give it a limit of at least 1");
+/// assert_eq!(error.to_string(), "`window 0/s` admits nothing; give it a limit of at least 1");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -42,6 +42,7 @@
 //! | to pace a stream, or to work on its items concurrently | [`StreamExt`] |
 //! | from a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name, events | [`Limiter::builder`] |
+//! | a policy from a configuration file | `"8 concurrent and 100/min".parse()`: see [`Policy`](Policy#as-text) |
 //!
 //! # How it works
 //!
@@ -77,7 +78,10 @@
 //!
 //! # Features
 //!
-//! None yet: everything here is always there. It runs on tokio (its `rt`, `sync` and `time`).
+//! None is on unless asked for. It runs on tokio (its `rt`, `sync` and `time`).
+//!
+//! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it.
+//! - `full`: all of them.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -101,6 +105,7 @@ mod schedule;
 mod snapshot;
 mod strategy;
 mod stream;
+mod text;
 mod upstream;
 
 pub use acquire::{Acquire, Request};
@@ -119,4 +124,5 @@ pub use strategy::{
     Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };
 pub use stream::{ForEachPermitted, StreamExt, Throttled, WithPermits};
+pub use text::{ParseError, ParseErrorKind};
 pub use upstream::UpstreamSignal;

@@ -1,10 +1,9 @@
-use std::fmt;
-
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
+use crate::strategy::{FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
 ///
-/// It prints as a person would say it: `throttle every 100ms burst 5`. See [`Policy`] for an example.
+/// It prints as a person would say it, `throttle every 100ms burst 5`, and parses from that. See [`Policy`] for an example and
+/// for the [grammar](Policy#as-text).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -48,32 +47,6 @@ impl Limit {
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Throttle(Throttle { interval, burst: 1 }) => write!(f, "throttle every {interval:?}"),
-            Self::Throttle(Throttle { interval, burst }) => write!(f, "throttle every {interval:?} burst {burst}"),
-            Self::MaxConcurrency(MaxConcurrency { limit, ttl: None, .. }) => write!(f, "{limit} concurrent"),
-            Self::MaxConcurrency(MaxConcurrency { limit, ttl: Some(ttl), .. }) => write!(f, "{limit} concurrent ttl {ttl:?}"),
-            Self::FixedWindow(FixedWindow { limit, period, align }) => {
-                let from = match align {
-                    Align::Creation => "",
-                    Align::FirstGrant => " from the first grant",
-                    Align::WallClock => " of the wall clock",
-                };
-                write!(f, "fixed window {limit} per {period:?}{from}")
-            }
-            Self::TokenBucket(TokenBucket { rate, burst, interval, initial }) => {
-                let interval = if *interval { " interval" } else { "" };
-                write!(f, "{rate} burst {burst}{interval}")?;
-                initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
-            }
-            Self::SlidingWindow(window) => write!(f, "sliding {window:?}"),
-            Self::Penalty(penalty) => write!(f, "penalty {penalty:?}"),
-        }
-    }
-}
-
 /// The limits that must **all** admit a request: all are charged, or none is.
 ///
 /// Of several TTLs the shortest holds for the whole permit. Data only: it compares, prints and clones, and holds no state. A limiter made from it does.
@@ -93,6 +66,36 @@ impl fmt::Display for Limit {
 /// assert_eq!(denied.denied_by().unwrap().to_string(), "throttle every 100ms");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # As text
+///
+/// A policy parses from what it prints, to the same value. With the feature `serde` it is that text in a configuration file.
+///
+/// | text | limit |
+/// |---|---|
+/// | `100/min` | [`TokenBucket`] with a burst of the rate's units |
+/// | `20/s burst 40 interval initial 0` | the same, with options in any order |
+/// | `8 concurrent`, `8 concurrent ttl 30s` | [`MaxConcurrency`] |
+/// | `throttle every 100ms`, `every 100ms burst 5` | [`Throttle`] |
+/// | `window 100/min` | [`FixedWindow`] |
+/// | `window 100/min from first grant`, `window 100/min wall clock` | the same, with an [`Align`](crate::Align) |
+/// | … `and` … | [`Policy::and`] |
+///
+/// Words are separated by whitespace and may have any case. A time is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`, `1d`,
+/// `1w`; a [`Rate`](crate::Rate) is a whole number, `/` and a time or a unit alone.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{MaxConcurrency, Policy, Rate, TokenBucket};
+///
+/// let policy: Policy = "8 concurrent ttl 30s and 100/min".parse()?;
+/// let slots = MaxConcurrency::new(8).ttl(Duration::from_secs(30));
+/// assert_eq!(policy, Policy::from(slots).and(TokenBucket::new(Rate::per_minute(100), 100)));
+///
+/// let error = "8 concurent".parse::<Policy>().unwrap_err();
+/// assert!(error.to_string().starts_with("expected `concurrent` or"));
+/// # Ok::<(), tollgate::ParseError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     limits: Vec<Limit>,
@@ -110,16 +113,6 @@ impl Policy {
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, limit) in self.limits.iter().enumerate() {
-            let and = if index == 0 { "" } else { " and " };
-            write!(f, "{and}{limit}")?;
-        }
-        Ok(())
     }
 }
 

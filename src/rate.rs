@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::Duration;
 
 /// So many units in so long a time.
@@ -14,6 +13,8 @@ use std::time::Duration;
 /// const LIMIT: Rate = Rate::per_second(50);
 /// assert_eq!((LIMIT.units(), LIMIT.period()), (50, Duration::from_secs(1)));
 /// assert_eq!(LIMIT.to_string(), "50/s");
+/// assert_eq!("50/s".parse(), Ok(LIMIT));
+/// assert_eq!("100/min".parse(), Ok(Rate::per_minute(100)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
@@ -69,11 +70,5 @@ impl Rate {
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{:?}", self.units, self.period)
     }
 }

@@ -21,7 +21,7 @@ pub use sliding_window::{SlidingMethod, SlidingWindow};
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
-pub(crate) use adapt::{AdaptState, Sample};
+pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;

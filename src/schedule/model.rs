@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Overflow, Priority, Request};
 use crate::rate::Rate;
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Throttle, TokenBucket};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, SlidingWindow, Throttle, TokenBucket};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -84,6 +84,9 @@ fn policies() -> impl Strategy<Value = Policy> {
                 Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
             }
         ),
+        (1_u64..6, 1_u64..80, any::<bool>()).prop_map(move |(limit, period, log)| {
+            Limit::from(if log { SlidingWindow::log(limit, nanos(period)) } else { SlidingWindow::counter(limit, nanos(period)) })
+        }),
     ];
     prop::collection::vec(limit, 1..4).prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).unwrap())
 }

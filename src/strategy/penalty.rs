@@ -419,6 +419,12 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
+    impl PenaltyRule {
+        fn value(&self, state: PenaltyState, now: Moment) -> u64 {
+            self.settled(state, now).value.into()
+        }
+    }
+
     fn at(nanos: u64) -> Moment {
         Moment::from_nanos(nanos)
     }
@@ -581,7 +587,7 @@ mod tests {
                 touches.push((now.nanos(), touch));
                 admitted.push(outcome);
                 prop_assert_eq!(PenaltyState::from(Words::from(state)), state);
-                prop_assert_eq!(rule.used(state, now), naive.value);
+                prop_assert_eq!(rule.value(state, now), naive.value);
                 let remaining = if naive.banned > 0 { 0 } else { u64::from(rule.threshold).saturating_sub(naive.value) };
                 prop_assert_eq!(rule.remaining(state, now), remaining);
 
@@ -641,10 +647,10 @@ mod tests {
             assert!(matches!(rule.decide(state, at(5), 1), Verdict::WaitUntil(_)));
             state = rule.deny(state, at(5), 1);
         }
-        assert_eq!(rule.used(state, at(5)), 14);
+        assert_eq!(rule.value(state, at(5)), 14);
         assert_eq!(rule.decide(state, at(5), 1), Verdict::WaitUntil(at(5 + 3 * S)), "14, 12, 10, 8");
-        assert_eq!((rule.used(state, at(4 + S)), rule.used(state, at(5 + S))), (14, 12), "a whole step, and nobody swept");
-        assert_eq!(rule.used(state, at(5 + 6 * S)), 2);
+        assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, and nobody swept");
+        assert_eq!(rule.value(state, at(5 + 6 * S)), 2);
         assert_eq!(rule.settled(state, at(5 + 7 * S)), rule.initial(at(0)), "forgotten at zero");
     }
 
@@ -655,11 +661,11 @@ mod tests {
         let mut state = rule.charge(rule.initial(at(0)), at(30), 10);
         for now in 30..530 {
             state = rule.forgive(rule.charge(state, at(now), 3), at(now), 3);
-            assert_eq!(rule.used(state, at(now)), 10 - (now - 30) / 100);
+            assert_eq!(rule.value(state, at(now)), 10 - (now - 30) / 100);
         }
         let rule = Penalty::new(100, Rate::new(1, nanos(100))).half_life(nanos(100)).rule();
         let state = rule.charge(rule.charge(rule.initial(at(0)), at(30), 9), at(129), 2);
-        assert_eq!([129, 130, 230, 330, 430].map(|now| rule.used(state, at(now))), [11, 5, 2, 1, 0]);
+        assert_eq!([129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))), [11, 5, 2, 1, 0]);
     }
 
     #[test]
@@ -674,7 +680,7 @@ mod tests {
             assert_eq!(rule.deny(state, at(now + length - 1), 1), state, "attempts do not make it longer");
             assert_eq!(rule.forgive(state, at(now + 1), 1), state, "nor does a reward make it shorter");
             assert_eq!(rule.charge(state, at(now + 1), 1), state);
-            assert_eq!((rule.remaining(state, at(now + 1)), rule.used(state, at(now + 1))), (0, 0));
+            assert_eq!((rule.remaining(state, at(now + 1)), rule.value(state, at(now + 1))), (0, 0));
             now += length;
             assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter starts anew");
         }
@@ -710,15 +716,15 @@ mod tests {
         let slow = Penalty::new(most, Rate::new(1, span));
         for rule in [slow.rule(), slow.half_life(span).rule()] {
             let state = rule.charge(rule.initial(at(3)), at(3), u64::MAX);
-            assert_eq!(rule.used(rule.deny(state, at(3), u64::MAX), at(3)), most);
+            assert_eq!(rule.value(rule.deny(state, at(3), u64::MAX), at(3)), most);
             assert_eq!(rule.decide(state, at(3), 1), Verdict::WaitUntil(at(3 + MAX_SPAN_NANOS)));
             assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
             assert_eq!(rule.reset_at(state, at(3)), Moment::NEVER);
-            assert!(rule.used(state, Moment::NEVER) >= most >> 5);
+            assert!(rule.value(state, Moment::NEVER) >= most >> 5);
         }
         let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).rule();
         let state = fast.charge(fast.initial(at(3)), at(3), most);
-        assert_eq!((fastused(state, at(4)), fast.ready_at(state, at(3), u64::MAX, 1)), (0, at(5)));
+        assert_eq!((fast.value(state, at(4)), fast.ready_at(state, at(3), u64::MAX, 1)), (0, at(5)));
 
         let rule = slow.ban(span).escalate(Duration::MAX).forgive_after(Duration::MAX).rule();
         let mut state = rule.charge(rule.initial(at(0)), at(0), most);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::arena::Key;
 use crate::policy::{Limit, Policy};
 use crate::queue::{Answer, Priority};
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Throttle, TokenBucket};
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
 /// One grant that was ever given.
 #[derive(Debug, Clone)]
@@ -70,6 +70,19 @@ impl Naive {
             Limit::TokenBucket(TokenBucket { rate, burst, initial, .. }) => {
                 self.paced(rate.units(), rate.period(), (burst, initial.unwrap_or(burst).min(burst)), now, cost)
             }
+            Limit::SlidingWindow(SlidingWindow { limit, period, method: SlidingMethod::Log }) => {
+                let still = |grant: &&Grant| grant.at + period.as_nanos() as u64 > now;
+                valid().filter(still).map(|grant| grant.cost).sum::<u64>() + cost <= limit
+            }
+            Limit::SlidingWindow(SlidingWindow { limit, period, method: SlidingMethod::Counter }) => {
+                let period = period.as_nanos() as u64;
+                let units = |window: Option<u64>| -> u64 {
+                    valid().filter(|grant| Some(grant.at / period) == window).map(|grant| grant.cost).sum()
+                };
+                let previous = units((now / period).checked_sub(1)) * (period - now % period);
+                previous + (units(Some(now / period)) + cost) * period <= limit * period
+            }
+            Limit::Penalty(_) => unreachable!("not among the policies here: it has a model of its own"),
             Limit::MaxConcurrency(MaxConcurrency { limit, .. }) => {
                 self.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum::<u64>() + cost <= limit
             }

@@ -1,0 +1,139 @@
+use std::fmt;
+
+use super::Span;
+use super::error::ParseError;
+use super::reader::Reader;
+use crate::policy::Limit;
+use crate::rate::Rate;
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
+
+/// What several words can hold.
+pub(super) trait Phrase: Sized {
+    /// `None` when the next word begins something else.
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+
+    fn want(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Self::read(reader)?.ok_or_else(|| reader.unexpected())
+    }
+}
+
+macro_rules! one_of {
+    ($($limit:ident),*) => {
+        impl Phrase for Limit {
+            fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+                $(if let Some(limit) = $limit::read(reader)? {
+                    return Ok(Some(Self::$limit(limit)));
+                })*
+                Ok(None)
+            }
+
+            fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$limit(limit) => limit.write(f)),*
+                }
+            }
+        }
+    };
+}
+
+// In the order in which an error lists them.
+one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
+
+/// `20/s burst 40 interval initial 0`
+impl Phrase for TokenBucket {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
+        let (mut burst, mut interval, mut initial) = (None, false, None);
+        while reader.option("burst", &mut burst)?
+            || reader.flag("interval", &mut interval)?
+            || reader.option("initial", &mut initial)?
+        {}
+        Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), interval, initial }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate, burst, interval, initial } = *self;
+        write!(f, "{rate}")?;
+        if burst != rate.units() {
+            write!(f, " burst {burst}")?;
+        }
+        if interval {
+            write!(f, " interval")?;
+        }
+        initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
+    }
+}
+
+/// `8 concurrent ttl 30s gradient from 4 to 200`
+impl Phrase for MaxConcurrency {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        let Some(limit) = reader.take()? else { return Ok(None) };
+        if !reader.eat("concurrent") {
+            reader.miss("`/` and a time right behind the number");
+            return Err(reader.unexpected());
+        }
+        let (mut ttl, mut adapt) = (None, None);
+        while reader.option("ttl", &mut ttl)? || adapt.is_none() && reader.phrase(&mut adapt)? {}
+        Ok(Some(Self { limit, ttl, adapt }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, ttl, adapt } = *self;
+        write!(f, "{limit} concurrent")?;
+        if let Some(ttl) = ttl {
+            write!(f, " ttl {}", Span(ttl))?;
+        }
+        let Some(adapt) = adapt else { return Ok(()) };
+        write!(f, " ")?;
+        adapt.write(f)
+    }
+}
+
+/// `throttle every 100ms burst 5`
+impl Phrase for Throttle {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        if !(reader.eat_all("throttle every")? || reader.eat("every")) {
+            return Ok(None);
+        }
+        let interval = reader.want()?;
+        let mut burst = None;
+        reader.option("burst", &mut burst)?;
+        Ok(Some(Self { interval, burst: burst.unwrap_or(1) }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interval, burst } = *self;
+        write!(f, "throttle every {}", Span(interval))?;
+        if burst == 1 { Ok(()) } else { write!(f, " burst {burst}") }
+    }
+}
+
+/// `window 100/min wall clock`
+impl Phrase for FixedWindow {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        if !(reader.eat_all("fixed window")? || reader.eat("window")) {
+            return Ok(None);
+        }
+        let rate = reader.want::<Rate>()?;
+        let align = if reader.eat_all("from first grant")? {
+            Align::FirstGrant
+        } else if reader.eat_all("wall clock")? {
+            Align::WallClock
+        } else {
+            Align::Creation
+        };
+        Ok(Some(Self { limit: rate.units(), period: rate.period(), align }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, period, align } = *self;
+        let align = match align {
+            Align::Creation => "",
+            Align::FirstGrant => " from first grant",
+            Align::WallClock => " wall clock",
+        };
+        write!(f, "window {}{align}", Rate::new(limit, period))
+    }
+}

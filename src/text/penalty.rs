@@ -1,0 +1,50 @@
+use std::fmt;
+
+use super::Span;
+use super::error::ParseError;
+use super::limit::Phrase;
+use super::reader::Reader;
+use crate::strategy::{Fall, Penalty};
+
+/// `penalty 10 falling 1/s ceiling 20 ban 1m up to 1h forgive 2h ignoring denied`
+impl Phrase for Penalty {
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
+        if !reader.eat("penalty") {
+            return Ok(None);
+        }
+        let threshold = reader.want()?;
+        let fall = if reader.eat("falling") {
+            Fall::Steps(reader.want()?)
+        } else if reader.eat("half-life") {
+            Fall::HalfLife(reader.want()?)
+        } else {
+            return Err(reader.unexpected());
+        };
+        let (mut ceiling, mut ban, mut longest, mut forgive_after, mut ignores_denied) = (None, None, None, None, false);
+        while reader.option("ceiling", &mut ceiling)?
+            || reader.option("ban", &mut ban)?
+            || reader.option("up to", &mut longest)?
+            || reader.option("forgive", &mut forgive_after)?
+            || reader.flag("ignoring denied", &mut ignores_denied)?
+        {}
+        Ok(Some(Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied: !ignores_denied }))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied } = *self;
+        write!(f, "penalty {threshold} ")?;
+        match fall {
+            Fall::Steps(rate) => write!(f, "falling {rate}")?,
+            Fall::HalfLife(time) => write!(f, "half-life {}", Span(time))?,
+        }
+        if let Some(ceiling) = ceiling {
+            write!(f, " ceiling {ceiling}")?;
+        }
+        for (words, time) in [("ban", ban), ("up to", longest), ("forgive", forgive_after)] {
+            if let Some(time) = time {
+                write!(f, " {words} {}", Span(time))?;
+            }
+        }
+        if counts_denied { Ok(()) } else { write!(f, " ignoring denied") }
+    }
+}

@@ -1,0 +1,283 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::strategy::{
+    Adapt, Align, Fall, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+};
+
+fn duration() -> impl Strategy<Value = Duration> {
+    let exact = (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos));
+    let unit = prop::sample::select(vec![1, 1_000, 1_000_000, 1_000_000_000, 60_000_000_000, 3_600_000_000_000, u64::MAX]);
+    let round = (unit, 0..3_000_u64).prop_map(|(unit, count)| Duration::from_nanos(unit.saturating_mul(count)));
+    let day = Duration::from_secs(86_400);
+    prop_oneof![
+        exact,
+        round,
+        Just(Duration::MAX),
+        Just(day),
+        Just(day * 7),
+        any::<u32>().prop_map(|seconds| Duration::from_secs(seconds.into()))
+    ]
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..3_u64, any::<u64>(), Just(u64::MAX)]
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    (number(), duration()).prop_map(|(units, period)| Rate::new(units, period))
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    let align = prop::sample::select(vec![Align::Creation, Align::FirstGrant, Align::WallClock]);
+    prop_oneof![
+        (rate(), prop::option::of(number()), any::<bool>(), prop::option::of(number())).prop_map(
+            |(rate, burst, interval, initial)| {
+                TokenBucket { rate, burst: burst.unwrap_or(rate.units()), interval, initial }.into()
+            }
+        ),
+        (number(), prop::option::of(duration()), prop::option::of(adapt())).prop_map(|(limit, ttl, adapt)| MaxConcurrency {
+            limit,
+            ttl,
+            adapt
+        }
+        .into()),
+        (duration(), number()).prop_map(|(interval, burst)| Throttle { interval, burst }.into()),
+        (number(), duration(), align).prop_map(|(limit, period, align)| FixedWindow { limit, period, align }.into()),
+        sliding().prop_map(Limit::from),
+        penalty().prop_map(Limit::from),
+    ]
+}
+
+fn adapt() -> impl Strategy<Value = Adapt> {
+    let per_mille = || prop::option::of(any::<u32>());
+    let rule = prop::sample::select(vec![Adapt::aimd(), Adapt::gradient()]);
+    (rule, number(), number(), prop::option::of(duration()), [per_mille(), per_mille(), per_mille()]).prop_map(
+        |(rule, floor, ceiling, timeout, [backoff, tolerance, smoothing])| {
+            let adapt = rule.between(floor, ceiling);
+            let adapt = timeout.map_or(adapt, |timeout| adapt.timeout(timeout));
+            let adapt = backoff.map_or(adapt, |backoff| adapt.backoff(backoff));
+            let adapt = tolerance.map_or(adapt, |tolerance| adapt.tolerance(tolerance));
+            smoothing.map_or(adapt, |smoothing| adapt.smoothing(smoothing))
+        },
+    )
+}
+
+fn sliding() -> impl Strategy<Value = SlidingWindow> {
+    let method = prop::sample::select(vec![SlidingMethod::Log, SlidingMethod::Counter]);
+    (number(), duration(), method).prop_map(|(limit, period, method)| SlidingWindow { limit, period, method })
+}
+
+fn penalty() -> impl Strategy<Value = Penalty> {
+    let fall = prop_oneof![rate().prop_map(Fall::Steps), duration().prop_map(Fall::HalfLife)];
+    let times = prop::array::uniform3(prop::option::of(duration()));
+    (number(), fall, prop::option::of(number()), times, any::<bool>()).prop_map(
+        |(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied)| Penalty {
+            threshold,
+            fall,
+            ceiling,
+            ban,
+            longest,
+            forgive_after,
+            counts_denied,
+        },
+    )
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop::collection::vec(limit(), 1..4)
+        .prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).expect("one at least"))
+}
+
+/// Texts that are nearly right, so that errors come late.
+fn nearly() -> impl Strategy<Value = String> {
+    let words = "100/min 8 concurrent ttl 30s and every throttle 1h30m burst initial interval fixed window from first grant wall \
+                 clock 3/250ms 1/ /s 1//s 1/1 99999999999999999999999 5µs/µs 1/99999999999w 0.0000000000000000001s 1.s µ 9é 1/9é\
+                 340282366920938463463374607431768211455w\u{2003}x";
+    let word = prop::sample::select(words.split(' ').collect::<Vec<_>>());
+    let space = prop::sample::select(vec![" ", "\t", "\n", "", "  ", "\u{85}"]);
+    prop::collection::vec((word, space), 0..8)
+        .prop_map(|parts| parts.into_iter().flat_map(|(word, space)| [word, space]).collect())
+}
+
+fn check_error(text: &str) {
+    if let Err(error) = text.parse::<Policy>() {
+        assert_eq!(error.text, text);
+        assert!(text.get(error.at.clone()).is_some(), "{error:?}");
+        let printed = error.to_string();
+        let lines: Vec<_> = printed.lines().collect();
+        assert_eq!(lines.len(), 3, "{printed:?}");
+        assert!(lines[2].trim_start().chars().all(|char| char == '^'), "{printed}");
+    }
+    let _ = (text.parse::<Limit>(), text.parse::<Rate>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn what_is_printed_parses_to_the_same(policy in policy(), rate in rate(), limit in limit()) {
+        prop_assert_eq!(policy.to_string().parse(), Ok(policy));
+        prop_assert_eq!(rate.to_string().parse(), Ok(rate));
+        prop_assert_eq!(limit.to_string().parse(), Ok(limit));
+    }
+
+    #[test]
+    fn case_and_spaces_do_not_matter(policy in policy()) {
+        let text = format!("\n {}\t", policy.to_string().to_uppercase().replace(' ', " \n "));
+        prop_assert_eq!(text.parse(), Ok(policy));
+    }
+
+    #[test]
+    fn any_text_is_a_policy_or_an_error_that_points_into_it(text in any::<String>(), nearly in nearly()) {
+        check_error(&text);
+        check_error(&nearly);
+    }
+}
+
+#[track_caller]
+fn reads(text: &str, policy: impl Into<Policy>) {
+    assert_eq!(text.parse(), Ok(policy.into()), "{text}");
+}
+
+#[track_caller]
+fn prints(policy: impl Into<Policy>, text: &str) {
+    let policy = policy.into();
+    assert_eq!(policy.to_string(), text);
+    reads(text, policy);
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn every_limit_has_a_short_form() {
+    let minute = Rate::per_minute(100);
+    prints(TokenBucket::new(minute, 100), "100/min");
+    prints(TokenBucket::new(Rate::per_second(20), 40), "20/s burst 40");
+    prints(TokenBucket::new(minute, 100).interval().initial(0), "100/min interval initial 0");
+    prints(Throttle::every(Duration::from_millis(100)), "throttle every 100ms");
+    prints(Throttle::every(secs(90)).burst(5), "throttle every 1m30s burst 5");
+    prints(MaxConcurrency::new(8), "8 concurrent");
+    prints(FixedWindow::new(100, secs(60)), "window 100/min");
+    prints(FixedWindow::new(100, secs(60)).align(Align::FirstGrant), "window 100/min from first grant");
+    prints(FixedWindow::new(7, secs(3)).align(Align::WallClock), "window 7/3s wall clock");
+    prints(SlidingWindow::log(100, secs(60)), "sliding log 100/min");
+    prints(SlidingWindow::counter(100, secs(60)), "sliding counter 100/min");
+    prints(Penalty::new(10, Rate::per_second(1)).ceiling(20), "penalty 10 falling 1/s ceiling 20");
+    prints(
+        Penalty::new(10, Rate::per_second(1))
+            .half_life(secs(30))
+            .ban(secs(60))
+            .escalate(secs(3_600))
+            .forgive_after(secs(7_200))
+            .ignore_denied(),
+        "penalty 10 half-life 30s ban 1m up to 1h forgive 2h ignoring denied",
+    );
+    prints(
+        MaxConcurrency::new(20).ttl(secs(30)).adapt(Adapt::gradient().between(4, 200).tolerance(1_200)),
+        "20 concurrent ttl 30s gradient from 4 to 200 tolerance 1200 smoothing 200",
+    );
+    prints(
+        MaxConcurrency::new(20).adapt(Adapt::aimd().timeout(Duration::from_millis(250))),
+        "20 concurrent aimd from 1 to 1000 timeout 250ms",
+    );
+    prints(
+        Policy::from(MaxConcurrency::new(8).ttl(secs(30))).and(TokenBucket::new(minute, 100)),
+        "8 concurrent ttl 30s and 100/min",
+    );
+}
+
+#[test]
+fn longer_forms_are_read_too() {
+    reads("100/MIN initial 0 burst 100 interval", TokenBucket::new(Rate::per_minute(100), 100).interval().initial(0));
+    reads("every 100ms", Throttle::every(Duration::from_millis(100)));
+    reads("Fixed Window 100/60s", FixedWindow::new(100, secs(60)));
+}
+
+#[test]
+fn times_are_read_exactly() {
+    let read = |text: &str| Duration::read(text).unwrap().unwrap();
+    for (text, nanos) in [
+        ("100ms", 100_000_000),
+        ("1.5s", 1_500_000_000),
+        ("0.000000001s", 1),
+        ("1.50us", 1_500),
+        ("500µs", 500_000),
+        ("500μs", 500_000),
+        ("10ns", 10),
+    ] {
+        assert_eq!(read(text), Duration::from_nanos(nanos), "{text}");
+    }
+    for (text, seconds) in
+        [("2m", 120), ("2min", 120), ("1h30m", 5_400), ("1.5h", 5_400), ("1d", 86_400), ("1week", 604_800), ("1w", 604_800)]
+    {
+        assert_eq!(read(text), secs(seconds), "{text}");
+    }
+}
+
+#[test]
+fn times_are_printed_short() {
+    for (time, text) in [
+        (Duration::ZERO, "0s"),
+        (Duration::from_nanos(1), "1ns"),
+        (Duration::from_nanos(1_050), "1.05us"),
+        (Duration::from_micros(100_500), "100.5ms"),
+        (Duration::from_millis(1_500), "1.5s"),
+        (Duration::from_millis(60_500), "1m0.5s"),
+        (secs(3_600), "1h"),
+        (secs(30 * 86_400 + 1), "30d1s"),
+    ] {
+        assert_eq!(Span(time).to_string(), text);
+    }
+}
+
+#[test]
+fn rates_name_their_unit() {
+    for text in ["3/ns", "3/us", "3/ms", "20/s", "100/min", "5000/h", "100/day", "1/week", "3/250ms", "7/3s"] {
+        assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+    }
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    let units = "`ns`, `us`, `ms`, `s`, `min`, `h`, `day`";
+    for (text, said, pointed) in [
+        (
+            "8 concurrent and\n\t2x",
+            "expected a rate such as `100/min`, a whole number, `throttle`, `every`, `fixed`, `window`, `sliding` or `penalty`, found `2x`".to_owned(),
+            "   2x\n   ^^",
+        ),
+        ("100 ", "expected `concurrent` or `/` and a time right behind the number, found nothing".to_owned(), "  100 \n     ^"),
+        ("9µ/s burst 1", "expected a whole number, found `9µ`".to_owned(), "  9µ/s burst 1\n  ^^"),
+        ("3/250m5x burst 2", format!("expected {units} or `week`, found `x`"), "  3/250m5x burst 2\n         ^"),
+        (
+            "3/fortnight",
+            format!("expected {units}, `week` or a time such as `1.5s` or `1h30m`, found `fortnight`"),
+            "  3/fortnight\n    ^^^^^^^^^",
+        ),
+        (
+            "1/s burst 2 burst 3",
+            "expected `interval`, `initial`, `and` or the end, found `burst`".to_owned(),
+            "  1/s burst 2 burst 3\n              ^^^^^",
+        ),
+        (
+            "window 18446744073709551616/s",
+            "`18446744073709551616` is too large; give a number from 0 to 18446744073709551615".to_owned(),
+            "  window 18446744073709551616/s\n         ^^^^^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "every 99999999999999w",
+            "`99999999999999w` is too long; give at most 36500d".to_owned(),
+            "  every 99999999999999w\n        ^^^^^^^^^^^^^^^",
+        ),
+        (
+            "every 1s0.5ns",
+            "`0.5ns` has a fraction of a nanosecond; round it to whole ones".to_owned(),
+            "  every 1s0.5ns\n          ^^^^^",
+        ),
+    ] {
+        assert_eq!(text.parse::<Policy>().unwrap_err().to_string(), format!("{said}\n{pointed}"));
+    }
+}
