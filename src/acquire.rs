@@ -92,11 +92,25 @@ pub(crate) struct OwnedTicket {
 }
 
 impl OwnedTicket {
+    pub(crate) fn new(manager: Arc<Manager>, order: Order) -> Self {
+        Self { manager, ticket: Ticket::new(order) }
+    }
+
     /// A permit for the present request; the next poll begins another one.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         let answer = ready!(self.ticket.poll(&self.manager, cx));
         self.ticket.renew();
         Poll::Ready(answer)
+    }
+}
+
+/// The permit of one request.
+impl Future for OwnedTicket {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { manager, ticket } = &mut *self;
+        ticket.poll(manager, cx)
     }
 }
 
@@ -180,8 +194,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, caller: Caller) -> Self {
-        let order = Order { cost, timeout: None, priority: Priority::NORMAL, caller, on_own_thread: false };
-        Self { manager, order }
+        Self { manager, order: Order::new(cost, caller) }
     }
 
     /// Units to take, at least 1; 1 unless told. More than the policy can ever admit is an error of the acquire.
@@ -215,7 +228,7 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn into_ticket(self) -> OwnedTicket {
-        OwnedTicket { manager: Arc::clone(self.manager), ticket: Ticket::new(self.order) }
+        OwnedTicket::new(Arc::clone(self.manager), self.order)
     }
 
     /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire).

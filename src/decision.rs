@@ -142,6 +142,11 @@ impl Decision {
         self.paused
     }
 
+    /// The same, denied, and nobody knows for how long.
+    pub(crate) fn refused(self) -> Self {
+        Self { allowed: false, retry_after: None, ..self }
+    }
+
     /// The same, with everybody held back for so long, or `None`: nobody knows.
     pub(crate) fn held_back(self, curbed: Option<Duration>) -> Self {
         let policy = if self.allowed { Some(Duration::ZERO) } else { self.retry_after };

@@ -31,6 +31,9 @@ pub enum ConfigError {
         /// The limit as given.
         limit: Limit,
     },
+    /// A keyed limiter may know no key: nothing would ever be admitted.
+    #[error("a keyed limiter that may know no key admits nothing; give it a max_keys of at least 1")]
+    ZeroKeys,
     /// A number of the limit is out of its documented range.
     #[error("a number of `{limit}` is out of range; its documentation has the ranges")]
     OutOfRange {
@@ -93,6 +96,15 @@ pub enum AcquireError {
         /// The longest timeout.
         max: Duration,
     },
+    /// The key is new, and the limiter knows as many keys as it may, none of which can go.
+    #[error("the limiter knows {max} live keys, its most; raise max_keys, or let it evict")]
+    TooManyKeys {
+        /// The most keys.
+        max: usize,
+    },
+    /// The policy of the key's tier makes no sense.
+    #[error("the key's tier has no sound policy: {0}")]
+    Config(ConfigError),
     /// The request must wait, and nothing can serve it: it runs outside any tokio runtime with timers, and none has served
     /// this limiter before that still lives. (Where a runtime lacks timers, tokio's own panic message is printed first.)
     #[error(
@@ -123,6 +135,15 @@ pub enum TryAcquireError {
         /// The largest cost that the policy admits.
         max: u64,
     },
+    /// The key is new, and the limiter knows as many keys as it may, none of which can go.
+    #[error("the limiter knows {max} live keys, its most; raise max_keys, or let it evict")]
+    TooManyKeys {
+        /// The most keys.
+        max: usize,
+    },
+    /// The policy of the key's tier makes no sense.
+    #[error("the key's tier has no sound policy: {0}")]
+    Config(ConfigError),
     /// The cost is zero: such a request takes nothing and needs no permit.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,

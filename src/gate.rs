@@ -8,7 +8,7 @@ use crate::arena::Key;
 use crate::decision::Decision;
 use crate::lease::{Admission, Caller, Claim, Lease, Leases};
 use crate::plan::{Compiled, Plan};
-use crate::policy::Limit;
+use crate::policy::{Limit, Policy};
 use crate::strategy::{
     Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, MAX_SPAN_NANOS, Moment, Outcome, PaceRule, PaceState,
     Rule, Sample, Strategy, Trail, Words,
@@ -208,6 +208,75 @@ impl Gate {
             fence: 0,
             return_to_nobody: 0,
             plan,
+        }
+    }
+
+    /// A gate with states from elsewhere, one for each limit, all of rules whose state is words.
+    pub(crate) fn resume(plan: Plan, states: impl Iterator<Item = Words>, fence: u64, now: Moment) -> Self {
+        let mut gate = Self { fence, ..Self::new(plan, now, false) };
+        for (slot, words) in gate.slots_mut().zip(states) {
+            match slot {
+                Slot::Pace(_, state, _) => *state = words.into(),
+                Slot::Rule(_, state) => *state = words,
+                Slot::Log(..) | Slot::Adaptive(..) => {}
+            }
+        }
+        gate
+    }
+
+    /// The states of all limits; `None` where one is more than words.
+    pub(crate) fn states(&self) -> Option<Vec<Words>> {
+        let words = |slot: &Slot| match slot {
+            Slot::Pace(_, state, _) => Some((*state).into()),
+            Slot::Rule(_, state) => Some(*state),
+            Slot::Log(..) | Slot::Adaptive(..) => None,
+        };
+        self.slots().map(words).collect()
+    }
+
+    /// Whether it is as good as new, but for its count of grants.
+    pub(crate) fn is_new(&self, now: Moment) -> bool {
+        self.in_flight() == 0
+            && self.slots().zip(self.plan.limits()).all(|(slot, limit)| match (slot, limit) {
+                (Slot::Adaptive(rule, ..), Limit::MaxConcurrency(limit)) => rule.limit == limit.limit,
+                (slot, _) => ask!(slot, |rule, state| rule.reset_at(state, now)) <= now,
+            })
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        self.plan.policy()
+    }
+
+    /// The most units that stand against any of the limits.
+    pub(crate) fn used(&self, now: Moment) -> u64 {
+        self.slots().map(|slot| ask!(slot, |rule, state| rule.used(state, now))).max().unwrap_or(0)
+    }
+
+    /// Charges all limits of time, whether or not they admit it.
+    pub(crate) fn charge(&mut self, now: Moment, units: u64) {
+        self.slots_mut().filter(|slot| slot.places().is_none()).for_each(|slot| slot.charge(now, units));
+    }
+
+    /// Lets off up to so many units, whenever they were charged.
+    pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
+        for slot in self.slots_mut() {
+            match slot {
+                Slot::Pace(rule, state, trail) => {
+                    *state = rule.forgive(*state, now, units);
+                    *trail = Trail::new(now);
+                }
+                Slot::Rule(rule, state) => *state = rule.forgive(*state, now, units),
+                Slot::Log(rule, log) => rule.forgive(log, units),
+                Slot::Adaptive(..) => {}
+            }
+        }
+    }
+
+    /// Makes all limits of time as good as new.
+    pub(crate) fn reset(&mut self, now: Moment) {
+        let compiled = self.plan.compiled().to_vec();
+        for (slot, limit) in self.slots_mut().zip(compiled).filter(|(slot, _)| slot.places().is_none()) {
+            *slot = Slot::new(limit, now);
         }
     }
 

@@ -34,7 +34,7 @@ use crate::policy::Policy;
 use crate::queue::{Priority, Request};
 use crate::schedule::{Effects, Outcome, Schedule, Told};
 use crate::snapshot::Snapshot;
-use crate::strategy::{MAX_SPAN_NANOS, Moment, Outcome as WorkOutcome};
+use crate::strategy::{MAX_SPAN_NANOS, Moment, Outcome as WorkOutcome, Words};
 use crate::upstream::UpstreamSignal;
 
 /// What a caller asks for, before it is known when.
@@ -49,6 +49,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// What is asked for when nothing else is said.
+    #[inline]
+    pub(crate) fn new(cost: u64, caller: Caller) -> Self {
+        Self { cost, timeout: None, priority: Priority::NORMAL, caller, on_own_thread: false }
+    }
+
     /// The same for the queue. The timeout has become a deadline, or [`Moment::NEVER`].
     fn request(&self, deadline: Moment) -> Request {
         let &Self { cost, priority, caller, on_own_thread, .. } = self;
@@ -85,6 +91,18 @@ pub(crate) struct Manager {
     observer: Observer,
     /// The wall clock at [`Moment::START`].
     since_epoch: Duration,
+}
+
+/// A manager that nobody needs.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub(crate) policy: Policy,
+    /// The states of all limits; `None` where one is more than words.
+    pub(crate) states: Option<Vec<Words>>,
+    /// It is as good as new.
+    pub(crate) is_new: bool,
+    pub(crate) fence: u64,
+    pub(crate) clock: Clock,
 }
 
 /// Who takes a manager's turns when time matters.
@@ -329,6 +347,45 @@ impl Manager {
         let plan = Plan::new(policy, self.since_epoch)?;
         self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         Ok(())
+    }
+
+    /// [`Manager::set_policy`] with its plan, if it goes by another one.
+    pub(crate) fn go_by(self: &Arc<Self>, policy: &Policy, plan: &Plan) {
+        if self.lock().schedule.gate().policy() != policy {
+            self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan.clone(), Carry::AsIs, effects));
+        }
+    }
+
+    pub(crate) fn charge(self: &Arc<Self>, units: u64) {
+        self.act_timed(|schedule, now, effects| schedule.charge(now, units, effects));
+    }
+
+    pub(crate) fn forgive(self: &Arc<Self>, units: u64) {
+        self.act_timed(|schedule, now, effects| schedule.forgive(now, units, effects));
+    }
+
+    pub(crate) fn reset(self: &Arc<Self>) {
+        self.act_timed(Schedule::reset);
+    }
+
+    /// The most units that stand against any of the limits.
+    pub(crate) fn used(&self) -> u64 {
+        let mut desk = self.lock();
+        let now = desk.now().0;
+        desk.schedule.gate().used(now)
+    }
+
+    /// All that it knows, when nobody waits and nothing is out.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        let mut desk = self.lock();
+        let now = desk.clock.now().0;
+        if !desk.schedule.rests(now) {
+            return None;
+        }
+        let clock = desk.clock.clone();
+        let gate = desk.schedule.gate();
+        let (policy, fence) = (gate.policy().clone(), gate.granted());
+        Some(Rest { policy, states: gate.states(), is_new: gate.is_new(now), fence, clock })
     }
 
     /// Grants nothing for so long; [`Duration::MAX`]: until it is resumed.

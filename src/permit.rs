@@ -43,7 +43,7 @@ use crate::strategy::Outcome;
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` once it was forgotten.
+    /// `None` once it was forgotten, and where there is nothing to give back to: a key's that has no line.
     manager: Option<Arc<Manager>>,
     seed: u64,
     fence: u64,
@@ -58,6 +58,12 @@ impl Permit {
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
         Self { manager: Some(Arc::clone(manager)), seed: manager.seed(), fence, cost, claim, acquired_at: at }
+    }
+
+    /// A permit of a rate that holds nothing, nor knows its limiter.
+    #[inline(always)]
+    pub(crate) fn quiet(seed: u64, fence: u64, cost: u64, acquired_at: Instant) -> Self {
+        Self { manager: None, seed, fence, cost, claim: Claim::Nothing, acquired_at: Some(acquired_at) }
     }
 
     /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
@@ -150,7 +156,8 @@ impl Permit {
     /// It concerns the rates of the policy; a place comes back whole. What a refund gives back is what keeps the grants since
     /// within their limit: what the bucket or the window had refilled by then is not given twice.
     ///
-    /// Tells whether it was live: of a permit whose TTL passed, nothing changes.
+    /// Tells whether it was live: of a permit whose TTL passed, nothing changes; nor of one of a
+    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that does not know its limiter.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};

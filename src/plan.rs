@@ -59,6 +59,39 @@ impl Plan {
         self.max_cost
     }
 
+    /// The rule of a policy of one limit, whose state is a word or two.
+    #[inline(always)]
+    pub(crate) fn only_rule(&self) -> Option<&Rule> {
+        match &self.compiled[..] {
+            [Compiled::Rule(rule)] => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// How many words hold the state of all limits, next to each other. `None` where something must lie beside it.
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.compiled.iter().map(|limit| if let Compiled::Rule(rule) = limit { rule.width() } else { None }).sum()
+    }
+
+    /// The rules, and where among those words the state of each begins.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (&Rule, usize)> {
+        let rules = self.compiled.iter().filter_map(|limit| if let Compiled::Rule(rule) = limit { Some(rule) } else { None });
+        rules.scan(0, |at, rule| {
+            let begins = *at;
+            *at += rule.width().unwrap_or(0);
+            Some((rule, begins))
+        })
+    }
+
+    /// Whether a denial changes the state of any limit.
+    pub(crate) fn counts_denials(&self) -> bool {
+        self.compiled.iter().any(|limit| matches!(limit, Compiled::Rule(rule) if rule.counts_denials()))
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Whether permits hold a place that must come back.
     pub(crate) fn holds_places(&self) -> bool {
         self.compiled.iter().any(Compiled::counts_places)

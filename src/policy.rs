@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use crate::strategy::{FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// One rule with its parameters: plain data, checked when a limiter is built.
@@ -98,14 +100,15 @@ impl Limit {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
-    limits: Vec<Limit>,
+    /// Shared: a policy is cheap to clone and to compare with its clone.
+    limits: Arc<[Limit]>,
 }
 
 impl Policy {
     /// This policy and another one: the limits of both must admit. See the [type's example](Policy#examples).
     #[must_use]
     pub fn and(mut self, other: impl Into<Self>) -> Self {
-        self.limits.extend(other.into().limits);
+        self.limits = self.limits.iter().chain(other.into().limits.iter()).copied().collect();
         self
     }
 
@@ -118,7 +121,7 @@ impl Policy {
 
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
-        Self { limits: vec![limit] }
+        Self { limits: Arc::new([limit]) }
     }
 }
 

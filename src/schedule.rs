@@ -313,6 +313,30 @@ impl Schedule {
         }
     }
 
+    /// Charges units that nobody asked for.
+    pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.gate.charge(now, units);
+        self.ask_again(now, effects);
+    }
+
+    /// Lets off up to so many units, whenever they were charged.
+    pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.gate.forgive(now, units);
+        self.ask_again(now, effects);
+    }
+
+    /// Makes all limits of time as good as new; what is out stays out.
+    pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
+        self.gate.reset(now);
+        self.ask_again(now, effects);
+    }
+
+    /// Whether nobody waits, nothing is out, and nothing but its policy holds it back: all that there is to know is the gate's.
+    pub(crate) fn rests(&self, now: Moment) -> bool {
+        let uncurbed = self.curb.is_none_or(|curb| curb.is_over(now));
+        uncurbed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+    }
+
     /// Something has changed for the front of the queue.
     fn ask_again(&mut self, now: Moment, effects: &mut Effects) {
         if !self.queue.is_empty() {
@@ -390,7 +414,7 @@ impl Schedule {
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
         let decision = self.gate.decide(now, ahead, cost.max(1));
         if self.closed || cost == 0 {
-            return Decision { allowed: false, retry_after: None, ..decision };
+            return decision.refused();
         }
         let curbed_until = match self.curb {
             Some(curb) if curb.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew

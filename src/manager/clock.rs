@@ -12,7 +12,7 @@ use crate::strategy::Moment;
 /// reading is from follows from its value: of those that are not ahead of it, the nearest. Taking one known clock for another can
 /// only count too little; the first reading of one that is ahead counts as time that has passed, as it does when a paused clock
 /// was advanced. Readings are taken under the limiter's lock, so a step back is never two threads racing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// The moment of the latest reading.
     moment: Moment,
@@ -37,6 +37,13 @@ impl Clock {
         let (later, earlier) = (moment.since(self.moment), self.moment.since(moment));
         let shifted = self.latest + Duration::from_nanos(later);
         shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
+    }
+
+    /// Goes on from another clock that began as this one did, if that is ahead.
+    pub(crate) fn catch_up(&mut self, other: Self) {
+        if other.moment > self.moment {
+            *self = other;
+        }
     }
 
     /// The moment of an earlier reading, as far as it is from the clock of the latest one; of one that is not, the start, before

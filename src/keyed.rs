@@ -1,0 +1,404 @@
+//! One limiter for each key.
+
+mod builder;
+mod cells;
+mod shard;
+mod table;
+
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::coop;
+
+pub use self::builder::{KeyedBuilder, WhenFull};
+use self::cells::Cells;
+use self::table::{AnyTable, Begun};
+use crate::acquire::OwnedTicket;
+use crate::decision::Decision;
+use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::limiter::Limiter;
+use crate::manager::{Manager, Order};
+use crate::observe::Event;
+use crate::permit::Permit;
+use crate::policy::Policy;
+use crate::queue::Priority;
+use crate::strategy::Moment;
+
+/// One limiter for each key: for each client, user, endpoint. Clones share one and the same.
+///
+/// # Keys
+///
+/// A key is known from its first request on, and as good as new then. It is forgotten when it is as good as new again, so that
+/// nothing is lost by it. Each call looks at a few others for some that can go: there is no sweep, no task and no timer for a key
+/// that nobody waits for. At most [`max_keys`](KeyedBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
+/// hashed with a seed that is drawn for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with fewer tokens than
+/// it holds starts with those again when its key comes back.)
+///
+/// A key whose policy is of rates takes a word or two for each of its limits, and its own size; 36 bytes in all at a million keys of
+/// 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). A key that somebody waits for, that has
+/// places out, or whose policy has a [`MaxConcurrency`](crate::MaxConcurrency) or a [log](crate::SlidingWindow::log), takes about
+/// a kilobyte as long as that is so.
+///
+/// # Permits
+///
+/// Those of a [`MaxConcurrency`](crate::MaxConcurrency) are as a [`Limiter`]'s. Those of rates hold nothing and know nothing of
+/// their limiter, so there is nothing to [settle](Permit::settle) with them: for that, ask for the key's own
+/// [`limiter`](KeyedLimiter::limiter), which can also be paused, observed, run under.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+///
+/// let per_client = KeyedLimiter::<IpAddr>::new(TokenBucket::new(Rate::per_minute(2), 2))?;
+/// let (alice, bob) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+/// assert!(per_client.try_acquire(&alice).is_ok() && per_client.try_acquire(&alice).is_ok());
+/// assert!(per_client.try_acquire(&alice).is_err());
+/// assert!(per_client.try_acquire(&bob).is_ok());
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub struct KeyedLimiter<K> {
+    table: Arc<dyn AnyTable<K>>,
+}
+
+/// Something that a keyed limiter did of its own accord. See [`KeyedBuilder::on_event`] for an example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeyedEvent<'a, K> {
+    /// A key had to go before it was as good as new: [`WhenFull::EvictNearestToFull`].
+    Evicted {
+        /// The key.
+        key: &'a K,
+        /// How long until it would have been.
+        reset_after: Duration,
+    },
+    /// A new key was turned away: [`WhenFull::Deny`].
+    TooManyKeys {
+        /// The key.
+        key: &'a K,
+    },
+    /// What the limiter of one key did.
+    Limiter {
+        /// The key.
+        key: &'a K,
+        /// What it did.
+        event: &'a Event,
+    },
+}
+
+/// The numbers of one key at one instant. See [`KeyedLimiter::snapshot`] for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySnapshot {
+    /// Units that stand against it, debts and all: the most of any of its limits. The counter of a [`Penalty`](crate::Penalty).
+    pub used: u64,
+    /// The units that its binding limit admits at once.
+    pub limit: u64,
+    /// The units that it would be granted now.
+    pub remaining: u64,
+    /// How long until it is as good as new, what is out aside.
+    pub reset_after: Duration,
+    /// Units out that must come back.
+    pub in_flight: u64,
+    /// Requests that wait.
+    pub queued: u64,
+}
+
+impl KeySnapshot {
+    fn new(used: u64, decision: &Decision, in_flight: u64, queued: u64) -> Self {
+        let (limit, remaining, reset_after) = (decision.limit(), decision.remaining(), decision.reset_after());
+        Self { used, limit, remaining, reset_after, in_flight, queued }
+    }
+
+    fn of_quiet(cells: &Cells<'_>, now: Moment) -> Self {
+        Self::new(cells.used(now), &cells.decide(now, 1), 0, 0)
+    }
+
+    fn of_line(line: &Arc<Manager>) -> Self {
+        let numbers = line.snapshot();
+        Self::new(line.used(), &line.check(1), numbers.in_flight, numbers.queued)
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
+    /// A keyed limiter with the default options. See the [type's example](KeyedLimiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+        Self::builder(policy).build()
+    }
+
+    /// A keyed limiter with options of its own. See [`KeyedBuilder`].
+    pub fn builder(policy: impl Into<Policy>) -> KeyedBuilder<K> {
+        KeyedBuilder::new(policy.into())
+    }
+
+    fn from_table(table: Arc<dyn AnyTable<K>>) -> Self {
+        Self { table }
+    }
+
+    /// Waits until every limit of the key's policy admits one unit, in the [order](Limiter#order) of arrival at this key.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Limiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`]; [`AcquireError::TooManyKeys`], and [`AcquireError::Config`] where keys have tiers.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_millis(100)))?;
+    /// let start = tokio::time::Instant::now();
+    /// for host in ["a", "b", "a", "b"] {
+    ///     let _permit = per_host.acquire(&host).await?;
+    /// }
+    /// assert_eq!(start.elapsed(), Duration::from_millis(100));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire<'a>(&'a self, key: &'a K) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+        self.acquire_many(key, 1)
+    }
+
+    /// [`KeyedLimiter::acquire`] for a cost of several units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`] and of [`Limiter::acquire_many`].
+    #[track_caller]
+    pub fn acquire_many<'a>(&'a self, key: &'a K, cost: u64) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+        self.request(key).cost(cost).acquire()
+    }
+
+    /// A request with a cost, a priority or a timeout. See [`KeyedRequest`].
+    #[track_caller]
+    pub fn request<'a>(&'a self, key: &'a K) -> KeyedRequest<'a, K> {
+        KeyedRequest { limiter: self, key, order: Order::new(1, Location::caller()) }
+    }
+
+    /// Takes one unit of the key's now, or nothing. See the [type's example](KeyedLimiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::TooManyKeys`], and [`TryAcquireError::Config`] where keys have tiers.
+    #[inline]
+    #[track_caller]
+    pub fn try_acquire(&self, key: &K) -> Result<Permit, TryAcquireError> {
+        self.try_acquire_many(key, 1)
+    }
+
+    /// [`KeyedLimiter::try_acquire`] for a cost of several units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::try_acquire`] and of [`Limiter::try_acquire_many`].
+    #[inline]
+    #[track_caller]
+    pub fn try_acquire_many(&self, key: &K, cost: u64) -> Result<Permit, TryAcquireError> {
+        self.table.try_acquire(key, cost, Location::caller())
+    }
+
+    /// What [`KeyedLimiter::try_acquire_many`] would say, taking nothing; a key that is not known stays so. See
+    /// [`Limiter::check`].
+    pub fn check(&self, key: &K, cost: u64) -> Decision {
+        self.table.check(key, cost)
+    }
+
+    /// The key's own limiter: everything that a [`Limiter`] can do. The key stays known as long as it is held; what was
+    /// changed through it (a pause, a policy) holds at least as long.
+    ///
+    /// # Errors
+    ///
+    /// [`TryAcquireError::TooManyKeys`], or [`TryAcquireError::Config`] where keys have tiers.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_model = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(100_000), 10_000))?;
+    /// let tokens = per_model.limiter(&"small")?;
+    /// tokens.acquire_many(800).await?.settle(350);
+    /// assert_eq!(per_model.check(&"small", 1).remaining(), 9_650);
+    ///
+    /// tokens.pause_for(Duration::from_secs(5));
+    /// assert!(per_model.check(&"small", 1).is_paused());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limiter(&self, key: &K) -> Result<Limiter, TryAcquireError> {
+        Ok(Limiter::from_manager(self.table.line(key)?))
+    }
+
+    /// Charges the key so many units, whatever its limits admit: those who come later wait for it. Tells whether the key is known
+    /// now; a full table may have no place for it.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(10, Rate::per_second(1)))?;
+    /// assert!(per_client.penalize(&"eve", 10)); // a wrong password
+    /// assert!(per_client.try_acquire(&"eve").is_err());
+    /// per_client.reward(&"eve", 10); // it was a typo
+    /// assert!(per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "mostly it is")]
+    pub fn penalize(&self, key: &K, units: u64) -> bool {
+        self.table.penalize(key, units)
+    }
+
+    /// Lets the key off up to so many units, the latest first. What is out stays out. See [`KeyedLimiter::penalize`].
+    pub fn reward(&self, key: &K, units: u64) {
+        self.table.reward(key, units);
+    }
+
+    /// Makes the key as good as new; what is out stays out, and who waits goes on. Tells whether it was known.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    /// let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(1), 1))?;
+    /// assert!(per_client.try_acquire(&"eve").is_ok() && per_client.try_acquire(&"eve").is_err());
+    /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "either way it is as good as new now")]
+    pub fn reset(&self, key: &K) -> bool {
+        self.table.reset(key)
+    }
+
+    /// The numbers of a key; `None` when it is not known, and so as good as new.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
+    /// (0..5).for_each(|_| drop(per_client.try_acquire(&"eve")));
+    /// let eve = per_client.snapshot(&"eve").unwrap();
+    /// assert_eq!((eve.used, eve.limit, eve.remaining), (5, 3, 0));
+    /// assert_eq!(per_client.snapshot(&"bob"), None);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self, key: &K) -> Option<KeySnapshot> {
+        self.table.snapshot(key)
+    }
+
+    /// The numbers of all keys that are known, in no order. A part of the keys is looked at at a time, others go on meanwhile: it
+    /// is a table of the moment for each part, not of one moment for all.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
+    /// per_client.penalize(&"eve", 2);
+    /// for (client, numbers) in per_client.snapshots() {
+    ///     println!("{client:>8} {:>4} of {}", numbers.used, numbers.limit);
+    /// }
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn snapshots(&self) -> impl Iterator<Item = (K, KeySnapshot)> + use<K> {
+        let table = Arc::clone(&self.table);
+        (0..).map_while(move |shard| table.snapshots(shard)).flatten()
+    }
+
+    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedBuilder::max_keys`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether no key is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K> Clone for KeyedLimiter<K> {
+    fn clone(&self) -> Self {
+        Self { table: Arc::clone(&self.table) }
+    }
+}
+
+impl<K> fmt::Debug for KeyedLimiter<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (len, max_keys) = (self.table.len(), self.table.max_keys());
+        f.debug_struct("KeyedLimiter").field("len", &len).field("max_keys", &max_keys).finish_non_exhaustive()
+    }
+}
+
+/// A request for a key with more than a cost: what [`KeyedLimiter::request`] returns.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{KeyedLimiter, Priority, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_secs(1)).burst(3))?;
+/// let request = per_host.request(&"a").cost(3).priority(Priority::HIGH).timeout(Duration::from_secs(5));
+/// let _permit = request.acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a request does nothing until it is told to acquire"]
+pub struct KeyedRequest<'a, K> {
+    limiter: &'a KeyedLimiter<K>,
+    key: &'a K,
+    order: Order,
+}
+
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedRequest<'a, K> {
+    /// See [`Request::cost`](crate::Request::cost).
+    pub fn cost(mut self, units: u64) -> Self {
+        self.order.cost = units;
+        self
+    }
+
+    /// See [`Request::priority`](crate::Request::priority).
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.order.priority = priority;
+        self
+    }
+
+    /// See [`Request::timeout`](crate::Request::timeout).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.order.timeout = Some(timeout);
+        self
+    }
+
+    /// Waits for the permit. See [`KeyedLimiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`] and of [`Request::acquire`](crate::Request::acquire).
+    pub fn acquire(self) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+        async move {
+            // A task that acquires in a loop must let its neighbours have a turn.
+            coop::consume_budget().await;
+            match self.limiter.table.begin(self.key, &self.order)? {
+                Begun::Granted(permit) => Ok(permit),
+                Begun::Wait(line) => OwnedTicket::new(line, self.order).await,
+            }
+        }
+    }
+}
+
+impl<K> fmt::Debug for KeyedRequest<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRequest").field("order", &self.order).finish_non_exhaustive()
+    }
+}

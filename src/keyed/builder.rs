@@ -1,0 +1,206 @@
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+use uuid::Uuid;
+
+use super::shard::{Shard, Tier};
+use super::table::{AnyTable, KeyedObserver, Shared, Table, TierOf};
+use super::{KeyedEvent, KeyedLimiter};
+use crate::error::ConfigError;
+use crate::manager::Clock;
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::queue::Overflow;
+use crate::schedule::Options;
+
+/// Keys that a shard is made for: few enough that moving them to a larger table takes some tens of microseconds.
+const KEYS_PER_SHARD: usize = 2_048;
+/// Shards at least, so that several threads seldom meet.
+const MIN_SHARDS: usize = 16;
+const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
+/// The options of a keyed limiter: what [`KeyedLimiter::builder`] returns.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{KeyedLimiter, Policy, Rate, TokenBucket};
+///
+/// #[derive(Clone, PartialEq, Eq, Hash)]
+/// struct User { id: u64, pays: bool }
+///
+/// let (free, paid) = (Policy::from(TokenBucket::new(Rate::per_minute(100), 100)), Policy::from(TokenBucket::new(Rate::per_minute(3_000), 3_000)));
+/// let per_user = KeyedLimiter::builder(free.clone())
+///     .max_keys(100_000)
+///     .tiers(move |user: &User| if user.pays { paid.clone() } else { free.clone() })
+///     .build()?;
+/// assert_eq!(per_user.check(&User { id: 1, pays: true }, 1).limit(), 3_000);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[must_use = "a builder does nothing until it builds"]
+pub struct KeyedBuilder<K> {
+    policy: Policy,
+    max_keys: usize,
+    when_full: WhenFull,
+    tier_of: Option<TierOf<K>>,
+    max_queue: usize,
+    overflow: Overflow,
+    observer: Option<KeyedObserver<K>>,
+}
+
+/// What becomes of a new key when as many are known as may be, and none that was looked at is as good as new. See
+/// [`KeyedBuilder::when_full`] for an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// It is turned away with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys): no known key gets back what it has used.
+    #[default]
+    Deny,
+    /// Of up to 32 known keys, the one goes that would be as good as new first, and gets back what it has used.
+    EvictNearestToFull,
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
+    pub(super) fn new(policy: Policy) -> Self {
+        let Options { max_queue, overflow, .. } = Options::default();
+        let (when_full, tier_of, observer) = (WhenFull::Deny, None, None);
+        Self { policy, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, max_queue, overflow, observer }
+    }
+
+    /// The most keys that are known at once (at least 1): a million unless told. A key that is as good as new counts until it is
+    /// looked at.
+    ///
+    /// See the [type's example](KeyedBuilder#examples).
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// What becomes of a new key when there is no place for it; [`WhenFull::Deny`] unless told.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate, TokenBucket, TryAcquireError, WhenFull};
+    ///
+    /// let builder = || KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(2), 2)).max_keys(1);
+    /// let full = builder().build()?;
+    /// assert!(full.try_acquire(&"alice").is_ok());
+    /// assert_eq!(full.try_acquire(&"bob").unwrap_err(), TryAcquireError::TooManyKeys { max: 1 });
+    ///
+    /// let evicting = builder().when_full(WhenFull::EvictNearestToFull).build()?;
+    /// assert!(evicting.try_acquire(&"alice").is_ok() && evicting.try_acquire(&"bob").is_ok());
+    /// assert_eq!(evicting.snapshot(&"alice"), None);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
+        self
+    }
+
+    /// Gives each key a policy of its own, by what `tier_of` says. It is asked at each call, outside every lock, so what it says may
+    /// change while the key lives: what has been used then stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy).
+    /// Policies are cheap to clone and to compare with their clone; made anew each time they are compared limit by limit.
+    ///
+    /// Where it says what makes no sense, the call gets [`Config`](crate::TryAcquireError::Config). A key of more than 64
+    /// different policies in all takes more memory.
+    ///
+    /// See the [type's example](KeyedBuilder#examples).
+    pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {
+        self.tier_of = Some(Box::new(tier_of));
+        self
+    }
+
+    /// How many requests may wait for one key. See [`Builder::max_queue`](crate::Builder::max_queue).
+    pub fn max_queue(mut self, requests: usize) -> Self {
+        self.max_queue = requests;
+        self
+    }
+
+    /// Who goes when a request must wait and its key's queue is full. See [`Builder::overflow`](crate::Builder::overflow).
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// Tells `observer` of what the limiter does of its own accord, under the terms of
+    /// [`Builder::on_event`](crate::Builder::on_event).
+    ///
+    /// ```
+    /// use tollgate::{KeyedEvent, KeyedLimiter, Rate, TokenBucket};
+    ///
+    /// let (events, seen) = std::sync::mpsc::channel();
+    /// let limiter = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1), 1))
+    ///     .max_keys(1)
+    ///     .on_event(move |event| {
+    ///         if let KeyedEvent::TooManyKeys { key } = event {
+    ///             events.send(*key).unwrap();
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// assert!(limiter.try_acquire(&"alice").is_ok() && limiter.try_acquire(&"bob").is_err());
+    /// assert_eq!(seen.try_recv(), Ok("bob"));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn on_event(mut self, observer: impl Fn(KeyedEvent<'_, K>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Builds the limiter. It starts nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit. [`ConfigError::ZeroKeys`].
+    pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
+        let Self { policy, max_keys, when_full, tier_of, max_queue, overflow, observer } = self;
+        if max_keys == 0 {
+            return Err(ConfigError::ZeroKeys);
+        }
+        let clock = Clock::new();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let plan = Plan::new(policy.clone(), since_epoch)?;
+        let (seed, hash_seed) = Uuid::new_v4().as_u64_pair();
+        let (width, tiered) = (plan.width().unwrap_or(0), tier_of.is_some());
+        let shared = Shared {
+            hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
+            seed,
+            since_epoch,
+            max_keys,
+            when_full,
+            tier_of,
+            options: Options { max_queue, overflow, spread_below: 0, observed: observer.is_some() },
+            observer,
+            rota: Arc::default(),
+            len: Default::default(),
+            next_shard: Default::default(),
+        };
+        // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
+        let table: Arc<dyn AnyTable<K>> = match (tiered, width) {
+            (false, 0..=1) => Arc::new(table::<K, 1>(shared, clock, policy, plan)),
+            (false, 2) => Arc::new(table::<K, 2>(shared, clock, policy, plan)),
+            _ => Arc::new(table::<K, 4>(shared, clock, policy, plan)),
+        };
+        Ok(KeyedLimiter::from_table(table))
+    }
+}
+
+fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
+    shared: Shared<K>,
+    clock: Clock,
+    policy: Policy,
+    plan: Plan,
+) -> Table<K, W> {
+    let tiered = shared.tier_of.is_some();
+    let tier = Tier::new(policy, plan, if tiered { W - 1 } else { W });
+    let shards = (shared.max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(MIN_SHARDS, 1 << 16);
+    Table::new(shared, shards, || Shard::new(clock.clone(), tier.clone(), tiered))
+}
+
+impl<K> fmt::Debug for KeyedBuilder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedBuilder").field("policy", &self.policy).field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}

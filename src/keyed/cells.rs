@@ -1,0 +1,97 @@
+use crate::decision::Decision;
+use crate::plan::Plan;
+use crate::strategy::{Moment, Rule, Strategy, Words};
+
+/// The state of one key: a word or two for each limit, next to each other.
+///
+/// It is a [`Gate`](crate::gate::Gate) without what few keys need: leases, trails, counts.
+pub(super) struct Cells<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) words: &'a mut [u64],
+}
+
+impl Cells<'_> {
+    /// As new.
+    pub(super) fn fill(&mut self, now: Moment) {
+        for (rule, at) in self.plan.words() {
+            store(self.words, rule, at, rule.initial(now));
+        }
+    }
+
+    /// Puts other states in, one for each limit.
+    pub(super) fn restore(&mut self, states: impl Iterator<Item = Words>) {
+        for ((rule, at), state) in self.plan.words().zip(states) {
+            store(self.words, rule, at, state);
+        }
+    }
+
+    /// Charges all limits, or none.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
+        if let Some(rule) = self.plan.only_rule() {
+            let Ok(next) = rule.decide(load(self.words, rule, 0), now, cost).wait() else { return false };
+            store(self.words, rule, 0, next);
+            return true;
+        }
+        let admitted = self.states().all(|(rule, state)| rule.decide(state, now, cost).wait().is_ok());
+        if admitted {
+            self.charge(now, cost);
+        }
+        admitted
+    }
+
+    /// Charges all limits, whether or not they admit it.
+    pub(super) fn charge(&mut self, now: Moment, cost: u64) {
+        self.change(|rule, state| rule.charge(state, now, cost));
+    }
+
+    pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
+        self.change(|rule, state| rule.forgive(state, now, cost));
+    }
+
+    /// Somebody was denied `cost`.
+    pub(super) fn note_denial(&mut self, now: Moment, cost: u64) {
+        if self.plan.counts_denials() {
+            self.change(|rule, state| rule.note_denial(state, now, cost));
+        }
+    }
+
+    pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
+        let asked = self.states().map(|(rule, state)| rule.ask(state, now, 0, cost));
+        Decision::summarize(self.plan.limits(), asked, now, 0, cost).0
+    }
+
+    /// The most units that stand against any of the limits.
+    pub(super) fn used(&self, now: Moment) -> u64 {
+        self.states().map(|(rule, state)| rule.used(state, now)).max().unwrap_or(0)
+    }
+
+    /// When the key is as good as a new one.
+    pub(super) fn reset_at(&self, now: Moment) -> Moment {
+        self.states().map(|(rule, state)| rule.reset_at(state, now)).max().unwrap_or(now)
+    }
+
+    pub(super) fn states(&self) -> impl Iterator<Item = (&Rule, Words)> {
+        self.plan.words().map(|(rule, at)| (rule, load(self.words, rule, at)))
+    }
+
+    fn change(&mut self, change: impl Fn(&Rule, Words) -> Words) {
+        for (rule, at) in self.plan.words() {
+            let state = change(rule, load(self.words, rule, at));
+            store(self.words, rule, at, state);
+        }
+    }
+}
+
+#[inline(always)]
+fn load(words: &[u64], rule: &Rule, at: usize) -> Words {
+    [words[at], if rule.width() == Some(2) { words[at + 1] } else { 0 }]
+}
+
+#[inline(always)]
+fn store(words: &mut [u64], rule: &Rule, at: usize, state: Words) {
+    words[at] = state[0];
+    if rule.width() == Some(2) {
+        words[at + 1] = state[1];
+    }
+}

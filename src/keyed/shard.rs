@@ -1,0 +1,179 @@
+//! One of the parts of a keyed limiter, each under a lock of its own.
+//!
+//! A key is *quiet* or has a *line*. A quiet key is its state and nothing else. A key that somebody waits for, that has places out,
+//! or whose limiter somebody holds, has a manager like any limiter has: its line. It becomes quiet again when nobody needs that.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::cells::Cells;
+use crate::error::ConfigError;
+use crate::manager::{Clock, Manager, Rest};
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::strategy::Moment;
+
+/// The policy of some keys.
+#[derive(Debug, Clone)]
+pub(super) struct Tier {
+    pub(super) policy: Policy,
+    pub(super) plan: Arc<Plan>,
+    /// Whether the state of a key fits among the quiet.
+    pub(super) fits: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard<K, const W: usize> {
+    pub(super) clock: Clock,
+    /// The fence of the latest grant to a quiet key, at least.
+    pub(super) fence: u64,
+    /// Where keys have tiers, the last word is the tier's number.
+    pub(super) quiet: HashTable<(K, [u64; W])>,
+    pub(super) lines: HashTable<(K, Arc<Manager>)>,
+    /// All that were seen here; the first is that of the limiter.
+    pub(super) tiers: Vec<Tier>,
+    tiered: bool,
+    /// Calls other than grants to known keys.
+    pub(super) visits: u32,
+    /// Where the next look for keys that can go begins.
+    quiet_cursor: usize,
+    line_cursor: usize,
+}
+
+/// How many tiers a shard keeps. A key of one more has a line of its own.
+const MAX_TIERS: usize = 64;
+
+impl Tier {
+    /// `words`: how many there are for the state of a key.
+    pub(super) fn new(policy: Policy, plan: Plan, words: usize) -> Self {
+        let fits = plan.width().is_some_and(|width| width <= words);
+        Self { policy, plan: Arc::new(plan), fits }
+    }
+}
+
+impl<K: Hash + Eq, const W: usize> Shard<K, W> {
+    pub(super) fn new(clock: Clock, tier: Tier, tiered: bool) -> Self {
+        Self {
+            clock,
+            fence: 0,
+            quiet: HashTable::new(),
+            lines: HashTable::new(),
+            tiers: vec![tier],
+            tiered,
+            visits: 0,
+            quiet_cursor: 0,
+            line_cursor: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.quiet.len() + self.lines.len()
+    }
+
+    pub(super) fn line(&self, hash: u64, key: &K) -> Option<&Arc<Manager>> {
+        if self.lines.is_empty() {
+            return None; // the common case
+        }
+        self.lines.find(hash, |(other, _)| other == key).map(|(_, line)| line)
+    }
+
+    /// The number of the tier with this policy, or else the tier itself, where there are too many to keep.
+    pub(super) fn tier(
+        &mut self,
+        policy: Policy,
+        compile: impl FnOnce(Policy) -> Result<Plan, ConfigError>,
+    ) -> Result<Result<usize, Tier>, ConfigError> {
+        if let Some(known) = self.tiers.iter().position(|tier| tier.policy == policy) {
+            return Ok(Ok(known));
+        }
+        let tier = Tier::new(policy.clone(), compile(policy)?, W - 1);
+        if self.tiers.len() == MAX_TIERS {
+            return Ok(Err(Tier { fits: false, ..tier }));
+        }
+        self.tiers.push(tier);
+        Ok(Ok(self.tiers.len() - 1))
+    }
+
+    /// The state of a quiet key.
+    pub(super) fn cells(&mut self, bucket: usize) -> Option<Cells<'_>> {
+        let (_, words) = self.quiet.get_bucket_mut(bucket)?;
+        Some(cells(&self.tiers, words, self.tiered))
+    }
+
+    /// Looks at a few keys and lets those go that are as good as new; keys whose line nobody needs become quiet.
+    pub(super) fn sweep(&mut self, looks: usize, now: Moment, hash: impl Fn(&K) -> u64) {
+        for _ in 0..looks.min(self.quiet.num_buckets()) {
+            self.quiet_cursor = next(self.quiet_cursor, self.quiet.num_buckets());
+            let bucket = self.quiet_cursor;
+            if self.cells(bucket).is_some_and(|cells| cells.reset_at(now) <= now)
+                && let Ok(entry) = self.quiet.get_bucket_entry(bucket)
+            {
+                entry.remove();
+            }
+        }
+        for _ in 0..looks.div_ceil(2).min(self.lines.num_buckets()) {
+            self.line_cursor = next(self.line_cursor, self.lines.num_buckets());
+            self.end_line(self.line_cursor, &hash);
+        }
+        // So few are left that the memory is worth more than moving them.
+        if self.quiet.capacity() > 64 && self.quiet.len() < self.quiet.capacity() / 8 {
+            let half = self.quiet.capacity() / 2;
+            self.quiet.shrink_to(half, |(key, _)| hash(key));
+        }
+    }
+
+    /// Ends a line that nobody needs. New clones of it are made under the shard's lock only; whoever takes its turns may hold one
+    /// for a moment, and changes nothing where nobody waits.
+    fn end_line(&mut self, bucket: usize, hash: &impl Fn(&K) -> u64) {
+        let Some((_, line)) = self.lines.get_bucket(bucket).filter(|(_, line)| Arc::strong_count(line) == 1) else { return };
+        let Some(Rest { policy, states, is_new, fence, clock }) = line.rest() else { return };
+        let tier = self.tiers.iter().position(|tier| tier.fits && tier.policy == policy);
+        if !is_new && (tier.is_none() || states.is_none()) {
+            return;
+        }
+        let Ok(entry) = self.lines.get_bucket_entry(bucket) else { return };
+        let (key, _) = entry.remove().0;
+        self.fence = self.fence.max(fence);
+        self.clock.catch_up(clock);
+        if let (false, Some(tier), Some(states)) = (is_new, tier, states) {
+            let mut words = [0; W];
+            if self.tiered {
+                words[W - 1] = tier as u64;
+            }
+            cells(&self.tiers, &mut words, self.tiered).restore(states.into_iter());
+            self.quiet.insert_unique(hash(&key), (key, words), |(key, _)| hash(key));
+        }
+    }
+
+    /// Of a few quiet keys, the one goes that would be as good as new first. Tells which, and when it would have been.
+    pub(super) fn evict(&mut self, looks: usize, now: Moment) -> Option<(K, Moment)> {
+        let buckets = self.quiet.num_buckets();
+        let start = self.quiet_cursor;
+        let mut found = Vec::with_capacity(looks);
+        for step in 0..buckets {
+            let bucket = (start + step) % buckets;
+            if let Some(cells) = self.cells(bucket) {
+                found.push((cells.reset_at(now), bucket));
+            }
+            if found.len() == looks {
+                break;
+            }
+        }
+        let (reset_at, bucket) = found.into_iter().min()?;
+        self.quiet_cursor = bucket;
+        let entry = self.quiet.get_bucket_entry(bucket).ok()?;
+        Some((entry.remove().0.0, reset_at))
+    }
+}
+
+fn next(cursor: usize, buckets: usize) -> usize {
+    if cursor + 1 < buckets { cursor + 1 } else { 0 }
+}
+
+/// The state of a quiet key, with the plan that it goes by.
+pub(super) fn cells<'a, const W: usize>(tiers: &'a [Tier], words: &'a mut [u64; W], tiered: bool) -> Cells<'a> {
+    let tier = if tiered { words[W - 1] as usize } else { 0 };
+    Cells { plan: &tiers[tier].plan, words }
+}
