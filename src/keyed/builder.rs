@@ -19,8 +19,9 @@ use crate::schedule::Options;
 
 /// Keys that a shard is made for: few enough that moving them to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 2_048;
-/// Shards at least, so that several threads seldom meet.
-const MIN_SHARDS: usize = 16;
+/// Shards that several threads seldom meet in, where there are keys enough that none stays empty.
+const FEW_SHARDS: usize = 16;
+const MIN_KEYS_PER_SHARD: usize = 32;
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 /// The options of a keyed limiter: what [`KeyedLimiter::builder`] returns.
@@ -195,7 +196,8 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
 ) -> Table<K, W> {
     let tiered = shared.tier_of.is_some();
     let tier = Tier::new(policy, plan, if tiered { W - 1 } else { W });
-    let shards = (shared.max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(MIN_SHARDS, 1 << 16);
+    let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
+    let shards = (shared.max_keys / KEYS_PER_SHARD).clamp(few, 1 << 15).next_power_of_two();
     Table::new(shared, shards, || Shard::new(clock.clone(), tier.clone(), tiered))
 }
 

@@ -1,0 +1,492 @@
+//! One limiter for each key: what a key costs, when it goes, and that keys do not touch each other.
+
+mod common;
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{CountPolls, idle_for_real, limiter, ms};
+use proptest::prelude::*;
+use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, assert_ready, task};
+use tollgate::{
+    AcquireError, ConfigError, Event, FixedWindow, KeyedEvent, KeyedLimiter, Limiter, MaxConcurrency, Overflow, Penalty, Policy,
+    Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError, WhenFull,
+};
+
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::new(Rate::per_second(1), burst)
+}
+
+/// All kinds of limits, in the widths that a key's state can have.
+fn policies() -> Vec<Policy> {
+    vec![
+        Throttle::every(ms(40)).burst(3).into(),
+        TokenBucket::new(Rate::new(7, ms(300)), 3).into(),
+        TokenBucket::new(Rate::new(3, ms(100)), 3).interval().into(),
+        FixedWindow::new(3, ms(100)).into(),
+        SlidingWindow::counter(3, ms(100)).into(),
+        SlidingWindow::log(3, ms(100)).into(),
+        Penalty::new(3, Rate::new(1, ms(40))).into(),
+        MaxConcurrency::new(2).into(),
+        MaxConcurrency::new(2).ttl(ms(70)).into(),
+        Policy::from(Throttle::every(ms(20)).burst(3)).and(FixedWindow::new(4, ms(100))),
+        Policy::from(MaxConcurrency::new(2)).and(Throttle::every(ms(20)).burst(3)),
+        Policy::from(SlidingWindow::counter(5, ms(100))).and(FixedWindow::new(4, ms(100))).and(Penalty::new(6, Rate::new(2, ms(30)))),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    TryAcquire { key: u8, cost: u64 },
+    Check { key: u8, cost: u64 },
+    Penalize { key: u8, units: u64 },
+    Reward { key: u8, units: u64 },
+    Reset { key: u8 },
+    Release(prop::sample::Index),
+    /// Somebody holds the key's limiter for a moment, so that it has a line.
+    Line { key: u8 },
+    Pass { micros: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = 0_u8..3;
+    let step = prop_oneof![
+        8 => (key.clone(), 1_u64..4).prop_map(|(key, cost)| Step::TryAcquire { key, cost }),
+        2 => (key.clone(), 1_u64..4).prop_map(|(key, cost)| Step::Check { key, cost }),
+        1 => (key.clone(), 1_u64..4).prop_map(|(key, units)| Step::Penalize { key, units }),
+        1 => (key.clone(), 1_u64..4).prop_map(|(key, units)| Step::Reward { key, units }),
+        1 => key.clone().prop_map(|key| Step::Reset { key }),
+        3 => any::<prop::sample::Index>().prop_map(Step::Release),
+        1 => key.prop_map(|key| Step::Line { key }),
+        4 => prop_oneof![0_u64..50_000, 0_u64..400_000].prop_map(|micros| Step::Pass { micros }),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    /// Each key behaves as a limiter of its own, whether it is quiet or has a line, forgotten or known: against one [`Limiter`]
+    /// for each key, which never forgets.
+    #[test]
+    fn a_key_behaves_as_a_limiter_of_its_own(policy in prop::sample::select(policies()), steps in steps(), tiered in any::<bool>()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let builder = KeyedLimiter::<u8>::builder(policy.clone());
+            let tier = policy.clone();
+            let keyed = if tiered { builder.tiers(move |_| tier.clone()) } else { builder }.build().unwrap();
+            let alone: Vec<Limiter> = (0..3).map(|_| limiter(policy.clone())).collect();
+            let mut held = Vec::new();
+            for step in steps {
+                match step {
+                    Step::TryAcquire { key, cost } => {
+                        let (permit, expected) = (keyed.try_acquire_many(&key, cost), alone[usize::from(key)].try_acquire_many(cost));
+                        match (permit, expected) {
+                            (Ok(permit), Ok(expected)) => held.push((permit, expected)),
+                            (permit, expected) => prop_assert_eq!(permit.err(), expected.err()),
+                        }
+                    }
+                    Step::Check { key, cost } => {
+                        prop_assert_eq!(keyed.check(&key, cost), alone[usize::from(key)].check(cost));
+                    }
+                    // A limiter of its own has no such calls; a key that has a line for good is one that has.
+                    Step::Penalize { .. } | Step::Reward { .. } | Step::Reset { .. } => {}
+                    Step::Release(index) => {
+                        if !held.is_empty() {
+                            held.swap_remove(index.index(held.len()));
+                        }
+                    }
+                    Step::Line { key } => drop(keyed.limiter(&key).unwrap()),
+                    Step::Pass { micros } => advance(Duration::from_micros(micros)).await,
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    /// What is charged, let off and reset by hand is the same for a quiet key and for one with a line.
+    #[test]
+    fn a_quiet_key_and_one_with_a_line_agree(policy in prop::sample::select(policies()), steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (quiet, lined) = (KeyedLimiter::<u8>::new(policy.clone()).unwrap(), KeyedLimiter::<u8>::new(policy).unwrap());
+            let _lines: Vec<_> = (0..3).map(|key| lined.limiter(&key).unwrap()).collect();
+            let mut held = Vec::new();
+            for step in steps {
+                match step {
+                    Step::TryAcquire { key, cost } => match (quiet.try_acquire_many(&key, cost), lined.try_acquire_many(&key, cost)) {
+                        (Ok(permit), Ok(expected)) => held.push((permit, expected)),
+                        (permit, expected) => prop_assert_eq!(permit.err(), expected.err()),
+                    },
+                    Step::Check { key, cost } => prop_assert_eq!(quiet.check(&key, cost), lined.check(&key, cost)),
+                    Step::Penalize { key, units } => prop_assert!(quiet.penalize(&key, units) && lined.penalize(&key, units)),
+                    Step::Reward { key, units } => {
+                        quiet.reward(&key, units);
+                        lined.reward(&key, units);
+                    }
+                    Step::Reset { key } => {
+                        quiet.reset(&key);
+                        lined.reset(&key);
+                    }
+                    Step::Release(index) => {
+                        if !held.is_empty() {
+                            held.swap_remove(index.index(held.len()));
+                        }
+                    }
+                    Step::Line { key } => {
+                        if let Some(snapshot) = quiet.snapshot(&key) {
+                            prop_assert_eq!(Some(snapshot), lined.snapshot(&key));
+                        }
+                    }
+                    Step::Pass { micros } => advance(Duration::from_micros(micros)).await,
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Trap: a map that an attacker grows. A million addresses; the limits of those who were there before survive.
+#[tokio::test(start_paused = true)]
+async fn trap_a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() {
+    let max = 50_000;
+    let per_client = KeyedLimiter::<Ipv6Addr>::builder(TokenBucket::new(Rate::per_second(1), 5)).max_keys(max).build().unwrap();
+    let address = |number: u128| Ipv6Addr::from_bits(0x2001_0db8 << 96 | number);
+    let victims: Vec<_> = (0..100).map(|number| address(number << 64)).collect();
+    for victim in &victims {
+        drop(per_client.try_acquire_many(victim, 5).unwrap());
+    }
+    let mut turned_away = 0;
+    for number in 1..=1_000_000 {
+        match per_client.try_acquire(&address(number)) {
+            Ok(_) => {}
+            Err(TryAcquireError::TooManyKeys { max: told }) => {
+                assert_eq!(told, max);
+                turned_away += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(per_client.len() <= max);
+        if number % 10_000 == 0 {
+            advance(ms(10)).await;
+        }
+    }
+    assert!(turned_away > 0, "the bound was reached");
+    for victim in &victims {
+        let remaining = per_client.snapshot(victim).map(|numbers| numbers.remaining);
+        assert_eq!(remaining, Some(1), "a second has passed since the bucket was emptied");
+    }
+}
+
+/// Trap: evicting a key that is not yet full again gives its budget back.
+#[tokio::test(start_paused = true)]
+async fn trap_a_key_goes_only_when_it_is_as_good_as_new() {
+    let keyed = KeyedLimiter::new(bucket(10)).unwrap();
+    drop(keyed.try_acquire_many(&u64::MAX, 10).unwrap());
+    for second in 1..10 {
+        advance(ms(1_000)).await;
+        for key in second * 10_000..second * 10_000 + 2_000 {
+            drop(keyed.try_acquire(&key).unwrap()); // each looks at a few others
+        }
+        assert_eq!(keyed.check(&u64::MAX, 1).remaining(), second);
+        assert!(keyed.snapshot(&u64::MAX).is_some());
+    }
+}
+
+/// Trap: a sweep that stops every caller. Keys go a few at a time, as others come.
+#[tokio::test(start_paused = true)]
+async fn trap_keys_that_are_as_good_as_new_go_as_others_come() {
+    let keyed = KeyedLimiter::new(bucket(1)).unwrap();
+    for key in 0..20_000_u64 {
+        drop(keyed.try_acquire(&key).unwrap());
+    }
+    assert_eq!(keyed.len(), 20_000);
+    advance(ms(1_000)).await;
+    let mut most = 0;
+    for key in 20_000..60_000_u64 {
+        let before = keyed.len();
+        drop(keyed.try_acquire(&key).unwrap());
+        most = most.max((before + 1).saturating_sub(keyed.len()));
+        if key % 1_000 == 0 {
+            advance(ms(50)).await;
+        }
+    }
+    assert!(most <= 8, "{most} keys went in one call");
+    assert!(keyed.len() < 35_000, "{} keys are known, of which 20,000 can be live", keyed.len());
+}
+
+/// Invariant 6: a thousand keys that somebody waits for cost one task with one timer, and quiet ones none.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_keys_with_waiters_cost_one_task() {
+    let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for key in 0..1_000_u32 {
+        drop(keyed.try_acquire(&key).unwrap());
+    }
+    assert_eq!(tasks(), before);
+    let polls = Arc::new(AtomicUsize::new(0));
+    let mut waiting = Vec::new();
+    for key in 0..1_000_u32 {
+        let keyed = keyed.clone();
+        let acquire = async move { drop(keyed.acquire(&key).await.unwrap()) };
+        waiting.push(task::spawn(CountPolls(Box::pin(acquire), Arc::clone(&polls))));
+        assert_pending!(waiting.last_mut().unwrap().poll());
+    }
+    assert_eq!(tasks(), before + 1);
+    let start = Instant::now();
+    for acquire in waiting {
+        acquire.await;
+    }
+    assert_eq!(start.elapsed(), ms(100));
+    assert!(polls.load(Ordering::Relaxed) <= 3_000, "two polls a grant, and one when it came here to be awaited");
+    let idle = Instant::now();
+    idle_for_real().await;
+    assert_eq!(idle.elapsed(), Duration::ZERO, "no timer is armed");
+    drop(keyed);
+    sleep(ms(1)).await;
+    assert_eq!(tasks(), before, "the task ends with its limiter");
+}
+
+/// Invariant 3, for each key by itself.
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_a_key_are_served_in_order_and_nobody_passes() {
+    let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
+    drop(keyed.acquire(&"a").await.unwrap());
+    let mut first = task::spawn(keyed.acquire(&"a"));
+    let mut second = task::spawn(keyed.acquire(&"a"));
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    assert!(keyed.try_acquire(&"a").is_err() && keyed.try_acquire(&"b").is_ok());
+    sleep(ms(101)).await;
+    assert!(first.is_woken() && !second.is_woken());
+    drop(assert_ready!(first.poll()).unwrap());
+    assert!(keyed.try_acquire(&"a").is_err());
+    sleep(ms(100)).await;
+    drop(assert_ready!(second.poll()).unwrap());
+}
+
+/// Invariant 2: a waiter that is dropped costs nobody anything, before and after its grant.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquire_leaves_the_key_as_it_was() {
+    let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
+    drop(keyed.acquire(&1).await.unwrap());
+    for until in [ms(50), ms(50)] {
+        let mut waiting = task::spawn(keyed.acquire(&1));
+        assert_pending!(waiting.poll());
+        sleep(until).await;
+        drop(waiting);
+    }
+    assert!(keyed.try_acquire(&1).is_ok(), "the grant of the second was refunded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_line_nobody_needs_becomes_quiet_again_and_keeps_what_it_has_used() {
+    let keyed = KeyedLimiter::new(bucket(3)).unwrap();
+    let limiter = keyed.limiter(&0_u64).unwrap();
+    drop(limiter.try_acquire_many(3).unwrap());
+    drop(limiter);
+    for key in 1..5_000 {
+        drop(keyed.try_acquire(&key).unwrap());
+    }
+    assert_eq!(keyed.check(&0, 1).remaining(), 0);
+    advance(ms(1_000)).await;
+    assert_eq!(keyed.check(&0, 1).remaining(), 1);
+    let fence = keyed.try_acquire(&0).unwrap().fence();
+    assert!(fence > 1, "fences rise over the change: {fence}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leak_under_one_key_is_reclaimed_on_time_and_told_with_its_key() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let keyed = KeyedLimiter::builder(MaxConcurrency::new(1).ttl(ms(300)))
+        .on_event(move |event| {
+            if let KeyedEvent::Limiter { key, event: Event::Reclaimed { held, .. } } = event {
+                seen.lock().unwrap().push((*key, *held));
+            }
+        })
+        .build()
+        .unwrap();
+    std::mem::forget(keyed.acquire(&"leaky").await.unwrap());
+    let _other = keyed.acquire(&"tight").await.unwrap();
+    let start = Instant::now();
+    let _permit = keyed.acquire(&"leaky").await.unwrap();
+    assert_eq!(start.elapsed(), ms(300));
+    assert!(told.lock().unwrap().contains(&("leaky", ms(300))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_out_keep_a_key_known_and_their_return_lets_it_go() {
+    let keyed = KeyedLimiter::builder(MaxConcurrency::new(1)).max_keys(2).build().unwrap();
+    let (first, second) = (keyed.try_acquire(&1).unwrap(), keyed.try_acquire(&2).unwrap());
+    assert_eq!(keyed.try_acquire(&3).unwrap_err(), TryAcquireError::TooManyKeys { max: 2 });
+    assert_eq!(keyed.acquire(&3).await.unwrap_err(), AcquireError::TooManyKeys { max: 2 });
+    assert!(!keyed.check(&3, 1).is_allowed());
+    drop(first);
+    let _third = keyed.try_acquire(&3).unwrap();
+    drop(second);
+}
+
+/// S4: tiers, of which a key may change while it lives.
+#[tokio::test(start_paused = true)]
+async fn a_tier_that_changes_keeps_what_was_used() {
+    let minute = Duration::from_secs(60);
+    let plans: Arc<Mutex<HashMap<&str, u64>>> = Arc::new(Mutex::new(HashMap::from([("alice", 100), ("bob", 3_000)])));
+    let known = Arc::clone(&plans);
+    let keyed = KeyedLimiter::<&str>::builder(FixedWindow::new(100, minute))
+        .tiers(move |user| FixedWindow::new(known.lock().unwrap()[user], minute).into())
+        .build()
+        .unwrap();
+    drop(keyed.try_acquire_many(&"alice", 80).unwrap());
+    assert_eq!((keyed.check(&"alice", 1).remaining(), keyed.check(&"bob", 1).remaining()), (20, 3_000));
+    plans.lock().unwrap().insert("alice", 20_000);
+    assert_eq!((keyed.check(&"alice", 1).limit(), keyed.check(&"alice", 1).remaining()), (20_000, 19_920));
+    plans.lock().unwrap().insert("alice", 50);
+    assert_eq!((keyed.check(&"alice", 1).remaining(), keyed.check(&"alice", 1).retry_after()), (0, Some(minute)));
+    let alice = keyed.limiter(&"alice").unwrap();
+    plans.lock().unwrap().insert("alice", 100);
+    assert_eq!(keyed.check(&"alice", 1).remaining(), 20, "one with a line changes too");
+    drop(alice);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_tiers_than_are_kept_are_told_apart_all_the_same() {
+    let keyed = KeyedLimiter::<u64>::builder(bucket(1)).tiers(|key| bucket(key + 1).into()).build().unwrap();
+    for key in 0..5_000 {
+        assert_eq!(keyed.check(&key, 1).limit(), key + 1);
+        drop(keyed.try_acquire_many(&key, key + 1).unwrap());
+    }
+    for key in 0..5_000 {
+        assert_eq!(keyed.check(&key, 1).remaining(), 0);
+    }
+}
+
+#[test]
+fn a_tier_that_makes_no_sense_is_an_error_of_the_call() {
+    let keyed = KeyedLimiter::<u64>::builder(bucket(1)).tiers(|key| bucket(*key).into()).build().unwrap();
+    assert!(keyed.try_acquire(&1).is_ok());
+    let error = keyed.try_acquire(&0).unwrap_err();
+    assert!(matches!(error, TryAcquireError::Config(ConfigError::ZeroLimit { .. })));
+    assert!(!keyed.check(&0, 1).is_allowed());
+    assert!(!keyed.penalize(&0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_nearest_to_full_is_evicted_and_told() {
+    let evicted = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&evicted);
+    let keyed = KeyedLimiter::builder(bucket(10))
+        .max_keys(3)
+        .when_full(WhenFull::EvictNearestToFull)
+        .on_event(move |event| {
+            if let KeyedEvent::Evicted { key, reset_after } = event {
+                seen.lock().unwrap().push((*key, reset_after));
+            }
+        })
+        .build()
+        .unwrap();
+    for (key, cost) in [("heavy", 9), ("light", 2), ("middle", 5), ("new", 1)] {
+        drop(keyed.try_acquire_many(&key, cost).unwrap());
+    }
+    assert_eq!(*evicted.lock().unwrap(), [("light", ms(2_000))]);
+    assert_eq!(keyed.len(), 3);
+    assert_eq!(keyed.check(&"heavy", 1).remaining(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_tell_of_every_key_with_its_counter() {
+    let keyed = KeyedLimiter::new(Penalty::new(3, Rate::per_second(1)).ceiling(6)).unwrap();
+    for (key, attempts) in [("alice", 1), ("bob", 3), ("eve", 40)] {
+        (0..attempts).for_each(|_| drop(keyed.try_acquire(&key)));
+    }
+    let _line = keyed.limiter(&"bob").unwrap();
+    let mut table: Vec<_> = keyed.snapshots().map(|(key, numbers)| (key, numbers.used, numbers.remaining)).collect();
+    table.sort_unstable();
+    assert_eq!(table, [("alice", 1, 2), ("bob", 3, 0), ("eve", 6, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_a_typed_error() {
+    assert_eq!(KeyedLimiter::<u8>::builder(bucket(1)).max_keys(0).build().unwrap_err(), ConfigError::ZeroKeys);
+    assert!(KeyedLimiter::<u8>::new(bucket(0)).is_err());
+    let keyed = KeyedLimiter::<u8>::new(bucket(2)).unwrap();
+    for lined in [false, true] {
+        let _line = lined.then(|| keyed.limiter(&1).unwrap());
+        assert_eq!(keyed.try_acquire_many(&1, 0).unwrap_err(), TryAcquireError::ZeroCost);
+        assert_eq!(keyed.try_acquire_many(&1, 3).unwrap_err(), TryAcquireError::ExceedsLimit { cost: 3, max: 2 });
+        assert_eq!(keyed.acquire_many(&1, 0).await.unwrap_err(), AcquireError::ZeroCost);
+        assert_eq!(keyed.acquire_many(&1, 3).await.unwrap_err(), AcquireError::ExceedsLimit { cost: 3, max: 2 });
+        assert!(!keyed.check(&1, 0).is_allowed() && !keyed.check(&1, 3).is_allowed());
+    }
+    keyed.penalize(&1, u64::MAX);
+    keyed.penalize(&1, u64::MAX);
+    assert!(keyed.try_acquire(&1).is_err());
+    keyed.reset(&1);
+    assert!(keyed.try_acquire_many(&1, 2).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_of_each_key_has_its_own_bound() {
+    let keyed = KeyedLimiter::builder(Throttle::every(ms(100))).max_queue(1).overflow(Overflow::DropOldest).build().unwrap();
+    for key in ["a", "b"] {
+        drop(keyed.acquire(&key).await.unwrap());
+    }
+    let mut waiting: Vec<_> = ["a", "b"].iter().map(|key| task::spawn(keyed.acquire(key))).collect();
+    waiting.iter_mut().for_each(|waiting| assert_pending!(waiting.poll()));
+    let mut late = task::spawn(keyed.acquire(&"a"));
+    assert_pending!(late.poll());
+    assert_eq!(assert_ready!(waiting[0].poll()).unwrap_err(), AcquireError::Shed);
+    assert!(!waiting[1].is_woken());
+}
+
+#[test]
+fn a_keyed_limiter_serves_several_runtimes_one_after_another() {
+    let keyed = KeyedLimiter::new(Throttle::every(ms(20))).unwrap();
+    for _ in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let keyed = keyed.clone();
+        runtime.block_on(async move {
+            for key in [1, 2, 1, 2] {
+                drop(keyed.acquire(&key).await.unwrap());
+            }
+        });
+    }
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let mut waiting = task::spawn(keyed.acquire(&3));
+    first.block_on(async { drop(keyed.acquire(&3).await.unwrap()) });
+    {
+        let _in_first = first.enter();
+        assert_pending!(waiting.poll());
+    }
+    drop(first); // with the task that kept the time for it
+    second.block_on(async { drop(waiting.await.unwrap()) });
+}
+
+/// Never over, under contention: 8 threads on 16 keys.
+#[test]
+fn threads_on_the_same_keys_never_exceed_their_limits() {
+    let keyed = KeyedLimiter::new(FixedWindow::new(1_000, Duration::from_secs(3_600))).unwrap();
+    let granted: Vec<AtomicUsize> = (0..16).map(|_| AtomicUsize::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..8_usize {
+            let (keyed, granted) = (&keyed, &granted);
+            scope.spawn(move || {
+                for attempt in 0..4_000_usize {
+                    let key = (attempt * 7 + thread) % 16;
+                    let line = (attempt % 50 == 0).then(|| keyed.limiter(&key));
+                    if keyed.try_acquire(&key).is_ok() {
+                        granted[key].fetch_add(1, Ordering::Relaxed);
+                    }
+                    drop(line);
+                }
+            });
+        }
+    });
+    assert!(granted.iter().all(|count| count.load(Ordering::Relaxed) == 1_000), "{granted:?}");
+}
