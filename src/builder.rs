@@ -29,7 +29,7 @@ use crate::strategy::Moment;
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
     policy: Policy,
-    name: Option<Box<str>>,
+    name: Option<Arc<str>>,
     max_queue: usize,
     overflow: Overflow,
     spread_below: u64,
@@ -61,7 +61,7 @@ impl Builder {
 
     /// A name to know it by in what is printed. See the [type's example](Builder#examples).
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into().into_boxed_str());
+        self.name = Some(name.into().into());
         self
     }
 

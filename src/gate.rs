@@ -467,6 +467,11 @@ impl Gate {
         Decision { limit: capacity.unwrap_or(decision.limit), ..decision }
     }
 
+    /// Whether [`Gate::admit`] would.
+    pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
+        self.peek(now, cost).is_ok()
+    }
+
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Denied> {
         let denials =
             self.slots().enumerate().filter_map(|(by, slot)| slot.peek(now, cost).err().map(|until| Denied { until, by }));

@@ -76,7 +76,7 @@ impl Limiter {
     /// The name it was built with. See [`Builder::name`](crate::Builder::name).
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.manager.name()
+        self.manager.name().map(AsRef::as_ref)
     }
 
     /// Waits until every limit of the policy admits one unit, in the [order](Limiter#order) of arrival.

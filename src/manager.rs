@@ -9,6 +9,7 @@ mod clock;
 mod desk;
 mod driver;
 mod rota;
+mod together;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -23,6 +24,7 @@ pub(crate) use self::clock::Clock;
 use self::desk::{Arm, Desk, Now};
 use self::driver::{Post, drive};
 pub(crate) use self::rota::Rota;
+pub(crate) use self::together::try_acquire_all;
 use crate::arena::Key;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
@@ -87,10 +89,16 @@ pub(crate) struct Manager {
     drained: Notify,
     /// The random part of permit ids.
     seed: u64,
-    name: Option<Box<str>>,
+    name: Option<Arc<str>>,
     observer: Observer,
     /// The wall clock at [`Moment::START`].
     since_epoch: Duration,
+}
+
+/// What is left to do when the lock is let go of.
+struct After {
+    arm: Arm,
+    drained: bool,
 }
 
 /// A manager that nobody needs.
@@ -136,7 +144,7 @@ impl Manager {
         timekeeping: Timekeeping,
         since_epoch: Duration,
         seed: u64,
-        name: Option<Box<str>>,
+        name: Option<Arc<str>>,
         observer: Observer,
     ) -> Self {
         Self {
@@ -155,8 +163,8 @@ impl Manager {
         self.seed
     }
 
-    pub(crate) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.name.as_ref()
     }
 
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
@@ -556,26 +564,36 @@ impl Manager {
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.
-    fn finish<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
+    #[inline]
+    fn finish<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
+        let after = Self::let_go(desk);
+        self.follow_up(after, effects);
+    }
+
+    /// Lets go of the lock; what is left to do is to be done when no other is held.
+    #[inline]
+    fn let_go(mut desk: MutexGuard<'_, Desk>) -> After {
+        After { arm: desk.arm(), drained: desk.schedule.is_drained() }
+    }
+
+    fn follow_up(self: &Arc<Self>, mut after: After, effects: &mut Effects) {
         loop {
-            let arm = desk.arm();
-            let drained = desk.schedule.is_drained();
-            drop(desk);
-            match arm {
+            match after.arm {
                 Arm::Nothing => {}
                 Arm::Ring => self.ring(),
                 Arm::Start(handle) => self.start(handle),
             }
             let unfinished = effects.act(|told| self.tell(told));
-            if drained {
+            if after.drained {
                 self.drained.notify_waiters();
             }
             if !unfinished {
                 return;
             }
-            desk = self.lock();
+            let mut desk = self.lock();
             let now = desk.now().0;
             desk.schedule.advance(now, effects);
+            after = Self::let_go(desk);
         }
     }
 

@@ -147,6 +147,15 @@ impl Schedule {
         self.gate.admit(now, cost, caller).ok()
     }
 
+    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one.
+    pub(crate) fn ask(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), TryAcquireError> {
+        let uncurbed = |schedule: &Self| schedule.curb.is_none_or(|curb| curb.ready_at(now) <= now);
+        let asked = self
+            .approach(now, cost, effects)
+            .and_then(|()| if uncurbed(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
+        asked.map_err(|refusal| self.deny(now, cost, refusal))
+    }
+
     /// Takes `cost` now, or nothing.
     pub(crate) fn try_acquire(
         &mut self,
@@ -155,20 +164,20 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<Admission, TryAcquireError> {
-        self.admit(now, cost, caller, effects).map_err(|refusal| match refusal {
-            Refusal::Closed => TryAcquireError::Closed,
-            Refusal::ZeroCost => TryAcquireError::ZeroCost,
-            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
-            Refusal::Blocked => {
-                self.denied += 1;
-                TryAcquireError::Denied(self.check(now, cost))
-            }
-            Refusal::MustWait => {
-                self.denied += 1;
-                self.gate.note_denial(now, cost);
-                TryAcquireError::Denied(self.check(now, cost))
-            }
-        })
+        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, refusal))
+    }
+
+    /// What a caller is told who does not wait.
+    fn deny(&mut self, now: Moment, cost: u64, refusal: Refusal) -> TryAcquireError {
+        match refusal {
+            Refusal::Closed => return TryAcquireError::Closed,
+            Refusal::ZeroCost => return TryAcquireError::ZeroCost,
+            Refusal::ExceedsLimit { cost, max } => return TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::Blocked => {}
+            Refusal::MustWait => self.gate.note_denial(now, cost),
+        }
+        self.denied += 1;
+        TryAcquireError::Denied(self.check(now, cost))
     }
 
     /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects.
@@ -456,6 +465,12 @@ impl Schedule {
 
     /// Decides in place: nobody waits, and the gate admits.
     fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Admission, Refusal> {
+        self.approach(now, cost, effects)?;
+        self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
+    }
+
+    /// Comes as far as the gate.
+    fn approach(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
         }
@@ -478,7 +493,7 @@ impl Schedule {
         if !self.queue.is_empty() {
             return Err(Refusal::MustWait); // no barging
         }
-        self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
+        Ok(())
     }
 
     /// Admits who is first in line, or says when to ask again.

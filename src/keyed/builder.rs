@@ -45,6 +45,7 @@ const DEFAULT_MAX_KEYS: usize = 1_000_000;
 #[must_use = "a builder does nothing until it builds"]
 pub struct KeyedBuilder<K> {
     policy: Policy,
+    name: Option<Arc<str>>,
     max_keys: usize,
     when_full: WhenFull,
     tier_of: Option<TierOf<K>>,
@@ -69,7 +70,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     pub(super) fn new(policy: Policy) -> Self {
         let Options { max_queue, overflow, .. } = Options::default();
         let (when_full, tier_of, observer) = (WhenFull::Deny, None, None);
-        Self { policy, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, max_queue, overflow, observer }
+        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, max_queue, overflow, observer }
+    }
+
+    /// A name to know it by in what is printed: that of the [limiters](KeyedLimiter::limiter) of its keys. See
+    /// [`Group`](crate::Group) for an example.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into().into());
+        self
     }
 
     /// The most keys that are known at once (at least 1): a million unless told. A key that is as good as new counts until it is
@@ -156,7 +164,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, max_keys, when_full, tier_of, max_queue, overflow, observer } = self;
+        let Self { policy, name, max_keys, when_full, tier_of, max_queue, overflow, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -169,6 +177,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
             seed,
             since_epoch,
+            name,
             max_keys,
             when_full,
             tier_of,

@@ -46,6 +46,7 @@ pub(super) struct Shared<K> {
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
     pub(super) tier_of: Option<TierOf<K>>,
+    pub(super) name: Option<Arc<str>>,
     pub(super) options: Options,
     pub(super) observer: Option<KeyedObserver<K>>,
     pub(super) rota: Arc<Rota>,
@@ -199,14 +200,21 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     }
 
     fn open_line(&self, shard: &mut Shard<K, W>, hash: u64, key: K, gate: Gate) -> Arc<Manager> {
-        let Shared { options, since_epoch, seed, rota, observer, .. } = &self.shared;
+        let Shared { name, options, since_epoch, seed, rota, observer, .. } = &self.shared;
         let observer = observer.as_ref().map_or(Observer::NONE, |observer| {
             let (observer, key) = (Arc::clone(observer), key.clone());
             Observer::new(move |event| observer(KeyedEvent::Limiter { key: &key, event }))
         });
         let timekeeping = Timekeeping::Rota(Arc::clone(rota));
-        let line =
-            Manager::new(Schedule::new(gate, *options), shard.clock.clone(), timekeeping, *since_epoch, *seed, None, observer);
+        let line = Manager::new(
+            Schedule::new(gate, *options),
+            shard.clock.clone(),
+            timekeeping,
+            *since_epoch,
+            *seed,
+            name.clone(),
+            observer,
+        );
         let line = Arc::new(line);
         shard.lines.insert_unique(hash, (key, Arc::clone(&line)), |(key, _)| self.hash(key));
         line

@@ -1,0 +1,240 @@
+use std::future::Future;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::task::coop;
+
+use crate::acquire::OwnedTicket;
+use crate::decision::Decision;
+use crate::error::{AcquireError, TryAcquireError};
+use crate::lease::Caller;
+use crate::limiter::Limiter;
+use crate::manager::{Manager, Order, try_acquire_all};
+use crate::permit::Permit;
+
+/// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
+///
+/// All are asked at one moment, so when one denies, no other has been charged, and the denial names it. The limits of one limiter
+/// are better combined as a [`Policy`](crate::Policy); this is for limiters that others share otherwise. One that is given twice is
+/// charged once.
+///
+/// # Order
+///
+/// Who waits for a group waits in the queue of the limiter that denied, with what that grants in his hand then asks the others, and
+/// if one of those denies lets go of it (a [refund](Permit::refund)) and waits for that one. So nobody who waits for a group holds
+/// up a limiter that would admit others.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Group, KeyedLimiter, Limiter, MaxConcurrency, Rate, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let per_client = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(2), 2)).name("per client").build()?;
+/// let per_endpoint = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(100), 100)).name("per endpoint").build()?;
+/// let in_all = Limiter::builder(MaxConcurrency::new(50)).name("in all").build()?;
+///
+/// let group = Group::new([per_client.limiter(&"alice")?, per_endpoint.limiter(&"/search")?, in_all.clone()]);
+/// let _first = group.try_acquire()?;
+/// let _second = group.acquire().await?;
+/// let denied = group.try_acquire().unwrap_err();
+/// assert_eq!((denied.member, denied.name.as_deref()), (0, Some("per client")));
+/// assert_eq!(per_endpoint.check(&"/search", 1).remaining(), 98); // nothing was taken for the third
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Group {
+    members: Vec<Limiter>,
+}
+
+/// Which limiter of a [`Group`], which shows an example, refused, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}: {error}", display_member(*member, name.as_deref()))]
+pub struct GroupError<E> {
+    /// Its place in the group, from 0.
+    pub member: usize,
+    /// Its name, if it has one.
+    pub name: Option<Arc<str>>,
+    /// Why.
+    pub error: E,
+}
+
+fn display_member(member: usize, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
+}
+
+/// The permits of all limiters of a [`Group`], which shows an example; dropping it **releases** them.
+#[derive(Debug)]
+#[must_use = "the permits are released as soon as they are dropped"]
+pub struct GroupPermit {
+    permits: Vec<Permit>,
+}
+
+impl GroupPermit {
+    /// The permits, in the order of the group.
+    #[must_use]
+    pub fn permits(&self) -> &[Permit] {
+        &self.permits
+    }
+
+    /// The permits, each to be held by itself, in the order of the group.
+    #[must_use]
+    pub fn into_permits(self) -> Vec<Permit> {
+        self.permits
+    }
+
+    /// [Settles](Permit::settle) each. Tells whether all were live.
+    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    pub fn settle(self, actual_cost: u64) -> bool {
+        self.permits.into_iter().fold(true, |all, permit| permit.settle(actual_cost) && all)
+    }
+
+    /// [Refunds](Permit::refund) each. Tells whether all were live.
+    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    pub fn refund(self) -> bool {
+        self.settle(0)
+    }
+
+    /// Gives them back now: the same as dropping it, in plain sight.
+    pub fn release(self) {
+        drop(self);
+    }
+}
+
+impl Group {
+    /// A group of limiters. Without any, it admits everything.
+    pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
+        members.into_iter().fold(Self { members: Vec::new() }, Self::and)
+    }
+
+    /// One limiter more. See [`Group::new`].
+    #[must_use]
+    pub fn and(mut self, member: Limiter) -> Self {
+        if !self.members.iter().any(|other| Arc::ptr_eq(other.manager(), member.manager())) {
+            self.members.push(member);
+        }
+        self
+    }
+
+    /// Takes one unit of each limiter now, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// What [`Limiter::try_acquire`] says of the first limiter that denies, and which one it is.
+    #[track_caller]
+    pub fn try_acquire(&self) -> Result<GroupPermit, GroupError<TryAcquireError>> {
+        self.try_acquire_many(1)
+    }
+
+    /// [`Group::try_acquire`] for a cost of several units of each.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::try_acquire`] and of [`Limiter::try_acquire_many`].
+    #[track_caller]
+    pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
+        let permits = self.try_all(None, cost, Location::caller());
+        permits.map(|permits| GroupPermit { permits }).map_err(|(member, error)| self.error(member, error))
+    }
+
+    /// Waits until all limiters admit one unit at the same moment, in the [order](Group#order) of each.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives back what it holds, and its place in the queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`], and of which limiter.
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
+        self.acquire_many(1)
+    }
+
+    /// [`Group::acquire`] for a cost of several units of each.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::acquire`] and of [`Limiter::acquire_many`].
+    #[track_caller]
+    pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
+        let caller = Location::caller();
+        async move {
+            let mut held: Option<Held> = None;
+            loop {
+                // A task that acquires in a loop must let its neighbours have a turn.
+                coop::consume_budget().await;
+                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, caller) {
+                    Ok(mut permits) => {
+                        if let Some(held) = held {
+                            permits.insert(held.member, held.keep());
+                        }
+                        return Ok(GroupPermit { permits });
+                    }
+                    Err((member, _)) => member,
+                };
+                // Not while it waits for another.
+                drop(held.take());
+                let ticket = OwnedTicket::new(Arc::clone(self.members[denied_by].manager()), Order::new(cost, caller));
+                let permit = ticket.await.map_err(|error| self.error(denied_by, error))?;
+                held = Some(Held { member: denied_by, permit: Some(permit) });
+            }
+        }
+    }
+
+    /// What [`Group::try_acquire_many`] would say, taking nothing: the decision of each limiter, in the order of the group. Others
+    /// may come between them.
+    pub fn check(&self, cost: u64) -> impl Iterator<Item = Decision> + '_ {
+        self.members.iter().map(move |member| member.check(cost))
+    }
+
+    /// How long until all admit `cost`, as far as each knows: the longest [`retry_after`](Decision::retry_after). `None` when all
+    /// do now, or one of those that deny does not know.
+    #[must_use]
+    pub fn retry_after(&self, cost: u64) -> Option<Duration> {
+        let denials = self.check(cost).filter(|decision| !decision.is_allowed());
+        denials.map(|decision| decision.retry_after()).reduce(|one, other| Some(one?.max(other?))).flatten()
+    }
+
+    /// The limiters, in order.
+    #[must_use]
+    pub fn members(&self) -> &[Limiter] {
+        &self.members
+    }
+
+    /// Asks all but one.
+    fn try_all(&self, but: Option<usize>, cost: u64, caller: Caller) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
+        let places: Vec<usize> = (0..self.members.len()).filter(|place| Some(*place) != but).collect();
+        let managers: Vec<&Arc<Manager>> = places.iter().map(|place| self.members[*place].manager()).collect();
+        let granted = try_acquire_all(&managers, cost, caller).map_err(|(index, error)| (places[index], error))?;
+        Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, cost)).collect())
+    }
+
+    fn error<E>(&self, member: usize, error: E) -> GroupError<E> {
+        GroupError { member, name: self.members[member].manager().name().cloned(), error }
+    }
+}
+
+/// A permit that goes back as if it had never been granted, unless it is kept.
+struct Held {
+    member: usize,
+    permit: Option<Permit>,
+}
+
+impl Held {
+    fn keep(mut self) -> Permit {
+        self.permit.take().expect("it is kept once")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.refund();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Several managers asked at one moment.
+
+use std::sync::{Arc, MutexGuard};
+
+use super::desk::Desk;
+use super::{Granted, Manager};
+use crate::error::TryAcquireError;
+use crate::lease::{Admission, Caller};
+use crate::schedule::Effects;
+
+/// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do.
+///
+/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. None may be there
+/// twice.
+pub(crate) fn try_acquire_all(
+    managers: &[&Arc<Manager>],
+    cost: u64,
+    caller: Caller,
+) -> Result<Vec<Granted>, (usize, TryAcquireError)> {
+    let mut order: Vec<usize> = (0..managers.len()).collect();
+    order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
+    let mut desks: Vec<Option<MutexGuard<'_, Desk>>> = managers.iter().map(|_| None).collect();
+    for index in order {
+        desks[index] = Some(managers[index].lock());
+    }
+    let mut desks: Vec<_> = desks.into_iter().flatten().collect();
+    let mut effects: Vec<Effects> = managers.iter().map(|_| Effects::default()).collect();
+    let nows: Vec<_> = desks.iter_mut().map(|desk| desk.now()).collect();
+
+    let asked = (0..managers.len()).try_for_each(|index| {
+        desks[index].schedule.ask(nows[index].0, cost, &mut effects[index]).map_err(|error| (index, error))
+    });
+    let result = asked.and_then(|()| {
+        let take = |index: usize| {
+            let (now, at) = nows[index];
+            let taken = desks[index].schedule.try_acquire(now, cost, caller, &mut effects[index]);
+            taken.map(|Admission { fence, claim, .. }| Granted { fence, claim, at }).map_err(|error| (index, error))
+        };
+        (0..managers.len()).map(take).collect()
+    });
+
+    // Wakers run other people's code: only when the last lock is let go of.
+    let afters: Vec<_> = desks.into_iter().map(Manager::let_go).collect();
+    for ((manager, after), mut effects) in managers.iter().zip(afters).zip(effects) {
+        manager.follow_up(after, &mut effects);
+    }
+    result
+}

@@ -1,0 +1,170 @@
+//! Several limiters charged in one go.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{limiter, ms};
+use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, task};
+use tollgate::{
+    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Rate, Throttle, TokenBucket, TryAcquireError,
+};
+
+/// Invariant 4, over several limiters: whoever denies, none is charged, and the denial names it.
+#[tokio::test(start_paused = true)]
+async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
+    let minute = Duration::from_secs(60);
+    let members =
+        [2, 5, 9].map(|units| Limiter::builder(FixedWindow::new(units, minute)).name(format!("{units}")).build().unwrap());
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let group = Group::new(order.map(|index| members[index].clone()));
+        let before = members.clone().map(|member| member.check(1).remaining());
+        let denied = group.try_acquire_many(3).unwrap_err();
+        // Above what the first can ever admit; the window of the others is not touched.
+        assert_eq!(denied.error, TryAcquireError::ExceedsLimit { cost: 3, max: 2 });
+        assert_eq!((order[denied.member], denied.name.as_deref()), (0, Some("2")));
+        assert_eq!(members.clone().map(|member| member.check(1).remaining()), before);
+    }
+    let group = Group::new(members.clone());
+    let _two = group.try_acquire_many(2).unwrap();
+    let denied = group.try_acquire().unwrap_err();
+    assert_eq!(denied.to_string(), "the limiter `2`: denied by `window 2/min`; retry after 60s");
+    assert_eq!(members.map(|member| member.check(1).remaining()), [0, 3, 7]);
+    assert_eq!(group.retry_after(1), Some(minute));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_waits_gets_through_when_the_last_of_its_limiters_admits() {
+    let (slow, fast, place) =
+        (limiter(Throttle::every(ms(100))), limiter(Throttle::every(ms(30))), limiter(MaxConcurrency::new(1)));
+    let group = Group::new([fast.clone(), slow.clone(), place.clone()]);
+    let start = Instant::now();
+    for round in 0..4 {
+        let permit = group.acquire().await.unwrap();
+        assert_eq!(start.elapsed(), round * ms(100));
+        assert_eq!(permit.permits().len(), 3);
+        permit.release();
+    }
+    assert_eq!([&fast, &slow, &place].map(|member| member.snapshot().in_flight), [0; 3]);
+}
+
+/// Nobody who waits for a group holds up a limiter that would admit others.
+#[tokio::test(start_paused = true)]
+async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
+    let (busy, free) = (limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1)));
+    let out = busy.try_acquire().unwrap();
+    let group = Group::new([free.clone(), busy.clone()]);
+    let mut waiting = task::spawn(group.acquire());
+    assert_pending!(waiting.poll());
+    let other = free.try_acquire().unwrap();
+    drop(out); // now the group has the place of the busy one, and lets go of it to wait for the free one
+    assert_pending!(waiting.poll());
+    let out = busy.try_acquire().unwrap();
+    drop(other);
+    assert_pending!(waiting.poll());
+    drop(out);
+    let _both = waiting.await.unwrap();
+    assert!(busy.try_acquire().is_err() && free.try_acquire().is_err());
+}
+
+/// Invariant 2: dropped at any time, it leaves everything as it was.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_group_acquire_gives_back_what_it_holds() {
+    let (first, second) = (limiter(TokenBucket::new(Rate::per_second(10), 1)), limiter(MaxConcurrency::new(1)));
+    let place = second.try_acquire().unwrap();
+    drop(first.try_acquire().unwrap());
+    let group = Group::new([first.clone(), second.clone()]);
+    let mut waiting = task::spawn(group.acquire());
+    assert_pending!(waiting.poll());
+    sleep(ms(150)).await;
+    assert_pending!(waiting.poll()); // it got the first's token, and waits for the second without it
+    assert_eq!(first.check(1).remaining(), 1);
+    drop(waiting);
+    drop(place);
+    assert_eq!((first.check(1).remaining(), second.check(1).remaining()), (1, 1));
+    assert!(group.try_acquire().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_given_twice_is_charged_once_and_none_admits_all() {
+    let only = limiter(TokenBucket::new(Rate::per_minute(2), 2));
+    let group = Group::new([only.clone(), only.clone()]);
+    assert_eq!(group.members().len(), 1);
+    drop(group.acquire().await.unwrap());
+    assert_eq!(only.check(1).remaining(), 1);
+    let none = Group::new([]);
+    assert!(none.try_acquire().is_ok() && none.acquire().await.is_ok() && none.retry_after(1).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn settled_and_refunded_together() {
+    let members = [100, 200].map(|burst| limiter(TokenBucket::new(Rate::per_second(1), burst)));
+    let group = Group::new(members.clone());
+    assert!(group.acquire_many(50).await.unwrap().settle(20));
+    assert_eq!(members.clone().map(|member| member.check(1).remaining()), [80, 180]);
+    assert!(group.acquire_many(50).await.unwrap().refund());
+    assert_eq!(members.map(|member| member.check(1).remaining()), [80, 180]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_member_says_so() {
+    let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
+    let group = Group::new(members.clone());
+    let _out = group.try_acquire().unwrap();
+    let mut waiting = task::spawn(group.acquire());
+    assert_pending!(waiting.poll());
+    members[0].close();
+    let error = waiting.await.unwrap_err();
+    assert_eq!((error.member, error.error), (0, AcquireError::Closed));
+    let error = group.try_acquire().unwrap_err();
+    assert_eq!((error.member, error.error), (0, TryAcquireError::Closed));
+}
+
+/// S1: per client and per endpoint, of keyed limiters; the keys become quiet again.
+#[tokio::test(start_paused = true)]
+async fn keys_of_several_keyed_limiters_are_charged_together() {
+    let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 3)).unwrap();
+    let per_endpoint = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 5)).unwrap();
+    let ask = |client: u32, endpoint: u32| {
+        let group = Group::new([per_client.limiter(&client).unwrap(), per_endpoint.limiter(&endpoint).unwrap()]);
+        group.try_acquire().map(drop).map_err(|denied| denied.member)
+    };
+    assert_eq!([(); 4].map(|()| ask(1, 1)), [Ok(()), Ok(()), Ok(()), Err(0)]);
+    assert_eq!([(); 3].map(|()| ask(2, 1)), [Ok(()), Ok(()), Err(1)]);
+    assert_eq!(per_client.check(&2, 1).remaining(), 1);
+    advance(ms(1_000)).await;
+    assert_eq!((ask(1, 1), ask(1, 2)), (Ok(()), Err(0)));
+}
+
+/// Never over and no deadlock: threads that take the same limiters in different orders, and some that take one alone.
+#[test]
+fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
+    let members = [7, 8, 9].map(|units| limiter(FixedWindow::new(units * 1_000, Duration::from_secs(3_600))));
+    let granted = Arc::new([const { AtomicU64::new(0) }; 3]);
+    std::thread::scope(|scope| {
+        for thread in 0..6_usize {
+            let (members, granted) = (&members, Arc::clone(&granted));
+            scope.spawn(move || {
+                let mut order = [thread % 3, (thread + 1) % 3, (thread + 2) % 3];
+                if thread >= 3 {
+                    order.reverse();
+                }
+                let take = if thread == 5 { 1 } else { 3 };
+                let group = Group::new(order[..take].iter().map(|index| members[*index].clone()));
+                for _ in 0..3_000 {
+                    if group.try_acquire().is_ok() {
+                        order[..take].iter().for_each(|index| drop(granted[*index].fetch_add(1, Ordering::Relaxed)));
+                    }
+                }
+            });
+        }
+    });
+    for (member, granted) in members.iter().zip(&*granted) {
+        let granted = granted.load(Ordering::Relaxed);
+        assert_eq!(member.check(1).remaining() + granted, member.check(1).limit(), "as many as it says, and never more");
+    }
+    assert!(members.iter().any(|member| member.check(1).remaining() == 0), "they went on until one was spent");
+}
