@@ -46,8 +46,9 @@ use crate::strategy::Moment;
 /// # Permits
 ///
 /// Those of a [`MaxConcurrency`](crate::MaxConcurrency) are as a [`Limiter`]'s. Those of rates hold nothing and know nothing of
-/// their limiter, so there is nothing to [settle](Permit::settle) with them: for that, ask for the key's own
-/// [`limiter`](KeyedLimiter::limiter), which can also be paused, observed, run under.
+/// their limiter, so [settling](Permit::settle) them does nothing and says so. For that, build it with
+/// [`settle_permits`](KeyedBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
+/// paused, observed, run under.
 ///
 /// # Examples
 ///

@@ -49,6 +49,7 @@ pub struct KeyedBuilder<K> {
     max_keys: usize,
     when_full: WhenFull,
     tier_of: Option<TierOf<K>>,
+    settles: bool,
     max_queue: usize,
     overflow: Overflow,
     observer: Option<KeyedObserver<K>>,
@@ -70,7 +71,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     pub(super) fn new(policy: Policy) -> Self {
         let Options { max_queue, overflow, .. } = Options::default();
         let (when_full, tier_of, observer) = (WhenFull::Deny, None, None);
-        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, max_queue, overflow, observer }
+        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, settles: false, max_queue, overflow, observer }
     }
 
     /// A name to know it by in what is printed: that of the [limiters](KeyedLimiter::limiter) of its keys. See
@@ -122,6 +123,21 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         self
     }
 
+    /// Has every permit know its limiter, so that it can be [settled](crate::Permit::settle), at the price of a kilobyte for each
+    /// key.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    /// let tokens = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1_000), 1_000)).settle_permits().build()?;
+    /// assert!(tokens.try_acquire_many(&"alice", 600)?.settle(250));
+    /// assert_eq!(tokens.check(&"alice", 1).remaining(), 750);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn settle_permits(mut self) -> Self {
+        self.settles = true;
+        self
+    }
+
     /// How many requests may wait for one key. See [`Builder::max_queue`](crate::Builder::max_queue).
     pub fn max_queue(mut self, requests: usize) -> Self {
         self.max_queue = requests;
@@ -164,7 +180,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, name, max_keys, when_full, tier_of, max_queue, overflow, observer } = self;
+        let Self { policy, name, max_keys, when_full, tier_of, settles, max_queue, overflow, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -181,6 +197,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
             max_keys,
             when_full,
             tier_of,
+            settles,
             options: Options { max_queue, overflow, spread_below: 0, observed: observer.is_some() },
             observer,
             rota: Arc::default(),
@@ -204,7 +221,7 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
     plan: Plan,
 ) -> Table<K, W> {
     let tiered = shared.tier_of.is_some();
-    let tier = Tier::new(policy, plan, if tiered { W - 1 } else { W });
+    let tier = Tier::new(policy, plan, shared.words::<W>());
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
     let shards = (shared.max_keys / KEYS_PER_SHARD).clamp(few, 1 << 15).next_power_of_two();
     Table::new(shared, shards, || Shard::new(clock.clone(), tier.clone(), tiered))

@@ -46,7 +46,7 @@ pub(super) struct Shard<K, const W: usize> {
 const MAX_TIERS: usize = 64;
 
 impl Tier {
-    /// `words`: how many there are for the state of a key.
+    /// `words`: how many there are for the state of a quiet key.
     pub(super) fn new(policy: Policy, plan: Plan, words: usize) -> Self {
         let fits = plan.width().is_some_and(|width| width <= words);
         Self { policy, plan: Arc::new(plan), fits }
@@ -79,16 +79,17 @@ impl<K: Hash + Eq, const W: usize> Shard<K, W> {
         self.lines.find(hash, |(other, _)| other == key).map(|(_, line)| line)
     }
 
-    /// The number of the tier with this policy, or else the tier itself, where there are too many to keep.
+    /// The number of the tier with this policy (`words` as in [`Tier::new`]), or else the tier itself, where there are too many to keep.
     pub(super) fn tier(
         &mut self,
         policy: Policy,
+        words: usize,
         compile: impl FnOnce(Policy) -> Result<Plan, ConfigError>,
     ) -> Result<Result<usize, Tier>, ConfigError> {
         if let Some(known) = self.tiers.iter().position(|tier| tier.policy == policy) {
             return Ok(Ok(known));
         }
-        let tier = Tier::new(policy.clone(), compile(policy)?, W - 1);
+        let tier = Tier::new(policy.clone(), compile(policy)?, words);
         if self.tiers.len() == MAX_TIERS {
             return Ok(Err(Tier { fits: false, ..tier }));
         }

@@ -46,6 +46,8 @@ pub(super) struct Shared<K> {
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
     pub(super) tier_of: Option<TierOf<K>>,
+    /// Every permit is to know its limiter, so no key is quiet.
+    pub(super) settles: bool,
     pub(super) name: Option<Arc<str>>,
     pub(super) options: Options,
     pub(super) observer: Option<KeyedObserver<K>>,
@@ -53,6 +55,17 @@ pub(super) struct Shared<K> {
     pub(super) len: AtomicUsize,
     /// The shard that is looked at next where there is no room.
     pub(super) next_shard: AtomicUsize,
+}
+
+impl<K> Shared<K> {
+    /// How many of `W` words there are for the state of a quiet key, beside its tier.
+    pub(super) fn words<const W: usize>(&self) -> usize {
+        match (self.settles, self.tier_of.is_some()) {
+            (true, _) => 0,
+            (false, true) => W - 1,
+            (false, false) => W,
+        }
+    }
 }
 
 /// A keyed limiter whose quiet keys take `W` words.
@@ -146,7 +159,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         }
         let tiered = policy.is_some();
         let compile = |policy| Plan::new(policy, self.shared.since_epoch);
-        let tier = policy.map_or(Ok(Ok(0)), |policy| shard.tier(policy, compile)).map_err(Denial::Config)?;
+        let tier =
+            policy.map_or(Ok(Ok(0)), |policy| shard.tier(policy, self.shared.words::<W>(), compile)).map_err(Denial::Config)?;
         if let Some(line) = shard.line(hash, key) {
             if tiered {
                 let tier = tier.as_ref().map_or_else(|own| own, |known| &shard.tiers[*known]);
@@ -230,20 +244,21 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         now: Moment,
         evicted: &mut Option<(K, Moment)>,
     ) -> Result<Spot, Denial> {
+        let key = key.clone(); // it may panic: before the key is counted
         self.sweep(shard, LOOKS, now);
         if !self.make_room(shard, now, evicted) {
             return Err(Denial::TooManyKeys { max: self.shared.max_keys });
         }
         if !tier.fits {
             let gate = Gate::new((*tier.plan).clone(), now, false);
-            return Ok(Spot::Line(self.open_line(shard, hash, key.clone(), gate)));
+            return Ok(Spot::Line(self.open_line(shard, hash, key, gate)));
         }
         let mut words = [0; W];
         if self.shared.tier_of.is_some() {
             words[W - 1] = shard.tiers.iter().position(|known| known.policy == tier.policy).unwrap_or(0) as u64;
         }
         Cells { plan: &tier.plan, words: &mut words }.fill(now);
-        let entry = shard.quiet.insert_unique(hash, (key.clone(), words), |(key, _)| self.hash(key));
+        let entry = shard.quiet.insert_unique(hash, (key, words), |(key, _)| self.hash(key));
         Ok(Spot::Quiet { bucket: entry.bucket_index() })
     }
 
