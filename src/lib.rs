@@ -28,8 +28,14 @@
 //! | the same, and leaked permits back | [`MaxConcurrency::ttl`] | its limit |
 //! | an even pace | [`Throttle`] | one |
 //! | a pace that lets bursts through and keeps the rate although timers are late | [`Throttle::burst`] | the burst, at once |
+//! | the same, said as a rate | [`TokenBucket`] | the burst, at once |
 //! | what an API counts "per minute" | [`FixedWindow`] | twice the limit, around a boundary |
+//! | at most so many in any minute | [`SlidingWindow::log`]; above a thousand [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
+//! | to lock out who keeps on asking | [`Penalty`] | its threshold |
+//! | a concurrency that finds what the server bears | [`MaxConcurrency::adapt`] | its limit of the moment |
 //! | several of them | [`Policy::and`] | that of the tightest |
+//!
+//! A policy can be [text](Policy#as-text) as well: `"8 concurrent ttl 30s and 100/min"`.
 //!
 //! # How to ask
 //!
@@ -42,6 +48,19 @@
 //! | to pace a stream, or to work on its items concurrently | [`StreamExt`] |
 //! | from a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name, events | [`Limiter::builder`] |
+//! | a limiter for each client, user, endpoint | [`KeyedLimiter`] |
+//! | several limiters in one go, all or none | [`Group`] |
+//!
+//! # Afterwards
+//!
+//! | you want | call |
+//! |---|---|
+//! | to say what the work has cost in the end | [`Permit::settle`]; [`Permit::refund`] when it never started |
+//! | to say how it went, so that a concurrency can adapt | [`Permit::report`] |
+//! | another policy, at run time | [`Limiter::set_policy`] |
+//! | everybody to wait | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
+//! | to heed what an upstream said (429, remaining, reset) | [`Limiter::observe`] |
+//! | to charge a key or let it off | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
 //! | a policy from a configuration file | `"8 concurrent and 100/min".parse()`: see [`Policy`](Policy#as-text) |
 //!
 //! # How it works
@@ -60,6 +79,9 @@
 //! A gate is a policy with its state; each limit is a pure function from (parameters, state, now, cost) to a verdict that says
 //! when to come back. A caller who need not wait is decided in place. Only the front of the queue is asked, so one timer is
 //! enough for all who wait, and a large request is not starved by small ones behind it.
+//!
+//! A key of a [`KeyedLimiter`] is that state and nothing else, a word or two for each limit, as long as nobody waits for it; one
+//! task with one timer serves all keys that somebody waits for.
 //!
 //! # What holds
 //!
