@@ -1,0 +1,120 @@
+//! Several limits at once, read from text: which of them denies, and when it is worth to come again.
+//!
+//! ```text
+//! cargo run --example combined
+//! cargo run --example combined -- "3 concurrent and throttle every 100ms burst 3"
+//! cargo run --example combined -- "20/s brust 5"      # exit code 2, and where the mistake is
+//! ```
+//!
+//! One caller starts as much work as it is let: each takes 50 ms, and 500 ms in every other second. When it is denied, it comes
+//! back exactly when it was told to; where only a release helps, when work ends.
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{Decision, Limiter, Permit, Policy, TryAcquireError};
+
+/// Works under a policy given as text, and tells which of its limits denied
+#[derive(Debug, Parser)]
+struct Options {
+    /// Limits joined by `and`
+    #[arg(default_value = "4 concurrent ttl 2s and 20/s burst 5 and sliding log 60/5s")]
+    policy: String,
+    /// How long it works
+    #[arg(long, value_name = "SECONDS", default_value_t = 7)]
+    seconds: u32,
+}
+
+// One thread: a permit that comes back is seen in the instant in which it does.
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    if let Err(error) = run(&Options::parse()).await {
+        eprintln!("error: {error}");
+        std::process::exit(2);
+    }
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let policy: Policy = options.policy.parse()?;
+    let limiter = Limiter::new(policy.clone())?;
+    println!("{policy}\n");
+    println!("{:>9}  {:>9}  denied by", "", "granted");
+
+    let mut works = JoinSet::new();
+    let start = Instant::now();
+    let mut log = Log { start, granted: 0, streak: None, denials: vec![0; policy.limits().len()] };
+    while start.elapsed() < Duration::from_secs(options.seconds.into()) {
+        match limiter.try_acquire() {
+            Ok(permit) => {
+                log.granted += 1;
+                works.spawn(work(permit, start));
+            }
+            Err(TryAcquireError::Denied(decision)) => {
+                log.denied(&decision, &policy);
+                match decision.retry_after() {
+                    Some(after) => sleep(after).await,
+                    None => drop(works.join_next().await),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        while works.try_join_next().is_some() {} // those that have ended meanwhile
+    }
+    log.end_streak();
+
+    println!("\n{} granted; denied", limiter.snapshot().granted);
+    for (limit, denials) in policy.limits().iter().zip(&log.denials) {
+        println!("{denials:>9} times by `{limit}`");
+    }
+    Ok(())
+}
+
+async fn work(permit: Permit, start: Instant) {
+    let slow = start.elapsed().as_secs() % 2 == 1;
+    sleep(Duration::from_millis(if slow { 500 } else { 50 })).await;
+    permit.release();
+}
+
+/// Prints a line for the first denial by a limit, and one for all that follow by the same limit.
+struct Log {
+    start: Instant,
+    granted: u64,
+    streak: Option<Streak>,
+    /// By each limit of the policy.
+    denials: Vec<u64>,
+}
+
+struct Streak {
+    by: usize,
+    more: u64,
+    granted_before: u64,
+}
+
+impl Log {
+    fn denied(&mut self, decision: &Decision, policy: &Policy) {
+        let Some(by) = policy.limits().iter().position(|limit| Some(limit) == decision.denied_by()) else { return };
+        self.denials[by] += 1;
+        match &mut self.streak {
+            Some(streak) if streak.by == by => streak.more += 1,
+            _ => {
+                self.end_streak();
+                let after = decision.retry_after().map_or("a release".to_owned(), |after| format!("{after:.1?}"));
+                println!("{}  {:>9}  `{}`, until {after}", self.at(), self.granted, policy.limits()[by]);
+                self.streak = Some(Streak { by, more: 0, granted_before: self.granted });
+            }
+        }
+    }
+
+    fn end_streak(&mut self) {
+        if let Some(Streak { more: more @ 1.., granted_before, .. }) = self.streak.take() {
+            println!("{}  {:>9}  … and {more} times more", self.at(), format!("+{}", self.granted - granted_before));
+        }
+    }
+
+    fn at(&self) -> String {
+        format!("{:>7.3} s", self.start.elapsed().as_secs_f64())
+    }
+}

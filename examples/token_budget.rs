@@ -1,0 +1,142 @@
+//! A budget of tokens, spent on calls whose cost is known only afterwards: what `settle` gains, and what it holds back.
+//!
+//! ```text
+//! cargo run --example token_budget                      # 600,000 tokens a minute, 5 s
+//! cargo run --example token_budget -- --estimate 2000   # the worse the estimate, the larger the gain
+//! ```
+//!
+//! Each call takes its estimate with `acquire_many`. One half of the workers leaves it at that; the other half, with a budget of
+//! its own, settles each permit at what the call used: the difference goes back to the budget, or is a debt.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::HumanCount;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+use tollgate::{Limiter, Rate, TokenBucket};
+
+/// Calls a model whose use of tokens is known only afterwards, within a budget of tokens
+#[derive(Debug, Clone, Parser)]
+struct Options {
+    /// Tokens a minute
+    #[arg(long, value_name = "TOKENS", default_value_t = 600_000)]
+    budget: u64,
+    /// What each call is thought to use at most
+    #[arg(long, value_name = "TOKENS", default_value_t = 1_000)]
+    estimate: u64,
+    /// Workers, each of which makes one call after the other
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    workers: usize,
+    /// How long they work
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    seconds: u32,
+}
+
+impl Options {
+    /// It holds what comes in a second: a refund that finds the bucket full is lost. And one call at least.
+    fn bucket(&self) -> TokenBucket {
+        TokenBucket::new(Rate::per_minute(self.budget), self.estimate.max(self.budget / 60))
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    if let Err(error) = run(&Options::parse()).await {
+        eprintln!("error: {error}");
+        std::process::exit(2);
+    }
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let Options { budget, estimate, workers, seconds } = options;
+    println!("{workers} workers for {seconds} s, each call estimated at {} tokens;", count(*estimate));
+    println!("a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
+    let (kept, settled) = tokio::join!(spend(options, false), spend(options, true));
+    print(&kept?, &settled?, options);
+    in_debt(options).await
+}
+
+/// What a model would answer: how many tokens the call has used.
+async fn call_the_model(call: u64) -> u64 {
+    // 100 to 699, in an order that looks random and is the same in every run.
+    let used = 100 + (call + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 600;
+    sleep(Duration::from_micros(20_000 + 300 * used)).await;
+    used
+}
+
+/// What was granted in the time, and what it has used.
+#[derive(Debug, Default)]
+struct Spent {
+    calls: u64,
+    estimated: u64,
+    used: u64,
+}
+
+async fn spend(options: &Options, settles: bool) -> Result<Spent, Box<dyn Error>> {
+    // Empty at first: what is spent then is the rate, without a burst to begin with.
+    let limiter = Limiter::new(options.bucket().initial(0))?;
+    let end = Instant::now() + Duration::from_secs(options.seconds.into());
+    let estimate = options.estimate;
+    let next: &'static AtomicU64 = Box::leak(Box::default());
+    let mut workers = JoinSet::new();
+    for _ in 0..options.workers {
+        let limiter = limiter.clone();
+        workers.spawn(async move {
+            let mut spent = Spent::default();
+            while Instant::now() < end {
+                let Ok(permit) = timeout_at(end, limiter.acquire_many(estimate)).await else { break };
+                let permit = permit?;
+                let used = call_the_model(next.fetch_add(1, Ordering::Relaxed)).await;
+                if settles {
+                    permit.settle(used);
+                }
+                spent = Spent { calls: spent.calls + 1, estimated: spent.estimated + estimate, used: spent.used + used };
+            }
+            Ok::<_, tollgate::AcquireError>(spent)
+        });
+    }
+    let mut total = Spent::default();
+    while let Some(spent) = workers.join_next().await {
+        let Spent { calls, estimated, used } = spent??;
+        total = Spent { calls: total.calls + calls, estimated: total.estimated + estimated, used: total.used + used };
+    }
+    Ok(total)
+}
+
+fn print(kept: &Spent, settled: &Spent, options: &Options) {
+    let row = |name, figure: &dyn Fn(&Spent) -> String| println!("{name:<20}{:>14}{:>14}", figure(kept), figure(settled));
+    let a_second = |spent: &Spent| spent.used as f64 / f64::from(options.seconds.max(1));
+    println!("{:<20}{:>14}{:>14}", "", "estimate kept", "settled");
+    row("calls", &|spent| count(spent.calls));
+    row("tokens estimated", &|spent| count(spent.estimated));
+    row("tokens used", &|spent| count(spent.used));
+    row("used per second", &|spent| count(a_second(spent) as u64));
+    row("of the budget", &|spent| format!("{:.0} %", a_second(spent) * 6_000.0 / options.budget as f64));
+}
+
+/// One call uses six times its estimate; the next one waits until the budget has caught up.
+async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
+    let (estimate, limiter) = (options.estimate, Limiter::new(options.bucket().initial(options.estimate))?);
+    println!("\na call that is estimated at {} tokens and uses {}:", count(estimate), count(6 * estimate));
+    let tell = |what: &str| {
+        let next = limiter.check(estimate);
+        let when = next.retry_after().map_or("at once".to_owned(), |after| format!("in {after:.0?}"));
+        println!("  {what:<14} {:>6} tokens left, the next call may start {when}", count(next.remaining()));
+    };
+    tell("before");
+    let permit = limiter.acquire_many(estimate).await?;
+    tell("while it runs");
+    permit.settle(6 * estimate);
+    tell("settled");
+    let start = Instant::now();
+    limiter.acquire_many(estimate).await?.settle(estimate / 2);
+    println!("  the next call waited {:.0?}", start.elapsed());
+    Ok(())
+}
+
+fn count(number: u64) -> String {
+    HumanCount(number).to_string()
+}
