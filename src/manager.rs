@@ -384,11 +384,18 @@ impl Manager {
         self.act(|schedule, now, _| schedule.gate().renew(key, fence, now))
     }
 
-    /// When a live permit expires; `None` when it is not live.
+    /// Whether a leased permit is live.
+    pub(crate) fn is_live(&self, key: Key, fence: u64) -> bool {
+        let mut desk = self.lock();
+        let now = desk.now().0;
+        desk.schedule.gate().live_lease(key, fence, now).is_some()
+    }
+
+    /// When a live permit expires; `None` when it is not live, or has no TTL any more.
     pub(crate) fn expires_at(&self, key: Key, fence: u64) -> Option<Instant> {
         let mut desk = self.lock();
         let now = desk.now().0;
-        let expires_at = desk.schedule.gate().live_lease(key, fence, now)?.expires_at;
+        let expires_at = desk.schedule.gate().live_lease(key, fence, now)?.expires_at.known()?;
         Some(desk.clock.instant(expires_at))
     }
 
