@@ -326,7 +326,8 @@ impl Gate {
         match (&mut self.leases, claim) {
             (_, Claim::Nothing) => return Some(()),
             (Some(leases), Claim::Lease(key)) => leases.close(key, fence)?,
-            _ => {}
+            (None, Claim::Lease(_)) => return None, // of all leases of a former plan none was left
+            (_, Claim::Place) => {}
         }
         self.return_places(cost);
         Some(())
