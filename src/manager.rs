@@ -473,12 +473,19 @@ impl Manager {
         result
     }
 
-    /// [`Manager::act`] for what makes time matter where it did not before.
+    /// [`Manager::act`] for what makes time matter where it did not before. Whoever waits may rely until then on a driver in a
+    /// runtime that is not run; where this runs, another one will be.
     fn act_timed<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
-        self.act_on_desk(|desk, _, effects| {
-            let now = desk.clock.now().0;
-            input(&mut desk.schedule, now, effects)
-        })
+        let mut desk = self.lock();
+        let (now, mut effects) = (desk.clock.now().0, Effects::default());
+        let result = input(&mut desk.schedule, now, &mut effects);
+        let is_awaited = desk.schedule.next_wake() != Moment::NEVER;
+        let driver = if is_awaited { desk.recruit().ok().flatten() } else { None };
+        self.finish(desk, &mut effects);
+        if let Some(runtime) = driver {
+            self.start(runtime);
+        }
+        result
     }
 
     /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the time is told.
