@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{idle_for_real, limiter, ms};
@@ -356,4 +358,63 @@ async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
     }
     changes.abort();
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().queued, limiter.snapshot().granted), (0, 0, 1_000));
+}
+
+/// On threads and the real clock, with everything at once: no more is out than the largest policy allows, and all comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
+    let policies = [
+        Policy::from(MaxConcurrency::new(3)),
+        Policy::from(MaxConcurrency::new(5)).and(TokenBucket::new(Rate::per_second(100_000), 50)),
+        Policy::from(MaxConcurrency::new(4).ttl(Duration::from_secs(60))).and(SlidingWindow::log(500, ms(5))),
+        Policy::from(MaxConcurrency::new(2)).and(FixedWindow::new(300, ms(3))),
+    ];
+    let limiter = limiter(policies[0].clone());
+    let (out, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let work = |nth: u64, limiter: Limiter, out: Arc<AtomicU64>, most: Arc<AtomicU64>| async move {
+        for round in 0..30 {
+            let cost = 1 + (nth + round) % 2;
+            if (nth + round) % 11 == 0 {
+                drop(tokio::time::timeout(Duration::from_micros(50), limiter.acquire_many(cost)).await); // given up, or not
+                continue;
+            }
+            let permit = limiter.acquire_many(cost).await.unwrap();
+            most.fetch_max(out.fetch_add(cost, Ordering::SeqCst) + cost, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            out.fetch_sub(cost, Ordering::SeqCst);
+            match (nth + round) % 3 {
+                0 => drop(permit.settle(round % 3)),
+                1 => drop(permit.refund()),
+                _ => permit.release(),
+            }
+        }
+    };
+    let tasks: Vec<_> =
+        (0..100).map(|nth| tokio::spawn(work(nth, limiter.clone(), Arc::clone(&out), Arc::clone(&most)))).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let changes = {
+        let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            for nth in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                limiter.set_policy(policies[nth % policies.len()].clone()).unwrap();
+                limiter.pause_for(Duration::from_micros(200));
+                std::thread::sleep(Duration::from_micros(100));
+                if nth % 3 == 0 {
+                    limiter.resume();
+                }
+            }
+            limiter.resume();
+        })
+    };
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("nobody is stranded").unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    changes.join().unwrap();
+    assert!(most.load(Ordering::SeqCst) <= 5, "{most:?} were out");
+    let snapshot = limiter.snapshot();
+    assert_eq!((snapshot.in_flight, snapshot.queued, snapshot.reclaimed), (0, 0, 0));
 }
