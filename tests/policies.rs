@@ -313,7 +313,7 @@ async fn a_concurrency_that_moves_serves_who_waits_as_it_rises_and_never_costs_m
     for _ in 0..20 {
         let Some(permit) = out.pop() else { break };
         assert!(permit.report(Outcome::Ok));
-        while waiting.get(served).is_some_and(|waiting| waiting.is_woken()) {
+        while waiting.get(served).is_some_and(task::Spawn::is_woken) {
             served += 1;
         }
         let snapshot = limiter.snapshot();

@@ -374,7 +374,7 @@ async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
     let work = |nth: u64, limiter: Limiter, out: Arc<AtomicU64>, most: Arc<AtomicU64>| async move {
         for round in 0..30 {
             let cost = 1 + (nth + round) % 2;
-            if (nth + round) % 11 == 0 {
+            if (nth + round).is_multiple_of(11) {
                 drop(tokio::time::timeout(Duration::from_micros(50), limiter.acquire_many(cost)).await); // given up, or not
                 continue;
             }

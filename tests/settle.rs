@@ -86,7 +86,7 @@ async fn a_refund_serves_who_waits_at_once_and_in_order() {
         let mut waiting: Vec<_> = (0..3).map(|_| task::spawn(limiter.acquire_many(4))).collect();
         waiting.iter_mut().for_each(|waiting| assert_pending!(waiting.poll()));
         out.settle(1);
-        assert_eq!(waiting.iter().map(|waiting| waiting.is_woken()).collect::<Vec<_>>(), [true, true, false], "{limit}");
+        assert_eq!(waiting.iter().map(task::Spawn::is_woken).collect::<Vec<_>>(), [true, true, false], "{limit}");
     }
 }
 
@@ -126,10 +126,10 @@ async fn settling_a_permit_whose_ttl_has_passed_changes_nothing() {
             let late = limiter.acquire_many(4).await.unwrap();
             tokio::task::yield_now().await; // the driver sees it
             if by_timer {
-                sleep(ms(101)).await
+                sleep(ms(101)).await;
             } else {
-                advance(ms(100)).await
-            };
+                advance(ms(100)).await;
+            }
             assert!(!late.is_live());
             assert!(!late.settle(actual), "{actual}, {by_timer}");
             let snapshot = limiter.snapshot();

@@ -347,9 +347,9 @@ impl Harness {
             Step::TryAcquire { cost } => {
                 let answer = self.input(|schedule, now, effects| {
                     let in_place = schedule.admit_in_place(now, cost, Location::caller());
-                    in_place.map_or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects), Ok)
+                    in_place.or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects).ok())
                 });
-                if let Ok(admission) = answer {
+                if let Some(admission) = answer {
                     prop_assert!(self.waiting.is_empty(), "barged");
                     self.grant(admission.fence, cost)?;
                     self.held.push(Held { admission, cost });
