@@ -32,7 +32,7 @@ impl Curb {
     /// The earliest that anybody can be granted anything; [`Moment::NEVER`] when that takes a [`Curb::resume`].
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
         let spread = self.spread.map_or(now, |spread| spread.next.min(spread.until));
-        self.paused_until.max(spread).max(now)
+        self.paused_until.max(self.blocked_until).max(spread).max(now)
     }
 
     /// `None` when it is not paused; the longest duration when that has no end.

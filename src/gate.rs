@@ -10,8 +10,8 @@ use crate::lease::{Admission, Caller, Claim, Lease, Leases};
 use crate::plan::{Compiled, Plan};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, MAX_SPAN_NANOS, Moment, Outcome, PaceRule, PaceState,
-    Rule, Sample, Strategy, Trail, Words,
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, Moment, Outcome, PaceRule, PaceState, Rule, Sample,
+    Strategy, Trail, Words,
 };
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
@@ -154,6 +154,15 @@ impl Slot {
         }
     }
 
+    /// Makes nothing of what a rate lacks when new.
+    fn fill(&mut self) {
+        match self {
+            Self::Pace(_, state, _) => *state = PaceState::default(),
+            Self::Rule(rule, state) if !matches!(rule, Rule::Places(_)) => *state = Words::default(),
+            _ => {}
+        }
+    }
+
     /// Takes back what was charged at `at` and never used.
     fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
@@ -191,6 +200,8 @@ pub(crate) struct Gate {
     fence: u64,
     /// Units out that a former plan counted, and this one does not.
     return_to_nobody: u64,
+    /// For each limit, the last fence that was granted without it. Empty where none was.
+    predates: Vec<u64>,
 }
 
 impl Gate {
@@ -207,6 +218,7 @@ impl Gate {
             stamps,
             fence: 0,
             return_to_nobody: 0,
+            predates: Vec::new(),
             plan,
         }
     }
@@ -288,27 +300,31 @@ impl Gate {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.stamps) };
         let old = std::mem::replace(self, new);
-        if let Some(mut leases) = leases {
-            leases.set_ttl(self.plan.ttl().unwrap_or(MAX_SPAN_NANOS));
+        if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
+            leases.set_ttl(self.plan.ttl());
             self.leases = Some(leases);
+            self.follows_time = true; // a renewal has its instant, even while there is no TTL to count from it
         }
         self.return_to_nobody = if self.place == Claim::Place { 0 } else { in_flight };
-        let mut left: Vec<_> = old.plan.limits().iter().zip(std::iter::once(old.first).chain(old.rest)).collect();
         let limits = self.plan.limits().to_vec();
-        let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut()).collect();
+        let mut predates = vec![self.fence; limits.len()];
+        let old_slots = std::iter::once(old.first).chain(old.rest).zip(old.predates.into_iter().chain(std::iter::repeat(0)));
+        let mut left: Vec<_> = old.plan.limits().iter().zip(old_slots).collect();
+        let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut().zip(&mut predates)).collect();
         let alike: [fn(&Limit, &Limit) -> bool; 3] =
             [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
         for alike in alike {
-            heirs.retain_mut(|(limit, slot)| {
-                let fits = |(old, old_slot): &(&Limit, Slot)| {
+            heirs.retain_mut(|(limit, (slot, predates))| {
+                let fits = |(old, (old_slot, _)): &(&Limit, (Slot, u64))| {
                     alike(old, limit) && old_slot.places().is_some() == slot.places().is_some()
                 };
                 let Some(found) = left.iter().position(fits) else { return true };
-                let (old, old_slot) = left.remove(found);
+                let (old, (old_slot, old_predates)) = left.remove(found);
                 if old == *limit {
-                    **slot = old_slot;
+                    (**slot, **predates) = (old_slot, old_predates);
                 } else if slot.places().is_none() {
                     let used = ask!(&old_slot, |rule, state| rule.used(state, now));
+                    slot.fill();
                     slot.charge(now, carry.over(used, old.capacity(), limit.capacity()));
                 } else {
                     slot.charge(now, in_flight);
@@ -316,9 +332,10 @@ impl Gate {
                 false
             });
         }
-        for (_, slot) in heirs.iter_mut().filter(|(_, slot)| slot.places().is_some()) {
+        for (_, (slot, _)) in heirs.iter_mut().filter(|(_, (slot, _))| slot.places().is_some()) {
             slot.charge(now, in_flight);
         }
+        self.predates = predates;
     }
 
     /// The largest cost that can ever be admitted.
@@ -366,7 +383,7 @@ impl Gate {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {
-            Some(leases) if self.place == Claim::Place => Claim::Lease(leases.open(fence, cost, now, caller)),
+            Some(leases) if self.place == Claim::Place && leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
             _ => self.place,
         };
         Ok(Admission { fence, at: now, claim })
@@ -378,19 +395,22 @@ impl Gate {
         match (&mut self.leases, claim) {
             (_, Claim::Nothing) => return Some(()),
             (Some(leases), Claim::Lease(key)) => leases.close(key, fence)?,
-            _ => {}
+            (None, Claim::Lease(_)) => return None, // of all leases of a former plan none was left
+            (_, Claim::Place) => {}
         }
         self.return_places(cost);
         Some(())
     }
 
     /// A permit of `cost` comes back, and its holder says how its work went. `None` when it was reclaimed before: nothing changes.
+    ///
+    /// A limit that the permit was granted without learns nothing from it.
     pub(crate) fn report(&mut self, now: Moment, admission: Admission, cost: u64, outcome: Outcome) -> Option<()> {
         let in_flight = self.in_flight();
-        self.release(admission.fence, cost, admission.claim)?;
+        self.release_live(now, admission, cost)?;
         let sample = Sample { rtt_nanos: now.since(admission.at), in_flight, outcome };
-        for slot in self.slots_mut() {
-            if let Slot::Adaptive(rule, _, adaptation) = slot {
+        for (slot, granted) in self.slots_of(admission.fence) {
+            if let (true, Slot::Adaptive(rule, _, adaptation)) = (granted, slot) {
                 let (adapt, state) = &mut **adaptation;
                 *state = adapt.update(*state, sample);
                 rule.limit = Adapt::limit(state);
@@ -415,17 +435,28 @@ impl Gate {
     }
 
     /// What a permit of `cost` holds comes back, and it turns out that `actual` units were used: the difference is refunded, or
-    /// charged as a debt. `None` when it was reclaimed before: nothing changes.
+    /// charged as a debt. `None` when it was reclaimed before, or is about to be: nothing changes.
+    ///
+    /// A limit that the permit was granted without gets the debt, but has nothing to refund: what it carried was charged to
+    /// another one, by another measure.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
-        self.release(admission.fence, cost, admission.claim)?;
-        for slot in self.slots_mut().filter(|slot| slot.places().is_none()) {
-            if actual < cost {
-                slot.refund(now, admission.at, cost - actual);
-            } else if actual > cost {
+        self.release_live(now, admission, cost)?;
+        for (slot, granted) in self.slots_of(admission.fence).filter(|(slot, _)| slot.places().is_none()) {
+            if actual > cost {
                 slot.charge(now, actual - cost);
+            } else if actual < cost && granted {
+                slot.refund(now, admission.at, cost - actual);
             }
         }
         Some(())
+    }
+
+    /// [`Gate::release`], but a permit whose TTL has passed is left to be reclaimed.
+    fn release_live(&mut self, now: Moment, Admission { fence, claim, .. }: Admission, cost: u64) -> Option<()> {
+        if let Claim::Lease(key) = claim {
+            self.live_lease(key, fence, now)?;
+        }
+        self.release(fence, cost, claim)
     }
 
     /// Takes back the permit whose TTL passed first, if one has.
@@ -487,6 +518,13 @@ impl Gate {
         self.first.release(cost);
         self.rest.iter_mut().for_each(|slot| slot.release(cost));
         self.return_to_nobody = self.return_to_nobody.saturating_sub(cost);
+    }
+
+    /// The limits, each with whether it is among those that granted the permit of this fence.
+    fn slots_of(&mut self, fence: u64) -> impl Iterator<Item = (&mut Slot, bool)> {
+        let predates = self.predates.iter().copied().chain(std::iter::repeat(0));
+        let slots = std::iter::once(&mut self.first).chain(&mut self.rest);
+        slots.zip(predates).map(move |(slot, last)| (slot, fence > last))
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {

@@ -46,6 +46,8 @@ pub(crate) struct Lease {
     pub(crate) fence: u64,
     pub(crate) cost: u64,
     pub(crate) granted_at: Moment,
+    /// Its grant or its latest renewal: what the TTL counts from.
+    pub(crate) renewed_at: Moment,
     pub(crate) expires_at: Moment,
     pub(crate) caller: Caller,
     /// Rung, outside, for a holder that awaits the reclaim: when it was carried out, or somebody else must keep the time. A
@@ -56,30 +58,38 @@ pub(crate) struct Lease {
 /// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// Nanoseconds.
-    ttl: u64,
+    /// Nanoseconds; `None` while none is counted.
+    ttl: Option<u64>,
     arena: Arena<Lease>,
     by_expiry: List,
 }
 
 impl Leases {
     pub(crate) const fn new(ttl: u64) -> Self {
-        Self { ttl, arena: Arena::new(), by_expiry: List::EMPTY }
+        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_expiry.front().is_none()
+    }
+
+    pub(crate) fn has_ttl(&self) -> bool {
+        self.ttl.is_some()
     }
 
     /// From now on the TTL is another one, counted for all that is leased from its grant or its renewal. The order stays.
-    pub(crate) fn set_ttl(&mut self, ttl: u64) {
-        let former = std::mem::replace(&mut self.ttl, ttl);
+    pub(crate) fn set_ttl(&mut self, ttl: Option<u64>) {
+        self.ttl = ttl;
         for key in self.arena.keys(&self.by_expiry).collect::<Vec<_>>() {
             if let Some(lease) = self.arena.get_mut(key) {
-                lease.expires_at = lease.expires_at.minus(former).plus(ttl);
+                lease.expires_at = expiry(ttl, lease.renewed_at);
             }
         }
     }
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Key {
-        let expires_at = now.plus(self.ttl);
-        let key = self.arena.insert(Lease { fence, cost, granted_at: now, expires_at, caller, bell: None });
+        let expires_at = expiry(self.ttl, now);
+        let key = self.arena.insert(Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller, bell: None });
         self.arena.push_back(&mut self.by_expiry, key);
         key
     }
@@ -106,9 +116,9 @@ impl Leases {
 
     /// Starts the TTL of a live lease anew. A lease past its TTL stays so, whether or not it was reclaimed by now.
     pub(crate) fn renew(&mut self, key: Key, fence: u64, now: Moment) -> bool {
-        let expires_at = now.plus(self.ttl);
+        let expires_at = expiry(self.ttl, now);
         let Some(lease) = self.get_mut(key, fence).filter(|lease| now < lease.expires_at) else { return false };
-        lease.expires_at = expires_at;
+        (lease.renewed_at, lease.expires_at) = (now, expires_at);
         self.arena.unlink(&mut self.by_expiry, key);
         self.arena.push_back(&mut self.by_expiry, key);
         true
@@ -120,4 +130,8 @@ impl Leases {
         self.arena.unlink(&mut self.by_expiry, key);
         Some(self.arena.remove(key))
     }
+}
+
+fn expiry(ttl: Option<u64>, renewed_at: Moment) -> Moment {
+    ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl))
 }

@@ -286,6 +286,9 @@ impl Limiter {
     /// takes over what was used of an old one: of its kind if there is one, or else of what is left; it counts from now on, in
     /// the limit's present window. A limit that has no counterpart is new.
     ///
+    /// What was carried over stays used: a permit from before has nothing to [refund](crate::Permit::settle) to a limit that was
+    /// not there when it was granted.
+    ///
     /// Permits that are out stay out and count against a new concurrency, which waits for releases where they are more than it
     /// allows; a new TTL is counted from their grant or last renewal, and those that had none get none. Whoever waits keeps his
     /// place; one whose cost the new policy can never admit gets [`AcquireError::ExceedsLimit`].

@@ -449,11 +449,18 @@ impl Manager {
         self.act(|schedule, now, _| schedule.gate().renew(key, fence, now))
     }
 
-    /// When a live permit expires; `None` when it is not live.
+    /// Whether a leased permit is live.
+    pub(crate) fn is_live(&self, key: Key, fence: u64) -> bool {
+        let mut desk = self.lock();
+        let now = desk.now().0;
+        desk.schedule.gate().live_lease(key, fence, now).is_some()
+    }
+
+    /// When a live permit expires; `None` when it is not live, or has no TTL any more.
     pub(crate) fn expires_at(&self, key: Key, fence: u64) -> Option<Instant> {
         let mut desk = self.lock();
         let now = desk.now().0;
-        let expires_at = desk.schedule.gate().live_lease(key, fence, now)?.expires_at;
+        let expires_at = desk.schedule.gate().live_lease(key, fence, now)?.expires_at.known()?;
         Some(desk.clock.instant(expires_at))
     }
 
@@ -531,12 +538,19 @@ impl Manager {
         result
     }
 
-    /// [`Manager::act`] for what makes time matter where it did not before.
+    /// [`Manager::act`] for what makes time matter where it did not before. Whoever waits may rely until then on a driver in a
+    /// runtime that is not run; where this runs, another one will be.
     fn act_timed<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
-        self.act_on_desk(|desk, _, effects| {
-            let now = desk.clock.now().0;
-            input(&mut desk.schedule, now, effects)
-        })
+        let mut desk = self.lock();
+        let (now, mut effects) = (desk.clock.now().0, Effects::default());
+        let result = input(&mut desk.schedule, now, &mut effects);
+        let is_awaited = desk.schedule.next_wake() != Moment::NEVER;
+        let driver = if is_awaited { desk.recruit().ok().flatten() } else { None };
+        self.finish(desk, &mut effects);
+        if let Some(runtime) = driver {
+            self.start(runtime);
+        }
+        result
     }
 
     /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the time is told.

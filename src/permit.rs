@@ -126,7 +126,7 @@ impl Permit {
     /// Whether its TTL has not passed; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.leased().is_none() || self.expires_at().is_some()
+        self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.fence))
     }
 
     /// Completes when the permit is reclaimed, at once when it was; never without a TTL. It needs a tokio runtime with timers: its

@@ -392,6 +392,9 @@ impl Schedule {
     /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
     /// that nobody times out at the instant at which he could have been served.
     pub(crate) fn advance(&mut self, now: Moment, effects: &mut Effects) {
+        if self.curb.is_some_and(|curb| curb.is_over(now)) {
+            self.curb = None;
+        }
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
             self.reclaimed += 1;
             effects.reclaim(lease);
@@ -399,9 +402,6 @@ impl Schedule {
         if self.closed || self.dropping {
             self.refuse_all(effects);
             return;
-        }
-        if self.curb.is_some_and(|curb| curb.is_over(now)) {
-            self.curb = None;
         }
         self.serve(now, effects);
         while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
@@ -481,7 +481,8 @@ impl Schedule {
             });
         }
         // The timer may be late: what is due goes first. It also reclaims where no runtime is left to do it on time.
-        if self.next_wake() <= now {
+        // Nobody wakes for the end of a pause that nobody waits for.
+        if self.next_wake() <= now || self.curb.is_some_and(|curb| curb.is_over(now)) {
             self.advance(now, effects);
         }
         if let Some(curb) = &mut self.curb

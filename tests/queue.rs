@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use common::ms;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow, Policy, Priority, Throttle};
+use tollgate::{AcquireError, Event, Limiter, MaxConcurrency, Overflow, Policy, Priority, ShedReason, Throttle, TryAcquireError};
 
 fn bounded(max_queue: usize, overflow: Overflow) -> Limiter {
     Limiter::builder(MaxConcurrency::new(1)).max_queue(max_queue).overflow(overflow).build().unwrap()
@@ -181,4 +184,156 @@ async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
     assert_pending!(second.poll());
     drop(first);
     assert!(limiter.try_acquire().is_err() && !limiter.check(1).is_allowed());
+}
+
+const PENALTY: Duration = ms(100);
+
+/// S2 and bottleneck's `BLOCK`: over the mark everything that waits is dropped, and nothing accepted until it has been quiet.
+#[tokio::test(start_paused = true)]
+async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
+    let limiter = bounded(2, Overflow::Block { penalty: PENALTY });
+    let out = limiter.acquire().await.unwrap();
+    let (mut first, mut second) = (waiting!(limiter, Priority::HIGHEST), waiting!(limiter, Priority::LOW));
+    let blocked = AcquireError::Blocked { retry_after: PENALTY };
+    assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
+    assert_eq!(assert_ready!(first.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
+    drop(out);
+    assert_eq!((limiter.snapshot().queued, limiter.snapshot().in_flight, limiter.snapshot().shed), (0, 0, 3));
+
+    // Whoever comes starts it anew, in whatever way he asks; whoever only looks does not.
+    for _ in 0..3 {
+        advance(ms(99)).await;
+        assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
+        advance(ms(99)).await;
+        let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire() else { panic!("it is blocked") };
+        assert!(decision.is_paused() && decision.retry_after() == Some(PENALTY));
+        advance(ms(99)).await;
+        assert_eq!(limiter.request().timeout(ms(0)).acquire().await.unwrap_err(), blocked);
+    }
+    advance(ms(60)).await;
+    assert_eq!((limiter.check(1).is_allowed(), limiter.snapshot().next_grant_in), (false, Some(ms(40))));
+    limiter.resume(); // which is for pauses
+    assert!(limiter.acquire_many(0).await.is_err() && limiter.acquire_many(2).await.is_err());
+    advance(ms(39)).await;
+    assert!(!limiter.check(1).is_allowed());
+    advance(ms(1)).await;
+    assert_eq!(limiter.snapshot().next_grant_in, Some(ms(0)));
+    let _out = limiter.try_acquire().unwrap();
+    let _waits_again = waiting!(limiter, Priority::NORMAL);
+    assert_eq!((limiter.snapshot().shed, limiter.snapshot().denied), (9, 3));
+}
+
+/// A block leaves no timer, and a place that comes back in it waits for the next who is accepted.
+#[tokio::test(start_paused = true)]
+async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
+    let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
+    let out = limiter.acquire().await.unwrap();
+    assert!(limiter.acquire().await.is_err());
+    drop(out);
+    let start = Instant::now();
+    common::idle_for_real().await;
+    assert_eq!(start.elapsed(), ms(0));
+    assert!(limiter.try_acquire().is_err());
+    limiter.pause_for(ms(300));
+    sleep(ms(200)).await;
+    assert_eq!(limiter.check(1).retry_after(), Some(ms(100)), "paused for longer than blocked");
+    limiter.close();
+    assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
+}
+
+/// Everybody is woken, in batches between which the lock is let go of.
+#[tokio::test(start_paused = true)]
+async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
+    const COUNT: usize = 10_000;
+    tokio::task::unconstrained(async {
+        let told = Arc::new(Mutex::new(0));
+        let telling = Arc::clone(&told);
+        let limiter = Limiter::builder(MaxConcurrency::new(1))
+            .max_queue(COUNT)
+            .overflow(Overflow::Block { penalty: PENALTY })
+            .on_event(move |_| *telling.lock().unwrap() += 1)
+            .build()
+            .unwrap();
+        let _out = limiter.acquire().await.unwrap();
+        let mut waiting: Vec<_> = (0..COUNT).map(|_| waiting!(limiter, Priority::NORMAL)).collect();
+        assert!(matches!(limiter.acquire().await, Err(AcquireError::Blocked { .. })));
+        assert!(waiting.iter().all(task::Spawn::is_woken));
+        assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
+        let snapshot = limiter.snapshot();
+        assert_eq!((snapshot.queued, snapshot.shed, *told.lock().unwrap()), (0, COUNT as u64 + 1, COUNT + 1));
+        let start = Instant::now();
+        common::idle_for_real().await;
+        assert_eq!(start.elapsed(), ms(0));
+    })
+    .await;
+}
+
+/// S2 dropped requests without a word: every one is told of, with who asked and why it had to go.
+#[tokio::test(start_paused = true)]
+async fn every_request_that_is_shed_is_told_of_with_its_reason() {
+    let observed = |overflow| {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&events);
+        let observer = move |event: &Event| {
+            let Event::Shed { cost, priority, reason, requested_in, .. } = event else { panic!("{event:?}") };
+            assert_eq!(requested_in.file(), file!());
+            seen.lock().unwrap().push((*cost, *priority, *reason, requested_in.line()));
+        };
+        let limiter = Limiter::builder(MaxConcurrency::new(9)).max_queue(1).overflow(overflow).on_event(observer);
+        (limiter.build().unwrap(), events)
+    };
+    let (low, high) = (Priority::LOW, Priority::HIGH);
+    let cases = [
+        (Overflow::Reject, vec![(3, high, ShedReason::QueueFull, false)]),
+        (Overflow::DropOldest, vec![(2, low, ShedReason::Dropped, true)]),
+        (Overflow::DropLowestPriority, vec![(2, low, ShedReason::Dropped, true)]),
+        (
+            Overflow::Block { penalty: PENALTY },
+            vec![
+                (3, high, ShedReason::Blocked, false),
+                (2, low, ShedReason::Dropped, true),
+                (1, high, ShedReason::Blocked, false),
+            ],
+        ),
+    ];
+    for (overflow, expected) in cases {
+        let (limiter, events) = observed(overflow);
+        let _out = limiter.try_acquire_many(9).unwrap();
+        let first_line = line!() + 1;
+        let mut first = task::spawn(limiter.request().cost(2).priority(low).acquire());
+        assert_pending!(first.poll());
+        let mut second = task::spawn(limiter.request().cost(3).priority(high).acquire());
+        let _ = second.poll();
+        if matches!(overflow, Overflow::Block { .. }) {
+            assert!(limiter.request().priority(high).acquire().await.is_err());
+        }
+        let told: Vec<_> = events
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|&(cost, priority, reason, line)| (cost, priority, reason, line == first_line))
+            .collect();
+        assert_eq!(told, expected, "{overflow:?}");
+        assert_eq!(limiter.snapshot().shed, expected.len() as u64);
+    }
+    let (limiter, events) = observed(Overflow::DropLowestPriority);
+    let _out = limiter.try_acquire_many(9).unwrap();
+    let _first = waiting!(limiter, high);
+    assert_eq!(limiter.request().priority(low).acquire().await.unwrap_err(), AcquireError::QueueFull);
+    assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the newcomer is the least urgent");
+}
+
+/// Whoever hears of a shed request may use the limiter: nothing is locked.
+#[tokio::test(start_paused = true)]
+async fn an_observer_may_ask_the_limiter_itself() {
+    static LIMITER: std::sync::LazyLock<Limiter> = std::sync::LazyLock::new(|| {
+        let ask = |_: &Event| drop((LIMITER.snapshot(), LIMITER.check(1), LIMITER.try_acquire()));
+        let overflow = Overflow::Block { penalty: PENALTY };
+        Limiter::builder(MaxConcurrency::new(1)).max_queue(100).overflow(overflow).on_event(ask).build().unwrap()
+    });
+    let _out = LIMITER.acquire().await.unwrap();
+    let mut waiting: Vec<_> = (0..100).map(|_| waiting!(LIMITER, Priority::NORMAL)).collect();
+    assert!(LIMITER.acquire().await.is_err());
+    assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
 }

@@ -1,5 +1,6 @@
 //! The schedule (gate and queue) against a naive reference that keeps every grant in a list and every rule as a sentence.
 
+mod changes;
 mod naive;
 
 use std::collections::BTreeMap;

@@ -290,6 +290,12 @@ impl PenaltyRule {
         }
     }
 
+    /// Takes back an attempt of `cost` that was admitted at `at` and never used. Only before the first step or ban since: later
+    /// nobody knows whose units have fallen, and what has fallen is not given twice.
+    pub(crate) fn refund(&self, state: PenaltyState, now: Moment, at: Moment, cost: u64) -> PenaltyState {
+        if self.settled(state, now).at > at { state } else { self.forgive(state, now, cost) }
+    }
+
     /// The state after a denied attempt of `cost`: one that another limit has denied changes nothing, since of those none is
     /// charged.
     pub(crate) fn note_denial(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {

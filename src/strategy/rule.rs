@@ -43,7 +43,7 @@ impl Rule {
             Self::Places(_) => ConcurrencyState::from(state).release(cost).into(),
             Self::Window(rule) => rule.refund(state.into(), at, cost).into(),
             Self::Counter(rule) => rule.refund(state.into(), at, cost).into(),
-            Self::Penalty(rule) => rule.forgive(state.into(), now, cost).into(),
+            Self::Penalty(rule) => rule.refund(state.into(), now, at, cost).into(),
         }
     }
 
