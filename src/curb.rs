@@ -19,6 +19,8 @@ pub(crate) struct Curb {
 struct Spread {
     /// Nanoseconds a unit.
     interval: u64,
+    /// Units that are left, as far as is known.
+    left: u64,
     next: Moment,
     until: Moment,
 }
@@ -50,16 +52,20 @@ impl Curb {
         (self.paused_until, self.spread) = (Moment::START, None);
     }
 
-    /// Lets `units` through until an upstream's quota is new, at an even pace.
+    /// Lets `units` through until an upstream's quota is new, at an even pace. Before it is new, a number that is higher than what
+    /// is known to be left is stale: answers overtake each other.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment) {
-        let interval = until.since(now).div_ceil(units.max(1));
-        let next = self.spread.filter(|spread| spread.until > now).map_or(now, |spread| spread.next.min(now.plus(interval)));
-        self.spread = Some(Spread { interval, next, until });
+        let known = self.spread.filter(|spread| spread.until > now);
+        let left = known.map_or(units, |spread| spread.left.min(units));
+        let interval = until.since(now).div_ceil(left.max(1));
+        let next = known.map_or(now, |spread| spread.next.min(now.plus(interval)));
+        self.spread = Some(Spread { interval, left, next: if left == 0 { until } else { next }, until });
     }
 
     /// Somebody was granted `cost`.
     pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
         if let Some(spread) = &mut self.spread {
+            spread.left = spread.left.saturating_sub(cost);
             spread.next = now.plus(spread.interval.saturating_mul(cost));
         }
     }
@@ -116,5 +122,19 @@ mod tests {
         curb.note_grant(at(0), 1);
         curb.spread(at(10), 3, at(100));
         assert_eq!(curb.ready_at(at(10)), at(25));
+    }
+
+    #[test]
+    fn stale_news_of_a_quota_speeds_nothing_up() {
+        let mut curb = Curb::default();
+        curb.spread(at(0), 2, at(100));
+        curb.note_grant(at(0), 1);
+        curb.spread(at(0), 5, at(100)); // said before the grant, heard after it
+        assert_eq!(curb.ready_at(at(0)), at(50));
+        curb.note_grant(at(50), 1);
+        curb.spread(at(50), 3, at(100));
+        assert_eq!(curb.ready_at(at(50)), at(100), "none is left");
+        curb.spread(at(100), 5, at(200));
+        assert_eq!(curb.ready_at(at(100)), at(100), "the quota is new");
     }
 }

@@ -62,8 +62,25 @@ impl UpstreamSignal {
 
     /// For how long nobody is to call.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        let spent = self.remaining == Some(0);
-        let denied = self.limited.then(|| self.reset_after.unwrap_or(Self::UNKNOWN));
-        self.retry_after.or(denied).or(self.reset_after.filter(|_| spent))
+        let spent = self.reset_after.filter(|_| self.remaining == Some(0));
+        let denied = self.limited.then(|| self.retry_after.or(self.reset_after).unwrap_or(Self::UNKNOWN));
+        [self.retry_after, spent, denied].into_iter().flatten().max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_all_that_it_says_the_longest_pause_counts() {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        let signal = UpstreamSignal::new();
+        assert_eq!(signal.pause(), None);
+        assert_eq!(signal.remaining(1).reset_after(minute).pause(), None);
+        assert_eq!(signal.limited().pause(), Some(UpstreamSignal::UNKNOWN));
+        assert_eq!(signal.limited().reset_after(minute).pause(), Some(minute));
+        assert_eq!(signal.limited().retry_after(second).reset_after(minute).pause(), Some(second));
+        assert_eq!(signal.retry_after(Duration::ZERO).remaining(0).reset_after(minute).pause(), Some(minute));
     }
 }
