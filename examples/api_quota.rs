@@ -122,10 +122,13 @@ impl Api {
     }
 
     /// One request: it is charged to the quota and to the bucket, or to neither.
-    fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), TryAcquireError> {
+    fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), Box<TryAcquireError>> {
         drop(self.quotas.try_acquire_many(&client, endpoint.cost())?);
-        let bucket = self.buckets.try_acquire(&(client, endpoint)).map(drop);
-        bucket.inspect_err(|_| self.quotas.reward(&client, endpoint.cost()))
+        if let Err(error) = self.buckets.try_acquire(&(client, endpoint)) {
+            self.quotas.reward(&client, endpoint.cost()); // what a rate granted does not come back by itself
+            return Err(error.into());
+        }
+        Ok(())
     }
 }
 
@@ -142,6 +145,14 @@ struct Tally {
     denials: Vec<(Duration, Endpoint, Decision)>,
 }
 
+impl Tally {
+    fn denied(&mut self, at: Duration, endpoint: Endpoint, why: Decision) {
+        if self.denials.iter().all(|(.., known)| known.denied_by() != why.denied_by()) {
+            self.denials.push((at, endpoint, why));
+        }
+    }
+}
+
 /// Sends so many requests, evenly over a time.
 async fn hammer(api: Arc<Api>, client: Client, requests: u64, during: Duration) -> Result<Tally, TryAcquireError> {
     const TURNS: u32 = 100;
@@ -154,12 +165,10 @@ async fn hammer(api: Arc<Api>, client: Client, requests: u64, during: Duration) 
             let endpoint = Endpoint::of_request(tally.asked);
             match api.call(client, endpoint) {
                 Ok(()) => tally.served += 1,
-                Err(TryAcquireError::Denied(why)) => {
-                    if tally.denials.iter().all(|(.., known)| known.denied_by() != why.denied_by()) {
-                        tally.denials.push((start.elapsed(), endpoint, why));
-                    }
-                }
-                Err(error) => return Err(error),
+                Err(error) => match *error {
+                    TryAcquireError::Denied(why) => tally.denied(start.elapsed(), endpoint, why),
+                    error => return Err(error),
+                },
             }
             tally.asked += 1;
         }
