@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
-use tollgate::{ConfigError, Decision, FixedWindow, KeyedLimiter, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError};
+use tollgate::{ConfigError, Decision, FixedWindow, Group, KeyedLimiter, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError};
 
 /// Clients in tiers before an API with dear and cheap endpoints
 #[derive(Debug, Parser)]
@@ -69,7 +69,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Units of the client's quota.
+    /// Units that a request takes of the client's quota and of the endpoint's bucket.
     fn cost(self) -> u64 {
         match self {
             Self::Status | Self::Search => 1,
@@ -77,12 +77,12 @@ impl Endpoint {
         }
     }
 
-    /// Requests of one client to this endpoint.
+    /// Units of one client at this endpoint.
     fn bucket(self, minute: Duration) -> Policy {
         let (per_minute, burst) = match self {
             Self::Status => (60_000, 10_000),
             Self::Search => (3_000, 100),
-            Self::Export => (300, 10),
+            Self::Export => (1_500, 50),
         };
         TokenBucket::new(Rate::new(per_minute, minute), burst).into()
     }
@@ -123,12 +123,8 @@ impl Api {
 
     /// One request: it is charged to the quota and to the bucket, or to neither.
     fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), Box<TryAcquireError>> {
-        drop(self.quotas.try_acquire_many(&client, endpoint.cost())?);
-        if let Err(error) = self.buckets.try_acquire(&(client, endpoint)) {
-            self.quotas.reward(&client, endpoint.cost()); // what a rate granted does not come back by itself
-            return Err(error.into());
-        }
-        Ok(())
+        let both = Group::new([self.quotas.limiter(&client)?, self.buckets.limiter(&(client, endpoint))?]);
+        both.try_acquire_many(endpoint.cost()).map(drop).map_err(|denied| denied.error.into())
     }
 }
 
