@@ -17,7 +17,9 @@ use clap::{Parser, ValueEnum};
 use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
-use tollgate::{ConfigError, Decision, FixedWindow, Group, KeyedLimiter, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError};
+use tollgate::{
+    ConfigError, Decision, FixedWindow, Group, KeyedLimiter, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError,
+};
 
 /// Clients in tiers before an API with dear and cheap endpoints
 #[derive(Debug, Parser)]

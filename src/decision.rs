@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::policy::Limit;
+use crate::policy::{Limit, Policy};
 use crate::strategy::{Asked, Moment};
 
 /// What the caller of a non-blocking check is told.
@@ -29,12 +29,14 @@ use crate::strategy::{Asked, Moment};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Decision {
     pub(crate) allowed: bool,
-    /// The limit that denied, or else the scarcest; of a closed limiter, the one that would bind.
-    pub(crate) binding: Limit,
+    /// Not the limit itself: a decision is handed about in results, and a limit is large.
+    pub(crate) policy: Policy,
+    /// Which of its limits denied, or else is the scarcest; of a closed limiter, the one that would bind.
+    pub(crate) binding: usize,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) retry_after: Option<Duration>,
@@ -44,15 +46,9 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each. Tells also which
-    /// limit binds.
-    pub(crate) fn summarize(
-        limits: &[Limit],
-        asked: impl Iterator<Item = Asked>,
-        now: Moment,
-        ahead: u64,
-        cost: u64,
-    ) -> (Self, usize) {
+    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each.
+    pub(crate) fn summarize(policy: &Policy, asked: impl Iterator<Item = Asked>, now: Moment, ahead: u64, cost: u64) -> Self {
+        let limits = policy.limits();
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);
         let mut denied: Option<(Moment, usize)> = None;
@@ -80,17 +76,17 @@ impl Decision {
             (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
             (None, _) => (false, ready_at, slowest),
         };
-        let decision = Self {
+        Self {
             allowed,
-            binding: limits[by],
+            policy: policy.clone(),
+            binding: by,
             limit: limits[by].capacity(),
             remaining,
             // Known to be later than now, or not known at all.
             retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
             reset_after: reset_at.duration_since(now),
             paused: false,
-        };
-        (decision, by)
+        }
     }
 
     /// Whether the cost would be admitted now.
@@ -131,8 +127,18 @@ impl Decision {
     /// `None` when it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero: the limit that
     /// would bind.
     #[must_use]
-    pub const fn denied_by(&self) -> Option<&Limit> {
-        if self.allowed || self.paused { None } else { Some(&self.binding) }
+    pub fn denied_by(&self) -> Option<&Limit> {
+        if self.allowed || self.paused { None } else { Some(self.binding()) }
+    }
+
+    /// The place in the policy of the limit that [denied](Decision::denied_by), from 0: it tells apart two that are alike.
+    #[must_use]
+    pub fn denied_by_index(&self) -> Option<usize> {
+        self.denied_by().map(|_| self.binding)
+    }
+
+    fn binding(&self) -> &Limit {
+        &self.policy.limits()[self.binding]
     }
 
     /// Whether no limit denied it, but everybody is held back: the limiter was [paused](crate::Limiter::pause_for), an upstream's
@@ -157,7 +163,8 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { binding, remaining, retry_after, .. } = self;
+        let Self { remaining, retry_after, .. } = self;
+        let binding = self.binding();
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
             (false, Some(after)) if self.paused => write!(f, "paused; retry after {after:?}"),

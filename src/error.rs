@@ -104,7 +104,7 @@ pub enum AcquireError {
     },
     /// The policy of the key's tier makes no sense.
     #[error("the key's tier has no sound policy: {0}")]
-    Config(ConfigError),
+    Config(Box<ConfigError>),
     /// The request must wait, and nothing can serve it: it runs outside any tokio runtime with timers, and none has served
     /// this limiter before that still lives. (Where a runtime lacks timers, tokio's own panic message is printed first.)
     #[error(
@@ -143,7 +143,7 @@ pub enum TryAcquireError {
     },
     /// The policy of the key's tier makes no sense.
     #[error("the key's tier has no sound policy: {0}")]
-    Config(ConfigError),
+    Config(Box<ConfigError>),
     /// The cost is zero: such a request takes nothing and needs no permit.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,

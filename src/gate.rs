@@ -48,6 +48,7 @@ impl Carry {
 
 /// One limit with its state.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a gate has few; a box would cost each grant a look elsewhere")]
 enum Slot {
     Pace(PaceRule, PaceState, Trail),
     Rule(Rule, Words),
@@ -493,9 +494,11 @@ impl Gate {
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(state, now, ahead, cost)));
-        let (decision, by) = Decision::summarize(self.plan.limits(), asked, now, ahead, cost);
-        let capacity = self.slots().nth(by).map(|slot| slot.capacity(&self.plan.limits()[by]));
-        Decision { limit: capacity.unwrap_or(decision.limit), ..decision }
+        let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
+        match self.slots().nth(decision.binding) {
+            Some(Slot::Adaptive(rule, ..)) => Decision { limit: rule.limit, ..decision },
+            _ => decision,
+        }
     }
 
     /// Whether [`Gate::admit`] would.

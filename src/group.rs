@@ -76,7 +76,6 @@ pub struct GroupPermit {
 
 impl GroupPermit {
     /// The permits, in the order of the group.
-    #[must_use]
     pub fn permits(&self) -> &[Permit] {
         &self.permits
     }
@@ -90,7 +89,7 @@ impl GroupPermit {
     /// [Settles](Permit::settle) each. Tells whether all were live.
     #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
     pub fn settle(self, actual_cost: u64) -> bool {
-        self.permits.into_iter().fold(true, |all, permit| permit.settle(actual_cost) && all)
+        self.permits.into_iter().map(|permit| permit.settle(actual_cost)).fold(true, |all, live| all & live)
     }
 
     /// [Refunds](Permit::refund) each. Tells whether all were live.

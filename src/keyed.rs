@@ -96,12 +96,15 @@ pub enum KeyedEvent<'a, K> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySnapshot {
-    /// Units that stand against it, debts and all: the most of any of its limits. The counter of a [`Penalty`](crate::Penalty).
+    /// Units that stand against it, debts and all: the most of any of its limits. The counter of a [`Penalty`](crate::Penalty), or
+    /// at least its threshold while it is banned.
     pub used: u64,
     /// The units that its binding limit admits at once.
     pub limit: u64,
     /// The units that it would be granted now.
     pub remaining: u64,
+    /// How long until it is granted a unit, if nobody else comes: `None` when it would be now, or when that takes a release.
+    pub retry_after: Option<Duration>,
     /// How long until it is as good as new, what is out aside.
     pub reset_after: Duration,
     /// Units out that must come back.
@@ -112,8 +115,15 @@ pub struct KeySnapshot {
 
 impl KeySnapshot {
     fn new(used: u64, decision: &Decision, in_flight: u64, queued: u64) -> Self {
-        let (limit, remaining, reset_after) = (decision.limit(), decision.remaining(), decision.reset_after());
-        Self { used, limit, remaining, reset_after, in_flight, queued }
+        Self {
+            used,
+            limit: decision.limit(),
+            remaining: decision.remaining(),
+            retry_after: decision.retry_after(),
+            reset_after: decision.reset_after(),
+            in_flight,
+            queued,
+        }
     }
 
     fn of_quiet(cells: &Cells<'_>, now: Moment) -> Self {
@@ -258,7 +268,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "mostly it is")]
     pub fn penalize(&self, key: &K, units: u64) -> bool {
         self.table.penalize(key, units)
     }
@@ -277,7 +286,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "either way it is as good as new now")]
     pub fn reset(&self, key: &K) -> bool {
         self.table.reset(key)
     }
@@ -386,14 +394,12 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedRequest<'a, K> {
     /// # Errors
     ///
     /// Those of [`KeyedLimiter::acquire`] and of [`Request::acquire`](crate::Request::acquire).
-    pub fn acquire(self) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
-        async move {
-            // A task that acquires in a loop must let its neighbours have a turn.
-            coop::consume_budget().await;
-            match self.limiter.table.begin(self.key, &self.order)? {
-                Begun::Granted(permit) => Ok(permit),
-                Begun::Wait(line) => OwnedTicket::new(line, self.order).await,
-            }
+    pub async fn acquire(self) -> Result<Permit, AcquireError> {
+        // A task that acquires in a loop must let its neighbours have a turn.
+        coop::consume_budget().await;
+        match self.limiter.table.begin(self.key, &self.order)? {
+            Begun::Granted(permit) => Ok(permit),
+            Begun::Wait(line) => OwnedTicket::new(line, self.order).await,
         }
     }
 }

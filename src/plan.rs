@@ -88,6 +88,12 @@ impl Plan {
         self.compiled.iter().any(|limit| matches!(limit, Compiled::Rule(rule) if rule.counts_denials()))
     }
 
+    /// The same, with a policy that shares nothing: each denial counts one more owner of it for a while, and threads that are
+    /// kept apart otherwise would meet in that count.
+    pub(crate) fn detached(&self) -> Self {
+        Self { policy: self.policy.detached(), ..self.clone() }
+    }
+
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }

@@ -112,6 +112,11 @@ impl Policy {
         self
     }
 
+    /// The same, sharing nothing with this one.
+    pub(crate) fn detached(&self) -> Self {
+        Self { limits: self.limits.iter().copied().collect() }
+    }
+
     /// The limits, in the order they were combined; never empty. See the [type's example](Policy#examples).
     #[must_use]
     pub fn limits(&self) -> &[Limit] {

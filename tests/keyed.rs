@@ -117,7 +117,7 @@ proptest! {
                     Step::Penalize { .. } | Step::Reward { .. } | Step::Reset { .. } => {}
                     Step::Release(index) => {
                         if !held.is_empty() {
-                            held.swap_remove(index.index(held.len()));
+                            drop(held.swap_remove(index.index(held.len())));
                         }
                     }
                     Step::Line { key } => drop(keyed.limiter(&key).unwrap()),
@@ -154,7 +154,7 @@ proptest! {
                     }
                     Step::Release(index) => {
                         if !held.is_empty() {
-                            held.swap_remove(index.index(held.len()));
+                            drop(held.swap_remove(index.index(held.len())));
                         }
                     }
                     Step::Line { key } => {
@@ -391,7 +391,7 @@ fn a_tier_that_makes_no_sense_is_an_error_of_the_call() {
     let keyed = KeyedLimiter::<u64>::builder(bucket(1)).tiers(|key| bucket(*key).into()).build().unwrap();
     assert!(keyed.try_acquire(&1).is_ok());
     let error = keyed.try_acquire(&0).unwrap_err();
-    assert!(matches!(error, TryAcquireError::Config(ConfigError::ZeroLimit { .. })));
+    assert!(matches!(error, TryAcquireError::Config(error) if matches!(*error, ConfigError::ZeroLimit { .. })));
     assert!(!keyed.check(&0, 1).is_allowed());
     assert!(!keyed.penalize(&0, 1));
 }

@@ -221,10 +221,11 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
     plan: Plan,
 ) -> Table<K, W> {
     let tiered = shared.tier_of.is_some();
-    let tier = Tier::new(policy, plan, shared.words::<W>());
+    let tier = || Tier::new(policy.clone(), plan.detached(), shared.words::<W>());
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
     let shards = (shared.max_keys / KEYS_PER_SHARD).clamp(few, 1 << 15).next_power_of_two();
-    Table::new(shared, shards, || Shard::new(clock.clone(), tier.clone(), tiered))
+    let all = (0..shards).map(|_| Shard::new(clock.clone(), tier(), tiered)).collect();
+    Table::new(shared, all)
 }
 
 impl<K> fmt::Debug for KeyedBuilder<K> {

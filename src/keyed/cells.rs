@@ -58,7 +58,7 @@ impl Cells<'_> {
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
         let asked = self.states().map(|(rule, state)| rule.ask(state, now, 0, cost));
-        Decision::summarize(self.plan.limits(), asked, now, 0, cost).0
+        Decision::summarize(self.plan.policy(), asked, now, 0, cost)
     }
 
     /// The most units that stand against any of the limits.

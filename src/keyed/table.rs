@@ -107,7 +107,7 @@ impl From<Denial> for TryAcquireError {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::TooManyKeys { max } => Self::TooManyKeys { max },
-            Denial::Config(error) => Self::Config(error),
+            Denial::Config(error) => Self::Config(error.into()),
         }
     }
 }
@@ -116,7 +116,7 @@ impl From<Denial> for AcquireError {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::TooManyKeys { max } => Self::TooManyKeys { max },
-            Denial::Config(error) => Self::Config(error),
+            Denial::Config(error) => Self::Config(error.into()),
         }
     }
 }
@@ -131,8 +131,8 @@ enum Spot {
 type Guard<'a, K, const W: usize> = MutexGuard<'a, Shard<K, W>>;
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
-    pub(super) fn new(shared: Shared<K>, shards: usize, shard: impl Fn() -> Shard<K, W>) -> Self {
-        Self { shared, shards: (0..shards).map(|_| Mutex::new(shard())).collect() }
+    pub(super) fn new(shared: Shared<K>, shards: Vec<Shard<K, W>>) -> Self {
+        Self { shared, shards: shards.into_iter().map(Mutex::new).collect() }
     }
 
     #[inline(always)]
