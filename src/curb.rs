@@ -110,6 +110,7 @@ mod tests {
             grants.push(now);
         }
         assert_eq!(grants, [0, 25, 50, 75, 100, 100].map(at));
+        let mut curb = Curb::default();
         curb.spread(at(0), 4, at(100));
         curb.note_grant(at(0), 2);
         assert_eq!(curb.ready_at(at(1)), at(50));
