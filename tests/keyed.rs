@@ -35,21 +35,41 @@ fn policies() -> Vec<Policy> {
         MaxConcurrency::new(2).ttl(ms(70)).into(),
         Policy::from(Throttle::every(ms(20)).burst(3)).and(FixedWindow::new(4, ms(100))),
         Policy::from(MaxConcurrency::new(2)).and(Throttle::every(ms(20)).burst(3)),
-        Policy::from(SlidingWindow::counter(5, ms(100))).and(FixedWindow::new(4, ms(100))).and(Penalty::new(6, Rate::new(2, ms(30)))),
+        Policy::from(SlidingWindow::counter(5, ms(100)))
+            .and(FixedWindow::new(4, ms(100)))
+            .and(Penalty::new(6, Rate::new(2, ms(30)))),
     ]
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    TryAcquire { key: u8, cost: u64 },
-    Check { key: u8, cost: u64 },
-    Penalize { key: u8, units: u64 },
-    Reward { key: u8, units: u64 },
-    Reset { key: u8 },
+    TryAcquire {
+        key: u8,
+        cost: u64,
+    },
+    Check {
+        key: u8,
+        cost: u64,
+    },
+    Penalize {
+        key: u8,
+        units: u64,
+    },
+    Reward {
+        key: u8,
+        units: u64,
+    },
+    Reset {
+        key: u8,
+    },
     Release(prop::sample::Index),
     /// Somebody holds the key's limiter for a moment, so that it has a line.
-    Line { key: u8 },
-    Pass { micros: u64 },
+    Line {
+        key: u8,
+    },
+    Pass {
+        micros: u64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
