@@ -1,7 +1,7 @@
 //! The limiter and its peers on the workloads that matter, interleaved in one run.
 //!
 //! ```text
-//! cargo bench --bench peers               all, about two minutes
+//! cargo bench --bench peers               all, about three minutes
 //! cargo bench --bench peers -- W1 W3      some
 //! ```
 //!

@@ -18,8 +18,8 @@ use crate::policy::Policy;
 use crate::queue::Overflow;
 use crate::schedule::Options;
 
-/// Keys that a shard is made for. They fill a table of 2,048 places, which holds 1,792 and is spared the next size, of 4,096, by
-/// all but one shard in billions; and they are few enough that moving them there takes some tens of microseconds.
+/// Keys that a shard is made for: when it has them, its table of 2,048 places is well filled, and has room (for 1,792) for what
+/// chance puts there beyond. Few enough that moving them to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
 /// Shards that several threads seldom meet in, where there are keys enough that none stays empty.
 const FEW_SHARDS: usize = 16;
