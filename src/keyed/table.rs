@@ -131,7 +131,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     #[inline(always)]
     fn shard(&self, hash: u64) -> Guard<'_, K, W> {
         // Neither the bits that choose the bucket nor those that are kept beside it.
-        let index = u64::from((hash >> 25) as u32) * self.shards.len() as u64 >> 32;
+        let index = (u64::from((hash >> 25) as u32) * self.shards.len() as u64) >> 32;
         self.shards[index as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
