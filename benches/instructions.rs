@@ -18,19 +18,28 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
-use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+use tollgate::{
+    FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamExt as _, Throttle,
+    TokenBucket,
+};
 
 const PLACES: u64 = 1_000;
 const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 16] = [
     ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
     ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
     ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
     ("throttle", |times| tried(times, never_waiting())),
     ("window", |times| tried(times, FixedWindow::new(u64::MAX / 2, LONG))),
+    ("bucket", |times| tried(times, TokenBucket::new(Rate::per_second(7), 1_000_000_000))),
+    ("counter", |times| tried(times, SlidingWindow::counter(u32::MAX.into(), LONG))),
+    ("penalty", |times| tried(times, Penalty::new(u32::MAX.into(), Rate::per_second(1)))),
+    ("three", |times| tried(times, slow().and(slow()).and(slow()))),
+    ("keyed", |times| tried_keyed(times, slow())),
+    ("keyed-three", |times| tried_keyed(times, slow().and(slow()).and(slow()))),
     ("denied", |times| tried(times, Throttle::every(LONG))),
     ("throttled", |times| {
         let limiter = limiter(never_waiting());
@@ -70,6 +79,18 @@ fn limiter(policy: impl Into<Policy>) -> &'static Limiter {
 
 fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
+}
+
+/// What is used stays used.
+fn slow() -> Policy {
+    Throttle::every(Duration::from_secs(1)).burst(1_000_000_000).into()
+}
+
+fn tried_keyed(times: u64, policy: impl Into<Policy>) {
+    let limiter = KeyedLimiter::new(policy).expect("a sound policy");
+    for number in 0..times {
+        black_box(limiter.try_acquire(&(number % 16)).is_ok());
+    }
 }
 
 fn tried(times: u64, policy: impl Into<Policy>) {

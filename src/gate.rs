@@ -53,8 +53,8 @@ enum Slot {
     Pace(PaceRule, PaceState, Trail),
     Rule(Rule, Words),
     Log(LogRule, Log),
-    /// A concurrency whose limit moves.
-    Adaptive(ConcurrencyRule, ConcurrencyState, Box<(Adapt, AdaptState)>),
+    /// With what moves its limit, where it adapts.
+    Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Adapt, AdaptState)>>),
 }
 
 /// Asks the rule of a slot a question about its state.
@@ -70,7 +70,7 @@ macro_rules! ask {
                 $answer
             }
             Slot::Log($rule, $state) => $answer,
-            Slot::Adaptive($rule, $state, _) => {
+            Slot::Places($rule, $state, _) => {
                 let $state = *$state;
                 $answer
             }
@@ -84,13 +84,11 @@ impl Slot {
             Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
             Compiled::Rule(rule) => Self::Rule(rule, rule.initial(now)),
             Compiled::Log(rule) => Self::Log(rule, Log::default()),
-            Compiled::Adaptive(rule, adapt) => {
+            Compiled::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
+            Compiled::Places(rule, Some(adapt)) => {
                 let state = adapt.initial(rule.limit);
-                Self::Adaptive(
-                    ConcurrencyRule { limit: Adapt::limit(&state) },
-                    ConcurrencyState::default(),
-                    Box::new((adapt, state)),
-                )
+                let rule = ConcurrencyRule { limit: Adapt::limit(&state) };
+                Self::Places(rule, ConcurrencyState::default(), Some(Box::new((adapt, state))))
             }
         }
     }
@@ -98,19 +96,19 @@ impl Slot {
     /// Units out, where this is what counts them.
     fn places(&self) -> Option<u64> {
         match self {
-            Self::Rule(rule @ Rule::Places(_), state) => Some(rule.used(*state, Moment::START)),
-            Self::Adaptive(_, state, _) => Some(state.in_use),
+            Self::Places(_, state, _) => Some(state.in_use),
             _ => None,
         }
     }
 
     /// Would the cost be admitted? If not, until when must it wait?
+    #[inline(always)]
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
             Self::Pace(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
             Self::Rule(rule, state) => rule.decide(*state, now, cost).wait().map(drop),
             Self::Log(rule, log) => rule.decide(log, now, cost),
-            Self::Adaptive(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
+            Self::Places(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
         }
     }
 
@@ -128,21 +126,20 @@ impl Slot {
                 rule.decide(log, now, cost)?;
                 rule.charge(log, now, cost);
             }
-            Self::Adaptive(rule, state, _) => *state = rule.decide(*state, now, cost).wait()?,
+            Self::Places(rule, state, _) => *state = rule.decide(*state, now, cost).wait()?,
         }
         Ok(())
     }
 
     #[inline(always)]
     fn release(&mut self, cost: u64) {
-        match self {
-            Self::Rule(rule @ Rule::Places(_), state) => *state = rule.refund(*state, Moment::START, Moment::START, cost),
-            Self::Adaptive(_, state, _) => *state = state.release(cost),
-            _ => {}
+        if let Self::Places(_, state, _) = self {
+            *state = state.release(cost);
         }
     }
 
     /// Takes the cost whether or not it is admitted: a debt, for which those who come later wait.
+    #[inline]
     fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, trail) => {
@@ -151,7 +148,7 @@ impl Slot {
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
             Self::Log(rule, log) => rule.charge(log, now, cost),
-            Self::Adaptive(rule, state, _) => *state = rule.charge(*state, now, cost),
+            Self::Places(rule, state, _) => *state = rule.charge(*state, now, cost),
         }
     }
 
@@ -159,7 +156,7 @@ impl Slot {
     fn fill(&mut self) {
         match self {
             Self::Pace(_, state, _) => *state = PaceState::default(),
-            Self::Rule(rule, state) if !matches!(rule, Rule::Places(_)) => *state = Words::default(),
+            Self::Rule(_, state) => *state = Words::default(),
             _ => {}
         }
     }
@@ -170,14 +167,14 @@ impl Slot {
             Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
-            Self::Adaptive(_, state, _) => *state = state.release(cost),
+            Self::Places(_, state, _) => *state = state.release(cost),
         }
     }
 
     /// The units that it admits at once, as it is now.
     fn capacity(&self, limit: &Limit) -> u64 {
         match self {
-            Self::Adaptive(rule, ..) => rule.limit,
+            Self::Places(rule, ..) => rule.limit,
             _ => limit.capacity(),
         }
     }
@@ -231,7 +228,7 @@ impl Gate {
             match slot {
                 Slot::Pace(_, state, _) => *state = words.into(),
                 Slot::Rule(_, state) => *state = words,
-                Slot::Log(..) | Slot::Adaptive(..) => {}
+                Slot::Log(..) | Slot::Places(..) => {}
             }
         }
         gate
@@ -242,7 +239,7 @@ impl Gate {
         let words = |slot: &Slot| match slot {
             Slot::Pace(_, state, _) => Some((*state).into()),
             Slot::Rule(_, state) => Some(*state),
-            Slot::Log(..) | Slot::Adaptive(..) => None,
+            Slot::Log(..) | Slot::Places(..) => None,
         };
         self.slots().map(words).collect()
     }
@@ -251,7 +248,7 @@ impl Gate {
     pub(crate) fn is_new(&self, now: Moment) -> bool {
         self.in_flight() == 0
             && self.slots().zip(self.plan.limits()).all(|(slot, limit)| match (slot, limit) {
-                (Slot::Adaptive(rule, ..), Limit::MaxConcurrency(limit)) => rule.limit == limit.limit,
+                (Slot::Places(rule, ..), Limit::MaxConcurrency(limit)) => rule.limit == limit.limit,
                 (slot, _) => ask!(slot, |rule, state| rule.reset_at(state, now)) <= now,
             })
     }
@@ -280,7 +277,7 @@ impl Gate {
                 }
                 Slot::Rule(rule, state) => *state = rule.forgive(*state, now, units),
                 Slot::Log(rule, log) => rule.forgive(log, units),
-                Slot::Adaptive(..) => {}
+                Slot::Places(..) => {}
             }
         }
     }
@@ -376,10 +373,7 @@ impl Gate {
         if self.rest.is_empty() {
             self.first.take(now, cost).map_err(|until| Denied { until, by: 0 })?;
         } else {
-            self.peek(now, cost)?;
-            for slot in self.slots_mut() {
-                slot.take(now, cost).expect("a limit takes what it has just said it admits");
-            }
+            self.take_all(now, cost)?;
         }
         self.fence += 1;
         let fence = self.fence;
@@ -411,7 +405,7 @@ impl Gate {
         self.release_live(now, admission, cost)?;
         let sample = Sample { rtt_nanos: now.since(admission.at), in_flight, outcome };
         for (slot, granted) in self.slots_of(admission.fence) {
-            if let (true, Slot::Adaptive(rule, _, adaptation)) = (granted, slot) {
+            if let (true, Slot::Places(rule, _, Some(adaptation))) = (granted, slot) {
                 let (adapt, state) = &mut **adaptation;
                 *state = adapt.update(*state, sample);
                 rule.limit = Adapt::limit(state);
@@ -496,7 +490,7 @@ impl Gate {
         let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(state, now, ahead, cost)));
         let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
         match self.slots().nth(decision.binding) {
-            Some(Slot::Adaptive(rule, ..)) => Decision { limit: rule.limit, ..decision },
+            Some(Slot::Places(rule, ..)) => Decision { limit: rule.limit, ..decision },
             _ => decision,
         }
     }
@@ -506,6 +500,17 @@ impl Gate {
         self.peek(now, cost).is_ok()
     }
 
+    fn take_all(&mut self, now: Moment, cost: u64) -> Result<(), Denied> {
+        if !self.slots().all(|slot| slot.peek(now, cost).is_ok()) {
+            self.peek(now, cost)?;
+        }
+        for slot in self.slots_mut() {
+            slot.charge(now, cost);
+        }
+        Ok(())
+    }
+
+    #[cold]
     fn peek(&self, now: Moment, cost: u64) -> Result<(), Denied> {
         let denials =
             self.slots().enumerate().filter_map(|(by, slot)| slot.peek(now, cost).err().map(|until| Denied { until, by }));

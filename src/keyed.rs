@@ -38,7 +38,7 @@ use crate::strategy::Moment;
 /// hashed with a seed that is drawn for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with fewer tokens than
 /// it holds starts with those again when its key comes back.)
 ///
-/// A key whose policy is of rates takes a word or two for each of its limits, and its own size; 36 bytes in all at a million keys of
+/// A key whose policy is of rates takes a word or two for each of its limits, and its own size; 23 bytes in all at a million keys of
 /// 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). A key that somebody waits for, that has
 /// places out, or whose policy has a [`MaxConcurrency`](crate::MaxConcurrency) or a [log](crate::SlidingWindow::log), takes about
 /// a kilobyte as long as that is so.

@@ -13,8 +13,8 @@ pub(crate) enum Compiled {
     Rule(Rule),
     /// Every grant is remembered.
     Log(LogRule),
-    /// A concurrency whose limit moves.
-    Adaptive(ConcurrencyRule, Adapt),
+    /// What is out is counted. Where it adapts, its limit moves.
+    Places(ConcurrencyRule, Option<Adapt>),
 }
 
 /// A policy, checked.
@@ -70,7 +70,7 @@ impl Plan {
 
     /// How many words hold the state of all limits, next to each other. `None` where something must lie beside it.
     pub(crate) fn width(&self) -> Option<usize> {
-        self.compiled.iter().map(|limit| if let Compiled::Rule(rule) = limit { rule.width() } else { None }).sum()
+        self.compiled.iter().map(|limit| if let Compiled::Rule(rule) = limit { Some(rule.width()) } else { None }).sum()
     }
 
     /// The rules, and where among those words the state of each begins.
@@ -78,7 +78,7 @@ impl Plan {
         let rules = self.compiled.iter().filter_map(|limit| if let Compiled::Rule(rule) = limit { Some(rule) } else { None });
         rules.scan(0, |at, rule| {
             let begins = *at;
-            *at += rule.width().unwrap_or(0);
+            *at += rule.width();
             Some((rule, begins))
         })
     }
@@ -105,13 +105,13 @@ impl Plan {
 
     /// Whether any limit asks what time it is.
     pub(crate) fn follows_time(&self) -> bool {
-        self.ttl.is_some() || !self.compiled.iter().all(|limit| matches!(limit, Compiled::Rule(Rule::Places(_))))
+        self.ttl.is_some() || !self.compiled.iter().all(Compiled::counts_places)
     }
 }
 
 impl Compiled {
     fn counts_places(&self) -> bool {
-        matches!(self, Self::Rule(Rule::Places(_)) | Self::Adaptive(..))
+        matches!(self, Self::Places(..))
     }
 }
 
@@ -147,12 +147,10 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
         }
         Limit::MaxConcurrency(concurrency) => {
             concurrency.ttl.map(span).transpose()?;
-            let rule = ConcurrencyRule { limit: concurrency.limit };
-            match concurrency.adapt {
-                Some(adapt) if !adapt.is_valid() => return Err(ConfigError::OutOfRange { limit }),
-                Some(adapt) => return Ok(Compiled::Adaptive(rule, adapt)),
-                None => Rule::Places(rule),
+            if concurrency.adapt.is_some_and(|adapt| !adapt.is_valid()) {
+                return Err(ConfigError::OutOfRange { limit });
             }
+            return Ok(Compiled::Places(ConcurrencyRule { limit: concurrency.limit }, concurrency.adapt));
         }
         Limit::FixedWindow(window) => {
             let period = span(window.period)?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use governor::clock::{Clock, MonotonicClock};
 use governor::{Quota, RateLimiter};
-use tollgate::{FixedWindow, Throttle, TryAcquireError};
+use tollgate::{FixedWindow, Limiter, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError};
 
 use crate::rounds::{Contest, nanos_each};
-use crate::setup::{governor, limiter, never_waiting, never_waiting_quota};
+use crate::setup::{PLENTY, governor, limiter, never_waiting, never_waiting_quota};
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 101;
@@ -17,7 +17,46 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const BAR: Option<Bar> = Some(Bar::AtMost(1.2));
 
 pub(crate) fn one_decision() -> Vec<Row> {
-    [throttle(), fixed_window(), denied()].into_iter().flatten().collect()
+    let mut rows = throttle();
+    // One in 142,857,142.857… ns.
+    let seven_a_second = TokenBucket::new(Rate::per_second(7), PLENTY.into());
+    let many = u32::MAX.into();
+    // So short that the log stays small, and so large that no loop fills it.
+    let log = SlidingWindow::log(many, Duration::from_micros(100));
+    rows.extend(granted("FixedWindow", FixedWindow::new(many, HOUR)));
+    rows.extend(granted("TokenBucket", TokenBucket::new(Rate::per_second(PLENTY.into()), PLENTY.into())));
+    rows.extend(granted("TokenBucket, 7 a second", seven_a_second));
+    rows.extend(granted("SlidingWindow::log", log));
+    rows.extend(granted("SlidingWindow::counter", SlidingWindow::counter(many, HOUR)));
+    rows.extend(granted("Penalty", Penalty::new(many, Rate::per_second(1))));
+    rows.extend(denied("Throttle", Throttle::every(HOUR)));
+    rows.extend(denied("FixedWindow", FixedWindow::new(1, HOUR)));
+    rows.extend(denied("TokenBucket", TokenBucket::new(Rate::per_hour(1), 1)));
+    rows.extend(denied("TokenBucket, 7 an hour", TokenBucket::new(Rate::per_hour(7), 1)));
+    rows.extend(denied("SlidingWindow::log", SlidingWindow::log(1, HOUR)));
+    rows.extend(denied("SlidingWindow::counter", SlidingWindow::counter(1, HOUR)));
+    rows.extend(denied("Penalty", Penalty::new(1, Rate::per_hour(1))));
+    rows
+}
+
+/// What a decision costs with two and with three limits, in the time of one with a single limit.
+pub(crate) fn of_several_limits() -> Vec<Row> {
+    let policies = several_limits();
+    let [one, two, three] = policies.each_ref().map(|policy| limiter(policy.clone()));
+    let batch = |limiter: &'static Limiter| move || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok()));
+    [("Limiter, 2 limits", two), ("Limiter, 3 limits", three)]
+        .into_iter()
+        .flat_map(|(case, limiter)| {
+            Contest::new(("W4", case), Unit::Nanos, batch(limiter)).against("itself, 1 limit", None, batch(one)).run(ROUNDS)
+        })
+        .collect()
+}
+
+/// Policies of one, two and three limits that admit all.
+pub(crate) fn several_limits() -> [Policy; 3] {
+    let limit = |seconds| Throttle::every(Duration::from_secs(seconds)).burst(PLENTY.into());
+    let [one, two] = [1, 2].map(|seconds| Policy::from(limit(seconds)));
+    [one.clone(), one.clone().and(two.clone()), one.and(two).and(limit(3))]
 }
 
 fn throttle() -> Vec<Row> {
@@ -39,21 +78,21 @@ fn throttle() -> Vec<Row> {
         .run(ROUNDS)
 }
 
-fn fixed_window() -> Vec<Row> {
-    let limiter = limiter(FixedWindow::new(u64::MAX / 2, HOUR));
+fn granted(name: &str, limit: impl Into<Policy>) -> Vec<Row> {
+    let limiter = limiter(limit);
     let governor = governor(never_waiting_quota());
-    Contest::new(("W4", "FixedWindow try_acquire()"), Unit::Nanos, || {
-        nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok()))
-    })
-    .against("governor check(), same clock", BAR, || nanos_each(BATCH, || assert!(governor.check().is_ok())))
-    .run(ROUNDS)
+    let case = format!("{name} try_acquire()");
+    Contest::new(("W4", &case), Unit::Nanos, || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok())))
+        .against("governor check(), same clock", BAR, || nanos_each(BATCH, || assert!(governor.check().is_ok())))
+        .run(ROUNDS)
 }
 
-fn denied() -> Vec<Row> {
-    let limiter = limiter(Throttle::every(HOUR));
+fn denied(name: &str, limit: impl Into<Policy>) -> Vec<Row> {
+    let limiter = limiter(limit);
     let governor = governor(Quota::with_period(HOUR).expect("not zero"));
     assert!(limiter.try_acquire().is_ok() && governor.check().is_ok());
-    Contest::new(("W4", "Throttle denied, with the wait"), Unit::Nanos, || {
+    let case = format!("{name} denied, with the wait");
+    Contest::new(("W4", &case), Unit::Nanos, || {
         nanos_each(BATCH, || {
             let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire() else { panic!("too soon") };
             black_box(decision.retry_after());

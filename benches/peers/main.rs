@@ -1,7 +1,7 @@
 //! The limiter and its peers on the workloads that matter, interleaved in one run.
 //!
 //! ```text
-//! cargo bench --bench peers               all, about two minutes
+//! cargo bench --bench peers               all, about three minutes
 //! cargo bench --bench peers -- W1 W3      some
 //! ```
 //!
@@ -11,6 +11,7 @@
 mod contended;
 mod decision;
 mod heap;
+mod keyed;
 mod memory;
 mod rounds;
 mod setup;
@@ -29,11 +30,15 @@ static HEAP: heap::Counting = heap::Counting;
 
 type Workload = (&'static str, fn() -> Vec<Row>);
 
-const WORKLOADS: [Workload; 7] = [
+const WORKLOADS: [Workload; 11] = [
     ("W1", uncontended::plain),
     ("W2", uncontended::with_ttl),
     ("W3", contended::held_across_a_yield),
     ("W4", decision::one_decision),
+    ("W4", decision::of_several_limits),
+    ("W5", keyed::one_decision),
+    ("W5", keyed::memory),
+    ("W5", keyed::longest_call),
     ("W6", waiting::at_a_rate),
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),

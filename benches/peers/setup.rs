@@ -29,7 +29,7 @@ pub(crate) fn limiter(policy: impl Into<Policy>) -> &'static Limiter {
 }
 
 /// Units in [`never_waiting`]'s burst: a second's worth, so that no loop outruns it.
-const PLENTY: u32 = 1_000_000_000;
+pub(crate) const PLENTY: u32 = 1_000_000_000;
 
 /// A throttle that admits faster than any loop can ask.
 pub(crate) fn never_waiting() -> Throttle {

@@ -31,6 +31,8 @@ impl fmt::Display for Bar {
 pub(crate) enum Unit {
     /// Nanoseconds an operation.
     Nanos,
+    /// Microseconds.
+    Micros,
     /// Million operations a second.
     Millions,
     Bytes,
@@ -44,6 +46,7 @@ impl Unit {
     fn show(self, figure: f64) -> String {
         match self {
             Self::Nanos => format!("{figure:.1} ns"),
+            Self::Micros => format!("{figure:.2} µs"),
             Self::Millions => format!("{figure:.2} M/s"),
             Self::Bytes => format!("{figure:.0} B"),
             Self::CpuSeconds => format!("{figure:.3} s CPU"),

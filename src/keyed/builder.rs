@@ -7,6 +7,7 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
+use super::cells::MAX_WORDS;
 use super::shard::{Shard, Tier};
 use super::table::{AnyTable, KeyedObserver, Shared, Table, TierOf};
 use super::{KeyedEvent, KeyedLimiter};
@@ -17,8 +18,9 @@ use crate::policy::Policy;
 use crate::queue::Overflow;
 use crate::schedule::Options;
 
-/// Keys that a shard is made for: few enough that moving them to a larger table takes some tens of microseconds.
-const KEYS_PER_SHARD: usize = 2_048;
+/// Keys that a shard is made for: when it has them, its table of 2,048 places is well filled, and has room (for 1,792) for what
+/// chance puts there beyond. Few enough that moving them to a larger table takes some tens of microseconds.
+const KEYS_PER_SHARD: usize = 1_536;
 /// Shards that several threads seldom meet in, where there are keys enough that none stays empty.
 const FEW_SHARDS: usize = 16;
 const MIN_KEYS_PER_SHARD: usize = 32;
@@ -191,6 +193,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         let (width, tiered) = (plan.width().unwrap_or(0), tier_of.is_some());
         let shared = Shared {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
+            plan: (!tiered).then(|| Arc::new(plan.clone())),
             seed,
             since_epoch,
             name,
@@ -208,7 +211,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         let table: Arc<dyn AnyTable<K>> = match (tiered, width) {
             (false, 0..=1) => Arc::new(table::<K, 1>(shared, clock, policy, plan)),
             (false, 2) => Arc::new(table::<K, 2>(shared, clock, policy, plan)),
-            _ => Arc::new(table::<K, 4>(shared, clock, policy, plan)),
+            _ => Arc::new(table::<K, MAX_WORDS>(shared, clock, policy, plan)),
         };
         Ok(KeyedLimiter::from_table(table))
     }
@@ -223,7 +226,7 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
     let tiered = shared.tier_of.is_some();
     let tier = || Tier::new(policy.clone(), plan.detached(), shared.words::<W>());
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
-    let shards = (shared.max_keys / KEYS_PER_SHARD).clamp(few, 1 << 15).next_power_of_two();
+    let shards = shared.max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
     let all = (0..shards).map(|_| Shard::new(clock.clone(), tier(), tiered)).collect();
     Table::new(shared, all)
 }

@@ -2,6 +2,9 @@ use crate::decision::Decision;
 use crate::plan::Plan;
 use crate::strategy::{Moment, Rule, Strategy, Words};
 
+/// As many as a key has at most.
+pub(super) const MAX_WORDS: usize = 4;
+
 /// The state of one key: a word or two for each limit, next to each other.
 ///
 /// It is a [`Gate`](crate::gate::Gate) without what few keys need: leases, trails, counts.
@@ -33,11 +36,21 @@ impl Cells<'_> {
             store(self.words, rule, 0, next);
             return true;
         }
-        let admitted = self.states().all(|(rule, state)| rule.decide(state, now, cost).wait().is_ok());
-        if admitted {
-            self.charge(now, cost);
+        self.admit_all(now, cost)
+    }
+
+    /// Charges one limit after the other, and when one denies, none.
+    fn admit_all(&mut self, now: Moment, cost: u64) -> bool {
+        let mut before = [0; MAX_WORDS];
+        before[..self.words.len()].copy_from_slice(self.words);
+        for (rule, at) in self.plan.words() {
+            let Ok(next) = rule.decide(load(self.words, rule, at), now, cost).wait() else {
+                self.words.copy_from_slice(&before[..self.words.len()]);
+                return false;
+            };
+            store(self.words, rule, at, next);
         }
-        admitted
+        true
     }
 
     /// Charges all limits, whether or not they admit it.
@@ -85,13 +98,13 @@ impl Cells<'_> {
 
 #[inline(always)]
 fn load(words: &[u64], rule: &Rule, at: usize) -> Words {
-    [words[at], if rule.width() == Some(2) { words[at + 1] } else { 0 }]
+    [words[at], if rule.width() == 2 { words[at + 1] } else { 0 }]
 }
 
 #[inline(always)]
 fn store(words: &mut [u64], rule: &Rule, at: usize, state: Words) {
     words[at] = state[0];
-    if rule.width() == Some(2) {
+    if rule.width() == 2 {
         words[at + 1] = state[1];
     }
 }

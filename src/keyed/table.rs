@@ -40,6 +40,8 @@ pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedEvent<'_, K>) + Send + Sync>;
 /// What all shards share.
 pub(super) struct Shared<K> {
     pub(super) hasher: SeedableRandomState,
+    /// That of all keys, unless they have tiers.
+    pub(super) plan: Option<Arc<Plan>>,
     /// The random part of permit ids.
     pub(super) seed: u64,
     pub(super) since_epoch: Duration,
@@ -143,8 +145,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     #[inline(always)]
     fn shard(&self, hash: u64) -> Guard<'_, K, W> {
         // Neither the bits that choose the bucket nor those that are kept beside it.
-        let index = (hash >> 40) as usize & (self.shards.len() - 1);
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        let index = (u64::from((hash >> 25) as u32) * self.shards.len() as u64) >> 32;
+        self.shards[index as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tier_of(&self, key: &K) -> Option<Policy> {
@@ -269,7 +271,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         }
         // Nothing in proportion to the keys: a few here, a few in the next shard that nobody holds.
         self.sweep(shard, LOOKS_WHEN_FULL, now);
-        let index = self.shared.next_shard.fetch_add(1, Relaxed) & (self.shards.len() - 1);
+        let index = self.shared.next_shard.fetch_add(1, Relaxed) % self.shards.len();
         let mut other = self.shards[index].try_lock().ok();
         if let Some(other) = &mut other {
             let now = other.clock.now().0;
@@ -390,19 +392,20 @@ enum At<'a> {
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> for Table<K, W> {
     #[inline]
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
-        if self.shared.tier_of.is_none() {
+        if let Some(plan) = &self.shared.plan {
             let hash = self.hash(key);
             let mut guard = self.shard(hash);
             let shard = &mut *guard;
             let Shard { quiet, tiers, clock, fence, .. } = shard;
             if let Some((_, words)) = quiet.find_mut(hash, |(other, _)| other == key) {
                 let (now, instant) = clock.now();
-                let plan = &tiers[0].plan;
                 let mut cells = Cells { plan, words };
                 if cost.wrapping_sub(1) < plan.max_cost() {
                     if !cells.admit(now, cost) {
                         cells.note_denial(now, cost);
-                        return Err(TryAcquireError::Denied(cells.decide(now, cost)));
+                        // The decision keeps a policy that only this shard hands out.
+                        let own = Cells { plan: &tiers[0].plan, words: cells.words };
+                        return Err(TryAcquireError::Denied(own.decide(now, cost)));
                     }
                     let permit = self.permit(fence, cost, instant);
                     if fence.is_multiple_of(LOOK_EVERY) {

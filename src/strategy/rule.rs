@@ -1,12 +1,9 @@
-use super::{
-    ConcurrencyRule, ConcurrencyState, CounterRule, Moment, PaceRule, PenaltyRule, Strategy, Verdict, WindowRule, Words,
-};
+use super::{CounterRule, Moment, PaceRule, PenaltyRule, Strategy, Verdict, WindowRule, Words};
 
-/// The rule of any limit whose state is two words: in a gate, and for each of a million keys.
+/// The rule of any limit of time whose state is two words: in a gate, and for each of a million keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
     Pace(PaceRule),
-    Places(ConcurrencyRule),
     Window(WindowRule),
     Counter(CounterRule),
     Penalty(PenaltyRule),
@@ -17,7 +14,6 @@ macro_rules! ask {
     ($rule:expr, |$within:ident| $answer:expr) => {
         match $rule {
             Rule::Pace($within) => $answer,
-            Rule::Places($within) => $answer,
             Rule::Window($within) => $answer,
             Rule::Counter($within) => $answer,
             Rule::Penalty($within) => $answer,
@@ -26,12 +22,11 @@ macro_rules! ask {
 }
 
 impl Rule {
-    /// How many words its state needs where it is kept among millions; `None` where what is out must be known by who has it.
-    pub(crate) fn width(&self) -> Option<usize> {
+    /// How many words its state needs where it is kept among millions.
+    pub(crate) fn width(&self) -> usize {
         match self {
-            Self::Pace(rule) => Some(if rule.fits_a_word() { 1 } else { 2 }),
-            Self::Places(_) => None,
-            Self::Window(_) | Self::Counter(_) | Self::Penalty(_) => Some(2),
+            Self::Pace(rule) if rule.fits_a_word() => 1,
+            _ => 2,
         }
     }
 
@@ -40,7 +35,6 @@ impl Rule {
     pub(crate) fn refund(&self, state: Words, now: Moment, at: Moment, cost: u64) -> Words {
         match self {
             Self::Pace(_) => state,
-            Self::Places(_) => ConcurrencyState::from(state).release(cost).into(),
             Self::Window(rule) => rule.refund(state.into(), at, cost).into(),
             Self::Counter(rule) => rule.refund(state.into(), at, cost).into(),
             Self::Penalty(rule) => rule.refund(state.into(), now, at, cost).into(),

@@ -1,0 +1,271 @@
+//! W5: one decision on the rate of one key of many; what the keys take; the longest call while they go.
+
+use std::hint::black_box;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use governor::clock::MonotonicClock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
+use tollgate::{FixedWindow, KeyedLimiter, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError};
+
+use crate::decision::several_limits;
+use crate::heap::bytes_kept_by;
+use crate::rounds::{Contest, nanos_each};
+use crate::setup::PLENTY;
+use crate::table::{Bar, Row, Unit};
+
+const ROUNDS: usize = 101;
+const BATCH: u32 = 50_000;
+const MILLION: usize = 1_000_000;
+const HOUR: Duration = Duration::from_secs(3_600);
+const SECOND: Duration = Duration::from_secs(1);
+
+type Governor = RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;
+
+pub(crate) fn one_decision() -> Vec<Row> {
+    let cases = [
+        ("1 key", 1, Spread::Uniform),
+        ("1,000 keys, zipf", 1_000, Spread::Zipf),
+        ("1,000,000 keys, zipf", MILLION, Spread::Zipf),
+        ("1,000,000 keys, uniform", MILLION, Spread::Uniform),
+    ];
+    let mut rows: Vec<Row> = cases.into_iter().flat_map(|(case, keys, spread)| granted(case, keys, spread)).collect();
+    rows.extend(denied());
+    rows.extend(of_several_limits());
+    rows
+}
+
+/// Keys never become as good as new here: it is the steady state that is measured.
+fn granted(case: &str, keys: usize, spread: Spread) -> Vec<Row> {
+    eprintln!("  {case}");
+    let limiter = KeyedLimiter::new(slow()).expect("a sound policy");
+    let governor = governor(Quota::with_period(SECOND).expect("not zero").allow_burst(PLENTY.try_into().expect("not zero")));
+    (0..keys).for_each(|number| assert!(limiter.try_acquire(&key(number)).is_ok() && governor.check_key(&key(number)).is_ok()));
+    let sequence = spread.sequence(keys);
+    let (mut ours, mut theirs) = (sequence.iter().cycle(), sequence.iter().cycle());
+    Contest::new(("W5", &format!("{case}: try_acquire()")), Unit::Nanos, || {
+        nanos_each(BATCH, || assert!(ours.next().is_some_and(|key| limiter.try_acquire(key).is_ok())))
+    })
+    .against("governor check_key(), same clock", Some(Bar::AtMost(0.8)), || {
+        nanos_each(BATCH, || assert!(theirs.next().is_some_and(|key| governor.check_key(key).is_ok())))
+    })
+    .run(ROUNDS)
+}
+
+fn denied() -> Vec<Row> {
+    let limiter = KeyedLimiter::new(Throttle::every(HOUR)).expect("a sound policy");
+    let governor = governor(Quota::with_period(HOUR).expect("not zero"));
+    assert!(limiter.try_acquire(&1).is_ok() && governor.check_key(&1).is_ok());
+    Contest::new(("W5", "1 key: denied"), Unit::Nanos, || {
+        nanos_each(BATCH, || {
+            let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire(&1) else { panic!("too soon") };
+            black_box(decision.retry_after());
+        })
+    })
+    .against("governor check_key(), same clock", None, || {
+        nanos_each(BATCH, || {
+            black_box(governor.check_key(&1).expect_err("too soon"));
+        })
+    })
+    .run(ROUNDS)
+}
+
+fn of_several_limits() -> Vec<Row> {
+    let sequence = Spread::Zipf.sequence(1_000);
+    let limiters = several_limits().map(|policy| KeyedLimiter::new(policy).expect("a sound policy"));
+    let [one, two, three] = &limiters;
+    let batch = |limiter: &'static KeyedLimiter<u64>, sequence: &'static [u64]| {
+        let mut keys = sequence.iter().cycle();
+        move || nanos_each(BATCH, || assert!(keys.next().is_some_and(|key| limiter.try_acquire(key).is_ok())))
+    };
+    let sequence: &'static [u64] = sequence.leak();
+    let [one, two, three] = [one, two, three].map(|limiter| &*Box::leak(Box::new(limiter.clone())));
+    [("1,000 keys, zipf: 2 limits", two), ("1,000 keys, zipf: 3 limits", three)]
+        .into_iter()
+        .flat_map(|(case, limiter)| {
+            Contest::new(("W5", case), Unit::Nanos, batch(limiter, sequence))
+                .against("itself, 1 limit", None, batch(one, sequence))
+                .run(ROUNDS)
+        })
+        .collect()
+}
+
+pub(crate) fn memory() -> Vec<Row> {
+    eprintln!("  memory");
+    let (theirs, _) = bytes_each(|| {
+        let governor = governor(Quota::with_period(HOUR).expect("not zero"));
+        (0..MILLION).for_each(|number| assert!(governor.check_key(&key(number)).is_ok()));
+        governor
+    });
+    let policies: [(&str, Policy); 5] = [
+        ("Throttle", Throttle::every(HOUR).into()),
+        ("TokenBucket", TokenBucket::new(Rate::per_hour(1), 1).into()),
+        ("FixedWindow", FixedWindow::new(1, HOUR).into()),
+        ("SlidingWindow::counter", SlidingWindow::counter(1, HOUR).into()),
+        ("Penalty", Penalty::new(1, Rate::per_hour(1)).into()),
+    ];
+    let row = |(name, policy): (&str, Policy)| {
+        let (ours, _) = bytes_each(|| {
+            let limiter = KeyedLimiter::new(policy).expect("a sound policy");
+            (0..MILLION).for_each(|number| assert!(limiter.try_acquire(&key(number)).is_ok()));
+            limiter
+        });
+        let case = format!("heap per key, 1,000,000 keys: {name}");
+        Row::figure(("W5", &case), Unit::Bytes, ours, Some(("governor", theirs)), Some(Bar::AtMost(40.0)))
+    };
+    policies.into_iter().map(row).collect()
+}
+
+fn bytes_each<T>(fill: impl FnOnce() -> T) -> (f64, T) {
+    let (bytes, filled) = bytes_kept_by(fill);
+    (bytes as f64 / MILLION as f64, filled)
+}
+
+/// A million keys become as good as new at the same time; then there are calls until they are gone.
+pub(crate) fn longest_call() -> Vec<Row> {
+    const PERIOD: Duration = Duration::from_secs(2);
+    const BURST: u32 = 1_000_000;
+    eprintln!("  the longest call");
+    let mut rows = Vec::new();
+    let filled = || {
+        let limiter = KeyedLimiter::new(Throttle::every(PERIOD / BURST).burst(BURST.into())).expect("a sound policy");
+        (0..MILLION).for_each(|number| assert!(limiter.try_acquire_many(&key(number), BURST.into()).is_ok()));
+        sleep(PERIOD);
+        limiter
+    };
+
+    let limiter = filled();
+    let mut new = 0;
+    let calls = timed(|call| {
+        black_box(limiter.try_acquire(&key(MILLION + call)).is_ok());
+        new = call + 1;
+        limiter.len() > new
+    });
+    rows.extend(calls.rows("1,000,000 keys go, calls with new keys"));
+
+    let limiter = filled();
+    let known = Spread::Uniform.sequence(MILLION);
+    let calls = timed(|call| {
+        black_box(limiter.try_acquire(&known[call % known.len()]).is_ok());
+        limiter.len() > MILLION / 2
+    });
+    rows.extend(calls.rows("half of 1,000,000 keys go, calls with those"));
+
+    let governor = governor(Quota::with_period(PERIOD).expect("not zero"));
+    (0..MILLION).for_each(|number| assert!(governor.check_key(&key(number)).is_ok()));
+    sleep(PERIOD);
+    let start = Instant::now();
+    governor.retain_recent();
+    let theirs = start.elapsed().as_secs_f64() * 1e6;
+    let start = Instant::now();
+    governor.shrink_to_fit();
+    let shrunk = start.elapsed().as_secs_f64() * 1e6;
+    rows.push(Row::figure(("W5", "1,000,000 keys go: governor's retain_recent()"), Unit::Micros, theirs, None, None));
+    rows.push(Row::figure(("W5", "1,000,000 keys go: governor's shrink_to_fit()"), Unit::Micros, shrunk, None, None));
+    rows
+}
+
+struct Calls {
+    /// Nanoseconds, in order.
+    spans: Vec<u32>,
+    /// Of as many that do nothing, right after.
+    idle: Vec<u32>,
+}
+
+impl Calls {
+    fn rows(&self, case: &str) -> Vec<Row> {
+        let at = |spans: &[u32], share: f64| f64::from(spans[(spans.len() as f64 * share) as usize]) / 1e3;
+        let longest = |spans: &[u32]| f64::from(spans[spans.len() - 1]) / 1e3;
+        let too_long = |spans: &[u32]| (spans.len() - spans.partition_point(|span| *span <= 100_000)) as f64;
+        let row = |what: &str, unit, of: &dyn Fn(&[u32]) -> f64, bar| {
+            let idle = Some(("no call at all", of(&self.idle)));
+            Row::figure(("W5", &format!("{case}: {what}")), unit, of(&self.spans), idle, bar)
+        };
+        vec![
+            row("calls", Unit::Plain(0), &|spans| spans.len() as f64, None),
+            row("p50", Unit::Micros, &|spans| at(spans, 0.5), None),
+            row("p99", Unit::Micros, &|spans| at(spans, 0.99), None),
+            row("p99.9", Unit::Micros, &|spans| at(spans, 0.999), None),
+            row("longest", Unit::Micros, &longest, Some(Bar::AtMost(100.0))),
+            row("above 100 µs", Unit::Plain(0), &too_long, None),
+        ]
+    }
+}
+
+/// Times calls for as long as there are to be more.
+fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
+    const MOST: usize = 20 * MILLION;
+    // Written once, so that no page of it is new to the machine later.
+    let mut spans = vec![u32::MAX; MOST];
+    let mut measure = |call: &mut dyn FnMut(usize) -> bool| {
+        let mut count = 0;
+        let mut latest = Instant::now();
+        let mut more = true;
+        while more && count < MOST {
+            more = call(count);
+            let now = Instant::now();
+            spans[count] = u32::try_from((now - latest).as_nanos()).unwrap_or(u32::MAX);
+            (latest, count) = (now, count + 1);
+        }
+        let mut sorted = spans[..count].to_vec();
+        sorted.sort_unstable();
+        sorted
+    };
+    let spans = measure(&mut call);
+    // Not as many: for as long, so that the machine has as many occasions to interrupt it.
+    let end = Instant::now() + Duration::from_nanos(spans.iter().map(|span| u64::from(*span)).sum());
+    let idle = measure(&mut |_| Instant::now() < end);
+    Calls { spans, idle }
+}
+
+/// A second a unit, so that what is used stays used.
+fn slow() -> Throttle {
+    Throttle::every(SECOND).burst(PLENTY.into())
+}
+
+fn governor(quota: Quota) -> Governor {
+    RateLimiter::dashmap_with_clock(quota, MonotonicClock)
+}
+
+/// Which keys come, and how often.
+#[derive(Clone, Copy)]
+enum Spread {
+    Uniform,
+    /// The key of rank `n` comes in proportion to `1 / n`.
+    Zipf,
+}
+
+impl Spread {
+    fn sequence(self, keys: usize) -> Vec<u64> {
+        const LEN: usize = 1 << 22;
+        let mut sums: Vec<f64> = Vec::with_capacity(keys);
+        for rank in 1..=keys {
+            let weight = match self {
+                Self::Uniform => 1.0,
+                Self::Zipf => 1.0 / rank as f64,
+            };
+            sums.push(sums.last().unwrap_or(&0.0) + weight);
+        }
+        let all = sums[keys - 1];
+        let draw = |number: usize| {
+            let share = (scatter(number as u64) >> 11) as f64 / (1_u64 << 53) as f64;
+            key(sums.partition_point(|sum| *sum <= share * all).min(keys - 1))
+        };
+        (0..LEN).map(draw).collect()
+    }
+}
+
+/// The key of this number: neighbours are no neighbours.
+fn key(number: usize) -> u64 {
+    scatter(!(number as u64))
+}
+
+/// Splitmix64.
+fn scatter(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
