@@ -137,7 +137,7 @@ impl Group {
     /// Those of [`Group::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
-        let permits = self.try_all(None, cost, Location::caller());
+        let permits = self.try_all(None, cost, false, Location::caller());
         permits.map(|permits| GroupPermit { permits }).map_err(|(member, error)| self.error(member, error))
     }
 
@@ -168,7 +168,7 @@ impl Group {
             loop {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
-                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, caller) {
+                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
                     Ok(mut permits) => {
                         if let Some(held) = held {
                             permits.insert(held.member, held.keep());
@@ -206,11 +206,17 @@ impl Group {
         &self.members
     }
 
-    /// Asks all but one.
-    fn try_all(&self, but: Option<usize>, cost: u64, caller: Caller) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
+    /// Asks all but one, for a caller who `waits` if one denies, or who does not.
+    fn try_all(
+        &self,
+        but: Option<usize>,
+        cost: u64,
+        waits: bool,
+        caller: Caller,
+    ) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
         let places: Vec<usize> = (0..self.members.len()).filter(|place| Some(*place) != but).collect();
         let managers: Vec<&Arc<Manager>> = places.iter().map(|place| self.members[*place].manager()).collect();
-        let granted = try_acquire_all(&managers, cost, caller).map_err(|(index, error)| (places[index], error))?;
+        let granted = try_acquire_all(&managers, cost, waits, caller).map_err(|(index, error)| (places[index], error))?;
         Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, cost)).collect())
     }
 
