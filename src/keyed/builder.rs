@@ -192,6 +192,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         let shared = Shared {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
             seed,
+            seeds: Default::default(),
             since_epoch,
             name,
             max_keys,
@@ -224,7 +225,7 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
     let tier = Tier::new(policy, plan, shared.words::<W>());
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
     let shards = (shared.max_keys / KEYS_PER_SHARD).clamp(few, 1 << 15).next_power_of_two();
-    Table::new(shared, shards, || Shard::new(clock.clone(), tier.clone(), tiered))
+    Table::new(shared, shards, |seed| Shard::new(clock.clone(), seed, tier.clone(), tiered))
 }
 
 impl<K> fmt::Debug for KeyedBuilder<K> {
