@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::task::coop;
+use tokio::task::{coop, yield_now};
 
 use crate::acquire::OwnedTicket;
 use crate::decision::Decision;
@@ -13,6 +13,9 @@ use crate::lease::Caller;
 use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
+
+/// Turns that a waiter keeps what it holds for, as long as what it lacks is on its way to another.
+const PATIENCE: usize = 256;
 
 /// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
 ///
@@ -164,7 +167,7 @@ impl Group {
     pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
         let caller = Location::caller();
         async move {
-            let mut held: Option<Held> = None;
+            let (mut held, mut stayed) = (None::<Held>, 0);
             loop {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
@@ -177,6 +180,15 @@ impl Group {
                     }
                     Err((member, _)) => member,
                 };
+                // It may be on its way to one who must let go of it for want of what is held here. Were both to let go, they could
+                // chase each other through the queues for ever: so whoever has the first of the two stays a moment.
+                let may_stay = held.as_ref().is_some_and(|held| self.comes_first(held.member, denied_by)) && stayed < PATIENCE;
+                if may_stay && self.members[denied_by].manager().hands_over() {
+                    stayed += 1;
+                    yield_now().await;
+                    continue;
+                }
+                stayed = 0;
                 // Not while it waits for another.
                 drop(held.take());
                 let ticket = OwnedTicket::new(Arc::clone(self.members[denied_by].manager()), Order::new(cost, caller));
@@ -204,6 +216,11 @@ impl Group {
     #[must_use]
     pub fn members(&self) -> &[Limiter] {
         &self.members
+    }
+
+    /// An order that all groups agree on.
+    fn comes_first(&self, one: usize, other: usize) -> bool {
+        Arc::as_ptr(self.members[one].manager()) < Arc::as_ptr(self.members[other].manager())
     }
 
     /// Asks all but one, for a caller who `waits` if one denies, or who does not.

@@ -167,6 +167,44 @@ fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
     drop(entered);
 }
 
+/// Invariant 2: given up at any time, whichever member it waits for and whatever it holds.
+#[tokio::test(start_paused = true)]
+async fn groups_given_up_at_any_time_lose_nothing() {
+    let members =
+        [limiter(MaxConcurrency::new(1)), limiter(Throttle::every(ms(3))), limiter(MaxConcurrency::new(2).ttl(ms(60_000)))];
+    let tasks: Vec<_> = (0..60_u64)
+        .map(|task| {
+            let members = members.clone();
+            tokio::spawn(async move {
+                let order = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]][task as usize % 4];
+                let group = Group::new(order[..1 + task as usize % 3].iter().map(|index| members[*index].clone()));
+                let mut got = 0;
+                for round in 0..30 {
+                    let patience = ms((task * 7 + round * 13) % 29);
+                    if let Ok(permit) = tokio::time::timeout(patience, group.acquire()).await {
+                        let permit = permit.unwrap();
+                        got += 1;
+                        sleep(ms((task + round) % 4)).await;
+                        permit.release();
+                    }
+                }
+                got
+            })
+        })
+        .collect();
+    let mut got = 0;
+    for task in tasks {
+        got += task.await.unwrap();
+    }
+    assert!(got > 100, "{got}");
+    for member in &members {
+        let numbers = member.snapshot();
+        assert_eq!((numbers.in_flight, numbers.queued), (0, 0));
+    }
+    sleep(ms(10)).await;
+    assert!(Group::new(members).try_acquire().is_ok());
+}
+
 /// S1: per client and per endpoint, of keyed limiters; the keys become quiet again.
 #[tokio::test(start_paused = true)]
 async fn keys_of_several_keyed_limiters_are_charged_together() {

@@ -306,7 +306,7 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
                             }
                             5 => keyed.snapshots().map(|_| ()).last().and(None),
                             6 => {
-                                keyed.check(&key, 1);
+                                let _ = keyed.check(&key, 1);
                                 None
                             }
                             _ => keyed.try_acquire(&key).ok(),
@@ -352,6 +352,57 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
             std::thread::sleep(ms(1));
         }
     }
+}
+
+/// A limiter in a `static` sees runtimes come and go, some while others wait in them, some that are never run.
+#[test]
+fn runtimes_that_end_strand_nobody() {
+    static KEYED: OnceLock<KeyedLimiter<u32>> = OnceLock::new();
+    let keyed = KEYED.get_or_init(|| {
+        let limits = Policy::from(MaxConcurrency::new(1)).and(Throttle::every(ms(2)));
+        KeyedLimiter::builder(limits).max_keys(64).build().unwrap()
+    });
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    let idle = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let last = runtime();
+    let waiting: Vec<_> = (0..20)
+        .map(|key| {
+            last.spawn(async move {
+                for _ in 0..20 {
+                    let permit = keyed.acquire(&key).await.unwrap();
+                    sleep(Duration::from_micros(300)).await;
+                    drop(permit);
+                }
+            })
+        })
+        .collect();
+    for round in 0..10 {
+        let passing = runtime();
+        for key in 0..40 {
+            passing.spawn(async move {
+                while let Ok(permit) = keyed.acquire(&(key % 20)).await {
+                    sleep(Duration::from_micros(100)).await;
+                    drop(permit);
+                }
+            });
+        }
+        let mut never_run: Vec<_> = (0..20).map(|key| Box::pin(async move { keyed.acquire(&key).await })).collect();
+        {
+            let _in_idle = idle.enter();
+            let mut nobody = Context::from_waker(Waker::noop());
+            never_run.iter_mut().for_each(|acquire| drop(acquire.as_mut().poll(&mut nobody)));
+        }
+        std::thread::sleep(ms(3 + round));
+        drop(passing);
+        drop(never_run);
+    }
+    let all = async {
+        for task in waiting {
+            task.await.unwrap();
+        }
+    };
+    last.block_on(async { tokio::time::timeout(Duration::from_secs(30), all).await }).expect("somebody is stranded");
+    assert!(keyed.snapshots().all(|(_, numbers)| (numbers.in_flight, numbers.queued) == (0, 0)));
 }
 
 /// Invariant 3, while the line of the key comes and goes.
