@@ -69,9 +69,9 @@ fn a_million_keys_take_40_bytes_each_and_a_bound_on_them_bounds_the_memory() {
     let wait = |times| {
         busy.block_on(async {
             for _ in 0..times {
-                drop(keyed.acquire(&0).await.unwrap())
+                drop(keyed.acquire(&0).await.unwrap());
             }
-        })
+        });
     };
     let line = keyed.limiter(&0).unwrap();
     wait(1_000);

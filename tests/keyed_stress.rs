@@ -427,7 +427,7 @@ async fn the_order_of_a_key_holds_while_others_come_and_go() {
     for task in tasks {
         task.await.unwrap();
     }
-    let order = order.lock().unwrap();
+    let order = order.lock().unwrap().clone();
     assert!(order.is_sorted(), "{order:?}");
     assert!(order.windows(2).all(|pair| pair[1].1 - pair[0].1 >= ms(10)));
     sleep(ms(10)).await;
