@@ -221,7 +221,8 @@ impl Gate {
         }
     }
 
-    /// A gate with states from elsewhere, one for each limit, all of rules whose state is words.
+    /// A gate that goes on from `fence` with states from elsewhere: one for each limit, all of rules whose state is words; or none,
+    /// as new.
     pub(crate) fn resume(plan: Plan, states: impl Iterator<Item = Words>, fence: u64, now: Moment) -> Self {
         let mut gate = Self { fence, ..Self::new(plan, now, false) };
         for (slot, words) in gate.slots_mut().zip(states) {
@@ -244,13 +245,16 @@ impl Gate {
         self.slots().map(words).collect()
     }
 
-    /// Whether it is as good as new, but for its count of grants.
-    pub(crate) fn is_new(&self, now: Moment) -> bool {
-        self.in_flight() == 0
-            && self.slots().zip(self.plan.limits()).all(|(slot, limit)| match (slot, limit) {
-                (Slot::Places(rule, ..), Limit::MaxConcurrency(limit)) => rule.limit == limit.limit,
-                (slot, _) => ask!(slot, |rule, state| rule.reset_at(state, now)) <= now,
-            })
+    /// When it is as good as new, but for its count of grants, if nothing is out; [`Moment::NEVER`] where time does not make it so.
+    pub(crate) fn reset_at(&self, now: Moment) -> Moment {
+        let slots = self.slots().zip(self.plan.compiled());
+        let reset_at = slots.map(|(slot, limit)| match (slot, limit) {
+            (Slot::Places(rule, ..), Compiled::Places(initial, Some(adapt))) => {
+                if rule.limit == Adapt::limit(&adapt.initial(initial.limit)) { now } else { Moment::NEVER }
+            }
+            (slot, _) => ask!(slot, |rule, state| rule.reset_at(state, now)),
+        });
+        reset_at.max().unwrap_or(now)
     }
 
     pub(crate) fn policy(&self) -> &Policy {

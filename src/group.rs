@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::task::coop;
+use tokio::task::{coop, yield_now};
 
 use crate::acquire::OwnedTicket;
 use crate::decision::Decision;
@@ -13,6 +13,9 @@ use crate::lease::Caller;
 use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
+
+/// Turns that a waiter keeps what it holds for, as long as what it lacks is on its way to another.
+const PATIENCE: usize = 256;
 
 /// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
 ///
@@ -136,7 +139,7 @@ impl Group {
     /// Those of [`Group::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
-        let permits = self.try_all(None, cost, Location::caller());
+        let permits = self.try_all(None, cost, false, Location::caller());
         permits.map(|permits| GroupPermit { permits }).map_err(|(member, error)| self.error(member, error))
     }
 
@@ -163,11 +166,11 @@ impl Group {
     pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
         let caller = Location::caller();
         async move {
-            let mut held: Option<Held> = None;
+            let (mut held, mut stayed) = (None::<Held>, 0);
             loop {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
-                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, caller) {
+                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
                     Ok(mut permits) => {
                         if let Some(held) = held {
                             permits.insert(held.member, held.keep());
@@ -176,6 +179,15 @@ impl Group {
                     }
                     Err((member, _)) => member,
                 };
+                // It may be on its way to one who must let go of it for want of what is held here. Were both to let go, they could
+                // chase each other through the queues for ever: so whoever has the first of the two stays a moment.
+                let may_stay = held.as_ref().is_some_and(|held| self.comes_first(held.member, denied_by)) && stayed < PATIENCE;
+                if may_stay && self.members[denied_by].manager().hands_over() {
+                    stayed += 1;
+                    yield_now().await;
+                    continue;
+                }
+                stayed = 0;
                 // Not while it waits for another.
                 drop(held.take());
                 let ticket = OwnedTicket::new(Arc::clone(self.members[denied_by].manager()), Order::new(cost, caller));
@@ -205,11 +217,22 @@ impl Group {
         &self.members
     }
 
-    /// Asks all but one.
-    fn try_all(&self, but: Option<usize>, cost: u64, caller: Caller) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
+    /// An order that all groups agree on.
+    fn comes_first(&self, one: usize, other: usize) -> bool {
+        Arc::as_ptr(self.members[one].manager()) < Arc::as_ptr(self.members[other].manager())
+    }
+
+    /// Asks all but one, for a caller who `waits` if one denies, or who does not.
+    fn try_all(
+        &self,
+        but: Option<usize>,
+        cost: u64,
+        waits: bool,
+        caller: Caller,
+    ) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
         let places: Vec<usize> = (0..self.members.len()).filter(|place| Some(*place) != but).collect();
         let managers: Vec<&Arc<Manager>> = places.iter().map(|place| self.members[*place].manager()).collect();
-        let granted = try_acquire_all(&managers, cost, caller).map_err(|(index, error)| (places[index], error))?;
+        let granted = try_acquire_all(&managers, cost, waits, caller).map_err(|(index, error)| (places[index], error))?;
         Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, cost)).collect())
     }
 

@@ -30,7 +30,7 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::gate::Carry;
 use crate::lease::{Admission, Caller, Claim, Lease};
-use crate::observe::{Event, Observer, permit_id};
+use crate::observe::{Event, Observer, contain_panic, permit_id};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::queue::{Priority, Request};
@@ -55,6 +55,15 @@ impl Order {
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
         Self { cost, timeout: None, priority: Priority::NORMAL, caller, on_own_thread: false }
+    }
+
+    /// The timeout in nanoseconds.
+    pub(crate) fn checked_timeout(&self) -> Result<Option<u64>, AcquireError> {
+        let max = Duration::from_nanos(MAX_SPAN_NANOS);
+        match self.timeout {
+            Some(timeout) if timeout > max => Err(AcquireError::TimeoutTooLong { timeout, max }),
+            timeout => Ok(timeout.map(|timeout| timeout.as_nanos() as u64)),
+        }
     }
 
     /// The same for the queue. The timeout has become a deadline, or [`Moment::NEVER`].
@@ -107,7 +116,9 @@ pub(crate) struct Rest {
     pub(crate) policy: Policy,
     /// The states of all limits; `None` where one is more than words.
     pub(crate) states: Option<Vec<Words>>,
-    /// It is as good as new.
+    /// When it is as good as new; [`Moment::NEVER`] where time does not make it so.
+    pub(crate) reset_at: Moment,
+    /// It is so now.
     pub(crate) is_new: bool,
     pub(crate) fence: u64,
     pub(crate) clock: Clock,
@@ -196,7 +207,7 @@ impl Manager {
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
     #[inline(never)]
     pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Begun, Refused> {
-        let timeout = order.timeout.map(checked_timeout).transpose()?;
+        let timeout = order.checked_timeout()?;
         let mut desk = self.lock();
         let (now, instant) = desk.now();
         match desk.schedule.admit_in_place(now, order.cost, order.caller) {
@@ -393,7 +404,8 @@ impl Manager {
         let clock = desk.clock.clone();
         let gate = desk.schedule.gate();
         let (policy, fence) = (gate.policy().clone(), gate.granted());
-        Some(Rest { policy, states: gate.states(), is_new: gate.is_new(now), fence, clock })
+        let reset_at = gate.reset_at(now);
+        Some(Rest { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })
     }
 
     /// Grants nothing for so long; [`Duration::MAX`]: until it is resumed.
@@ -421,6 +433,11 @@ impl Manager {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().schedule.is_closed()
+    }
+
+    /// Whether a grant is on its way to one who waits.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.lock().schedule.hands_over()
     }
 
     pub(crate) async fn drained(self: &Arc<Self>) {
@@ -520,7 +537,7 @@ impl Manager {
         let wakers: Vec<Waker> = desk.schedule.wakers().cloned().collect();
         let bells: Vec<Arc<Notify>> = desk.schedule.gate().bells().cloned().collect();
         drop(desk);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
         bells.iter().for_each(|bell| bell.notify_waiters());
         self.drained.notify_waiters();
     }
@@ -678,12 +695,4 @@ impl Drop for Manager {
             Timekeeping::Rota(rota) => rota.dismiss(self),
         }
     }
-}
-
-fn checked_timeout(timeout: Duration) -> Result<u64, AcquireError> {
-    let max = Duration::from_nanos(MAX_SPAN_NANOS);
-    if timeout > max {
-        return Err(AcquireError::TimeoutTooLong { timeout, max });
-    }
-    Ok(timeout.as_nanos() as u64)
 }

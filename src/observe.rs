@@ -64,13 +64,19 @@ impl Observer {
         self.0.is_some()
     }
 
-    /// A panic of the observer goes no further: it may run inside a permit's drop, or in the task that everybody waits for.
     pub(crate) fn tell(&self, event: &Event) {
-        if let Some(observer) = &self.0
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event)))
-        {
-            std::mem::forget(panic); // whose drop may panic in turn
+        if let Some(observer) = &self.0 {
+            contain_panic(|| observer(event));
         }
+    }
+}
+
+/// Runs other people's code, an observer or a waker, whose panic goes no further: it may run inside a permit's drop, in the task
+/// that everybody waits for, or before others are served.
+#[inline]
+pub(crate) fn contain_panic(act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        std::mem::forget(panic); // whose drop may panic in turn
     }
 }
 

@@ -133,6 +133,11 @@ impl Schedule {
         self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
 
+    /// Whether a grant is on its way to one who waits.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.undelivered > 0
+    }
+
     pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
         self.queue.wakers()
     }
@@ -147,13 +152,13 @@ impl Schedule {
         self.gate.admit(now, cost, caller).ok()
     }
 
-    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one.
-    pub(crate) fn ask(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), TryAcquireError> {
+    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, but to a caller who `waits`.
+    pub(crate) fn ask(&mut self, now: Moment, cost: u64, waits: bool, effects: &mut Effects) -> Result<(), TryAcquireError> {
         let uncurbed = |schedule: &Self| schedule.curb.is_none_or(|curb| curb.ready_at(now) <= now);
         let asked = self
             .approach(now, cost, effects)
             .and_then(|()| if uncurbed(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
-        asked.map_err(|refusal| self.deny(now, cost, refusal))
+        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal) })
     }
 
     /// Takes `cost` now, or nothing.
@@ -164,20 +169,25 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<Admission, TryAcquireError> {
-        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, refusal))
+        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal))
     }
 
-    /// What a caller is told who does not wait.
-    fn deny(&mut self, now: Moment, cost: u64, refusal: Refusal) -> TryAcquireError {
-        match refusal {
-            Refusal::Closed => return TryAcquireError::Closed,
-            Refusal::ZeroCost => return TryAcquireError::ZeroCost,
-            Refusal::ExceedsLimit { cost, max } => return TryAcquireError::ExceedsLimit { cost, max },
-            Refusal::Blocked => {}
-            Refusal::MustWait => self.gate.note_denial(now, cost),
+    /// Denies a caller who does not wait.
+    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
+        if let Refusal::MustWait = refusal {
+            self.gate.note_denial(now, cost);
         }
-        self.denied += 1;
-        TryAcquireError::Denied(self.check(now, cost))
+        self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
+        self.explain(now, cost, refusal)
+    }
+
+    fn explain(&self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
+        match *refusal {
+            Refusal::Closed => TryAcquireError::Closed,
+            Refusal::ZeroCost => TryAcquireError::ZeroCost,
+            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::Blocked | Refusal::MustWait => TryAcquireError::Denied(self.check(now, cost)),
+        }
     }
 
     /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects.

@@ -4,13 +4,15 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use common::{limiter, ms};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{
-    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Rate, Throttle, TokenBucket, TryAcquireError,
+    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Rate, Throttle, TokenBucket,
+    TryAcquireError,
 };
 
 /// Invariant 4, over several limiters: whoever denies, none is charged, and the denial names it.
@@ -121,6 +123,86 @@ async fn a_closed_member_says_so() {
     assert_eq!((error.member, error.error), (0, AcquireError::Closed));
     let error = group.try_acquire().unwrap_err();
     assert_eq!((error.member, error.error), (0, TryAcquireError::Closed));
+}
+
+/// Whoever waits is not denied: a penalty counts only those who do not wait.
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_group_raises_no_penalty() {
+    let penalty = Penalty::new(1, Rate::per_second(1)).ceiling(100);
+    for ban in [None, Some(Duration::from_secs(60))] {
+        let penalty = ban.map_or(penalty, |ban| penalty.ban(ban));
+        let (guarded, place) = (limiter(penalty), limiter(MaxConcurrency::new(1)));
+        let group = Group::new([guarded.clone(), place.clone()]);
+        let start = Instant::now();
+        drop(group.acquire().await.unwrap());
+        drop(group.acquire().await.unwrap());
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+        assert_eq!([&guarded, &place].map(|member| member.snapshot().denied), [0; 2]);
+    }
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new("on purpose, without the noise of the hook"));
+    }
+}
+
+/// A call on a group may serve those who wait for its members: nobody's waker keeps others asleep.
+#[test]
+fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
+    let members = [(); 2].map(|()| limiter(Throttle::every(ms(20)).burst(2)));
+    members.iter().for_each(|member| drop(member.try_acquire_many(2).unwrap()));
+    let panics = Waker::from(Arc::new(Panics));
+    let mut panicking = Box::pin(members[0].acquire());
+    let mut waiting = task::spawn(members[1].acquire());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let entered = runtime.enter(); // and it does not run: nobody but the group's call serves them
+    assert!(panicking.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+    assert_pending!(waiting.poll());
+    std::thread::sleep(ms(50));
+    assert!(Group::new(members.clone()).try_acquire().is_ok());
+    assert!(waiting.is_woken());
+    drop(entered);
+}
+
+/// Invariant 2: given up at any time, whichever member it waits for and whatever it holds.
+#[tokio::test(start_paused = true)]
+async fn groups_given_up_at_any_time_lose_nothing() {
+    let members =
+        [limiter(MaxConcurrency::new(1)), limiter(Throttle::every(ms(3))), limiter(MaxConcurrency::new(2).ttl(ms(60_000)))];
+    let tasks: Vec<_> = (0..60_u64)
+        .map(|task| {
+            let members = members.clone();
+            tokio::spawn(async move {
+                let order = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]][task as usize % 4];
+                let group = Group::new(order[..1 + task as usize % 3].iter().map(|index| members[*index].clone()));
+                let mut got = 0;
+                for round in 0..30 {
+                    let patience = ms((task * 7 + round * 13) % 29);
+                    if let Ok(permit) = tokio::time::timeout(patience, group.acquire()).await {
+                        let permit = permit.unwrap();
+                        got += 1;
+                        sleep(ms((task + round) % 4)).await;
+                        permit.release();
+                    }
+                }
+                got
+            })
+        })
+        .collect();
+    let mut got = 0;
+    for task in tasks {
+        got += task.await.unwrap();
+    }
+    assert!(got > 100, "{got}");
+    for member in &members {
+        let numbers = member.snapshot();
+        assert_eq!((numbers.in_flight, numbers.queued), (0, 0));
+    }
+    sleep(ms(10)).await;
+    assert!(Group::new(members).try_acquire().is_ok());
 }
 
 /// S1: per client and per endpoint, of keyed limiters; the keys become quiet again.

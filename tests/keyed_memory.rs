@@ -2,8 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
-use tollgate::{KeyedLimiter, Rate, TokenBucket};
+use tollgate::{KeyedLimiter, Rate, Throttle, TokenBucket};
 
 struct Counting;
 
@@ -58,4 +59,25 @@ fn a_million_keys_take_40_bytes_each_and_a_bound_on_them_bounds_the_memory() {
     });
     // A table is at most twice as large as it need be, and once more while it grows, of which one shard does at a time.
     assert!(peak <= 50_000 * 45, "{peak} bytes");
+
+    // A runtime that nobody runs any more has no list of turns that grows with each wait in another one.
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let (idle, busy) = (runtime(), runtime());
+    let keyed = KeyedLimiter::new(Throttle::every(Duration::from_millis(1))).unwrap();
+    drop(keyed.try_acquire(&0).unwrap());
+    idle.block_on(keyed.acquire(&0)).map(drop).unwrap();
+    let wait = |times| {
+        busy.block_on(async {
+            for _ in 0..times {
+                drop(keyed.acquire(&0).await.unwrap());
+            }
+        });
+    };
+    let line = keyed.limiter(&0).unwrap();
+    wait(1_000);
+    let before = LIVE.load(Relaxed);
+    wait(10_000);
+    let after = LIVE.load(Relaxed);
+    assert!(after <= before + 1_000, "{} bytes more", after - before);
+    drop(line);
 }

@@ -195,6 +195,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
             plan: (!tiered).then(|| Arc::new(plan.clone())),
             seed,
+            seeds: Default::default(),
             since_epoch,
             name,
             max_keys,
@@ -224,11 +225,11 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
     plan: Plan,
 ) -> Table<K, W> {
     let tiered = shared.tier_of.is_some();
-    let tier = || Tier::new(policy.clone(), plan.detached(), shared.words::<W>());
+    let words = shared.words::<W>();
+    let tier = move || Tier::new(policy.clone(), plan.detached(), words);
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
     let shards = shared.max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
-    let all = (0..shards).map(|_| Shard::new(clock.clone(), tier(), tiered)).collect();
-    Table::new(shared, all)
+    Table::new(shared, shards, |seed| Shard::new(clock.clone(), seed, tier(), tiered))
 }
 
 impl<K> fmt::Debug for KeyedBuilder<K> {

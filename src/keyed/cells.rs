@@ -101,10 +101,12 @@ fn load(words: &[u64], rule: &Rule, at: usize) -> Words {
     [words[at], if rule.width() == 2 { words[at + 1] } else { 0 }]
 }
 
+/// Where there is but one word, what does not fit is a debt of a century and more: it saturates.
 #[inline(always)]
 fn store(words: &mut [u64], rule: &Rule, at: usize, state: Words) {
-    words[at] = state[0];
     if rule.width() == 2 {
-        words[at + 1] = state[1];
+        words[at..at + 2].copy_from_slice(&state);
+    } else {
+        words[at] = if state[1] == 0 { state[0] } else { u64::MAX };
     }
 }

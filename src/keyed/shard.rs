@@ -27,6 +27,8 @@ pub(super) struct Tier {
 #[derive(Debug)]
 pub(super) struct Shard<K, const W: usize> {
     pub(super) clock: Clock,
+    /// The random part of the ids of permits of quiet keys.
+    pub(super) seed: u64,
     /// The fence of the latest grant to a quiet key, at least.
     pub(super) fence: u64,
     /// Where keys have tiers, the last word is the tier's number.
@@ -54,9 +56,10 @@ impl Tier {
 }
 
 impl<K: Hash + Eq, const W: usize> Shard<K, W> {
-    pub(super) fn new(clock: Clock, tier: Tier, tiered: bool) -> Self {
+    pub(super) fn new(clock: Clock, seed: u64, tier: Tier, tiered: bool) -> Self {
         Self {
             clock,
+            seed,
             fence: 0,
             quiet: HashTable::new(),
             lines: HashTable::new(),
@@ -118,26 +121,33 @@ impl<K: Hash + Eq, const W: usize> Shard<K, W> {
             self.line_cursor = next(self.line_cursor, self.lines.num_buckets());
             self.end_line(self.line_cursor, &hash);
         }
-        // So few are left that the memory is worth more than moving them.
-        if self.quiet.capacity() > 64 && self.quiet.len() < self.quiet.capacity() / 8 {
-            let half = self.quiet.capacity() / 2;
-            self.quiet.shrink_to(half, |(key, _)| hash(key));
-        }
+        shrink(&mut self.quiet, |(key, _)| hash(key));
+        shrink(&mut self.lines, |(key, _)| hash(key));
     }
 
-    /// Ends a line that nobody needs. New clones of it are made under the shard's lock only; whoever takes its turns may hold one
-    /// for a moment, and changes nothing where nobody waits.
+    /// All that a line knows which nobody needs. New clones of it are made under the shard's lock only; whoever takes its turns may
+    /// hold one for a moment, and changes nothing where nobody waits.
+    fn rest(&self, bucket: usize) -> Option<Rest> {
+        let (_, line) = self.lines.get_bucket(bucket).filter(|(_, line)| Arc::strong_count(line) == 1)?;
+        line.rest()
+    }
+
+    /// Removes a line that rests. The fences of its key go on from there, when it comes back.
+    fn remove_line(&mut self, bucket: usize, fence: u64, clock: Clock) -> Option<K> {
+        let entry = self.lines.get_bucket_entry(bucket).ok()?;
+        self.fence = self.fence.max(fence);
+        self.clock.catch_up(clock);
+        Some(entry.remove().0.0)
+    }
+
+    /// Ends a line that nobody needs.
     fn end_line(&mut self, bucket: usize, hash: &impl Fn(&K) -> u64) {
-        let Some((_, line)) = self.lines.get_bucket(bucket).filter(|(_, line)| Arc::strong_count(line) == 1) else { return };
-        let Some(Rest { policy, states, is_new, fence, clock }) = line.rest() else { return };
+        let Some(Rest { policy, states, is_new, fence, clock, .. }) = self.rest(bucket) else { return };
         let tier = self.tiers.iter().position(|tier| tier.fits && tier.policy == policy);
         if !is_new && (tier.is_none() || states.is_none()) {
             return;
         }
-        let Ok(entry) = self.lines.get_bucket_entry(bucket) else { return };
-        let (key, _) = entry.remove().0;
-        self.fence = self.fence.max(fence);
-        self.clock.catch_up(clock);
+        let Some(key) = self.remove_line(bucket, fence, clock) else { return };
         if let (false, Some(tier), Some(states)) = (is_new, tier, states) {
             let mut words = [0; W];
             if self.tiered {
@@ -148,8 +158,27 @@ impl<K: Hash + Eq, const W: usize> Shard<K, W> {
         }
     }
 
-    /// Of a few quiet keys, the one goes that would be as good as new first. Tells which, and when it would have been.
+    /// Of a few keys, the one goes that would be as good as new first: a quiet one, or where there is none one whose line nobody
+    /// needs. Tells which, and when it would have been.
     pub(super) fn evict(&mut self, looks: usize, now: Moment) -> Option<(K, Moment)> {
+        self.evict_quiet(looks, now).or_else(|| self.evict_line(looks))
+    }
+
+    fn evict_line(&mut self, looks: usize) -> Option<(K, Moment)> {
+        let mut nearest: Option<(usize, Rest)> = None;
+        for _ in 0..looks.min(self.lines.num_buckets()) {
+            self.line_cursor = next(self.line_cursor, self.lines.num_buckets());
+            if let Some(rest) = self.rest(self.line_cursor)
+                && nearest.as_ref().is_none_or(|(_, nearest)| rest.reset_at < nearest.reset_at)
+            {
+                nearest = Some((self.line_cursor, rest));
+            }
+        }
+        let (bucket, Rest { reset_at, fence, clock, .. }) = nearest?;
+        Some((self.remove_line(bucket, fence, clock)?, reset_at))
+    }
+
+    fn evict_quiet(&mut self, looks: usize, now: Moment) -> Option<(K, Moment)> {
         let buckets = self.quiet.num_buckets();
         let start = self.quiet_cursor;
         let mut found = Vec::with_capacity(looks);
@@ -166,6 +195,13 @@ impl<K: Hash + Eq, const W: usize> Shard<K, W> {
         self.quiet_cursor = bucket;
         let entry = self.quiet.get_bucket_entry(bucket).ok()?;
         Some((entry.remove().0.0, reset_at))
+    }
+}
+
+/// Gives memory back when so few are left that it is worth more than moving them.
+fn shrink<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
+    if table.capacity() > 64 && table.len() < table.capacity() / 8 {
+        table.shrink_to(table.capacity() / 2, hash);
     }
 }
 

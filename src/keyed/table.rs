@@ -1,8 +1,8 @@
 //! The shards of a keyed limiter, and what they share.
 
 use std::hash::{BuildHasher, Hash};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use foldhash::quality::SeedableRandomState;
@@ -16,7 +16,7 @@ use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::gate::{Carry, Gate};
 use crate::lease::Caller;
 use crate::manager::{Manager, Order, Rota, Timekeeping};
-use crate::observe::Observer;
+use crate::observe::{Observer, contain_panic};
 use crate::permit::Permit;
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -42,8 +42,9 @@ pub(super) struct Shared<K> {
     pub(super) hasher: SeedableRandomState,
     /// That of all keys, unless they have tiers.
     pub(super) plan: Option<Arc<Plan>>,
-    /// The random part of permit ids.
+    /// The random part of permit ids, and how many were made from it: see [`Shared::next_seed`].
     pub(super) seed: u64,
+    pub(super) seeds: AtomicU64,
     pub(super) since_epoch: Duration,
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
@@ -67,6 +68,13 @@ impl<K> Shared<K> {
             (false, true) => W - 1,
             (false, false) => W,
         }
+    }
+
+    /// The random part of the ids of one row of fences: each line has one, and the quiet keys of each shard.
+    fn next_seed(&self) -> u64 {
+        /// An id, as a UUID, has no room for some of the bits below.
+        const SHIFT: u32 = 16;
+        self.seed.wrapping_add(self.seeds.fetch_add(1, Relaxed) << SHIFT)
     }
 }
 
@@ -123,6 +131,13 @@ impl From<Denial> for AcquireError {
     }
 }
 
+/// What is done when the shard's lock is let go of: it may run other people's code.
+struct Later<K> {
+    evicted: Option<(K, Moment)>,
+    /// What a line goes by from now on.
+    tier: Option<(Arc<Manager>, Tier)>,
+}
+
 /// Where a key is.
 enum Spot {
     Quiet { bucket: usize },
@@ -133,8 +148,10 @@ enum Spot {
 type Guard<'a, K, const W: usize> = MutexGuard<'a, Shard<K, W>>;
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
-    pub(super) fn new(shared: Shared<K>, shards: Vec<Shard<K, W>>) -> Self {
-        Self { shared, shards: shards.into_iter().map(Mutex::new).collect() }
+    /// `shard` makes a shard with a seed.
+    pub(super) fn new(shared: Shared<K>, shards: usize, shard: impl Fn(u64) -> Shard<K, W>) -> Self {
+        let shards = (0..shards).map(|_| Mutex::new(shard(shared.next_seed()))).collect();
+        Self { shared, shards }
     }
 
     #[inline(always)]
@@ -154,7 +171,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     }
 
     /// Finds a key, of the tier that it has now, and on the way looks at a few for some that can go.
-    fn find(&self, shard: &mut Shard<K, W>, hash: u64, key: &K, policy: Option<Policy>, now: Moment) -> Result<Spot, Denial> {
+    fn find(
+        &self,
+        shard: &mut Shard<K, W>,
+        hash: u64,
+        key: &K,
+        policy: Option<Policy>,
+        now: Moment,
+        later: &mut Later<K>,
+    ) -> Result<Spot, Denial> {
         shard.visits = shard.visits.wrapping_add(1);
         if shard.visits.is_multiple_of(LOOK_EVERY_VISIT) {
             self.sweep(shard, LOOKS, now);
@@ -164,11 +189,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         let tier =
             policy.map_or(Ok(Ok(0)), |policy| shard.tier(policy, self.shared.words::<W>(), compile)).map_err(Denial::Config)?;
         if let Some(line) = shard.line(hash, key) {
+            let line = Arc::clone(line);
             if tiered {
-                let tier = tier.as_ref().map_or_else(|own| own, |known| &shard.tiers[*known]);
-                line.go_by(&tier.policy, &tier.plan);
+                let tier = tier.map_or_else(|own| own, |known| shard.tiers[known].clone());
+                later.tier = Some((Arc::clone(&line), tier));
             }
-            return Ok(Spot::Line(Arc::clone(line)));
+            return Ok(Spot::Line(line));
         }
         let bucket = shard.quiet.find_bucket_index(hash, |(other, _)| other == key);
         let (bucket, new) = match (bucket, tier) {
@@ -216,7 +242,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     }
 
     fn open_line(&self, shard: &mut Shard<K, W>, hash: u64, key: K, gate: Gate) -> Arc<Manager> {
-        let Shared { name, options, since_epoch, seed, rota, observer, .. } = &self.shared;
+        let Shared { name, options, since_epoch, rota, observer, .. } = &self.shared;
         let observer = observer.as_ref().map_or(Observer::NONE, |observer| {
             let (observer, key) = (Arc::clone(observer), key.clone());
             Observer::new(move |event| observer(KeyedEvent::Limiter { key: &key, event }))
@@ -227,7 +253,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
             shard.clock.clone(),
             timekeeping,
             *since_epoch,
-            *seed,
+            self.shared.next_seed(),
             name.clone(),
             observer,
         );
@@ -244,15 +270,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         key: &K,
         tier: &Tier,
         now: Moment,
-        evicted: &mut Option<(K, Moment)>,
+        later: &mut Later<K>,
     ) -> Result<Spot, Denial> {
         let key = key.clone(); // it may panic: before the key is counted
         self.sweep(shard, LOOKS, now);
-        if !self.make_room(shard, now, evicted) {
+        if !self.make_room(shard, now, &mut later.evicted) {
             return Err(Denial::TooManyKeys { max: self.shared.max_keys });
         }
         if !tier.fits {
-            let gate = Gate::new((*tier.plan).clone(), now, false);
+            let gate = Gate::resume((*tier.plan).clone(), std::iter::empty(), shard.fence, now);
             return Ok(Spot::Line(self.open_line(shard, hash, key, gate)));
         }
         let mut words = [0; W];
@@ -272,7 +298,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         // Nothing in proportion to the keys: a few here, a few in the next shard that nobody holds.
         self.sweep(shard, LOOKS_WHEN_FULL, now);
         let index = self.shared.next_shard.fetch_add(1, Relaxed) % self.shards.len();
-        let mut other = self.shards[index].try_lock().ok();
+        let mut other = match self.shards[index].try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Ok(other) => Some(other),
+            Err(TryLockError::Poisoned(other)) => Some(other.into_inner()),
+        };
         if let Some(other) = &mut other {
             let now = other.clock.now().0;
             self.sweep(other, LOOKS_WHEN_FULL, now);
@@ -310,9 +340,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         let mut guard = self.shard(hash);
         let shard = &mut *guard;
         let (now, instant) = shard.clock.now();
-        let mut evicted = None;
-        let spot = self.find(shard, hash, key, policy, now).and_then(|spot| match spot {
-            Spot::Absent(tier) if create => self.insert(shard, hash, key, &tier, now, &mut evicted),
+        let mut later = Later { evicted: None, tier: None };
+        let spot = self.find(shard, hash, key, policy, now, &mut later).and_then(|spot| match spot {
+            Spot::Absent(tier) if create => self.insert(shard, hash, key, &tier, now, &mut later),
             spot => Ok(spot),
         });
         let result = spot.map(|spot| {
@@ -320,31 +350,31 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
                 Spot::Line(line) => At::Line(line),
                 Spot::Absent(tier) => At::Absent(tier),
                 Spot::Quiet { bucket } => {
-                    let Shard { quiet, tiers, fence, .. } = shard;
+                    let Shard { quiet, tiers, fence, seed, .. } = shard;
                     let (_, words) = quiet.get_bucket_mut(bucket).expect("a key was found there");
-                    At::Quiet(cells(tiers, words, self.shared.tier_of.is_some()), fence)
+                    At::Quiet(cells(tiers, words, self.shared.tier_of.is_some()), Fences { seed: *seed, latest: fence })
                 }
             };
             act(Visit { at, now, instant })
         });
         drop(guard);
-        self.tell(key, &result, evicted.map(|(key, reset_at)| (key, reset_at.duration_since(now))));
+        self.follow_up(key, &result, now, later);
         result
     }
 
-    fn tell<R>(&self, key: &K, result: &Result<R, Denial>, evicted: Option<(K, Duration)>) {
+    /// Does what could not be done under the lock.
+    fn follow_up<R>(&self, key: &K, result: &Result<R, Denial>, now: Moment, later: Later<K>) {
+        if let Some((line, tier)) = later.tier {
+            line.go_by(&tier.policy, &tier.plan);
+        }
         let Some(observer) = &self.shared.observer else { return };
-        if let Some((key, reset_after)) = &evicted {
-            observer(KeyedEvent::Evicted { key, reset_after: *reset_after });
+        if let Some((key, reset_at)) = &later.evicted {
+            let reset_after = reset_at.duration_since(now);
+            contain_panic(|| observer(KeyedEvent::Evicted { key, reset_after }));
         }
         if let Err(Denial::TooManyKeys { .. }) = result {
-            observer(KeyedEvent::TooManyKeys { key });
+            contain_panic(|| observer(KeyedEvent::TooManyKeys { key }));
         }
-    }
-
-    fn permit(&self, fence: &mut u64, cost: u64, instant: Instant) -> Permit {
-        *fence += 1;
-        Permit::quiet(self.shared.seed, *fence, cost, instant)
     }
 
     #[cold]
@@ -357,10 +387,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     fn try_anew(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         let line = self.visit(key, true, |Visit { at, now, instant }| match at {
             At::Line(line) => Err(line),
-            At::Quiet(mut cells, fence) => Ok(match cells.plan.max_cost() {
+            At::Quiet(mut cells, fences) => Ok(match cells.plan.max_cost() {
                 _ if cost == 0 => Err(TryAcquireError::ZeroCost),
                 max if cost > max => Err(TryAcquireError::ExceedsLimit { cost, max }),
-                _ if cells.admit(now, cost) => Ok(self.permit(fence, cost, instant)),
+                _ if cells.admit(now, cost) => Ok(fences.permit(cost, instant)),
                 _ => {
                     cells.note_denial(now, cost);
                     Err(TryAcquireError::Denied(cells.decide(now, cost)))
@@ -383,10 +413,23 @@ struct Visit<'a> {
 }
 
 enum At<'a> {
-    /// With the shard's fence.
-    Quiet(Cells<'a>, &'a mut u64),
+    Quiet(Cells<'a>, Fences<'a>),
     Line(Arc<Manager>),
     Absent(Tier),
+}
+
+/// Numbers the permits of the quiet keys of a shard.
+struct Fences<'a> {
+    seed: u64,
+    latest: &'a mut u64,
+}
+
+impl Fences<'_> {
+    #[inline(always)]
+    fn permit(self, cost: u64, instant: Instant) -> Permit {
+        *self.latest += 1;
+        Permit::quiet(self.seed, *self.latest, cost, instant)
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> for Table<K, W> {
@@ -396,7 +439,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
             let hash = self.hash(key);
             let mut guard = self.shard(hash);
             let shard = &mut *guard;
-            let Shard { quiet, tiers, clock, fence, .. } = shard;
+            let Shard { quiet, tiers, clock, fence, seed, .. } = shard;
             if let Some((_, words)) = quiet.find_mut(hash, |(other, _)| other == key) {
                 let (now, instant) = clock.now();
                 let mut cells = Cells { plan, words };
@@ -407,7 +450,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
                         let own = Cells { plan: &tiers[0].plan, words: cells.words };
                         return Err(TryAcquireError::Denied(own.decide(now, cost)));
                     }
-                    let permit = self.permit(fence, cost, instant);
+                    let permit = Fences { seed: *seed, latest: fence }.permit(cost, instant);
                     if fence.is_multiple_of(LOOK_EVERY) {
                         self.look_around(shard, now);
                     }
@@ -420,12 +463,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
 
     fn begin(&self, key: &K, order: &Order) -> Result<Begun, AcquireError> {
         let cost = order.cost;
+        order.checked_timeout()?;
         let granted = self.visit(key, true, |Visit { at, now, instant }| match at {
             At::Line(line) => Ok(Some(Begun::Wait(line))),
-            At::Quiet(mut cells, fence) => match cells.plan.max_cost() {
+            At::Quiet(mut cells, fences) => match cells.plan.max_cost() {
                 _ if cost == 0 => Err(AcquireError::ZeroCost),
                 max if cost > max => Err(AcquireError::ExceedsLimit { cost, max }),
-                _ => Ok(cells.admit(now, cost).then(|| Begun::Granted(self.permit(fence, cost, instant)))),
+                _ => Ok(cells.admit(now, cost).then(|| Begun::Granted(fences.permit(cost, instant)))),
             },
             At::Absent(_) => unreachable!("it was created"),
         })??;
@@ -438,9 +482,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
         let mut guard = self.shard(hash);
         let shard = &mut *guard;
         let now = shard.clock.now().0;
-        let mut evicted = None;
-        let spot = self.find(shard, hash, key, policy, now).and_then(|spot| match spot {
-            Spot::Absent(tier) => self.insert(shard, hash, key, &tier, now, &mut evicted),
+        let mut later = Later { evicted: None, tier: None };
+        let spot = self.find(shard, hash, key, policy, now, &mut later).and_then(|spot| match spot {
+            Spot::Absent(tier) => self.insert(shard, hash, key, &tier, now, &mut later),
             spot => Ok(spot),
         });
         let line = spot.map(|spot| match spot {
@@ -449,7 +493,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
             Spot::Absent(_) => unreachable!("it was created"),
         });
         drop(guard);
-        self.tell(key, &line, evicted.map(|(key, reset_at)| (key, reset_at.duration_since(now))));
+        self.follow_up(key, &line, now, later);
         line
     }
 

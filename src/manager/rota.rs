@@ -3,6 +3,7 @@
 //! A manager that serves one limiter has a [driver](super::driver) of its own. Those of a keyed limiter, of which there may be as
 //! many as there are keys that somebody waits for, share a rota: in each runtime one task takes their turns when they are due.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,10 +28,19 @@ pub(crate) struct Rota {
 struct Shift {
     runtime: runtime::Id,
     bell: Arc<Notify>,
-    members: HashMap<Member, (Weak<Manager>, Option<Instant>)>,
-    /// Whose turn it is now.
-    called: Vec<Member>,
-    timeline: BTreeSet<(Instant, Member)>,
+    members: HashMap<Member, (Weak<Manager>, Option<Due>)>,
+    /// Who has a turn to come; each once, as with his membership.
+    timeline: BTreeSet<(Due, Member)>,
+    /// How many calls there were.
+    calls: u64,
+}
+
+/// When a turn is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// Now: the caller's clock may be another one than that of the runtime. First come, first served.
+    Called(u64),
+    At(Instant),
 }
 
 /// A manager, by its address: nobody else has it as long as a `Weak` to it is kept.
@@ -47,14 +57,14 @@ impl Rota {
                 runtime: runtime.id(),
                 bell: Arc::default(),
                 members: HashMap::new(),
-                called: Vec::new(),
                 timeline: BTreeSet::new(),
+                calls: 0,
             });
             shifts.len() - 1
         });
         let shift = &mut shifts[index];
         shift.members.entry(member).or_insert_with(|| (Arc::downgrade(manager), None));
-        shift.called.push(member);
+        shift.call(member);
         let bell = Arc::clone(&shift.bell);
         drop(shifts);
         if found.is_none() {
@@ -69,9 +79,10 @@ impl Rota {
     /// Time matters sooner to the manager: its turn comes now, wherever its turns are taken.
     pub(crate) fn call(&self, manager: &Manager) {
         let member = std::ptr::from_ref(manager) as Member;
-        for shift in self.lock().iter_mut().filter(|shift| shift.members.contains_key(&member)) {
-            shift.called.push(member);
-            shift.bell.notify_waiters();
+        for shift in self.lock().iter_mut() {
+            if shift.call(member) {
+                shift.bell.notify_waiters();
+            }
         }
     }
 
@@ -79,9 +90,8 @@ impl Rota {
     pub(crate) fn dismiss(&self, manager: &Manager) {
         let member = std::ptr::from_ref(manager) as Member;
         for shift in self.lock().iter_mut() {
-            shift.called.retain(|called| *called != member);
-            if let Some((_, Some(at))) = shift.members.remove(&member) {
-                shift.timeline.remove(&(at, member));
+            if let Some((_, Some(due))) = shift.members.remove(&member) {
+                shift.timeline.remove(&(due, member));
             }
         }
     }
@@ -91,36 +101,51 @@ impl Rota {
         let mut shifts = self.lock();
         let Some(shift) = shifts.iter_mut().find(|shift| shift.runtime == runtime) else { return Err(None) };
         loop {
-            let member = match (shift.called.pop(), shift.timeline.first()) {
-                (Some(called), _) => called,
-                (None, Some(&(at, due))) if at <= Instant::now() => due,
-                (None, first) => return Err(first.map(|(at, _)| *at)),
-            };
-            let Some((manager, at)) = shift.members.get_mut(&member) else { continue };
-            if let Some(at) = at.take() {
-                shift.timeline.remove(&(at, member));
+            match shift.timeline.first() {
+                None => return Err(None),
+                Some(&(Due::At(at), _)) if at > Instant::now() => return Err(Some(at)),
+                Some(_) => {}
             }
+            let Some((_, member)) = shift.timeline.pop_first() else { return Err(None) };
+            let Entry::Occupied(mut found) = shift.members.entry(member) else { continue };
+            let (manager, due) = found.get_mut();
+            *due = None;
             match manager.upgrade() {
                 Some(manager) => return Ok(manager),
-                None => drop(shift.members.remove(&member)),
+                None => drop(found.remove()),
             }
         }
     }
 
-    /// The manager's next turn comes then.
+    /// The manager's next turn comes then, unless it was called since its last one.
     fn plan(&self, runtime: runtime::Id, manager: &Arc<Manager>, at: Option<Instant>) {
         let member = Arc::as_ptr(manager) as Member;
         let mut shifts = self.lock();
         let Some(shift) = shifts.iter_mut().find(|shift| shift.runtime == runtime) else { return };
-        let Some((_, planned)) = shift.members.get_mut(&member) else { return };
-        if let Some(at) = std::mem::replace(planned, at) {
-            shift.timeline.remove(&(at, member));
+        if let (Some((_, due @ None)), Some(at)) = (shift.members.get_mut(&member), at) {
+            *due = Some(Due::At(at));
+            shift.timeline.insert((Due::At(at), member));
         }
-        shift.timeline.extend(at.map(|at| (at, member)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Shift>> {
         self.shifts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shift {
+    /// It is the member's turn now. Tells whether it is one.
+    fn call(&mut self, member: Member) -> bool {
+        let Some((_, due)) = self.members.get_mut(&member) else { return false };
+        if !matches!(due, Some(Due::Called(_))) {
+            self.calls += 1;
+            let called = Due::Called(self.calls);
+            if let Some(planned) = due.replace(called) {
+                self.timeline.remove(&(planned, member));
+            }
+            self.timeline.insert((called, member));
+        }
+        true
     }
 }
 
@@ -146,7 +171,7 @@ async fn keep(post: Post, bell: Arc<Notify>) {
                 Ok(at) => rota.plan(post.runtime, &manager, at),
                 Err(panic) => {
                     std::mem::forget(panic); // whose drop may panic in turn
-                    rota.call(&manager);
+                    rota.plan(post.runtime, &manager, Some(Instant::now())); // after those who are late
                     turns = BATCH; // were there no end of panics, the runtime's worker would never come free
                 }
             }

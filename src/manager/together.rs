@@ -8,13 +8,15 @@ use crate::error::TryAcquireError;
 use crate::lease::{Admission, Caller};
 use crate::schedule::Effects;
 
-/// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do.
+/// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do. To a caller who `waits`
+/// then, that does not count as a denial.
 ///
 /// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. None may be there
 /// twice.
 pub(crate) fn try_acquire_all(
     managers: &[&Arc<Manager>],
     cost: u64,
+    waits: bool,
     caller: Caller,
 ) -> Result<Vec<Granted>, (usize, TryAcquireError)> {
     let mut order: Vec<usize> = (0..managers.len()).collect();
@@ -28,7 +30,7 @@ pub(crate) fn try_acquire_all(
     let nows: Vec<_> = desks.iter_mut().map(|desk| desk.now()).collect();
 
     let asked = (0..managers.len()).try_for_each(|index| {
-        desks[index].schedule.ask(nows[index].0, cost, &mut effects[index]).map_err(|error| (index, error))
+        desks[index].schedule.ask(nows[index].0, cost, waits, &mut effects[index]).map_err(|error| (index, error))
     });
     let result = asked.and_then(|()| {
         let take = |index: usize| {

@@ -1,8 +1,7 @@
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::lease::Lease;
-use crate::observe::ShedReason;
+use crate::observe::{ShedReason, contain_panic};
 use crate::queue::Request;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
@@ -78,7 +77,7 @@ impl Effects {
         if self.rest.is_some() {
             self.act_on_rest(tell);
         } else if let Some(first) = self.first.take() {
-            first.wake();
+            contain_panic(|| first.wake());
         }
         std::mem::take(&mut self.unfinished)
     }
@@ -89,10 +88,7 @@ impl Effects {
         reclaimed.iter().map(Told::Reclaimed).for_each(&tell);
         shed.iter().map(|(request, reason)| Told::Shed(request, *reason)).for_each(&tell);
         for waker in self.first.take().into_iter().chain(wakers) {
-            // A panic in one waker must not keep the others asleep.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-                std::mem::forget(panic); // whose drop may panic in turn
-            }
+            contain_panic(|| waker.wake()); // or the others would stay asleep
         }
         drop(discarded);
     }
