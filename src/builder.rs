@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::error::ConfigError;
 use crate::gate::Gate;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, Timekeeping};
+use crate::manager::{Clock, Manager, Timekeeping, registry};
 use crate::observe::{Event, Observer};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -168,14 +168,9 @@ impl Builder {
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, stamps);
         let options = Options { max_queue, overflow, spread_below, observed: observer.is_some() };
         let schedule = Schedule::new(gate, options);
-        Ok(Limiter::from_manager(Arc::new(Manager::new(
-            schedule,
-            clock,
-            Timekeeping::Own(Arc::default()),
-            since_epoch,
-            Uuid::new_v4().as_u64_pair().0,
-            name,
-            observer,
-        ))))
+        let (timekeeping, seed) = (Timekeeping::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
+        let manager = Arc::new(Manager::new(schedule, clock, timekeeping, since_epoch, seed, name, observer));
+        registry::enter(&manager);
+        Ok(Limiter::from_manager(manager))
     }
 }

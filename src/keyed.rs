@@ -1,5 +1,6 @@
 //! One limiter for each key.
 
+mod any_table;
 mod builder;
 mod cells;
 mod shard;
@@ -14,9 +15,9 @@ use std::time::Duration;
 
 use tokio::task::coop;
 
+use self::any_table::{AnyTable, Begun};
 pub use self::builder::{KeyedBuilder, WhenFull};
 use self::cells::Cells;
-use self::table::{AnyTable, Begun};
 use crate::acquire::OwnedTicket;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};

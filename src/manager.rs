@@ -8,7 +8,10 @@
 mod clock;
 mod desk;
 mod driver;
+mod line;
+pub(crate) mod registry;
 mod rota;
+mod steering;
 mod together;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,21 +26,18 @@ use tokio::time::Instant;
 pub(crate) use self::clock::Clock;
 use self::desk::{Arm, Desk, Now};
 use self::driver::{Post, drive};
+pub(crate) use self::line::Rest;
 pub(crate) use self::rota::Rota;
 pub(crate) use self::together::try_acquire_all;
 use crate::arena::Key;
 use crate::decision::Decision;
-use crate::error::{AcquireError, ConfigError, TryAcquireError};
-use crate::gate::Carry;
+use crate::error::{AcquireError, TryAcquireError};
 use crate::lease::{Admission, Caller, Claim, Lease};
 use crate::observe::{Event, Observer, contain_panic, permit_id};
-use crate::plan::Plan;
-use crate::policy::Policy;
 use crate::queue::{Priority, Request};
 use crate::schedule::{Effects, Outcome, Schedule, Told};
 use crate::snapshot::Snapshot;
-use crate::strategy::{MAX_SPAN_NANOS, Moment, Outcome as WorkOutcome, Words};
-use crate::upstream::UpstreamSignal;
+use crate::strategy::{MAX_SPAN_NANOS, Moment};
 
 /// What a caller asks for, before it is known when.
 #[derive(Debug, Clone, Copy)]
@@ -110,20 +110,6 @@ struct After {
     drained: bool,
 }
 
-/// A manager that nobody needs.
-#[derive(Debug)]
-pub(crate) struct Rest {
-    pub(crate) policy: Policy,
-    /// The states of all limits; `None` where one is more than words.
-    pub(crate) states: Option<Vec<Words>>,
-    /// When it is as good as new; [`Moment::NEVER`] where time does not make it so.
-    pub(crate) reset_at: Moment,
-    /// It is so now.
-    pub(crate) is_new: bool,
-    pub(crate) fence: u64,
-    pub(crate) clock: Clock,
-}
-
 /// Who takes a manager's turns when time matters.
 #[derive(Debug)]
 pub(crate) enum Timekeeping {
@@ -172,6 +158,11 @@ impl Manager {
     /// The random part of permit ids.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Whether a permit that holds nothing finds it by its seed. A key's line is not entered: it may have to be remade soon.
+    pub(crate) fn is_registered(&self) -> bool {
+        matches!(self.timekeeping, Timekeeping::Own(_))
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
@@ -341,90 +332,6 @@ impl Manager {
         let (now, mut effects) = (desk.now().0, Effects::default());
         desk.schedule.advance(now, &mut effects);
         self.finish(desk, &mut effects);
-    }
-
-    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live.
-    pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.act_on_desk(|desk, now, effects| {
-            let at = at.map_or(Moment::START, |at| desk.clock.moment(at));
-            desk.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
-        })
-    }
-
-    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
-    pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: WorkOutcome) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.act_on_desk(|desk, now, effects| {
-            let at = at.map_or(Moment::START, |at| desk.clock.moment(at));
-            desk.schedule.report(now, Admission { fence, at, claim }, cost, outcome, effects)
-        })
-    }
-
-    /// Goes by another policy from now on.
-    pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: Carry) -> Result<(), ConfigError> {
-        let plan = Plan::new(policy, self.since_epoch)?;
-        self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
-        Ok(())
-    }
-
-    /// [`Manager::set_policy`] with its plan, if it goes by another one.
-    pub(crate) fn go_by(self: &Arc<Self>, policy: &Policy, plan: &Plan) {
-        if self.lock().schedule.gate().policy() != policy {
-            self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan.clone(), Carry::AsIs, effects));
-        }
-    }
-
-    pub(crate) fn charge(self: &Arc<Self>, units: u64) {
-        self.act_timed(|schedule, now, effects| schedule.charge(now, units, effects));
-    }
-
-    pub(crate) fn forgive(self: &Arc<Self>, units: u64) {
-        self.act_timed(|schedule, now, effects| schedule.forgive(now, units, effects));
-    }
-
-    pub(crate) fn reset(self: &Arc<Self>) {
-        self.act_timed(Schedule::reset);
-    }
-
-    /// The most units that stand against any of the limits.
-    pub(crate) fn used(&self) -> u64 {
-        let mut desk = self.lock();
-        let now = desk.now().0;
-        desk.schedule.gate().used(now)
-    }
-
-    /// All that it knows, when nobody waits and nothing is out.
-    pub(crate) fn rest(&self) -> Option<Rest> {
-        let mut desk = self.lock();
-        let now = desk.clock.now().0;
-        if !desk.schedule.rests(now) {
-            return None;
-        }
-        let clock = desk.clock.clone();
-        let gate = desk.schedule.gate();
-        let (policy, fence) = (gate.policy().clone(), gate.granted());
-        let reset_at = gate.reset_at(now);
-        Some(Rest { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })
-    }
-
-    /// Grants nothing for so long; [`Duration::MAX`]: until it is resumed.
-    pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.act_timed(|schedule, now, effects| schedule.pause(now, now.plus(nanos), effects));
-    }
-
-    pub(crate) fn resume(self: &Arc<Self>) {
-        self.act_timed(Schedule::resume);
-    }
-
-    pub(crate) fn observe(self: &Arc<Self>, signal: &UpstreamSignal) {
-        if let Some(pause) = signal.pause() {
-            self.pause_for(pause);
-        } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after) {
-            let nanos = u64::try_from(reset_after.as_nanos()).unwrap_or(u64::MAX);
-            self.act_timed(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
-        }
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
@@ -691,7 +598,10 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         match &self.timekeeping {
-            Timekeeping::Own(bell) => bell.notify_waiters(), // the drivers find it gone
+            Timekeeping::Own(bell) => {
+                registry::leave(self);
+                bell.notify_waiters(); // the drivers find it gone
+            }
             Timekeeping::Rota(rota) => rota.dismiss(self),
         }
     }

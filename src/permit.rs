@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::arena::Key;
 use crate::lease::Claim;
-use crate::manager::{Granted, Manager};
+use crate::manager::{Granted, Manager, registry};
 use crate::observe::permit_id;
 use crate::strategy::Outcome;
 
@@ -43,7 +43,7 @@ use crate::strategy::Outcome;
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` once it was forgotten, and where there is nothing to give back to: a key's that has no line.
+    /// `None` once it was forgotten, and where it holds nothing: then its limiter is found by the seed, if at all.
     manager: Option<Arc<Manager>>,
     seed: u64,
     fence: u64,
@@ -57,7 +57,8 @@ impl Permit {
     /// be moved, stall the processor for longer than all the rest takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
-        Self { manager: Some(Arc::clone(manager)), seed: manager.seed(), fence, cost, claim, acquired_at: at }
+        let holder = (claim != Claim::Nothing || !manager.is_registered()).then(|| Arc::clone(manager));
+        Self { manager: holder, seed: manager.seed(), fence, cost, claim, acquired_at: at }
     }
 
     /// A permit of a rate that holds nothing, nor knows its limiter.
@@ -179,7 +180,7 @@ impl Permit {
     #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
     pub fn settle(mut self, actual_cost: u64) -> bool {
         let granted = self.granted();
-        self.manager.take().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
+        self.take_limiter().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
     }
 
     /// Gives it back and says how its work went: a [concurrency that moves](crate::Adapt) learns from that, and from the time since
@@ -200,7 +201,7 @@ impl Permit {
     #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
     pub fn report(mut self, outcome: Outcome) -> bool {
         let granted = self.granted();
-        self.manager.take().is_some_and(|manager| manager.report(granted, self.cost, outcome))
+        self.take_limiter().is_some_and(|manager| manager.report(granted, self.cost, outcome))
     }
 
     /// Gives it back as if it had never been granted, because the work did not start: [settled](Permit::settle) at nothing.
@@ -233,6 +234,11 @@ impl Permit {
     /// ```
     pub fn forget(mut self) {
         self.manager = None;
+    }
+
+    /// Its limiter, to which it then gives nothing back any more.
+    fn take_limiter(&mut self) -> Option<Arc<Manager>> {
+        self.manager.take().or_else(|| registry::find(self.seed))
     }
 
     fn granted(&self) -> Granted {

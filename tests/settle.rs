@@ -200,3 +200,15 @@ async fn a_grant_that_nobody_took_is_a_refund() {
     assert!(limiter.check(1).is_allowed());
     assert_eq!(limiter.check(1).remaining(), 1);
 }
+
+/// The permit of a rate keeps nothing alive: it finds its limiter again, as long as there is one.
+#[tokio::test(start_paused = true)]
+async fn a_permit_whose_limiter_is_gone_settles_nothing() {
+    let bucket = || limiter(TokenBucket::new(Rate::per_second(10), 10));
+    let (first, second) = (bucket(), bucket());
+    let (left, kept) = (first.try_acquire_many(4).unwrap(), second.try_acquire_many(4).unwrap());
+    drop(first);
+    assert!(!left.settle(1));
+    assert!(kept.settle(1));
+    assert_eq!(second.check(1).remaining(), 9);
+}

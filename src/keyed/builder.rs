@@ -7,9 +7,10 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
+use super::any_table::AnyTable;
 use super::cells::MAX_WORDS;
 use super::shard::{Shard, Tier};
-use super::table::{AnyTable, KeyedObserver, Shared, Table, TierOf};
+use super::table::{KeyedObserver, Shared, Table, TierOf};
 use super::{KeyedEvent, KeyedLimiter};
 use crate::error::ConfigError;
 use crate::manager::Clock;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use foldhash::quality::SeedableRandomState;
 use tokio::time::Instant;
 
+use super::any_table::{AnyTable, Begun, Denial};
 use super::cells::Cells;
 use super::shard::{Shard, Tier, cells};
 use super::{KeySnapshot, KeyedEvent, WhenFull};
 use crate::decision::Decision;
-use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::error::{AcquireError, TryAcquireError};
 use crate::gate::{Carry, Gate};
 use crate::lease::Caller;
 use crate::manager::{Manager, Order, Rota, Timekeeping};
@@ -82,53 +83,6 @@ impl<K> Shared<K> {
 pub(super) struct Table<K, const W: usize> {
     shared: Shared<K>,
     shards: Box<[Mutex<Shard<K, W>>]>,
-}
-
-/// A [`Table`] of any width.
-pub(super) trait AnyTable<K>: Send + Sync {
-    fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
-    /// A permit, or the line to wait in.
-    fn begin(&self, key: &K, order: &Order) -> Result<Begun, AcquireError>;
-    /// The key's line, which it gets if it has none.
-    fn line(&self, key: &K) -> Result<Arc<Manager>, Denial>;
-    fn check(&self, key: &K, cost: u64) -> Decision;
-    fn penalize(&self, key: &K, units: u64) -> bool;
-    fn reward(&self, key: &K, units: u64);
-    fn reset(&self, key: &K) -> bool;
-    fn snapshot(&self, key: &K) -> Option<KeySnapshot>;
-    /// The keys of one shard; `None` when there is no such.
-    fn snapshots(&self, shard: usize) -> Option<Vec<(K, KeySnapshot)>>;
-    fn len(&self) -> usize;
-    fn max_keys(&self) -> usize;
-}
-
-pub(super) enum Begun {
-    Granted(Permit),
-    Wait(Arc<Manager>),
-}
-
-/// Why a key cannot be served at all.
-pub(super) enum Denial {
-    TooManyKeys { max: usize },
-    Config(ConfigError),
-}
-
-impl From<Denial> for TryAcquireError {
-    fn from(denial: Denial) -> Self {
-        match denial {
-            Denial::TooManyKeys { max } => Self::TooManyKeys { max },
-            Denial::Config(error) => Self::Config(error.into()),
-        }
-    }
-}
-
-impl From<Denial> for AcquireError {
-    fn from(denial: Denial) -> Self {
-        match denial {
-            Denial::TooManyKeys { max } => Self::TooManyKeys { max },
-            Denial::Config(error) => Self::Config(error.into()),
-        }
-    }
 }
 
 /// What is done when the shard's lock is let go of: it may run other people's code.

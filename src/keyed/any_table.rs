@@ -1,0 +1,57 @@
+//! What a keyed limiter asks of its table, however wide that is.
+
+use std::sync::Arc;
+
+use super::KeySnapshot;
+use crate::decision::Decision;
+use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::lease::Caller;
+use crate::manager::{Manager, Order};
+use crate::permit::Permit;
+
+/// A [`Table`](super::table::Table) of any width.
+pub(super) trait AnyTable<K>: Send + Sync {
+    fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
+    /// A permit, or the line to wait in.
+    fn begin(&self, key: &K, order: &Order) -> Result<Begun, AcquireError>;
+    /// The key's line, which it gets if it has none.
+    fn line(&self, key: &K) -> Result<Arc<Manager>, Denial>;
+    fn check(&self, key: &K, cost: u64) -> Decision;
+    fn penalize(&self, key: &K, units: u64) -> bool;
+    fn reward(&self, key: &K, units: u64);
+    fn reset(&self, key: &K) -> bool;
+    fn snapshot(&self, key: &K) -> Option<KeySnapshot>;
+    /// The keys of one shard; `None` when there is no such.
+    fn snapshots(&self, shard: usize) -> Option<Vec<(K, KeySnapshot)>>;
+    fn len(&self) -> usize;
+    fn max_keys(&self) -> usize;
+}
+
+pub(super) enum Begun {
+    Granted(Permit),
+    Wait(Arc<Manager>),
+}
+
+/// Why a key cannot be served at all.
+pub(super) enum Denial {
+    TooManyKeys { max: usize },
+    Config(ConfigError),
+}
+
+impl From<Denial> for TryAcquireError {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::TooManyKeys { max } => Self::TooManyKeys { max },
+            Denial::Config(error) => Self::Config(error.into()),
+        }
+    }
+}
+
+impl From<Denial> for AcquireError {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::TooManyKeys { max } => Self::TooManyKeys { max },
+            Denial::Config(error) => Self::Config(error.into()),
+        }
+    }
+}
