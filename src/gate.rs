@@ -198,7 +198,7 @@ pub(crate) struct Gate {
     fence: u64,
     /// Units out that a former plan counted, and this one does not.
     return_to_nobody: u64,
-    /// For each limit, the last fence that was granted without it. Empty where none was.
+    /// For each limit, the last fence that was granted without it, or whose units were let off since. Empty where none was.
     predates: Vec<u64>,
 }
 
@@ -271,8 +271,9 @@ impl Gate {
         self.slots_mut().filter(|slot| slot.places().is_none()).for_each(|slot| slot.charge(now, units));
     }
 
-    /// Lets off up to so many units, whenever they were charged.
+    /// Lets off up to so many units, whenever they were charged. They do not come back a second time with their permits.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
+        self.forget_grants();
         for slot in self.slots_mut() {
             match slot {
                 Slot::Pace(rule, state, trail) => {
@@ -286,8 +287,16 @@ impl Gate {
         }
     }
 
+    /// No grant so far has anything to refund.
+    fn forget_grants(&mut self) {
+        let former = self.predates.iter().copied().chain(std::iter::repeat(0));
+        let forget = |(slot, last): (&Slot, u64)| if slot.places().is_some() { last } else { self.fence };
+        self.predates = self.slots().zip(former).map(forget).collect();
+    }
+
     /// Makes all limits of time as good as new.
     pub(crate) fn reset(&mut self, now: Moment) {
+        self.forget_grants();
         let compiled = self.plan.compiled().to_vec();
         for (slot, limit) in self.slots_mut().zip(compiled).filter(|(slot, _)| slot.places().is_none()) {
             *slot = Slot::new(limit, now);

@@ -510,3 +510,26 @@ fn threads_on_the_same_keys_never_exceed_their_limits() {
     });
     assert!(granted.iter().all(|count| count.load(Ordering::Relaxed) == 1_000), "{granted:?}");
 }
+
+/// Invariant 1: what was let off, or wiped out with all else, is not given back a second time.
+#[tokio::test(start_paused = true)]
+async fn a_permit_from_before_a_reset_or_a_reward_refunds_nothing() {
+    for policy in policies() {
+        if policy.limits().iter().any(|limit| matches!(limit, tollgate::Limit::MaxConcurrency(_))) {
+            continue;
+        }
+        let keyed = KeyedLimiter::new(policy.clone()).unwrap();
+        let limiter = keyed.limiter(&1).unwrap();
+        let forget: [fn(&KeyedLimiter<i32>); 2] = [|keyed| assert!(keyed.reset(&1)), |keyed| keyed.reward(&1, 3)];
+        for forget in forget {
+            keyed.reset(&1);
+            let early = limiter.try_acquire_many(3).unwrap();
+            forget(&keyed);
+            let late = limiter.try_acquire_many(3).unwrap();
+            let remaining = limiter.check(1).remaining();
+            assert!(early.refund(), "it was live");
+            assert_eq!(limiter.check(1).remaining(), remaining, "{policy}");
+            late.release();
+        }
+    }
+}

@@ -287,8 +287,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         self.shared.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
-    /// Does something with a key, known from now on if `create`. What cannot be done under the lock, `act` hands out.
-    fn visit<R>(&self, key: &K, create: bool, act: impl FnOnce(Visit<'_>) -> R) -> Result<R, Denial> {
+    /// Does something with a key, which from now on is as wanted. What cannot be done under the lock, `act` hands out.
+    fn visit<R>(&self, key: &K, wanted: Wanted, act: impl FnOnce(Visit<'_>) -> R) -> Result<R, Denial> {
         let policy = self.tier_of(key);
         let hash = self.hash(key);
         let mut guard = self.shard(hash);
@@ -296,8 +296,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
         let (now, instant) = shard.clock.now();
         let mut later = Later { evicted: None, tier: None };
         let spot = self.find(shard, hash, key, policy, now, &mut later).and_then(|spot| match spot {
-            Spot::Absent(tier) if create => self.insert(shard, hash, key, &tier, now, &mut later),
+            Spot::Absent(tier) if wanted != Wanted::AsItIs => self.insert(shard, hash, key, &tier, now, &mut later),
             spot => Ok(spot),
+        });
+        let spot = spot.map(|spot| match spot {
+            Spot::Quiet { bucket } if wanted == Wanted::Line => Spot::Line(self.promote(shard, hash, bucket, None, now)),
+            spot => spot,
         });
         let result = spot.map(|spot| {
             let at = match spot {
@@ -339,7 +343,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     /// [`AnyTable::try_acquire`], when it is not admitted at once: a key that is new, has a line, or is denied.
     #[inline(never)]
     fn try_anew(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
-        let line = self.visit(key, true, |Visit { at, now, instant }| match at {
+        let line = self.visit(key, Wanted::Known, |Visit { at, now, instant }| match at {
             At::Line(line) => Err(line),
             At::Quiet(mut cells, fences) => Ok(match cells.plan.max_cost() {
                 _ if cost == 0 => Err(TryAcquireError::ZeroCost),
@@ -357,6 +361,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
             Err(line) => line.try_acquire(cost, caller).map(|granted| Permit::new(&line, granted, cost)),
         }
     }
+}
+
+/// What a key is to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    AsItIs,
+    Known,
+    /// Known, and not quiet.
+    Line,
 }
 
 /// A key, and when.
@@ -418,7 +431,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     fn begin(&self, key: &K, order: &Order) -> Result<Begun, AcquireError> {
         let cost = order.cost;
         order.checked_timeout()?;
-        let granted = self.visit(key, true, |Visit { at, now, instant }| match at {
+        let granted = self.visit(key, Wanted::Known, |Visit { at, now, instant }| match at {
             At::Line(line) => Ok(Some(Begun::Wait(line))),
             At::Quiet(mut cells, fences) => match cells.plan.max_cost() {
                 _ if cost == 0 => Err(AcquireError::ZeroCost),
@@ -431,28 +444,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     }
 
     fn line(&self, key: &K) -> Result<Arc<Manager>, Denial> {
-        let policy = self.tier_of(key);
-        let hash = self.hash(key);
-        let mut guard = self.shard(hash);
-        let shard = &mut *guard;
-        let now = shard.clock.now().0;
-        let mut later = Later { evicted: None, tier: None };
-        let spot = self.find(shard, hash, key, policy, now, &mut later).and_then(|spot| match spot {
-            Spot::Absent(tier) => self.insert(shard, hash, key, &tier, now, &mut later),
-            spot => Ok(spot),
-        });
-        let line = spot.map(|spot| match spot {
-            Spot::Line(line) => line,
-            Spot::Quiet { bucket } => self.promote(shard, hash, bucket, None, now),
-            Spot::Absent(_) => unreachable!("it was created"),
-        });
-        drop(guard);
-        self.follow_up(key, &line, now, later);
-        line
+        self.visit(key, Wanted::Line, |Visit { at, .. }| match at {
+            At::Line(line) => line,
+            At::Quiet(..) | At::Absent(_) => unreachable!("it was given a line"),
+        })
     }
 
     fn check(&self, key: &K, cost: u64) -> Decision {
-        let line = self.visit(key, false, |Visit { at, now, .. }| match at {
+        let line = self.visit(key, Wanted::AsItIs, |Visit { at, now, .. }| match at {
             At::Line(line) => Err(line),
             At::Quiet(cells, _) if cost > 0 => Ok(cells.decide(now, cost)),
             At::Quiet(cells, _) => Ok(cells.decide(now, 1).refused()),
@@ -469,7 +468,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     }
 
     fn penalize(&self, key: &K, units: u64) -> bool {
-        let line = self.visit(key, true, |Visit { at, now, .. }| match at {
+        let line = self.visit(key, Wanted::Known, |Visit { at, now, .. }| match at {
             At::Line(line) => Some(line),
             At::Quiet(mut cells, _) => {
                 cells.charge(now, units);
@@ -484,7 +483,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     }
 
     fn reward(&self, key: &K, units: u64) {
-        let line = self.visit(key, false, |Visit { at, now, .. }| match at {
+        let line = self.visit(key, Wanted::AsItIs, |Visit { at, now, .. }| match at {
             At::Line(line) => Some(line),
             At::Quiet(mut cells, _) => {
                 cells.forgive(now, units);
@@ -498,7 +497,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     }
 
     fn reset(&self, key: &K) -> bool {
-        let line = self.visit(key, false, |Visit { at, now, .. }| match at {
+        let line = self.visit(key, Wanted::AsItIs, |Visit { at, now, .. }| match at {
             At::Line(line) => (true, Some(line)),
             At::Quiet(mut cells, _) => {
                 cells.fill(now);
@@ -514,7 +513,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> AnyTable<K> f
     }
 
     fn snapshot(&self, key: &K) -> Option<KeySnapshot> {
-        let line = self.visit(key, false, |Visit { at, now, .. }| match at {
+        let line = self.visit(key, Wanted::AsItIs, |Visit { at, now, .. }| match at {
             At::Line(line) => Some(Err(line)),
             At::Quiet(cells, _) => Some(Ok(KeySnapshot::of_quiet(&cells, now))),
             At::Absent(_) => None,
