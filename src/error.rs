@@ -25,6 +25,12 @@ pub enum ConfigError {
         /// The limit as given.
         limit: Limit,
     },
+    /// The rate is zero: the bucket would never be refilled, the counter never fall.
+    #[error("the rate of `{limit}` is zero; give it at least 1 unit")]
+    ZeroRate {
+        /// The limit as given.
+        limit: Limit,
+    },
     /// The interval, period or TTL is zero.
     #[error("`{limit}` has a duration of zero; give it at least 1 ns")]
     ZeroDuration {

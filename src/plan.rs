@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Adapt, Align, ConcurrencyRule, Fall, LogRule, MAX_SPAN_NANOS, PaceRule, Rule, SlidingMethod, WindowRule};
+use crate::strategy::{
+    Adapt, Align, ConcurrencyRule, Fall, LogRule, MAX_SPAN_NANOS, PaceRule, Penalty, Rule, SlidingMethod, WindowRule,
+};
 
 /// One limit, checked.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +120,14 @@ impl Compiled {
 /// Nonsense in a limit is found here, so that the strategies need not look for it.
 fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError> {
     let limit = *limit;
+    let rate = match limit {
+        Limit::TokenBucket(bucket) => Some(bucket.rate),
+        Limit::Penalty(Penalty { fall: Fall::Steps(rate), .. }) => Some(rate),
+        _ => None,
+    };
+    if rate.is_some_and(|rate| rate.units() == 0) {
+        return Err(ConfigError::ZeroRate { limit });
+    }
     if limit.capacity() == 0 {
         return Err(ConfigError::ZeroLimit { limit });
     }
@@ -134,9 +144,6 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
         }
         Limit::TokenBucket(bucket) => {
             let (units, period) = (bucket.rate.units(), span(bucket.rate.period())?);
-            if units == 0 {
-                return Err(ConfigError::ZeroLimit { limit });
-            }
             let capacity = limit.capacity();
             let initial = bucket.initial.unwrap_or(capacity);
             if bucket.interval {
@@ -170,13 +177,10 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
             }
         }
         Limit::Penalty(penalty) => {
-            let (fall, units) = match penalty.fall {
-                Fall::Steps(rate) => (rate.period(), rate.units()),
-                Fall::HalfLife(half_life) => (half_life, 1),
+            let fall = match penalty.fall {
+                Fall::Steps(rate) => rate.period(),
+                Fall::HalfLife(half_life) => half_life,
             };
-            if units == 0 {
-                return Err(ConfigError::ZeroLimit { limit });
-            }
             if penalty.threshold.max(penalty.ceiling.unwrap_or(0)) > u32::MAX.into() {
                 return Err(ConfigError::OutOfRange { limit });
             }

@@ -6,8 +6,42 @@ use std::time::Duration;
 
 use common::{every_strategy, ms};
 use tollgate::{
-    AcquireError, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Policy, Priority, RunError, Throttle, TryAcquireError,
+    AcquireError, Adapt, ConfigError, FixedWindow, KeyedLimiter, Limit, Limiter, MaxConcurrency, Penalty, Policy, Priority, Rate,
+    RunError, SlidingWindow, Throttle, TokenBucket, TryAcquireError,
 };
+
+#[test]
+fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
+    let refused = |limit: Limit, expected: fn(Limit) -> ConfigError| {
+        assert_eq!(Limiter::new(limit).unwrap_err(), expected(limit));
+        assert_eq!(KeyedLimiter::<u8>::new(limit).unwrap_err(), expected(limit));
+    };
+    let zero_limit = |limit| ConfigError::ZeroLimit { limit };
+    refused(TokenBucket::new(Rate::per_second(1), 0).into(), zero_limit);
+    refused(SlidingWindow::log(0, ms(1)).into(), zero_limit);
+    refused(SlidingWindow::counter(0, ms(1)).into(), zero_limit);
+    refused(Penalty::new(0, Rate::per_second(1)).into(), zero_limit);
+    refused(MaxConcurrency::new(1).adapt(Adapt::aimd().between(0, 9)).into(), zero_limit);
+    let zero_rate = |limit| ConfigError::ZeroRate { limit };
+    refused(TokenBucket::new(Rate::per_second(0), 5).into(), zero_rate);
+    refused(TokenBucket::new(Rate::per_second(0), 5).interval().into(), zero_rate);
+    refused(Penalty::new(5, Rate::per_second(0)).into(), zero_rate);
+    let zero_duration = |limit| ConfigError::ZeroDuration { limit };
+    refused(TokenBucket::new(Rate::new(1, Duration::ZERO), 5).into(), zero_duration);
+    refused(SlidingWindow::log(1, Duration::ZERO).into(), zero_duration);
+    refused(Penalty::new(5, Rate::per_second(1)).half_life(Duration::ZERO).into(), zero_duration);
+    refused(Penalty::new(5, Rate::per_second(1)).ban(Duration::ZERO).into(), zero_duration);
+    let too_long = |limit| ConfigError::TooLong { limit, max: Duration::from_secs(100 * 365 * 24 * 3_600) };
+    refused(TokenBucket::new(Rate::new(1, Duration::MAX), 1).into(), too_long);
+    refused(TokenBucket::new(Rate::per_day(1), u64::MAX).into(), too_long);
+    refused(SlidingWindow::counter(1, Duration::MAX).into(), too_long);
+    refused(Penalty::new(5, Rate::per_second(1)).forgive_after(Duration::MAX).into(), too_long);
+    let out_of_range = |limit| ConfigError::OutOfRange { limit };
+    refused(SlidingWindow::counter(1 << 32, ms(1)).into(), out_of_range);
+    refused(Penalty::new(1 << 32, Rate::per_second(1)).into(), out_of_range);
+    refused(MaxConcurrency::new(5).adapt(Adapt::aimd().between(9, 3)).into(), out_of_range);
+    refused(MaxConcurrency::new(5).adapt(Adapt::gradient().tolerance(10)).into(), out_of_range);
+}
 
 #[test]
 fn a_zero_limit_burst_or_window_is_refused_with_the_limit_in_the_error() {
