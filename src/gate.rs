@@ -333,6 +333,12 @@ impl Gate {
                 let (old, (old_slot, old_predates)) = left.remove(found);
                 if old == *limit {
                     (**slot, **predates) = (old_slot, old_predates);
+                } else if let (Slot::Rule(Rule::Penalty(_), heir), Slot::Rule(Rule::Penalty(rule), state)) =
+                    (&mut **slot, &old_slot)
+                {
+                    // A ban is more than units.
+                    *heir =
+                        rule.hand_on((*state).into(), now, |units| carry.over(units, old.capacity(), limit.capacity())).into();
                 } else if slot.places().is_none() {
                     let used = ask!(&old_slot, |rule, state| rule.used(state, now));
                     slot.fill();

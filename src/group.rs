@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::task::{coop, yield_now};
+use tokio::task::coop;
 
 use crate::acquire::OwnedTicket;
 use crate::decision::Decision;
@@ -14,8 +14,9 @@ use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
 
-/// Turns that a waiter keeps what it holds for, as long as what it lacks is on its way to another.
-const PATIENCE: usize = 256;
+/// How often a waiter lets go of what it has got, because another member denies, before it waits for one after the other and
+/// keeps what it gets.
+const PATIENCE: usize = 4;
 
 /// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
 ///
@@ -26,8 +27,10 @@ const PATIENCE: usize = 256;
 /// # Order
 ///
 /// Who waits for a group waits in the queue of the limiter that denied, with what that grants in his hand then asks the others, and
-/// if one of those denies lets go of it (a [refund](Permit::refund)) and waits for that one. So nobody who waits for a group holds
-/// up a limiter that would admit others.
+/// if one of those denies lets go of it (a [refund](Permit::refund)) and waits for that one. So at first nobody who waits for a
+/// group holds up a limiter that would admit others. Where that comes to nothing a few times, because others are always quicker,
+/// he waits for one limiter after the other, in the queue of each, and keeps what he gets: in an order that is the same for all
+/// groups, so that none waits in a circle, and each gets through.
 ///
 /// # Examples
 ///
@@ -58,7 +61,7 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}: {error}", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
-    /// Its place in the group, from 0.
+    /// Its place among the [members](Group::members), from 0.
     pub member: usize,
     /// Its name, if it has one.
     pub name: Option<Arc<str>>,
@@ -166,8 +169,8 @@ impl Group {
     pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
         let caller = Location::caller();
         async move {
-            let (mut held, mut stayed) = (None::<Held>, 0);
-            loop {
+            let mut held = None::<Held>;
+            for _ in 0..PATIENCE {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
                 let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
@@ -179,22 +182,31 @@ impl Group {
                     }
                     Err((member, _)) => member,
                 };
-                // It may be on its way to one who must let go of it for want of what is held here. Were both to let go, they could
-                // chase each other through the queues for ever: so whoever has the first of the two stays a moment.
-                let may_stay = held.as_ref().is_some_and(|held| self.comes_first(held.member, denied_by)) && stayed < PATIENCE;
-                if may_stay && self.members[denied_by].manager().hands_over() {
-                    stayed += 1;
-                    yield_now().await;
-                    continue;
-                }
-                stayed = 0;
                 // Not while it waits for another.
                 drop(held.take());
-                let ticket = OwnedTicket::new(Arc::clone(self.members[denied_by].manager()), Order::new(cost, caller));
-                let permit = ticket.await.map_err(|error| self.error(denied_by, error))?;
-                held = Some(Held { member: denied_by, permit: Some(permit) });
+                held = Some(self.wait_for(denied_by, cost, caller).await?);
             }
+            drop(held.take());
+            self.acquire_one_by_one(cost, caller).await
         }
+    }
+
+    /// Waits for one limiter after the other, by their addresses: whoever has one waits only for one that comes after it.
+    async fn acquire_one_by_one(&self, cost: u64, caller: Caller) -> Result<GroupPermit, GroupError<AcquireError>> {
+        let mut order: Vec<usize> = (0..self.members.len()).collect();
+        order.sort_unstable_by_key(|&member| Arc::as_ptr(self.members[member].manager()));
+        let mut held = Vec::with_capacity(order.len());
+        for member in order {
+            held.push(self.wait_for(member, cost, caller).await?);
+        }
+        held.sort_unstable_by_key(|held| held.member);
+        Ok(GroupPermit { permits: held.into_iter().map(Held::keep).collect() })
+    }
+
+    async fn wait_for(&self, member: usize, cost: u64, caller: Caller) -> Result<Held, GroupError<AcquireError>> {
+        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), Order::new(cost, caller));
+        let permit = ticket.await.map_err(|error| self.error(member, error))?;
+        Ok(Held { member, permit: Some(permit) })
     }
 
     /// What [`Group::try_acquire_many`] would say, taking nothing: the decision of each limiter, in the order of the group. Others
@@ -215,11 +227,6 @@ impl Group {
     #[must_use]
     pub fn members(&self) -> &[Limiter] {
         &self.members
-    }
-
-    /// An order that all groups agree on.
-    fn comes_first(&self, one: usize, other: usize) -> bool {
-        Arc::as_ptr(self.members[one].manager()) < Arc::as_ptr(self.members[other].manager())
     }
 
     /// Asks all but one, for a caller who `waits` if one denies, or who does not.

@@ -342,11 +342,6 @@ impl Manager {
         self.lock().schedule.is_closed()
     }
 
-    /// Whether a grant is on its way to one who waits.
-    pub(crate) fn hands_over(&self) -> bool {
-        self.lock().schedule.hands_over()
-    }
-
     pub(crate) async fn drained(self: &Arc<Self>) {
         loop {
             let drained = self.drained.notified(); // before the look: a drain between the two would be missed

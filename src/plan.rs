@@ -153,7 +153,11 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
             }
         }
         Limit::MaxConcurrency(concurrency) => {
+            if concurrency.limit == 0 {
+                return Err(ConfigError::ZeroLimit { limit }); // also where it adapts, and its capacity is the floor
+            }
             concurrency.ttl.map(span).transpose()?;
+            concurrency.adapt.and_then(|adapt| adapt.timeout).map(span).transpose()?;
             if concurrency.adapt.is_some_and(|adapt| !adapt.is_valid()) {
                 return Err(ConfigError::OutOfRange { limit });
             }

@@ -133,11 +133,6 @@ impl Schedule {
         self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
 
-    /// Whether a grant is on its way to one who waits.
-    pub(crate) fn hands_over(&self) -> bool {
-        self.undelivered > 0
-    }
-
     pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
         self.queue.wakers()
     }

@@ -22,6 +22,7 @@ fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
     refused(SlidingWindow::counter(0, ms(1)).into(), zero_limit);
     refused(Penalty::new(0, Rate::per_second(1)).into(), zero_limit);
     refused(MaxConcurrency::new(1).adapt(Adapt::aimd().between(0, 9)).into(), zero_limit);
+    refused(MaxConcurrency::new(0).adapt(Adapt::aimd()).into(), zero_limit);
     let zero_rate = |limit| ConfigError::ZeroRate { limit };
     refused(TokenBucket::new(Rate::per_second(0), 5).into(), zero_rate);
     refused(TokenBucket::new(Rate::per_second(0), 5).interval().into(), zero_rate);
@@ -31,6 +32,7 @@ fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
     refused(SlidingWindow::log(1, Duration::ZERO).into(), zero_duration);
     refused(Penalty::new(5, Rate::per_second(1)).half_life(Duration::ZERO).into(), zero_duration);
     refused(Penalty::new(5, Rate::per_second(1)).ban(Duration::ZERO).into(), zero_duration);
+    refused(MaxConcurrency::new(1).adapt(Adapt::aimd().timeout(Duration::ZERO)).into(), zero_duration);
     let too_long = |limit| ConfigError::TooLong { limit, max: Duration::from_secs(100 * 365 * 24 * 3_600) };
     refused(TokenBucket::new(Rate::new(1, Duration::MAX), 1).into(), too_long);
     refused(TokenBucket::new(Rate::per_day(1), u64::MAX).into(), too_long);

@@ -11,7 +11,7 @@ use common::{limiter, ms};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{
-    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Rate, Throttle, TokenBucket,
+    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, Throttle, TokenBucket,
     TryAcquireError,
 };
 
@@ -251,4 +251,39 @@ fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
         assert_eq!(member.check(1).remaining() + granted, member.check(1).limit(), "as many as it says, and never more");
     }
     assert!(members.iter().any(|member| member.check(1).remaining() == 0), "they went on until one was spent");
+}
+
+/// A fixed bug: who waits for a group went to the end of a queue each time, and never got through where others always wait.
+#[tokio::test(start_paused = true)]
+async fn a_group_gets_through_although_others_always_wait_for_each_of_its_members() {
+    for policies in [
+        [MaxConcurrency::new(1).into(), MaxConcurrency::new(1).into()],
+        [Policy::from(Throttle::every(ms(3))), Throttle::every(ms(5)).into()],
+    ] {
+        let members = policies.map(limiter);
+        let crowd: Vec<_> = (0..16)
+            .map(|number| {
+                let member = members[number % 2].clone();
+                tokio::spawn(async move {
+                    loop {
+                        let permit = member.acquire().await.unwrap();
+                        sleep(ms(1 + number as u64)).await;
+                        drop(permit);
+                    }
+                })
+            })
+            .collect();
+        sleep(ms(100)).await;
+        let start = Instant::now();
+        let groups = [members.clone(), [members[1].clone(), members[0].clone()]].map(Group::new);
+        for _ in 0..10 {
+            let through = |group: &Group| {
+                let group = group.clone();
+                async move { drop(group.acquire().await.unwrap()) }
+            };
+            tokio::join!(through(&groups[0]), through(&groups[1]));
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+        crowd.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }

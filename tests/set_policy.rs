@@ -418,3 +418,20 @@ async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
     let snapshot = limiter.snapshot();
     assert_eq!((snapshot.in_flight, snapshot.queued, snapshot.reclaimed), (0, 0, 0));
 }
+
+/// A fixed bug: a ban became the bare threshold, and a change of policy lifted it.
+#[tokio::test(start_paused = true)]
+async fn a_ban_outlasts_a_change_of_the_penalty() {
+    let penalty = |threshold| Penalty::new(threshold, Rate::per_second(1)).ban(ms(1_000_000));
+    let limiter = limiter(penalty(2));
+    drop(limiter.try_acquire_many(2).unwrap());
+    assert!(limiter.try_acquire().is_err());
+    for carry in [Carry::AsIs, Carry::InProportion] {
+        limiter.set_policy_with(penalty(20), carry).unwrap();
+        assert_eq!(limiter.check(1).retry_after(), Some(ms(1_000_000)));
+    }
+    advance(ms(1_000_000)).await;
+    drop(limiter.try_acquire_many(10).unwrap());
+    limiter.set_policy_with(penalty(40), Carry::InProportion).unwrap();
+    assert_eq!(limiter.check(1).remaining(), 20);
+}

@@ -322,6 +322,14 @@ impl PenaltyRule {
     }
 }
 
+impl PenaltyRule {
+    /// What a rule with other parameters takes over: the counter, changed by `carry`, the instant of its steps, and the bans.
+    pub(crate) fn hand_on(&self, state: PenaltyState, now: Moment, carry: impl FnOnce(u64) -> u64) -> PenaltyState {
+        let settled = self.settled(state, now);
+        PenaltyState { value: u32::try_from(carry(settled.value.into())).unwrap_or(u32::MAX), ..settled }
+    }
+}
+
 impl Strategy for PenaltyRule {
     type State = PenaltyState;
 
