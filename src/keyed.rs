@@ -224,7 +224,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.try_acquire(key, cost, Location::caller())
     }
 
-    /// What [`KeyedLimiter::try_acquire_many`] would say, taking nothing; a key that is not known stays so. See
+    /// What [`KeyedLimiter::try_acquire_many`] would say, taking nothing; a key that is not known stays so, and is denied where the
+    /// table is full, or where its tier makes no sense. See
     /// [`Limiter::check`].
     pub fn check(&self, key: &K, cost: u64) -> Decision {
         self.table.check(key, cost)
@@ -257,8 +258,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         Ok(Limiter::from_manager(self.table.line(key)?))
     }
 
-    /// Charges the key so many units, whatever its limits admit: those who come later wait for it. Tells whether the key is known
-    /// now; a full table may have no place for it.
+    /// Charges the key so many units, whatever its limits admit: those who come later wait for it. A
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and bans only at a denied attempt; units in a
+    /// [log](crate::SlidingWindow::log) leave after a period, however many; a [`MaxConcurrency`](crate::MaxConcurrency) is not
+    /// charged. Tells whether the key is known now; a full table may have no place for it.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -273,7 +276,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.penalize(key, units)
     }
 
-    /// Lets the key off up to so many units, the latest first. What is out stays out. See [`KeyedLimiter::penalize`].
+    /// Lets the key off up to so many units, the latest first. What is out stays out, and a ban stays ([`reset`](Self::reset) ends
+    /// it). See [`KeyedLimiter::penalize`].
     pub fn reward(&self, key: &K, units: u64) {
         self.table.reward(key, units);
     }

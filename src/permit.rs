@@ -155,7 +155,9 @@ impl Permit {
     /// known only afterwards, as bytes or model tokens are. Dropped instead, a permit keeps its estimate.
     ///
     /// It concerns the rates of the policy; a place comes back whole. What a refund gives back is what keeps the grants since
-    /// within their limit: what the bucket or the window had refilled by then is not given twice.
+    /// within their limit: what the bucket or the window had refilled by then is not given twice. With a small burst under load that
+    /// may be less than the difference. A debt is worked off at the limit's rate; in a [log](crate::SlidingWindow::log) it leaves
+    /// after a period, however large.
     ///
     /// Tells whether it was live: of a permit whose TTL passed, nothing changes; nor of one of a
     /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that does not know its limiter.

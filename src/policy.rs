@@ -81,6 +81,10 @@ impl Limit {
 /// | `throttle every 100ms`, `every 100ms burst 5` | [`Throttle`] |
 /// | `window 100/min` | [`FixedWindow`] |
 /// | `window 100/min from first grant`, `window 100/min wall clock` | the same, with an [`Align`](crate::Align) |
+/// | `sliding log 100/min`, `sliding counter 100/min` | [`SlidingWindow`] |
+/// | `penalty 10 falling 1/s ceiling 20`, `penalty 10 half-life 30s` | [`Penalty`] |
+/// | `penalty 10 falling 1/s ban 1m up to 1h forgive 2h ignoring denied` | the same, with bans |
+/// | `20 concurrent gradient from 4 to 200 tolerance 1200`, `20 concurrent aimd` | [`MaxConcurrency::adapt`] |
 /// | … `and` … | [`Policy::and`] |
 ///
 /// Words are separated by whitespace and may have any case. A time is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`, `1d`,

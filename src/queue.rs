@@ -96,7 +96,8 @@ pub enum Overflow {
     /// penalty: whoever comes before is turned away with [`AcquireError::Blocked`], and starts it anew. (This is what the npm
     /// package *bottleneck* calls its strategy `BLOCK`.)
     Block {
-        /// How long it must be quiet.
+        /// How long it must be quiet: any time. With zero the queue is dropped and the next one is accepted; after
+        /// [`Duration::MAX`] nobody ever is.
         penalty: Duration,
     },
 }

@@ -117,8 +117,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// change while the key lives: what has been used then stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy).
     /// Policies are cheap to clone and to compare with their clone; made anew each time they are compared limit by limit.
     ///
-    /// Where it says what makes no sense, the call gets [`Config`](crate::TryAcquireError::Config). A key of more than 64
-    /// different policies in all takes more memory.
+    /// The policy that the builder was made with is then only what [`check`](KeyedLimiter::check) names when a tier makes no sense:
+    /// then the other calls get [`Config`](crate::TryAcquireError::Config). Where there are more than 64 different policies, keys
+    /// of the others take a kilobyte each.
     ///
     /// See the [type's example](KeyedBuilder#examples).
     pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {

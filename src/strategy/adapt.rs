@@ -141,7 +141,7 @@ impl Adapt {
         Self { backoff: per_mille, ..self }
     }
 
-    /// A round trip longer than this counts as [`Outcome::Overloaded`]; none unless told.
+    /// A round trip longer than this (1 ns to 100 years) counts as [`Outcome::Overloaded`]; none unless told.
     #[must_use]
     pub const fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }

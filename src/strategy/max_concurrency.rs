@@ -68,7 +68,8 @@ impl MaxConcurrency {
         Self { ttl: Some(ttl), ..self }
     }
 
-    /// Moves the limit by what the work reports, from the limit given here; see [`Adapt`].
+    /// Moves the limit by what the work reports, from the limit given here or the nearest that lies between floor and ceiling; see
+    /// [`Adapt`].
     ///
     /// A request can cost no more than the floor, so that none waits for a limit that may never come.
     ///

@@ -138,14 +138,14 @@ impl Penalty {
     }
 
     /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (shorter than the first counts as the
-    /// first), until they are [forgiven](Penalty::forgive_after). All are of one length unless told.
+    /// first), until they are [forgiven](Penalty::forgive_after). All are of one length unless told. It means nothing without a ban.
     #[must_use]
     pub const fn escalate(self, longest: Duration) -> Self {
         Self { longest: Some(longest), ..self }
     }
 
     /// Forgets [bans](Penalty::ban) once the counter has been at zero, and nobody banned, for this long (0 to 100 years). The
-    /// length of the longest ban unless told.
+    /// length of the longest ban unless told. It means nothing without a ban.
     #[must_use]
     pub const fn forgive_after(self, quiet: Duration) -> Self {
         Self { forgive_after: Some(quiet), ..self }
