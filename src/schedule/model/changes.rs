@@ -1,4 +1,4 @@
-//! The schedule under changes: other policies, settled and refunded costs, pauses. The reference keeps for each limit what it was
+//! The schedule under changes: other policies, settled and refunded costs, pauses, resets. The reference keeps for each limit what it was
 //! charged since it began; what it took over is its first charge. Refunds are bounded below what would be exact, so the reference
 //! says what may be granted, not what must be: that nobody is stranded is checked by itself.
 
@@ -30,6 +30,7 @@ enum Step {
     Leak(prop::sample::Index),
     Renew(prop::sample::Index),
     SetPolicy(Policy, bool),
+    Reset,
     Pause(Option<u64>),
     Resume,
     Pass(u64),
@@ -49,6 +50,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any_of().prop_map(Step::Leak),
         1 => any_of().prop_map(Step::Renew),
         2 => (policies(), any::<bool>()).prop_map(|(policy, in_proportion)| Step::SetPolicy(policy, in_proportion)),
+        1 => Just(Step::Reset),
         1 => prop::option::weighted(0.8, 0_u64..200).prop_map(Step::Pause),
         1 => Just(Step::Resume),
         6 => prop_oneof![0_u64..30, 0_u64..300].prop_map(Step::Pass),
@@ -404,6 +406,13 @@ impl Harness {
                 }
             }
             Step::SetPolicy(policy, in_proportion) => self.set_policy(&policy, in_proportion)?,
+            Step::Reset => {
+                for ledger in self.ledgers.iter_mut().filter(|ledger| !ledger.counts_places()) {
+                    *ledger = Ledger::new(ledger.limit, self.now);
+                }
+                self.reclaim();
+                self.input(Schedule::reset);
+            }
             Step::Pause(nanos) => {
                 let until = nanos.map_or(u64::MAX, |nanos| self.now + nanos);
                 self.paused_until = self.paused_until.max(until);
