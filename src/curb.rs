@@ -31,9 +31,11 @@ impl Curb {
         self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
-    /// The earliest that anybody can be granted anything; [`Moment::NEVER`] when that takes a [`Curb::resume`].
-    pub(crate) fn ready_at(&self, now: Moment) -> Moment {
-        let spread = self.spread.map_or(now, |spread| spread.next.min(spread.until));
+    /// The earliest that anybody can be granted `cost`; [`Moment::NEVER`] when that takes a [`Curb::resume`]. More than what is left
+    /// of an upstream's quota waits until that is new.
+    pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
+        let next = |spread: Spread| if cost > spread.left { spread.until } else { spread.next.min(spread.until) };
+        let spread = self.spread.map_or(now, next);
         self.paused_until.max(self.blocked_until).max(spread).max(now)
     }
 
@@ -52,14 +54,16 @@ impl Curb {
         (self.paused_until, self.spread) = (Moment::START, None);
     }
 
-    /// Lets `units` through until an upstream's quota is new, at an even pace. Before it is new, a number that is higher than what
-    /// is known to be left is stale: answers overtake each other.
+    /// Lets `units` through until an upstream's quota is new, at an even pace. As long as it is the same quota, a number that is
+    /// higher than what is known to be left is stale: answers overtake each other.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment) {
-        let known = self.spread.filter(|spread| spread.until > now);
+        /// Resets are told in whole seconds, mostly: one that is later than this is another quota's.
+        const SAME: u64 = 1_000_000_000;
+        let known = self.spread.filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
         let left = known.map_or(units, |spread| spread.left.min(units));
         let interval = until.since(now).div_ceil(left.max(1));
         let next = known.map_or(now, |spread| spread.next.min(now.plus(interval)));
-        self.spread = Some(Spread { interval, left, next: if left == 0 { until } else { next }, until });
+        self.spread = Some(Spread { interval, left, next, until });
     }
 
     /// Somebody was granted `cost`.
@@ -93,7 +97,7 @@ mod tests {
         let mut curb = Curb::default();
         curb.pause(at(100));
         curb.pause(at(50));
-        assert_eq!(curb.ready_at(at(10)), at(100));
+        assert_eq!(curb.ready_at(at(10), 1), at(100));
         assert!(!curb.is_over(at(99)) && curb.is_over(at(100)));
         curb.resume();
         assert!(curb.is_over(at(10)));
@@ -105,7 +109,7 @@ mod tests {
         curb.spread(at(0), 4, at(100));
         let mut grants = Vec::new();
         while grants.len() < 6 {
-            let now = curb.ready_at(grants.last().map_or(at(0), |last| *last));
+            let now = curb.ready_at(grants.last().map_or(at(0), |last| *last), 1);
             curb.note_grant(now, 1);
             grants.push(now);
         }
@@ -113,7 +117,7 @@ mod tests {
         let mut curb = Curb::default();
         curb.spread(at(0), 4, at(100));
         curb.note_grant(at(0), 2);
-        assert_eq!(curb.ready_at(at(1)), at(50));
+        assert_eq!(curb.ready_at(at(1), 1), at(50));
     }
 
     #[test]
@@ -122,7 +126,7 @@ mod tests {
         curb.spread(at(0), 4, at(100));
         curb.note_grant(at(0), 1);
         curb.spread(at(10), 3, at(100));
-        assert_eq!(curb.ready_at(at(10)), at(25));
+        assert_eq!(curb.ready_at(at(10), 1), at(25));
     }
 
     #[test]
@@ -131,11 +135,21 @@ mod tests {
         curb.spread(at(0), 2, at(100));
         curb.note_grant(at(0), 1);
         curb.spread(at(0), 5, at(100)); // said before the grant, heard after it
-        assert_eq!(curb.ready_at(at(0)), at(50));
+        assert_eq!(curb.ready_at(at(0), 1), at(50));
         curb.note_grant(at(50), 1);
         curb.spread(at(50), 3, at(100));
-        assert_eq!(curb.ready_at(at(50)), at(100), "none is left");
-        curb.spread(at(100), 5, at(200));
-        assert_eq!(curb.ready_at(at(100)), at(100), "the quota is new");
+        assert_eq!(curb.ready_at(at(50), 1), at(100), "none is left");
+        assert_eq!(curb.ready_at(at(100), 1), at(100), "the quota is new");
+    }
+
+    #[test]
+    fn another_quota_is_not_taken_for_stale_news() {
+        const S: u64 = 1_000_000_000;
+        let mut curb = Curb::default();
+        curb.spread(at(0), 1, at(S));
+        curb.note_grant(at(0), 1);
+        curb.spread(at(S / 2), 9, at(60 * S));
+        assert_eq!(curb.ready_at(at(S / 2), 1), at(S / 2));
+        assert_eq!(curb.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
     }
 }

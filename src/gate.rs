@@ -439,13 +439,16 @@ impl Gate {
         limits.map(|(slot, limit)| slot.capacity(limit)).min()
     }
 
-    /// Somebody who does not wait was denied `cost`.
-    pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) {
+    /// Somebody who does not wait was denied `cost`. Tells whether that changed anything.
+    pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
+        let mut changed = false;
         for slot in self.slots_mut() {
             if let Slot::Rule(rule, state) = slot {
-                *state = rule.note_denial(*state, now, cost);
+                let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
+                changed |= before != *state;
             }
         }
+        changed
     }
 
     /// What a permit of `cost` holds comes back, and it turns out that `actual` units were used: the difference is refunded, or

@@ -284,7 +284,8 @@ impl Limiter {
     ///
     /// What has been used stays used, [as it is or in proportion](Carry). A limit that stays the same keeps its state. Any other
     /// takes over what was used of an old one: of its kind if there is one, or else of what is left; it counts from now on, in
-    /// the limit's present window. A limit that has no counterpart is new.
+    /// the limit's present window. A limit that has no counterpart is new. A part of a unit that is used counts as one: a limit that
+    /// is changed again and again sooner than it brings a unit may never grant any.
     ///
     /// What was carried over stays used: a permit from before has nothing to [refund](crate::Permit::settle) to a limit that was
     /// not there when it was granted.

@@ -149,11 +149,11 @@ impl Schedule {
 
     /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, but to a caller who `waits`.
     pub(crate) fn ask(&mut self, now: Moment, cost: u64, waits: bool, effects: &mut Effects) -> Result<(), TryAcquireError> {
-        let uncurbed = |schedule: &Self| schedule.curb.is_none_or(|curb| curb.ready_at(now) <= now);
+        let uncurbed = |schedule: &Self| schedule.curb.is_none_or(|curb| curb.ready_at(now, cost) <= now);
         let asked = self
             .approach(now, cost, effects)
             .and_then(|()| if uncurbed(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
-        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal) })
+        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
     }
 
     /// Takes `cost` now, or nothing.
@@ -164,13 +164,15 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<Admission, TryAcquireError> {
-        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal))
+        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
     }
 
     /// Denies a caller who does not wait.
-    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
-        if let Refusal::MustWait = refusal {
-            self.gate.note_denial(now, cost);
+    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
+        if let Refusal::MustWait = refusal
+            && self.gate.note_denial(now, cost)
+        {
+            self.ask_again(now, effects); // after a ban all is new: that may be sooner than it was
         }
         self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
         self.explain(now, cost, refusal)
@@ -432,7 +434,7 @@ impl Schedule {
         }
         let curbed_until = match self.curb {
             Some(curb) if curb.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew
-            Some(curb) => curb.ready_at(now),
+            Some(curb) => curb.ready_at(now, cost),
             None => now,
         };
         if curbed_until > now {
@@ -451,7 +453,7 @@ impl Schedule {
         } else {
             self.front_ready.known()
         };
-        let curbed_until = self.curb.map_or(now, |curb| curb.ready_at(now));
+        let curbed_until = self.curb.map_or(now, |curb| curb.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
         let next = next.and_then(|next| next.max(curbed_until).known());
         Snapshot {
             in_flight: self.gate.in_flight(),
@@ -505,7 +507,7 @@ impl Schedule {
     /// Admits who is first in line, or says when to ask again.
     #[inline(always)]
     fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
-        let ready = self.curb.map_or(now, |curb| curb.ready_at(now));
+        let ready = self.curb.map_or(now, |curb| curb.ready_at(now, cost));
         if ready > now {
             return Err(ready);
         }
@@ -518,7 +520,7 @@ impl Schedule {
 
     /// See [`Gate::ready_at`]. A pause without an end is none that can be reckoned with.
     fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let curbed_until = self.curb.and_then(|curb| curb.ready_at(now).known()).unwrap_or(now);
+        let curbed_until = self.curb.and_then(|curb| curb.ready_at(now, cost).known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, cost).max(curbed_until)
     }
 

@@ -329,3 +329,18 @@ async fn a_concurrency_that_moves_serves_who_waits_as_it_rises_and_never_costs_m
     }
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
+
+/// A fixed bug: who waited for the counter to fall slept on when a ban, after which all is new, made it sooner.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_ends_before_the_counter_falls_wakes_who_waits() {
+    let limiter = Limiter::new(Penalty::new(3, Rate::per_hour(3)).ban(ms(1_000))).unwrap();
+    let _full = limiter.try_acquire_many(3).unwrap();
+    let start = Instant::now();
+    let mut waiting = task::spawn(limiter.acquire());
+    assert_pending!(waiting.poll());
+    sleep(ms(10)).await; // the driver sleeps until the counter falls
+    assert!(limiter.try_acquire().is_err());
+    assert_eq!(limiter.snapshot().next_grant_in, Some(ms(1_000)));
+    waiting.await.unwrap().release();
+    assert_eq!(start.elapsed(), ms(1_010));
+}

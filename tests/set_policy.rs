@@ -435,3 +435,14 @@ async fn a_ban_outlasts_a_change_of_the_penalty() {
     limiter.set_policy_with(penalty(40), Carry::InProportion).unwrap();
     assert_eq!(limiter.check(1).remaining(), 20);
 }
+
+/// A fixed bug: nothing that was carried over opened a window.
+#[tokio::test(start_paused = true)]
+async fn a_window_from_the_first_grant_is_not_opened_by_a_change() {
+    let from_first_grant = |units| FixedWindow::new(units, ms(1_000)).align(tollgate::Align::FirstGrant);
+    let limiter = limiter(from_first_grant(5));
+    limiter.set_policy(from_first_grant(10)).unwrap();
+    advance(ms(900)).await;
+    let _full = limiter.try_acquire_many(10).unwrap();
+    assert_eq!(limiter.check(1).retry_after(), Some(ms(1_000)));
+}

@@ -46,9 +46,12 @@ impl Clock {
         }
     }
 
-    /// The moment of an earlier reading, as far as it is from the clock of the latest one; of one that is not, the start, before
-    /// all that is known.
+    /// The moment of an earlier reading, as far as it is surely from the clock of the latest one; or else the start, before all
+    /// that is known.
     pub(crate) fn moment(&self, reading: Instant) -> Moment {
+        if !self.others.is_empty() {
+            return Moment::START; // it may be from one of those
+        }
         let elapsed = self.latest.checked_duration_since(reading).and_then(|elapsed| u64::try_from(elapsed.as_nanos()).ok());
         elapsed.map_or(Moment::START, |nanos| self.moment.minus(nanos))
     }

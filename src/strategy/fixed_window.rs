@@ -163,6 +163,9 @@ impl Strategy for WindowRule {
     }
 
     fn charge(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
+        if cost == 0 {
+            return state; // nothing opens no window
+        }
         let window = self.current(state, now);
         WindowState { used: window.used.saturating_add(cost), ..window }
     }
@@ -186,7 +189,8 @@ impl Strategy for WindowRule {
 
     fn forgive(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
         let window = self.current(state, now);
-        WindowState { used: window.used.saturating_sub(cost), ..window }
+        let used = window.used.saturating_sub(cost);
+        if used == 0 && self.phase.is_none() { WindowState::default() } else { WindowState { used, ..window } }
     }
 }
 
