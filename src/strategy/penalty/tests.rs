@@ -1,0 +1,327 @@
+use proptest::prelude::*;
+use proptest::strategy::Strategy as Generator;
+
+use super::super::{MAX_SPAN_NANOS, Strategy as _}; // both globs have a `Strategy`
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+impl PenaltyRule {
+    fn value(&self, state: PenaltyState, now: Moment) -> u64 {
+        self.settled(state, now).value.into()
+    }
+}
+
+fn at(nanos: u64) -> Moment {
+    Moment::from_nanos(nanos)
+}
+
+fn nanos(nanos: u64) -> Duration {
+    Duration::from_nanos(nanos)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Touch {
+    Attempt(u64),
+    Charge(u64),
+    Refund(u64),
+}
+
+/// The rule as a sweeper would have it, which looks at the counter at each nanosecond.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Naive {
+    now: u64,
+    value: u64,
+    since_step: u64,
+    banned: u64,
+    bans: u32,
+    quiet: u64,
+}
+
+impl Naive {
+    fn tick(&mut self, rule: &PenaltyRule) {
+        self.now += 1;
+        if self.banned > 0 {
+            self.banned -= 1;
+            self.quiet = 0;
+        } else if self.value > 0 {
+            self.since_step += 1;
+            if self.since_step == rule.period {
+                self.since_step = 0;
+                self.value = match rule.fall {
+                    FallRule::By(units) => self.value.saturating_sub(units),
+                    FallRule::Halving => self.value / 2,
+                };
+            }
+            self.quiet = 0;
+        } else {
+            self.quiet += 1;
+        }
+        self.forgive(rule);
+    }
+
+    fn forgive(&mut self, rule: &PenaltyRule) {
+        if self.value == 0 && self.banned == 0 && rule.ban.is_none_or(|ban| self.quiet >= ban.forgive_after) {
+            self.bans = 0;
+        }
+    }
+
+    fn admits(&self, rule: &PenaltyRule, cost: u64) -> bool {
+        self.banned == 0 && self.value + cost <= rule.threshold.into()
+    }
+
+    fn raise(&mut self, rule: &PenaltyRule, cost: u64) {
+        if self.banned == 0 {
+            if self.value == 0 {
+                self.since_step = 0;
+            }
+            self.value = (self.value + cost).min(rule.ceiling.into());
+            self.quiet = 0;
+        }
+    }
+
+    fn touch(&mut self, rule: &PenaltyRule, touch: Touch) -> bool {
+        match touch {
+            Touch::Charge(cost) => self.raise(rule, cost),
+            Touch::Refund(cost) => self.value = self.value.saturating_sub(cost),
+            Touch::Attempt(cost) if self.admits(rule, cost) => {
+                self.raise(rule, cost);
+                return true;
+            }
+            Touch::Attempt(cost) => match rule.ban {
+                Some(ban) if self.banned == 0 => {
+                    self.bans += 1;
+                    self.banned = (1..self.bans).fold(ban.first, |length, _| (length * 2).min(ban.longest));
+                    (self.value, self.quiet) = (0, 0);
+                }
+                None if rule.counts_denied => self.raise(rule, cost),
+                _ => {}
+            },
+        }
+        self.forgive(rule);
+        false
+    }
+
+    /// Replays the list of all that happened.
+    fn replay(rule: &PenaltyRule, touches: &[(u64, Touch)]) -> Vec<bool> {
+        let mut naive = Self::default();
+        let mut touched = |&(at, touch): &(u64, Touch)| {
+            while naive.now < at {
+                naive.tick(rule);
+            }
+            naive.touch(rule, touch)
+        };
+        touches.iter().map(&mut touched).collect()
+    }
+}
+
+fn rules() -> impl Generator<Value = PenaltyRule> {
+    let ban = prop::option::of((1_u64..60, 1_u64..300, prop::option::of(0_u64..200)));
+    (1_u64..12, 0_u64..30, 1_u64..60, prop::option::of(1_u64..6), ban, any::<bool>()).prop_map(
+        |(threshold, ceiling, period, units, ban, counts_denied)| {
+            let mut penalty = Penalty::new(threshold, Rate::new(units.unwrap_or(1), nanos(period)));
+            if units.is_none() {
+                penalty = penalty.half_life(nanos(period));
+            }
+            if ceiling > 0 {
+                penalty = penalty.ceiling(ceiling);
+            }
+            if let Some((first, longest, forgive_after)) = ban {
+                penalty = penalty.escalate(nanos(longest)).ban(nanos(first));
+                if let Some(forgive_after) = forgive_after {
+                    penalty = penalty.forgive_after(nanos(forgive_after));
+                }
+            }
+            if counts_denied { penalty.rule() } else { penalty.ignore_denied().rule() }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Invariants 1 and 7, against a sweeper that replays every attempt. Trap: steps lost by looking.
+    #[test]
+    fn agrees_with_a_sweeper_that_replays_every_attempt(
+        rule in rules(), steps in prop::collection::vec((0_u64..120, 1_u64..12, 0_u8..10, any::<bool>()), 1..40),
+    ) {
+        let (mut state, mut now, mut naive) = (rule.initial(Moment::START), Moment::START, Naive::default());
+        let (mut touches, mut admitted) = (Vec::new(), Vec::new());
+        for (step, cost, what, retry) in steps {
+            now = now.plus(step);
+            while naive.now < now.nanos() {
+                naive.tick(&rule);
+            }
+            let mut outcome = false;
+            let touch = match what {
+                0 => Touch::Charge(cost),
+                1 => Touch::Refund(cost),
+                _ => Touch::Attempt(cost.min(rule.threshold.into())),
+            };
+            match touch {
+                Touch::Charge(cost) => state = rule.charge(state, now, cost),
+                Touch::Refund(cost) => state = rule.forgive(state, now, cost),
+                Touch::Attempt(cost) => match rule.decide(state, now, cost) {
+                    Verdict::Granted(next) => {
+                        prop_assert_eq!(next, rule.charge(state, now, cost));
+                        prop_assert_eq!(rule.ready_at(state, now, 0, cost), now);
+                        (state, outcome) = (next, true);
+                    }
+                    _ => state = rule.deny(state, now, cost),
+                },
+            }
+            prop_assert_eq!(outcome, naive.touch(&rule, touch));
+            touches.push((now.nanos(), touch));
+            admitted.push(outcome);
+            prop_assert_eq!(PenaltyState::from(Words::from(state)), state);
+            prop_assert_eq!(rule.value(state, now), naive.value);
+            let remaining = if naive.banned > 0 { 0 } else { u64::from(rule.threshold).saturating_sub(naive.value) };
+            prop_assert_eq!(rule.remaining(state, now), remaining);
+
+            // Denied one nanosecond before its retry-after, granted at it.
+            let cost = cost.min(rule.threshold.into());
+            if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
+                prop_assert_eq!(rule.decide(state, until.minus(1), cost), Verdict::WaitUntil(until));
+                prop_assert!(matches!(rule.decide(state, until, cost), Verdict::Granted(_)));
+                let mut later = naive.clone();
+                while !later.admits(&rule, cost) {
+                    later.tick(&rule);
+                }
+                prop_assert_eq!(later.now, until.nanos());
+                if retry {
+                    // Looked at on the way, at instants of no meaning.
+                    state = rule.settled(state, at(now.nanos().midpoint(until.nanos())));
+                    now = until;
+                }
+            }
+            let reset = rule.reset_at(state, now);
+            prop_assert_eq!(rule.settled(state, reset), PenaltyState::default());
+            prop_assert!(reset == now || rule.settled(state, reset.minus(1)) != PenaltyState::default());
+        }
+        prop_assert_eq!(Naive::replay(&rule, &touches), admitted);
+    }
+
+    #[test]
+    fn nobody_is_ready_before_it_is_predicted(
+        rule in rules(), ahead in 0_u64..40, cost in 1_u64..12,
+        before in prop::collection::vec((0_u64..120, 1_u64..12), 0..12),
+    ) {
+        let (mut state, mut now, cost) = (rule.initial(Moment::START), Moment::START, cost.min(rule.threshold.into()));
+        for (step, cost) in before {
+            now = now.plus(step);
+            state = if step % 3 == 0 { rule.deny(state, now, cost) } else { rule.charge(state, now, cost) };
+        }
+        let predicted = rule.ready_at(state, now, ahead, cost);
+        for _ in 0..ahead {
+            now = rule.ready_at(state, now, 0, 1);
+            state = rule.charge(state, now, 1);
+        }
+        prop_assert!(predicted <= rule.ready_at(state, now, 0, cost));
+    }
+}
+
+/// System S2: every attempt counts, up to a ceiling that sets the longest lock-out. Its slip: a sweep over all counters.
+#[test]
+fn who_keeps_on_asking_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer() {
+    let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1))).ceiling(14).rule();
+    let mut state = rule.initial(at(5));
+    for _ in 0..10 {
+        let Verdict::Granted(next) = rule.decide(state, at(5), 1) else { panic!() };
+        state = next;
+    }
+    for _ in 0..1_000 {
+        assert!(matches!(rule.decide(state, at(5), 1), Verdict::WaitUntil(_)));
+        state = rule.deny(state, at(5), 1);
+    }
+    assert_eq!(rule.value(state, at(5)), 14);
+    assert_eq!(rule.decide(state, at(5), 1), Verdict::WaitUntil(at(5 + 3 * S)), "14, 12, 10, 8");
+    assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, and nobody swept");
+    assert_eq!(rule.value(state, at(5 + 6 * S)), 2);
+    assert_eq!(rule.settled(state, at(5 + 7 * S)), rule.initial(at(0)), "forgotten at zero");
+}
+
+/// Trap: a counter that is looked at more often than it steps never falls, or falls late.
+#[test]
+fn the_steps_stay_where_they_were_however_often_it_is_touched() {
+    let rule = Penalty::new(100, Rate::new(1, nanos(100))).rule();
+    let mut state = rule.charge(rule.initial(at(0)), at(30), 10);
+    for now in 30..530 {
+        state = rule.forgive(rule.charge(state, at(now), 3), at(now), 3);
+        assert_eq!(rule.value(state, at(now)), 10 - (now - 30) / 100);
+    }
+    let rule = Penalty::new(100, Rate::new(1, nanos(100))).half_life(nanos(100)).rule();
+    let state = rule.charge(rule.charge(rule.initial(at(0)), at(30), 9), at(129), 2);
+    assert_eq!([129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))), [11, 5, 2, 1, 0]);
+}
+
+#[test]
+fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
+    let penalty = Penalty::new(2, Rate::new(1, nanos(10)));
+    let rule = penalty.escalate(nanos(700)).ban(nanos(200)).forgive_after(nanos(50)).rule();
+    let (mut state, mut now) = (rule.initial(at(0)), 0);
+    for length in [200, 400, 700, 700] {
+        state = rule.charge(state, at(now), 2);
+        state = rule.deny(state, at(now), 1);
+        assert_eq!(rule.decide(state, at(now), 1), Verdict::WaitUntil(at(now + length)));
+        assert_eq!(rule.deny(state, at(now + length - 1), 1), state, "attempts do not make it longer");
+        assert_eq!(rule.forgive(state, at(now + 1), 1), state, "nor does a reward make it shorter");
+        assert_eq!(rule.charge(state, at(now + 1), 1), state);
+        assert_eq!((rule.remaining(state, at(now + 1)), rule.value(state, at(now + 1))), (0, 0));
+        now += length;
+        assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter starts anew");
+    }
+    // Quiet is counted from when the counter is at zero: here from the second step after one that comes in between.
+    assert_eq!(rule.reset_at(state, at(now)), at(now + 50));
+    state = rule.charge(state, at(now + 49), 2);
+    assert_eq!(rule.reset_at(state, at(now + 49)), at(now + 49 + 20 + 50));
+    let next_ban = |now| rule.reset_at(rule.deny(state, at(now), 2), at(now)).nanos() - now - 50;
+    assert_eq!((next_ban(now + 49 + 69), next_ban(now + 49 + 70)), (700, 200));
+}
+
+#[test]
+fn the_order_of_the_builder_does_not_matter() {
+    let penalty = Penalty::new(2, Rate::per_second(1));
+    let [first, longest, quiet] = [1, 2, 3].map(Duration::from_secs);
+    let one = penalty.ban(first).escalate(longest).forgive_after(quiet).ceiling(9).ignore_denied();
+    let other = penalty.ignore_denied().ceiling(9).forgive_after(quiet).escalate(longest).ban(first);
+    assert_eq!(one, other);
+    assert!(penalty.escalate(longest).forgive_after(quiet).rule().ban.is_none());
+    let ban = penalty.escalate(Duration::ZERO).ban(first).rule().ban.unwrap();
+    assert_eq!((ban.longest, ban.forgive_after), (S, S), "no shorter than the first; forgiven after the longest");
+}
+
+#[test]
+fn the_ceiling_is_twice_the_threshold_unless_told_and_never_below_it() {
+    let penalty = Penalty::new(10, Rate::per_second(1));
+    assert_eq!((penalty.rule().ceiling, penalty.ceiling(3).rule().ceiling, penalty.ceiling(11).rule().ceiling), (20, 10, 11));
+}
+
+#[test]
+fn the_largest_parameters_do_not_overflow() {
+    let (most, span) = (u64::from(u32::MAX), nanos(MAX_SPAN_NANOS));
+    let slow = Penalty::new(most, Rate::new(1, span));
+    for rule in [slow.rule(), slow.half_life(span).rule()] {
+        let state = rule.charge(rule.initial(at(3)), at(3), u64::MAX);
+        assert_eq!(rule.value(rule.deny(state, at(3), u64::MAX), at(3)), most);
+        assert_eq!(rule.decide(state, at(3), 1), Verdict::WaitUntil(at(3 + MAX_SPAN_NANOS)));
+        assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
+        assert_eq!(rule.reset_at(state, at(3)), Moment::NEVER);
+        assert!(rule.value(state, Moment::NEVER) >= most >> 5);
+    }
+    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).rule();
+    let state = fast.charge(fast.initial(at(3)), at(3), most);
+    assert_eq!((fast.value(state, at(4)), fast.ready_at(state, at(3), u64::MAX, 1)), (0, at(5)));
+
+    let rule = slow.ban(span).escalate(Duration::MAX).forgive_after(Duration::MAX).rule();
+    let mut state = rule.charge(rule.initial(at(0)), at(0), most);
+    let mut now = at(0);
+    for _ in 0..70_000 {
+        state = rule.deny(state, now, 1);
+        now = rule.ready_at(state, now, 0, 1);
+    }
+    assert_eq!(now, Moment::NEVER);
+    assert_eq!(rule.reset_at(state, now), Moment::NEVER);
+    let state = PenaltyState { bans: u16::MAX, ..PenaltyState::default() };
+    assert_eq!(rule.deny(state, at(0), 1), PenaltyState { at: Moment::NEVER, value: 0, bans: u16::MAX });
+}
