@@ -232,7 +232,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     }
 
     /// The key's own limiter: everything that a [`Limiter`] can do. The key stays known as long as it is held; what was
-    /// changed through it (a pause, a policy) holds at least as long.
+    /// changed through it (a pause, a policy) holds at least as long; but where keys have tiers, each call by the key brings the
+    /// policy of its tier back.
     ///
     /// # Errors
     ///

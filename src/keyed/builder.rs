@@ -195,7 +195,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         let (width, tiered) = (plan.width().unwrap_or(0), tier_of.is_some());
         let shared = Shared {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
-            plan: (!tiered).then(|| Arc::new(plan.clone())),
+            plan: (!tiered && !settles && plan.width().is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
             seed,
             seeds: Default::default(),
             since_epoch,

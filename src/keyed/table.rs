@@ -41,7 +41,7 @@ pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedEvent<'_, K>) + Send + Sync>;
 /// What all shards share.
 pub(super) struct Shared<K> {
     pub(super) hasher: SeedableRandomState,
-    /// That of all keys, unless they have tiers.
+    /// That of all keys, where all can be quiet and none has a tier: who is known is then asked at once.
     pub(super) plan: Option<Arc<Plan>>,
     /// The random part of permit ids, and how many were made from it: see [`Shared::next_seed`].
     pub(super) seed: u64,
