@@ -19,7 +19,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tollgate::{
-    FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamExt as _, Throttle,
+    FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamLimitExt as _, Throttle,
     TokenBucket,
 };
 

@@ -18,7 +18,7 @@ use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
 use tollgate::{
-    ConfigError, Decision, FixedWindow, Group, KeyedLimiter, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError,
+    ConfigError, Decision, FixedWindow, KeyedLimiter, LimiterGroup, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError,
 };
 
 /// Clients in tiers before an API with dear and cheap endpoints
@@ -125,7 +125,7 @@ impl Api {
 
     /// One request: it is charged to the quota and to the bucket, or to neither.
     fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), Box<TryAcquireError>> {
-        let both = Group::new([self.quotas.limiter(&client)?, self.buckets.limiter(&(client, endpoint))?]);
+        let both = LimiterGroup::new([self.quotas.limiter(&client)?, self.buckets.limiter(&(client, endpoint))?]);
         both.try_acquire_many(endpoint.cost()).map(drop).map_err(|denied| denied.error.into())
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
-use tollgate::{Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+use tollgate::{Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
 
 const TENTH: Duration = Duration::from_millis(100);
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Event, FixedWindow, Limiter, MaxConcurrency, Permit, Policy, Throttle};
+use tollgate::{FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
 
 /// Ten workers and one limiter: who gets which permit, and when
 #[derive(Debug, Parser)]
@@ -91,7 +91,7 @@ impl Rule {
 async fn main() -> Result<(), Box<dyn Error>> {
     let Options { rule, workers } = Options::parse();
     let start = Instant::now();
-    let limiter = Limiter::builder(rule.policy()).stamp_permits().on_event(move |event| tell(event, start)).build();
+    let limiter = Limiter::builder(rule.policy()).record_grant_time().on_event(move |event| tell(event, start)).build();
     let limiter = match limiter {
         Ok(limiter) => limiter,
         Err(error) => {
@@ -120,8 +120,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn tell(event: &Event, start: Instant) {
-    if let Event::Reclaimed { fence, held, acquired_in, .. } = event {
+fn tell(event: &LimiterEvent, start: Instant) {
+    if let LimiterEvent::Reclaimed { fence, held, acquired_in, .. } = event {
         say(start.elapsed(), &format!("permit {fence} is reclaimed after {held:.1?}; asked for in {acquired_in}"));
     }
 }

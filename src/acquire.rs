@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use crate::arena::Key;
+use crate::core::arena::Index;
+use crate::core::request::Caller;
 use crate::error::AcquireError;
-use crate::lease::Caller;
-use crate::manager::{Begun, Granted, Manager, Order};
+use crate::manager::{Enqueued, Granted, Manager, Order};
 use crate::permit::Permit;
-use crate::queue::Priority;
+use crate::priority::Priority;
 
 /// One request on its way: not begun, queued under a key, or done.
 ///
@@ -29,7 +29,7 @@ pub(crate) struct Ticket {
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     New,
-    Queued(Key),
+    Queued(Index),
     Done,
 }
 
@@ -58,9 +58,9 @@ impl Ticket {
 
     #[inline(always)]
     pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
-        if let Stage::Queued(key) = self.stage {
+        if let Stage::Queued(index) = self.stage {
             self.stage = Stage::Done;
-            manager.abandon(key);
+            manager.abandon(index);
         }
     }
 
@@ -69,14 +69,14 @@ impl Ticket {
         let mut granted = Granted::NOTHING;
         let begun = match self.stage {
             Stage::New => manager.begin(&self.order, waker, &mut granted),
-            Stage::Queued(key) => manager.poll(key, &self.order, waker, &mut granted),
+            Stage::Queued(index) => manager.poll(index, &self.order, waker, &mut granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
         match begun {
-            Ok(Begun::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
-            Ok(Begun::Queued(key)) => {
-                self.stage = Stage::Queued(key);
+            Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
+            Ok(Enqueued::Queued(index)) => {
+                self.stage = Stage::Queued(index);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(*error)),
@@ -186,12 +186,12 @@ impl fmt::Debug for Acquire<'_> {
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a request does nothing until it is told to acquire"]
-pub struct Request<'a> {
+pub struct PermitRequest<'a> {
     manager: &'a Arc<Manager>,
     order: Order,
 }
 
-impl<'a> Request<'a> {
+impl<'a> PermitRequest<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, caller: Caller) -> Self {
         Self { manager, order: Order::new(cost, caller) }
@@ -235,7 +235,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Request::acquire`], but [`AcquireError::NoRuntime`].
+    /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         struct Unpark(Thread);
         impl Wake for Unpark {
@@ -244,14 +244,14 @@ impl<'a> Request<'a> {
             }
         }
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut acquire = Acquire::new(self.manager, Order { on_own_thread: true, ..self.order });
+        let mut acquire = Acquire::new(self.manager, Order { blocking: true, ..self.order });
         loop {
             if let Poll::Ready(answer) = acquire.ticket.poll_with(self.manager, &waker) {
                 return answer;
             }
-            let Stage::Queued(key) = acquire.ticket.stage else { continue };
+            let Stage::Queued(index) = acquire.ticket.stage else { continue };
             // An answer that comes in between has left its token: the park returns at once.
-            match self.manager.turn_on_own_thread(key) {
+            match self.manager.run_due_on_blocked_thread(index) {
                 Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
                 None => thread::park(),
             }

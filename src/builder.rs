@@ -3,15 +3,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
+use crate::core::gate::Gate;
+use crate::core::plan::Plan;
+use crate::core::schedule::{Options, Schedule};
 use crate::error::ConfigError;
-use crate::gate::Gate;
+use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, Timekeeping, registry};
-use crate::observe::{Event, Observer};
-use crate::plan::Plan;
+use crate::manager::{Clock, Manager, TimerHost, registry};
+use crate::observe::Observer;
+use crate::overflow::Overflow;
 use crate::policy::Policy;
-use crate::queue::Overflow;
-use crate::schedule::{Options, Schedule};
 use crate::strategy::Moment;
 
 /// The options of a limiter: what [`Limiter::builder`] returns.
@@ -27,13 +28,13 @@ use crate::strategy::Moment;
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it builds"]
-pub struct Builder {
+pub struct LimiterBuilder {
     policy: Policy,
     name: Option<Arc<str>>,
     max_queue: usize,
     overflow: Overflow,
     spread_below: u64,
-    stamps: bool,
+    records_grant_time: bool,
     observer: Observer,
 }
 
@@ -47,19 +48,19 @@ impl Limiter {
         Self::builder(policy).build()
     }
 
-    /// A limiter with options of its own. See [`Builder`].
-    pub fn builder(policy: impl Into<Policy>) -> Builder {
-        Builder::new(policy.into())
+    /// A limiter with options of its own. See [`LimiterBuilder`].
+    pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
+        LimiterBuilder::new(policy.into())
     }
 }
 
-impl Builder {
+impl LimiterBuilder {
     fn new(policy: Policy) -> Self {
         let Options { max_queue, overflow, spread_below, .. } = Options::default();
-        Self { policy, name: None, max_queue, overflow, spread_below, stamps: false, observer: Observer::NONE }
+        Self { policy, name: None, max_queue, overflow, spread_below, records_grant_time: false, observer: Observer::NONE }
     }
 
-    /// A name to know it by in what is printed. See the [type's example](Builder#examples).
+    /// A name to know it by in what is printed. See the [type's example](LimiterBuilder#examples).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into().into());
         self
@@ -93,7 +94,7 @@ impl Builder {
     }
 
     /// Slows down before an upstream's quota is gone: when it says that fewer than `units` remain (0, the default: never), they are
-    /// spread evenly over the time until its quota is new. See [`Limiter::observe`](crate::Limiter::observe).
+    /// spread evenly over the time until its quota is new. See [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal).
     ///
     /// ```
     /// use std::time::Duration;
@@ -102,7 +103,7 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
-    /// limiter.observe(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
+    /// limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
     /// let start = tokio::time::Instant::now();
     /// for _ in 0..5 {
     ///     let _permit = limiter.acquire().await?;
@@ -121,12 +122,12 @@ impl Builder {
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
-    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).stamp_permits().build()?;
+    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).record_grant_time().build()?;
     /// assert!(limiter.try_acquire()?.acquired_at().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn stamp_permits(mut self) -> Self {
-        self.stamps = true;
+    pub fn record_grant_time(mut self) -> Self {
+        self.records_grant_time = true;
         self
     }
 
@@ -135,7 +136,7 @@ impl Builder {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Event, Limiter, MaxConcurrency};
+    /// use tollgate::{LimiterEvent, Limiter, MaxConcurrency};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -144,13 +145,13 @@ impl Builder {
     ///     .on_event(move |event| drop(events.send(event.clone())))
     ///     .build()?;
     /// let leaked = limiter.acquire().await?;
-    /// let Some(Event::Reclaimed { id, held, acquired_in, .. }) = seen.recv().await else { panic!("no event") };
+    /// let Some(LimiterEvent::Reclaimed { id, held, acquired_in, .. }) = seen.recv().await else { panic!("no event") };
     /// assert_eq!((id, held), (leaked.id(), Duration::from_secs(5)));
     /// println!("{id} was held for {held:?} by {acquired_in}");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn on_event(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+    pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
         self.observer = Observer::new(observer);
         self
     }
@@ -162,14 +163,14 @@ impl Builder {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, max_queue, overflow, spread_below, stamps, observer } = self;
+        let Self { policy, name, max_queue, overflow, spread_below, records_grant_time, observer } = self;
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, stamps);
+        let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
         let options = Options { max_queue, overflow, spread_below, observed: observer.is_some() };
         let schedule = Schedule::new(gate, options);
-        let (timekeeping, seed) = (Timekeeping::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
-        let manager = Arc::new(Manager::new(schedule, clock, timekeeping, since_epoch, seed, name, observer));
+        let (timer_host, id_prefix) = (TimerHost::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
+        let manager = Arc::new(Manager::new(schedule, clock, timer_host, since_epoch, id_prefix, name, observer));
         registry::enter(&manager);
         Ok(Limiter::from_manager(manager))
     }

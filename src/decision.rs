@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Asked, Moment};
+use crate::strategy::{LimitReport, Moment};
 
 /// What the caller of a non-blocking check is told.
 ///
@@ -47,7 +47,13 @@ pub struct Decision {
 
 impl Decision {
     /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each.
-    pub(crate) fn summarize(policy: &Policy, asked: impl Iterator<Item = Asked>, now: Moment, ahead: u64, cost: u64) -> Self {
+    pub(crate) fn summarize(
+        policy: &Policy,
+        asked: impl Iterator<Item = LimitReport>,
+        now: Moment,
+        ahead: u64,
+        cost: u64,
+    ) -> Self {
         let limits = policy.limits();
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);

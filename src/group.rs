@@ -7,16 +7,16 @@ use thiserror::Error;
 use tokio::task::coop;
 
 use crate::acquire::OwnedTicket;
+use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::lease::Caller;
 use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
 
 /// How often a waiter lets go of what it has got, because another member denies, before it waits for one after the other and
 /// keeps what it gets.
-const PATIENCE: usize = 4;
+const OPTIMISTIC_ROUNDS: usize = 4;
 
 /// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
 ///
@@ -35,7 +35,7 @@ const PATIENCE: usize = 4;
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Group, KeyedLimiter, Limiter, MaxConcurrency, Rate, TokenBucket};
+/// use tollgate::{LimiterGroup, KeyedLimiter, Limiter, MaxConcurrency, Rate, TokenBucket};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,7 +43,7 @@ const PATIENCE: usize = 4;
 /// let per_endpoint = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(100), 100)).name("per endpoint").build()?;
 /// let in_all = Limiter::builder(MaxConcurrency::new(50)).name("in all").build()?;
 ///
-/// let group = Group::new([per_client.limiter(&"alice")?, per_endpoint.limiter(&"/search")?, in_all.clone()]);
+/// let group = LimiterGroup::new([per_client.limiter(&"alice")?, per_endpoint.limiter(&"/search")?, in_all.clone()]);
 /// let _first = group.try_acquire()?;
 /// let _second = group.acquire().await?;
 /// let denied = group.try_acquire().unwrap_err();
@@ -53,15 +53,15 @@ const PATIENCE: usize = 4;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct LimiterGroup {
     members: Vec<Limiter>,
 }
 
-/// Which limiter of a [`Group`], which shows an example, refused, and why.
+/// Which limiter of a [`LimiterGroup`], which shows an example, refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}: {error}", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
-    /// Its place among the [members](Group::members), from 0.
+    /// Its place among the [members](LimiterGroup::members), from 0.
     pub member: usize,
     /// Its name, if it has one.
     pub name: Option<Arc<str>>,
@@ -73,7 +73,7 @@ fn display_member(member: usize, name: Option<&str>) -> String {
     name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
 }
 
-/// The permits of all limiters of a [`Group`], which shows an example; dropping it **releases** them.
+/// The permits of all limiters of a [`LimiterGroup`], which shows an example; dropping it **releases** them.
 #[derive(Debug)]
 #[must_use = "the permits are released as soon as they are dropped"]
 pub struct GroupPermit {
@@ -110,13 +110,13 @@ impl GroupPermit {
     }
 }
 
-impl Group {
+impl LimiterGroup {
     /// A group of limiters. Without any, it admits everything.
     pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
         members.into_iter().fold(Self { members: Vec::new() }, Self::and)
     }
 
-    /// One limiter more. See [`Group::new`].
+    /// One limiter more. See [`LimiterGroup::new`].
     #[must_use]
     pub fn and(mut self, member: Limiter) -> Self {
         if !self.members.iter().any(|other| Arc::ptr_eq(other.manager(), member.manager())) {
@@ -135,18 +135,18 @@ impl Group {
         self.try_acquire_many(1)
     }
 
-    /// [`Group::try_acquire`] for a cost of several units of each.
+    /// [`LimiterGroup::try_acquire`] for a cost of several units of each.
     ///
     /// # Errors
     ///
-    /// Those of [`Group::try_acquire`] and of [`Limiter::try_acquire_many`].
+    /// Those of [`LimiterGroup::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
         let permits = self.try_all(None, cost, false, Location::caller());
         permits.map(|permits| GroupPermit { permits }).map_err(|(member, error)| self.error(member, error))
     }
 
-    /// Waits until all limiters admit one unit at the same moment, in the [order](Group#order) of each.
+    /// Waits until all limiters admit one unit at the same moment, in the [order](LimiterGroup#order) of each.
     ///
     /// # Cancel safety
     ///
@@ -160,17 +160,17 @@ impl Group {
         self.acquire_many(1)
     }
 
-    /// [`Group::acquire`] for a cost of several units of each.
+    /// [`LimiterGroup::acquire`] for a cost of several units of each.
     ///
     /// # Errors
     ///
-    /// Those of [`Group::acquire`] and of [`Limiter::acquire_many`].
+    /// Those of [`LimiterGroup::acquire`] and of [`Limiter::acquire_many`].
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
         let caller = Location::caller();
         async move {
-            let mut held = None::<Held>;
-            for _ in 0..PATIENCE {
+            let mut held = None::<RefundOnDrop>;
+            for _ in 0..OPTIMISTIC_ROUNDS {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
                 let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
@@ -200,16 +200,16 @@ impl Group {
             held.push(self.wait_for(member, cost, caller).await?);
         }
         held.sort_unstable_by_key(|held| held.member);
-        Ok(GroupPermit { permits: held.into_iter().map(Held::keep).collect() })
+        Ok(GroupPermit { permits: held.into_iter().map(RefundOnDrop::keep).collect() })
     }
 
-    async fn wait_for(&self, member: usize, cost: u64, caller: Caller) -> Result<Held, GroupError<AcquireError>> {
+    async fn wait_for(&self, member: usize, cost: u64, caller: Caller) -> Result<RefundOnDrop, GroupError<AcquireError>> {
         let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), Order::new(cost, caller));
         let permit = ticket.await.map_err(|error| self.error(member, error))?;
-        Ok(Held { member, permit: Some(permit) })
+        Ok(RefundOnDrop { member, permit: Some(permit) })
     }
 
-    /// What [`Group::try_acquire_many`] would say, taking nothing: the decision of each limiter, in the order of the group. Others
+    /// What [`LimiterGroup::try_acquire_many`] would say, taking nothing: the decision of each limiter, in the order of the group. Others
     /// may come between them.
     pub fn check(&self, cost: u64) -> impl Iterator<Item = Decision> + '_ {
         self.members.iter().map(move |member| member.check(cost))
@@ -249,18 +249,18 @@ impl Group {
 }
 
 /// A permit that goes back as if it had never been granted, unless it is kept.
-struct Held {
+struct RefundOnDrop {
     member: usize,
     permit: Option<Permit>,
 }
 
-impl Held {
+impl RefundOnDrop {
     fn keep(mut self) -> Permit {
         self.permit.take().expect("it is kept once")
     }
 }
 
-impl Drop for Held {
+impl Drop for RefundOnDrop {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
             permit.refund();

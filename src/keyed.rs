@@ -1,8 +1,8 @@
 //! One limiter for each key.
 
-mod any_table;
 mod builder;
-mod cells;
+mod key_state;
+mod key_table;
 mod shard;
 mod table;
 
@@ -15,18 +15,18 @@ use std::time::Duration;
 
 use tokio::task::coop;
 
-use self::any_table::{AnyTable, Begun};
-pub use self::builder::{KeyedBuilder, WhenFull};
-use self::cells::Cells;
+pub use self::builder::{KeyedLimiterBuilder, WhenFull};
+use self::key_state::KeyState;
+use self::key_table::{Enqueued, KeyTable};
 use crate::acquire::OwnedTicket;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
 use crate::manager::{Manager, Order};
-use crate::observe::Event;
 use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::queue::Priority;
+use crate::priority::Priority;
 use crate::strategy::Moment;
 
 /// One limiter for each key: for each client, user, endpoint. Clones share one and the same.
@@ -35,7 +35,7 @@ use crate::strategy::Moment;
 ///
 /// A key is known from its first request on, and as good as new then. It is forgotten when it is as good as new again, so that
 /// nothing is lost by it. Each call looks at a few others for some that can go: there is no sweep, no task and no timer for a key
-/// that nobody waits for. At most [`max_keys`](KeyedBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
+/// that nobody waits for. At most [`max_keys`](KeyedLimiterBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
 /// hashed with a seed that is drawn for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with fewer tokens than
 /// it holds starts with those again when its key comes back.)
 ///
@@ -48,7 +48,7 @@ use crate::strategy::Moment;
 ///
 /// Those of a [`MaxConcurrency`](crate::MaxConcurrency) are as a [`Limiter`]'s. Those of rates hold nothing and know nothing of
 /// their limiter, so [settling](Permit::settle) them does nothing and says so. For that, build it with
-/// [`settle_permits`](KeyedBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
+/// [`settle_permits`](KeyedLimiterBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
 /// paused, observed, run under.
 ///
 /// # Examples
@@ -65,14 +65,14 @@ use crate::strategy::Moment;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 pub struct KeyedLimiter<K> {
-    table: Arc<dyn AnyTable<K>>,
+    table: Arc<dyn KeyTable<K>>,
 }
 
-/// Something that a keyed limiter did of its own accord. See [`KeyedBuilder::on_event`] for an example.
+/// Something that a keyed limiter did of its own accord. See [`KeyedLimiterBuilder::on_event`] for an example.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum KeyedEvent<'a, K> {
-    /// A key had to go before it was as good as new: [`WhenFull::EvictNearestToFull`].
+pub enum KeyedLimiterEvent<'a, K> {
+    /// A key had to go before it was as good as new: [`WhenFull::EvictSoonestReset`].
     Evicted {
         /// The key.
         key: &'a K,
@@ -89,7 +89,7 @@ pub enum KeyedEvent<'a, K> {
         /// The key.
         key: &'a K,
         /// What it did.
-        event: &'a Event,
+        event: &'a LimiterEvent,
     },
 }
 
@@ -127,13 +127,13 @@ impl KeySnapshot {
         }
     }
 
-    fn of_quiet(cells: &Cells<'_>, now: Moment) -> Self {
-        Self::new(cells.used(now), &cells.decide(now, 1), 0, 0)
+    fn of_idle(key_state: &KeyState<'_>, now: Moment) -> Self {
+        Self::new(key_state.used(now), &key_state.decide(now, 1), 0, 0)
     }
 
-    fn of_line(line: &Arc<Manager>) -> Self {
-        let numbers = line.snapshot();
-        Self::new(line.used(), &line.check(1), numbers.in_flight, numbers.queued)
+    fn of_active(manager: &Arc<Manager>) -> Self {
+        let numbers = manager.snapshot();
+        Self::new(manager.used(), &manager.check(1), numbers.in_flight, numbers.queued)
     }
 }
 
@@ -147,12 +147,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         Self::builder(policy).build()
     }
 
-    /// A keyed limiter with options of its own. See [`KeyedBuilder`].
-    pub fn builder(policy: impl Into<Policy>) -> KeyedBuilder<K> {
-        KeyedBuilder::new(policy.into())
+    /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`].
+    pub fn builder(policy: impl Into<Policy>) -> KeyedLimiterBuilder<K> {
+        KeyedLimiterBuilder::new(policy.into())
     }
 
-    fn from_table(table: Arc<dyn AnyTable<K>>) -> Self {
+    fn from_table(table: Arc<dyn KeyTable<K>>) -> Self {
         Self { table }
     }
 
@@ -196,10 +196,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.request(key).cost(cost).acquire()
     }
 
-    /// A request with a cost, a priority or a timeout. See [`KeyedRequest`].
+    /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].
     #[track_caller]
-    pub fn request<'a>(&'a self, key: &'a K) -> KeyedRequest<'a, K> {
-        KeyedRequest { limiter: self, key, order: Order::new(1, Location::caller()) }
+    pub fn request<'a>(&'a self, key: &'a K) -> KeyedPermitRequest<'a, K> {
+        KeyedPermitRequest { limiter: self, key, order: Order::new(1, Location::caller()) }
     }
 
     /// Takes one unit of the key's now, or nothing. See the [type's example](KeyedLimiter#examples).
@@ -256,7 +256,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub fn limiter(&self, key: &K) -> Result<Limiter, TryAcquireError> {
-        Ok(Limiter::from_manager(self.table.line(key)?))
+        Ok(Limiter::from_manager(self.table.manager(key)?))
     }
 
     /// Charges the key so many units, whatever its limits admit: those who come later wait for it. A
@@ -329,7 +329,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         (0..).map_while(move |shard| table.snapshots(shard)).flatten()
     }
 
-    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedBuilder::max_keys`].
+    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedLimiterBuilder::max_keys`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
@@ -370,26 +370,26 @@ impl<K> fmt::Debug for KeyedLimiter<K> {
 /// # }
 /// ```
 #[must_use = "a request does nothing until it is told to acquire"]
-pub struct KeyedRequest<'a, K> {
+pub struct KeyedPermitRequest<'a, K> {
     limiter: &'a KeyedLimiter<K>,
     key: &'a K,
     order: Order,
 }
 
-impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedRequest<'a, K> {
-    /// See [`Request::cost`](crate::Request::cost).
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K> {
+    /// See [`Request::cost`](crate::PermitRequest::cost).
     pub fn cost(mut self, units: u64) -> Self {
         self.order.cost = units;
         self
     }
 
-    /// See [`Request::priority`](crate::Request::priority).
+    /// See [`Request::priority`](crate::PermitRequest::priority).
     pub fn priority(mut self, priority: Priority) -> Self {
         self.order.priority = priority;
         self
     }
 
-    /// See [`Request::timeout`](crate::Request::timeout).
+    /// See [`Request::timeout`](crate::PermitRequest::timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.order.timeout = Some(timeout);
         self
@@ -399,19 +399,19 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedRequest<'a, K> {
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedLimiter::acquire`] and of [`Request::acquire`](crate::Request::acquire).
+    /// Those of [`KeyedLimiter::acquire`] and of [`Request::acquire`](crate::PermitRequest::acquire).
     pub async fn acquire(self) -> Result<Permit, AcquireError> {
         // A task that acquires in a loop must let its neighbours have a turn.
         coop::consume_budget().await;
         match self.limiter.table.begin(self.key, &self.order)? {
-            Begun::Granted(permit) => Ok(permit),
-            Begun::Wait(line) => OwnedTicket::new(line, self.order).await,
+            Enqueued::Granted(permit) => Ok(permit),
+            Enqueued::Wait(manager) => OwnedTicket::new(manager, self.order).await,
         }
     }
 }
 
-impl<K> fmt::Debug for KeyedRequest<'_, K> {
+impl<K> fmt::Debug for KeyedPermitRequest<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedRequest").field("order", &self.order).finish_non_exhaustive()
+        f.debug_struct("KeyedPermitRequest").field("order", &self.order).finish_non_exhaustive()
     }
 }

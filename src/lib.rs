@@ -45,11 +45,11 @@
 //! | with a priority or a timeout | [`Limiter::request`] |
 //! | not to wait | [`Limiter::try_acquire`], [`check`](Limiter::check) |
 //! | to run a future under a permit | [`Limiter::run`] |
-//! | to pace a stream, or to work on its items concurrently | [`StreamExt`] |
+//! | to pace a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | from a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name, events | [`Limiter::builder`] |
 //! | a limiter for each client, user, endpoint | [`KeyedLimiter`] |
-//! | several limiters in one go, all or none | [`Group`] |
+//! | several limiters in one go, all or none | [`LimiterGroup`] |
 //!
 //! # Afterwards
 //!
@@ -59,7 +59,7 @@
 //! | to say how it went, so that a concurrency can adapt | [`Permit::report`] |
 //! | another policy, at run time | [`Limiter::set_policy`] |
 //! | everybody to wait | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
-//! | to heed what an upstream said (429, remaining, reset) | [`Limiter::observe`] |
+//! | to heed what an upstream said (429, remaining, reset) | [`Limiter::apply_upstream_signal`] |
 //! | to charge a key or let it off | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
 //! | a policy from a configuration file | `"8 concurrent and 100/min".parse()`: see [`Policy`](Policy#as-text) |
 //!
@@ -108,47 +108,47 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
-mod arena;
 mod builder;
-mod curb;
+mod carry_over;
+mod contain_panic;
+mod core;
 mod decision;
 mod error;
-mod gate;
+mod event;
 mod group;
 mod keyed;
-mod lease;
 mod limiter;
 mod manager;
 mod observe;
+mod overflow;
 mod permit;
-mod plan;
 mod policy;
-mod queue;
+mod priority;
 mod rate;
-mod schedule;
 mod snapshot;
 mod strategy;
 mod stream;
 mod text;
 mod upstream;
 
-pub use acquire::{Acquire, Request};
-pub use builder::Builder;
+pub use acquire::{Acquire, PermitRequest};
+pub use builder::LimiterBuilder;
+pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
-pub use gate::Carry;
-pub use group::{Group, GroupError, GroupPermit};
-pub use keyed::{KeySnapshot, KeyedBuilder, KeyedEvent, KeyedLimiter, KeyedRequest, WhenFull};
+pub use event::{LimiterEvent, ShedReason};
+pub use group::{GroupError, GroupPermit, LimiterGroup};
+pub use keyed::{KeySnapshot, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, WhenFull};
 pub use limiter::Limiter;
-pub use observe::{Event, ShedReason};
+pub use overflow::Overflow;
 pub use permit::Permit;
 pub use policy::{Limit, Policy};
-pub use queue::{Overflow, Priority};
+pub use priority::Priority;
 pub use rate::Rate;
 pub use snapshot::Snapshot;
 pub use strategy::{
     Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };
-pub use stream::{ForEachPermitted, StreamExt, Throttled, WithPermits};
+pub use stream::{ForEachPermitted, StreamLimitExt, Throttled, WithPermits};
 pub use text::{ParseError, ParseErrorKind};
 pub use upstream::UpstreamSignal;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use crate::acquire::{Acquire, Request};
+use crate::acquire::{Acquire, PermitRequest};
+use crate::carry_over::UsageCarryOver;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
-use crate::gate::Carry;
 use crate::manager::Manager;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -73,7 +73,7 @@ impl Limiter {
         &self.manager
     }
 
-    /// The name it was built with. See [`Builder::name`](crate::Builder::name).
+    /// The name it was built with. See [`Builder::name`](crate::LimiterBuilder::name).
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.manager.name().map(AsRef::as_ref)
@@ -138,13 +138,13 @@ impl Limiter {
     #[inline]
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
-        Request::new(&self.manager, cost, Location::caller()).acquire()
+        PermitRequest::new(&self.manager, cost, Location::caller()).acquire()
     }
 
-    /// A request with a cost, a priority or a timeout. See [`Request`].
+    /// A request with a cost, a priority or a timeout. See [`PermitRequest`].
     #[track_caller]
-    pub fn request(&self) -> Request<'_> {
-        Request::new(&self.manager, 1, Location::caller())
+    pub fn request(&self) -> PermitRequest<'_> {
+        PermitRequest::new(&self.manager, 1, Location::caller())
     }
 
     /// Takes one unit now, or nothing. It never passes anybody who waits.
@@ -277,12 +277,12 @@ impl Limiter {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; then nothing changes.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.set_policy_with(policy, Carry::AsIs)
+        self.set_policy_with(policy, UsageCarryOver::AsIs)
     }
 
     /// Goes by another policy from now on, under load and with waiters queued.
     ///
-    /// What has been used stays used, [as it is or in proportion](Carry). A limit that stays the same keeps its state. Any other
+    /// What has been used stays used, [as it is or in proportion](UsageCarryOver). A limit that stays the same keeps its state. Any other
     /// takes over what was used of an old one: of its kind if there is one, or else of what is left; it counts from now on, in
     /// the limit's present window. A limit that has no counterpart is new. A part of a unit that is used counts as one: a limit that
     /// is changed again and again sooner than it brings a unit may never grant any.
@@ -300,18 +300,18 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Carry, FixedWindow, Limiter};
+    /// use tollgate::{UsageCarryOver, FixedWindow, Limiter};
     ///
     /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
     /// let limiter = Limiter::new(per_minute(100))?;
     /// let _used = limiter.try_acquire_many(60)?;
     /// limiter.set_policy(per_minute(200))?;
     /// assert_eq!(limiter.check(1).remaining(), 140);
-    /// limiter.set_policy_with(per_minute(20), Carry::InProportion)?;
+    /// limiter.set_policy_with(per_minute(20), UsageCarryOver::InProportion)?;
     /// assert_eq!(limiter.check(1).remaining(), 14);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: Carry) -> Result<(), ConfigError> {
+    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: UsageCarryOver) -> Result<(), ConfigError> {
         self.manager.set_policy(policy.into(), carry)
     }
 
@@ -360,9 +360,9 @@ impl Limiter {
 
     /// Heeds what an upstream said about its own limit: a denial, or a quota that is spent, [pauses](Limiter::pause_for) everybody
     /// for as long as it asks; a quota that is nearly spent is spread out, if the limiter
-    /// [was asked to](crate::Builder::spread_below). See [`UpstreamSignal`] for an example.
-    pub fn observe(&self, signal: &UpstreamSignal) {
-        self.manager.observe(signal);
+    /// [was asked to](crate::LimiterBuilder::spread_below). See [`UpstreamSignal`] for an example.
+    pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
+        self.manager.apply_upstream_signal(signal);
     }
 
     /// Refuses everybody from now on, those who wait first. Permits that are out stay valid. See [`Limiter::drained`].

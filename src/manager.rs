@@ -5,14 +5,14 @@
 //! first, the lock is what a message would go through. What nobody brings, the passing of time, is the business of the
 //! [driver], a task in the runtime of those who wait.
 
+mod acquire_all;
 mod clock;
-mod desk;
+mod control;
 mod driver;
-mod line;
+mod keyed;
 pub(crate) mod registry;
-mod rota;
-mod steering;
-mod together;
+mod shared_driver;
+mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -23,19 +23,24 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
+pub(crate) use self::acquire_all::try_acquire_all;
 pub(crate) use self::clock::Clock;
-use self::desk::{Arm, Desk, Now};
-use self::driver::{Post, drive};
-pub(crate) use self::line::Rest;
-pub(crate) use self::rota::Rota;
-pub(crate) use self::together::try_acquire_all;
-use crate::arena::Key;
+use self::driver::{ExitGuard, drive};
+pub(crate) use self::keyed::Resting;
+pub(crate) use self::shared_driver::SharedDriver;
+use self::state::{Now, State, TimerAction};
+use crate::contain_panic::contain_panic;
+use crate::core::arena::Index;
+use crate::core::grant::{Admission, Claim};
+use crate::core::lease::Lease;
+use crate::core::request::Caller;
+use crate::core::request::Request;
+use crate::core::schedule::{Effects, Notice, Outcome, Schedule};
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::lease::{Admission, Caller, Claim, Lease};
-use crate::observe::{Event, Observer, contain_panic, permit_id};
-use crate::queue::{Priority, Request};
-use crate::schedule::{Effects, Outcome, Schedule, Told};
+use crate::event::{LimiterEvent, permit_id};
+use crate::observe::Observer;
+use crate::priority::Priority;
 use crate::snapshot::Snapshot;
 use crate::strategy::{MAX_SPAN_NANOS, Moment};
 
@@ -47,14 +52,14 @@ pub(crate) struct Order {
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
     /// The caller blocks his own thread, and keeps the time there when he is at the front.
-    pub(crate) on_own_thread: bool,
+    pub(crate) blocking: bool,
 }
 
 impl Order {
     /// What is asked for when nothing else is said.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
-        Self { cost, timeout: None, priority: Priority::NORMAL, caller, on_own_thread: false }
+        Self { cost, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
     /// The timeout in nanoseconds.
@@ -68,16 +73,16 @@ impl Order {
 
     /// The same for the queue. The timeout has become a deadline, or [`Moment::NEVER`].
     fn request(&self, deadline: Moment) -> Request {
-        let &Self { cost, priority, caller, on_own_thread, .. } = self;
-        Request { cost, priority, deadline, caller, on_own_thread }
+        let &Self { cost, priority, caller, blocking, .. } = self;
+        Request { cost, priority, deadline, caller, blocking }
     }
 }
 
 /// What became of an order.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum Enqueued {
     Granted,
-    Queued(Key),
+    Queued(Index),
 }
 
 /// Boxed, so that what became of an order fits into two registers: a refusal can bear the allocation.
@@ -93,11 +98,11 @@ pub(crate) struct Granted {
 
 #[derive(Debug)]
 pub(crate) struct Manager {
-    desk: Mutex<Desk>,
-    timekeeping: Timekeeping,
+    state: Mutex<State>,
+    timer_host: TimerHost,
     drained: Notify,
     /// The random part of permit ids.
-    seed: u64,
+    id_prefix: u64,
     name: Option<Arc<str>>,
     observer: Observer,
     /// The wall clock at [`Moment::START`].
@@ -105,27 +110,27 @@ pub(crate) struct Manager {
 }
 
 /// What is left to do when the lock is let go of.
-struct After {
-    arm: Arm,
+struct Unlocked {
+    timer_action: TimerAction,
     drained: bool,
 }
 
 /// Who takes a manager's turns when time matters.
 #[derive(Debug)]
-pub(crate) enum Timekeeping {
+pub(crate) enum TimerHost {
     /// A driver of its own in each runtime; the bell wakes them before their timers do.
     Own(Arc<Notify>),
-    Rota(Arc<Rota>),
+    SharedDriver(Arc<SharedDriver>),
 }
 
 impl Granted {
-    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::Nothing, at: None };
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: None };
 
     /// Word by word, and only what there is: see `Permit::new`.
     #[inline(always)]
     fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
         self.fence = admission.fence;
-        if admission.claim != Claim::Nothing {
+        if admission.claim != Claim::None {
             self.claim = admission.claim;
         }
         if at.is_some() {
@@ -138,17 +143,17 @@ impl Manager {
     pub(crate) fn new(
         schedule: Schedule,
         clock: Clock,
-        timekeeping: Timekeeping,
+        timer_host: TimerHost,
         since_epoch: Duration,
-        seed: u64,
+        id_prefix: u64,
         name: Option<Arc<str>>,
         observer: Observer,
     ) -> Self {
         Self {
-            desk: Mutex::new(Desk::new(schedule, clock)),
-            timekeeping,
+            state: Mutex::new(State::new(schedule, clock)),
+            timer_host,
             drained: Notify::new(),
-            seed,
+            id_prefix,
             name,
             observer,
             since_epoch,
@@ -156,13 +161,13 @@ impl Manager {
     }
 
     /// The random part of permit ids.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
+    pub(crate) fn id_prefix(&self) -> u64 {
+        self.id_prefix
     }
 
     /// Whether a permit that holds nothing finds it by its seed. A key's line is not entered: it may have to be remade soon.
     pub(crate) fn is_registered(&self) -> bool {
-        matches!(self.timekeeping, Timekeeping::Own(_))
+        matches!(self.timer_host, TimerHost::Own(_))
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
@@ -170,51 +175,51 @@ impl Manager {
     }
 
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
-        let mut desk = self.lock();
-        let (now, instant) = desk.now();
-        if let Some(admission) = desk.schedule.admit_in_place(now, cost, caller) {
-            self.hand_out(desk, &admission);
+        let mut state = self.lock();
+        let (now, instant) = state.now();
+        if let Some(admission) = state.schedule.admit_in_place(now, cost, caller) {
+            self.unlock_after_grant(state, &admission);
             return Ok(Granted { fence: admission.fence, claim: admission.claim, at: instant });
         }
-        self.deny(desk, (now, instant), cost, caller)
+        self.deny(state, (now, instant), cost, caller)
     }
 
     /// The rest of [`Manager::try_acquire`], when it is not admitted in place: most often a denial.
     #[cold]
     fn deny<'a>(
         self: &'a Arc<Self>,
-        desk: MutexGuard<'a, Desk>,
+        state: MutexGuard<'a, State>,
         now: Now,
         cost: u64,
         caller: Caller,
     ) -> Result<Granted, TryAcquireError> {
-        let (mut desk, (now, instant)) = self.catch_up(desk, now);
+        let (mut state, (now, instant)) = self.advance_if_due(state, now);
         let mut effects = Effects::default();
-        let answer = desk.schedule.try_acquire(now, cost, caller, &mut effects);
-        self.finish(desk, &mut effects);
+        let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
         answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: instant })
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
     #[inline(never)]
-    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Begun, Refused> {
+    pub(crate) fn begin(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
-        let mut desk = self.lock();
-        let (now, instant) = desk.now();
-        match desk.schedule.admit_in_place(now, order.cost, order.caller) {
+        let mut state = self.lock();
+        let (now, instant) = state.now();
+        match state.schedule.admit_in_place(now, order.cost, order.caller) {
             Some(admission) => {
                 granted.fill_in(admission, instant);
-                self.hand_out(desk, &admission);
-                Ok(Begun::Granted)
+                self.unlock_after_grant(state, &admission);
+                Ok(Enqueued::Granted)
             }
             None => {
                 if timeout.is_none()
-                    && desk.is_served(order.on_own_thread)
-                    && let Some(key) = desk.schedule.join(now, &order.request(Moment::NEVER), waker)
+                    && state.has_driver(order.blocking)
+                    && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), waker)
                 {
-                    return Ok(Begun::Queued(key));
+                    return Ok(Enqueued::Queued(index));
                 }
-                self.enqueue(desk, (now, instant), order, timeout, waker, granted)
+                self.enqueue(state, (now, instant), order, timeout, waker, granted)
             }
         }
     }
@@ -223,33 +228,33 @@ impl Manager {
     #[inline(never)]
     fn enqueue<'a>(
         self: &'a Arc<Self>,
-        desk: MutexGuard<'a, Desk>,
+        state: MutexGuard<'a, State>,
         now: Now,
         order: &Order,
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut Granted,
-    ) -> Result<Begun, Refused> {
-        let (mut desk, (mut now, instant)) = self.catch_up(desk, now);
+    ) -> Result<Enqueued, Refused> {
+        let (mut state, (mut now, instant)) = self.advance_if_due(state, now);
         if timeout.is_some() && instant.is_none() {
-            now = desk.clock.now().0;
+            now = state.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         let mut effects = Effects::default();
-        let outcome = desk.schedule.request(now, &order.request(deadline), waker, &mut effects);
+        let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
         match outcome {
-            Ok(Outcome::Queued(key)) if desk.is_served(order.on_own_thread) && effects.is_empty() => {
-                drop(desk);
-                Ok(Begun::Queued(key))
+            Ok(Outcome::Queued(index)) if state.has_driver(order.blocking) && effects.is_empty() => {
+                drop(state);
+                Ok(Enqueued::Queued(index))
             }
-            Ok(Outcome::Queued(key)) => self.wait_on(desk, key, order, &mut effects),
+            Ok(Outcome::Queued(index)) => self.ensure_driver(state, index, order, &mut effects),
             Ok(Outcome::Admitted(admission)) => {
                 granted.fill_in(admission, instant);
-                self.finish(desk, &mut effects);
-                Ok(Begun::Granted)
+                self.unlock_and_apply(state, &mut effects);
+                Ok(Enqueued::Granted)
             }
             Err(error) => {
-                self.finish(desk, &mut effects);
+                self.unlock_and_apply(state, &mut effects);
                 Err(error.into())
             }
         }
@@ -259,35 +264,35 @@ impl Manager {
     #[inline(never)]
     pub(crate) fn poll(
         self: &Arc<Self>,
-        key: Key,
+        index: Index,
         order: &Order,
         waker: &Waker,
         granted: &mut Granted,
-    ) -> Result<Begun, Refused> {
-        let mut desk = self.lock();
-        match desk.schedule.poll(key, waker) {
+    ) -> Result<Enqueued, Refused> {
+        let mut state = self.lock();
+        match state.schedule.poll(index, waker) {
             Ok(Ok(admission)) => {
-                let follows_time = desk.schedule.gate().follows_time();
-                granted.fill_in(admission, follows_time.then(|| desk.clock.instant(admission.at)));
-                self.leave(desk);
-                Ok(Begun::Granted)
+                let follows_time = state.schedule.gate().follows_time();
+                granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
+                self.unlock_after_answer(state);
+                Ok(Enqueued::Granted)
             }
             Ok(Err(error)) => {
-                self.leave(desk);
+                self.unlock_after_answer(state);
                 Err(error.into())
             }
             Err(replaced) => {
                 let mut effects = Effects::default();
                 effects.discard(replaced);
-                self.wait_on(desk, key, order, &mut effects)
+                self.ensure_driver(state, index, order, &mut effects)
             }
         }
     }
 
     /// Somebody has taken his answer: no time moves, and nobody is to be woken, but who waits for the last to be gone.
-    fn leave(&self, desk: MutexGuard<'_, Desk>) {
-        let drained = desk.schedule.is_drained();
-        drop(desk);
+    fn unlock_after_answer(&self, state: MutexGuard<'_, State>) {
+        let drained = state.schedule.is_drained();
+        drop(state);
         if drained {
             self.drained.notify_waiters();
         }
@@ -295,47 +300,47 @@ impl Manager {
 
     /// The rest of [`Manager::poll`], when there is no answer yet: the driver may have gone with its runtime, or the caller to
     /// another one.
-    fn wait_on<'a>(
+    fn ensure_driver<'a>(
         self: &'a Arc<Self>,
-        mut desk: MutexGuard<'a, Desk>,
-        key: Key,
+        mut state: MutexGuard<'a, State>,
+        index: Index,
         order: &Order,
         effects: &mut Effects,
-    ) -> Result<Begun, Refused> {
-        let recruit = if order.on_own_thread { Ok(None) } else { desk.recruit() };
-        if recruit.is_err() {
-            let now = desk.now().0;
-            desk.schedule.abandon(now, key, effects);
+    ) -> Result<Enqueued, Refused> {
+        let ensure_driver_here = if order.blocking { Ok(None) } else { state.ensure_driver_here() };
+        if ensure_driver_here.is_err() {
+            let now = state.now().0;
+            state.schedule.abandon(now, index, effects);
         }
-        self.finish(desk, effects);
-        if let Some(runtime) = recruit? {
+        self.unlock_and_apply(state, effects);
+        if let Some(runtime) = ensure_driver_here? {
             self.start(runtime);
         }
-        Ok(Begun::Queued(key))
+        Ok(Enqueued::Queued(index))
     }
 
     /// The owner of a queued order gives it up.
-    pub(crate) fn abandon(self: &Arc<Self>, key: Key) {
-        self.act(|schedule, now, effects| schedule.abandon(now, key, effects));
+    pub(crate) fn abandon(self: &Arc<Self>, index: Index) {
+        self.with_schedule(|schedule, now, effects| schedule.abandon(now, index, effects));
     }
 
     pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
-        let mut desk = self.lock();
-        if desk.schedule.release(fence, cost, claim) {
-            self.hand_over(desk);
+        let mut state = self.lock();
+        if state.schedule.release(fence, cost, claim) {
+            self.serve_and_unlock(state);
         }
     }
 
     /// The rest of [`Manager::release`], when somebody waits for it.
     #[inline(never)]
-    fn hand_over<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>) {
-        let (now, mut effects) = (desk.now().0, Effects::default());
-        desk.schedule.advance(now, &mut effects);
-        self.finish(desk, &mut effects);
+    fn serve_and_unlock<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
+        let (now, mut effects) = (state.now().0, Effects::default());
+        state.schedule.run_due(now, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
-        self.act(Schedule::close);
+        self.with_schedule(Schedule::close);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -353,45 +358,46 @@ impl Manager {
     }
 
     fn is_drained(self: &Arc<Self>) -> bool {
-        let (mut desk, _) = self.lock_caught_up();
-        let is_drained = desk.schedule.is_drained();
+        let (mut state, _) = self.lock_and_advance();
+        let is_drained = state.schedule.is_drained();
         // What is leaked comes back with time only, and who kept it may be gone.
-        let driver = if is_drained || !desk.schedule.gate().leases_permits() { None } else { desk.recruit().ok().flatten() };
-        drop(desk);
+        let driver =
+            if is_drained || !state.schedule.gate().leases_permits() { None } else { state.ensure_driver_here().ok().flatten() };
+        drop(state);
         if let Some(runtime) = driver {
             self.start(runtime);
         }
         is_drained
     }
 
-    pub(crate) fn renew(self: &Arc<Self>, key: Key, fence: u64) -> bool {
-        self.act(|schedule, now, _| schedule.gate().renew(key, fence, now))
+    pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {
+        self.with_schedule(|schedule, now, _| schedule.gate().renew(index, fence, now))
     }
 
     /// Whether a leased permit is live.
-    pub(crate) fn is_live(&self, key: Key, fence: u64) -> bool {
-        let mut desk = self.lock();
-        let now = desk.now().0;
-        desk.schedule.gate().live_lease(key, fence, now).is_some()
+    pub(crate) fn is_live(&self, index: Index, fence: u64) -> bool {
+        let mut state = self.lock();
+        let now = state.now().0;
+        state.schedule.gate().live_lease(index, fence, now).is_some()
     }
 
     /// When a live permit expires; `None` when it is not live, or has no TTL any more.
-    pub(crate) fn expires_at(&self, key: Key, fence: u64) -> Option<Instant> {
-        let mut desk = self.lock();
-        let now = desk.now().0;
-        let expires_at = desk.schedule.gate().live_lease(key, fence, now)?.expires_at.known()?;
-        Some(desk.clock.instant(expires_at))
+    pub(crate) fn expires_at(&self, index: Index, fence: u64) -> Option<Instant> {
+        let mut state = self.lock();
+        let now = state.now().0;
+        let expires_at = state.schedule.gate().live_lease(index, fence, now)?.expires_at.known()?;
+        Some(state.clock.instant(expires_at))
     }
 
     /// Completes when the permit is reclaimed, or somebody else must keep the time: watch again. `None` when it is not live.
-    pub(crate) fn watch(self: &Arc<Self>, key: Key, fence: u64) -> Option<OwnedNotified> {
-        let mut desk = self.lock();
-        let now = desk.now().0;
-        let lease = desk.schedule.gate().live_lease(key, fence, now)?;
+    pub(crate) fn reclaim_signal(self: &Arc<Self>, index: Index, fence: u64) -> Option<OwnedNotified> {
+        let mut state = self.lock();
+        let now = state.now().0;
+        let lease = state.schedule.gate().live_lease(index, fence, now)?;
         // Made under the lock, so that no reclaim comes between.
-        let notified = Arc::clone(lease.bell.get_or_insert_default()).notified_owned();
-        let driver = desk.recruit().ok().flatten();
-        drop(desk);
+        let notified = Arc::clone(lease.reclaimed.get_or_insert_default()).notified_owned();
+        let driver = state.ensure_driver_here().ok().flatten();
+        drop(state);
         if let Some(runtime) = driver {
             self.start(runtime);
         }
@@ -399,73 +405,73 @@ impl Manager {
     }
 
     pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
-        let (desk, (now, _)) = self.lock_caught_up();
-        desk.schedule.check(now, cost)
+        let (state, (now, _)) = self.lock_and_advance();
+        state.schedule.check(now, cost)
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> Snapshot {
-        let (desk, (now, _)) = self.lock_caught_up();
-        desk.schedule.snapshot(now)
+        let (state, (now, _)) = self.lock_and_advance();
+        state.schedule.snapshot(now)
     }
 
     /// A driver's turn: does what is due, and says until when the driver may sleep.
-    pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
-        self.act(Schedule::advance);
-        let mut desk = self.lock();
-        let others_sleep_too_long = desk.rearm();
-        let next = desk.schedule.next_wake().known().map(|next| desk.clock.instant(next));
-        drop(desk);
+    pub(crate) fn run_due(self: &Arc<Self>) -> Option<Instant> {
+        self.with_schedule(Schedule::run_due);
+        let mut state = self.lock();
+        let others_sleep_too_long = state.rearm();
+        let next = state.schedule.next_wake().known().map(|next| state.clock.instant(next));
+        drop(state);
         if others_sleep_too_long {
-            self.ring();
+            self.wake_driver();
         }
         next
     }
 
     /// The turn of a caller who blocks his thread, for the time that he may do so.
-    pub(crate) fn turn_on_own_thread(self: &Arc<Self>, key: Key) -> Option<Instant> {
-        self.act(Schedule::advance);
-        let desk = self.lock();
-        desk.schedule.wake_of(key).known().map(|next| desk.clock.instant(next))
+    pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, index: Index) -> Option<Instant> {
+        self.with_schedule(Schedule::run_due);
+        let state = self.lock();
+        state.schedule.wake_of(index).known().map(|next| state.clock.instant(next))
     }
 
     /// A driver leaves before its manager only when its runtime ends, or has no timers and tokio panics: no other is to be
     /// started there.
     pub(crate) fn driver_gone(&self, runtime: runtime::Id) {
-        let mut desk = self.lock();
-        if !desk.dismiss(runtime) {
+        let mut state = self.lock();
+        if !state.driver_left(runtime) {
             return;
         }
         // Those who wait in other runtimes find a new driver when they are polled.
-        let wakers: Vec<Waker> = desk.schedule.wakers().cloned().collect();
-        let bells: Vec<Arc<Notify>> = desk.schedule.gate().bells().cloned().collect();
-        drop(desk);
+        let wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
+        let reclaimed_signals: Vec<Arc<Notify>> = state.schedule.gate().reclaimed_signals().cloned().collect();
+        drop(state);
         wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
-        bells.iter().for_each(|bell| bell.notify_waiters());
+        reclaimed_signals.iter().for_each(|wakeup| wakeup.notify_waiters());
         self.drained.notify_waiters();
     }
 
-    fn act<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
-        self.act_on_desk(|desk, now, effects| input(&mut desk.schedule, now, effects))
+    fn with_schedule<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        self.with_state(|state, now, effects| input(&mut state.schedule, now, effects))
     }
 
-    fn act_on_desk<R>(self: &Arc<Self>, input: impl FnOnce(&mut Desk, Moment, &mut Effects) -> R) -> R {
-        let mut desk = self.lock();
-        let now = desk.now().0;
+    fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State, Moment, &mut Effects) -> R) -> R {
+        let mut state = self.lock();
+        let now = state.now().0;
         let mut effects = Effects::default();
-        let result = input(&mut desk, now, &mut effects);
-        self.finish(desk, &mut effects);
+        let result = input(&mut state, now, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
         result
     }
 
-    /// [`Manager::act`] for what makes time matter where it did not before. Whoever waits may rely until then on a driver in a
+    /// [`Manager::with_schedule`] for what makes time matter where it did not before. Whoever waits may rely until then on a driver in a
     /// runtime that is not run; where this runs, another one will be.
-    fn act_timed<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
-        let mut desk = self.lock();
-        let (now, mut effects) = (desk.clock.now().0, Effects::default());
-        let result = input(&mut desk.schedule, now, &mut effects);
-        let is_awaited = desk.schedule.next_wake() != Moment::NEVER;
-        let driver = if is_awaited { desk.recruit().ok().flatten() } else { None };
-        self.finish(desk, &mut effects);
+    fn with_timer<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let mut state = self.lock();
+        let (now, mut effects) = (state.clock.now().0, Effects::default());
+        let result = input(&mut state.schedule, now, &mut effects);
+        let is_awaited = state.schedule.next_wake() != Moment::NEVER;
+        let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
+        self.unlock_and_apply(state, &mut effects);
         if let Some(runtime) = driver {
             self.start(runtime);
         }
@@ -474,98 +480,98 @@ impl Manager {
 
     /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the time is told.
     #[inline]
-    fn catch_up<'a>(self: &'a Arc<Self>, mut desk: MutexGuard<'a, Desk>, now: Now) -> (MutexGuard<'a, Desk>, Now) {
-        if desk.schedule.next_wake() > now.0 {
-            return (desk, now);
+    fn advance_if_due<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, now: Now) -> (MutexGuard<'a, State>, Now) {
+        if state.schedule.next_wake() > now.0 {
+            return (state, now);
         }
         let mut effects = Effects::default();
-        desk.schedule.advance(now.0, &mut effects);
-        self.finish(desk, &mut effects);
+        state.schedule.run_due(now.0, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
         self.lock_now()
     }
 
-    fn lock_now(&self) -> (MutexGuard<'_, Desk>, Now) {
-        let mut desk = self.lock();
-        let now = desk.now();
-        (desk, now)
+    fn lock_now(&self) -> (MutexGuard<'_, State>, Now) {
+        let mut state = self.lock();
+        let now = state.now();
+        (state, now)
     }
 
     /// The lock, with all done that is due.
-    fn lock_caught_up(self: &Arc<Self>) -> (MutexGuard<'_, Desk>, Now) {
-        let (desk, now) = self.lock_now();
-        self.catch_up(desk, now)
+    fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Now) {
+        let (state, now) = self.lock_now();
+        self.advance_if_due(state, now)
     }
 
     /// Lets go of the lock and acts on the effects, until all that is due is done.
     #[inline]
-    fn finish<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, effects: &mut Effects) {
-        let after = Self::let_go(desk);
-        self.follow_up(after, effects);
+    fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
+        let unlocked = Self::unlock(state);
+        self.apply(unlocked, effects);
     }
 
     /// Lets go of the lock; what is left to do is to be done when no other is held.
     #[inline]
-    fn let_go(mut desk: MutexGuard<'_, Desk>) -> After {
-        After { arm: desk.arm(), drained: desk.schedule.is_drained() }
+    fn unlock(mut state: MutexGuard<'_, State>) -> Unlocked {
+        Unlocked { timer_action: state.timer_action(), drained: state.schedule.is_drained() }
     }
 
-    fn follow_up(self: &Arc<Self>, mut after: After, effects: &mut Effects) {
+    fn apply(self: &Arc<Self>, mut unlocked: Unlocked, effects: &mut Effects) {
         loop {
-            match after.arm {
-                Arm::Nothing => {}
-                Arm::Ring => self.ring(),
-                Arm::Start(handle) => self.start(handle),
+            match unlocked.timer_action {
+                TimerAction::Nothing => {}
+                TimerAction::WakeDriver => self.wake_driver(),
+                TimerAction::StartDriver(handle) => self.start(handle),
             }
-            let unfinished = effects.act(|told| self.tell(told));
-            if after.drained {
+            let unfinished = effects.apply(|notice| self.emit(notice));
+            if unlocked.drained {
                 self.drained.notify_waiters();
             }
             if !unfinished {
                 return;
             }
-            let mut desk = self.lock();
-            let now = desk.now().0;
-            desk.schedule.advance(now, effects);
-            after = Self::let_go(desk);
+            let mut state = self.lock();
+            let now = state.now().0;
+            state.schedule.run_due(now, effects);
+            unlocked = Self::unlock(state);
         }
     }
 
     /// Outside the lock: a runtime that is shutting down drops the driver, and with it its post, at once.
     #[cold]
     fn start(self: &Arc<Self>, runtime: Handle) {
-        match &self.timekeeping {
-            Timekeeping::Own(bell) => {
-                let post = Post::new(Arc::downgrade(self), runtime.id());
-                runtime.spawn(drive(post, Arc::clone(bell)));
+        match &self.timer_host {
+            TimerHost::Own(wakeup) => {
+                let exit_guard = ExitGuard::new(Arc::downgrade(self), runtime.id());
+                runtime.spawn(drive(exit_guard, Arc::clone(wakeup)));
             }
-            Timekeeping::Rota(rota) => rota.enlist(self, &runtime),
+            TimerHost::SharedDriver(shared_driver) => shared_driver.enlist(self, &runtime),
         }
     }
 
     /// Wakes whoever takes the turns, before the time that he knows of.
-    fn ring(&self) {
-        match &self.timekeeping {
-            Timekeeping::Own(bell) => bell.notify_waiters(),
-            Timekeeping::Rota(rota) => rota.call(self),
+    fn wake_driver(&self) {
+        match &self.timer_host {
+            TimerHost::Own(wakeup) => wakeup.notify_waiters(),
+            TimerHost::SharedDriver(shared_driver) => shared_driver.call(self),
         }
     }
 
-    fn tell(&self, told: Told<'_>) {
-        match told {
-            Told::Reclaimed(lease) => self.tell_of_reclaim(lease),
-            Told::Shed(&Request { cost, priority, caller, .. }, reason) => {
-                self.observer.tell(&Event::Shed { cost, priority, reason, requested_in: caller });
+    fn emit(&self, notice: Notice<'_>) {
+        match notice {
+            Notice::Reclaimed(lease) => self.emit_reclaim(lease),
+            Notice::Shed(&Request { cost, priority, caller, .. }, reason) => {
+                self.observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
             }
         }
     }
 
-    fn tell_of_reclaim(&self, lease: &Lease) {
-        if let Some(bell) = &lease.bell {
-            bell.notify_waiters();
+    fn emit_reclaim(&self, lease: &Lease) {
+        if let Some(reclaimed) = &lease.reclaimed {
+            reclaimed.notify_waiters();
         }
         if self.observer.is_some() {
-            self.observer.tell(&Event::Reclaimed {
-                id: permit_id(self.seed, lease.fence),
+            self.observer.emit(&LimiterEvent::Reclaimed {
+                id: permit_id(self.id_prefix, lease.fence),
                 fence: lease.fence,
                 cost: lease.cost,
                 held: lease.expires_at.duration_since(lease.granted_at),
@@ -576,28 +582,28 @@ impl Manager {
 
     /// Lets go of the lock after an admission in place: it moves time for nobody, but its own TTL may be the first to end.
     #[inline(always)]
-    fn hand_out<'a>(self: &'a Arc<Self>, desk: MutexGuard<'a, Desk>, admission: &Admission) {
-        if admission.claim.lease().is_some() && desk.schedule.next_wake() < desk.armed {
-            self.finish(desk, &mut Effects::default());
+    fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, admission: &Admission) {
+        if admission.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
+            self.unlock_and_apply(state, &mut Effects::default());
         }
     }
 
     /// Nothing of ours panics under the lock, and nothing of others runs there but the clone of a waker; were one to panic,
     /// going on beats a limiter that fails for ever.
     #[inline(always)]
-    fn lock(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        match &self.timekeeping {
-            Timekeeping::Own(bell) => {
+        match &self.timer_host {
+            TimerHost::Own(wakeup) => {
                 registry::leave(self);
-                bell.notify_waiters(); // the drivers find it gone
+                wakeup.notify_waiters(); // the drivers find it gone
             }
-            Timekeeping::Rota(rota) => rota.dismiss(self),
+            TimerHost::SharedDriver(shared_driver) => shared_driver.dismiss(self),
         }
     }
 }

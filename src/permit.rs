@@ -4,10 +4,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::arena::Key;
-use crate::lease::Claim;
+use crate::core::arena::Index;
+use crate::core::grant::Claim;
+use crate::event::permit_id;
 use crate::manager::{Granted, Manager, registry};
-use crate::observe::permit_id;
 use crate::strategy::Outcome;
 
 /// The right to go on; dropping it **releases** it.
@@ -45,7 +45,7 @@ use crate::strategy::Outcome;
 pub struct Permit {
     /// `None` once it was forgotten, and where it holds nothing: then its limiter is found by the seed, if at all.
     manager: Option<Arc<Manager>>,
-    seed: u64,
+    id_prefix: u64,
     fence: u64,
     cost: u64,
     claim: Claim,
@@ -57,14 +57,14 @@ impl Permit {
     /// be moved, stall the processor for longer than all the rest takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
-        let holder = (claim != Claim::Nothing || !manager.is_registered()).then(|| Arc::clone(manager));
-        Self { manager: holder, seed: manager.seed(), fence, cost, claim, acquired_at: at }
+        let holder = (claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
+        Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, acquired_at: at }
     }
 
     /// A permit of a rate that holds nothing, nor knows its limiter.
     #[inline(always)]
-    pub(crate) fn quiet(seed: u64, fence: u64, cost: u64, acquired_at: Instant) -> Self {
-        Self { manager: None, seed, fence, cost, claim: Claim::Nothing, acquired_at: Some(acquired_at) }
+    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, acquired_at: Instant) -> Self {
+        Self { manager: None, id_prefix, fence, cost, claim: Claim::None, acquired_at: Some(acquired_at) }
     }
 
     /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
@@ -78,7 +78,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn id(&self) -> Uuid {
-        permit_id(self.seed, self.fence)
+        permit_id(self.id_prefix, self.fence)
     }
 
     /// A number, from 1, that rises with every grant of the limiter.
@@ -109,7 +109,7 @@ impl Permit {
     }
 
     /// When it was granted, on tokio's clock: the instant of the decision. `None` where the policy has no need of the clock (a
-    /// [`MaxConcurrency`](crate::MaxConcurrency) without a TTL) and the [builder](crate::Builder::stamp_permits), which shows an
+    /// [`MaxConcurrency`](crate::MaxConcurrency) without a TTL) and the [builder](crate::LimiterBuilder::record_grant_time), which shows an
     /// example, was not asked for it.
     #[must_use]
     pub const fn acquired_at(&self) -> Option<Instant> {
@@ -138,7 +138,7 @@ impl Permit {
     /// It can be dropped and called again at any time, and awaited from several places.
     pub async fn reclaimed(&self) {
         let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
-        while let Some(notified) = manager.watch(lease, self.fence) {
+        while let Some(notified) = manager.reclaim_signal(lease, self.fence) {
             notified.await;
         }
     }
@@ -240,14 +240,14 @@ impl Permit {
 
     /// Its limiter, to which it then gives nothing back any more.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
-        self.manager.take().or_else(|| registry::find(self.seed))
+        self.manager.take().or_else(|| registry::find(self.id_prefix))
     }
 
     fn granted(&self) -> Granted {
         Granted { fence: self.fence, claim: self.claim, at: self.acquired_at }
     }
 
-    fn leased(&self) -> Option<(&Arc<Manager>, Key)> {
+    fn leased(&self) -> Option<(&Arc<Manager>, Index)> {
         self.manager.as_ref().zip(self.claim.lease())
     }
 }
@@ -255,7 +255,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(manager) = &self.manager
-            && self.claim != Claim::Nothing
+            && self.claim != Claim::None
         {
             manager.release(self.fence, self.cost, self.claim);
         }

@@ -117,7 +117,7 @@ impl Policy {
     }
 
     /// The same, sharing nothing with this one.
-    pub(crate) fn detached(&self) -> Self {
+    pub(crate) fn deep_clone(&self) -> Self {
         Self { limits: self.limits.iter().copied().collect() }
     }
 

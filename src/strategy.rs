@@ -25,8 +25,8 @@ pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
-pub(crate) use pace::{PaceRule, PaceState, Trail};
-pub(crate) use penalty::{Fall, PenaltyRule};
+pub(crate) use pace::{PaceRule, PaceState, RefundBound};
+pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::Rule;
 pub(crate) use sliding_window::{CounterRule, Log, LogRule};
 
@@ -36,7 +36,7 @@ pub(crate) use sliding_window::{CounterRule, Log, LogRule};
 pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// The state of a limit as plain words, for where it is kept among millions.
-pub(crate) type Words = [u64; 2];
+pub(crate) type StateWords = [u64; 2];
 
 /// What a limit says to a cost at an instant, given its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl<S> Verdict<S> {
 
 /// What one limit answers to all that a caller can ask who does not wait.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct LimitReport {
     /// `None` where it admits; [`Moment::NEVER`] where that takes a release.
     pub(crate) denied_until: Option<Moment>,
     pub(crate) remaining: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Asked {
 
 /// The rule of one limit. `cost` is at least 1 and at most what the limit holds when new; `now` never steps back.
 pub(crate) trait Strategy {
-    type State: Copy + std::fmt::Debug + From<Words> + Into<Words>;
+    type State: Copy + std::fmt::Debug + From<StateWords> + Into<StateWords>;
 
     /// The state when new.
     fn initial(&self, now: Moment) -> Self::State;
@@ -101,8 +101,8 @@ pub(crate) trait Strategy {
     fn forgive(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
     /// All that a caller who does not wait is told, when `ahead` units wait before him.
-    fn ask(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Asked {
-        Asked {
+    fn report(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        LimitReport {
             denied_until: self.decide(state, now, cost).wait().err(),
             remaining: self.remaining(state, now),
             ready_at: self.ready_at(state, now, ahead, cost),

@@ -21,9 +21,9 @@ use crate::limiter::Limiter;
 ///
 /// When the limiter refuses (it was closed, or its bounded queue overflowed) the stream ends early: `error` tells why, and
 /// `into_inner` gives the source back together with the item that was waiting.
-pub trait StreamExt: Stream + Sized {
+pub trait StreamLimitExt: Stream + Sized {
     /// The same items in the same order, each when the limiter grants one unit. The permit is released at once, so this suits
-    /// rates; to hold it while the item is worked on, use [`StreamExt::with_permits`].
+    /// rates; to hold it while the item is worked on, use [`StreamLimitExt::with_permits`].
     ///
     /// # Cancel safety
     ///
@@ -35,7 +35,7 @@ pub trait StreamExt: Stream + Sized {
     /// ```
     /// use std::time::Duration;
     /// use futures_util::{StreamExt as _, stream};
-    /// use tollgate::{Limiter, StreamExt as _, Throttle};
+    /// use tollgate::{Limiter, StreamLimitExt as _, Throttle};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,13 +56,13 @@ pub trait StreamExt: Stream + Sized {
     ///
     /// # Cancel safety
     ///
-    /// As with [`StreamExt::throttled`].
+    /// As with [`StreamLimitExt::throttled`].
     ///
     /// # Examples
     ///
     /// ```
     /// use futures_util::{StreamExt as _, stream};
-    /// use tollgate::{Limiter, MaxConcurrency, StreamExt as _};
+    /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -100,7 +100,7 @@ pub trait StreamExt: Stream + Sized {
     /// ```
     /// use std::time::Duration;
     /// use futures_util::stream;
-    /// use tollgate::{Limiter, MaxConcurrency, StreamExt as _};
+    /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -122,4 +122,4 @@ pub trait StreamExt: Stream + Sized {
     }
 }
 
-impl<S: Stream> StreamExt for S {}
+impl<S: Stream> StreamLimitExt for S {}

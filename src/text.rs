@@ -1,7 +1,7 @@
 //! Limits as short text, for configuration files: what is printed parses back to the same value.
 //!
 //! A text is words with whitespace between them. A [`Reader`] walks over them and keeps what it looked for in vain, so that an
-//! error can list the choices; [`Word`] is what one word can hold (a number, a time, a rate), [`Phrase`] what several can.
+//! error can list the choices; [`Word`] is what one word can hold (a number, a time, a rate), [`Clause`] what several can.
 
 mod adapt;
 mod error;
@@ -23,8 +23,8 @@ pub(crate) use span::Span;
 
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
-use limit::Phrase;
-use reader::{Flaw, Reader, Word};
+use limit::Clause;
+use reader::{Reader, Word, WordError};
 
 /// Reads `100/min` or `3/250ms`. See the [type's example](Rate#examples).
 impl FromStr for Rate {
@@ -51,16 +51,16 @@ impl fmt::Display for Rate {
 impl Word for Rate {
     const WHAT: &'static str = "a rate such as `100/min`";
 
-    fn read(word: &str) -> Result<Option<Self>, Flaw> {
+    fn read(word: &str) -> Result<Option<Self>, WordError> {
         let Some((units, period)) = word.split_once('/') else { return Ok(None) };
-        let Some(units) = u64::read(units)? else { return Err(Flaw::unexpected(0..units.len(), [u64::WHAT])) };
+        let Some(units) = u64::read(units)? else { return Err(WordError::unexpected(0..units.len(), [u64::WHAT])) };
         let start = word.len() - period.len();
         if let Some(period) = span::named(period) {
             return Ok(Some(Self::new(units, period)));
         }
-        match Duration::read(period).map_err(|flaw| flaw.behind(start))? {
+        match Duration::read(period).map_err(|error| error.behind(start))? {
             Some(period) => Ok(Some(Self::new(units, period))),
-            None => Err(Flaw::unexpected(start..word.len(), span::CHOICES.into_iter().chain([Duration::WHAT]))),
+            None => Err(WordError::unexpected(start..word.len(), span::CHOICES.into_iter().chain([Duration::WHAT]))),
         }
     }
 }

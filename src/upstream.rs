@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What an upstream said about its own limit: fed to [`Limiter::observe`](crate::Limiter::observe), it makes all callers heed it.
+/// What an upstream said about its own limit: fed to [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal), it makes all callers heed it.
 ///
 /// # Examples
 ///
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
 /// // HTTP 429 with `Retry-After: 30`
-/// limiter.observe(&UpstreamSignal::new().limited().retry_after(Duration::from_secs(30)));
+/// limiter.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(Duration::from_secs(30)));
 /// let start = tokio::time::Instant::now();
 /// let _permit = limiter.acquire().await?;
 /// assert_eq!(start.elapsed(), Duration::from_secs(30));
@@ -50,7 +50,7 @@ impl UpstreamSignal {
 
     /// It said how many units are left of its quota. With [`reset_after`](Self::reset_after): with none left, everybody waits for
     /// the reset; with few left they are spread over the time until then, if the limiter
-    /// [was asked to](crate::Builder::spread_below), which shows an example.
+    /// [was asked to](crate::LimiterBuilder::spread_below), which shows an example.
     pub const fn remaining(self, units: u64) -> Self {
         Self { remaining: Some(units), ..self }
     }

@@ -11,7 +11,7 @@ use common::{limiter, ms};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{
-    AcquireError, FixedWindow, Group, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, Throttle, TokenBucket,
+    AcquireError, FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Penalty, Policy, Rate, Throttle, TokenBucket,
     TryAcquireError,
 };
 
@@ -22,7 +22,7 @@ async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
     let members =
         [2, 5, 9].map(|units| Limiter::builder(FixedWindow::new(units, minute)).name(format!("{units}")).build().unwrap());
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
-        let group = Group::new(order.map(|index| members[index].clone()));
+        let group = LimiterGroup::new(order.map(|index| members[index].clone()));
         let before = members.clone().map(|member| member.check(1).remaining());
         let denied = group.try_acquire_many(3).unwrap_err();
         // Above what the first can ever admit; the window of the others is not touched.
@@ -30,7 +30,7 @@ async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
         assert_eq!((order[denied.member], denied.name.as_deref()), (0, Some("2")));
         assert_eq!(members.clone().map(|member| member.check(1).remaining()), before);
     }
-    let group = Group::new(members.clone());
+    let group = LimiterGroup::new(members.clone());
     let _two = group.try_acquire_many(2).unwrap();
     let denied = group.try_acquire().unwrap_err();
     assert_eq!(denied.to_string(), "the limiter `2`: denied by `window 2/min`; retry after 60s");
@@ -42,7 +42,7 @@ async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
 async fn a_group_that_waits_gets_through_when_the_last_of_its_limiters_admits() {
     let (slow, fast, place) =
         (limiter(Throttle::every(ms(100))), limiter(Throttle::every(ms(30))), limiter(MaxConcurrency::new(1)));
-    let group = Group::new([fast.clone(), slow.clone(), place.clone()]);
+    let group = LimiterGroup::new([fast.clone(), slow.clone(), place.clone()]);
     let start = Instant::now();
     for round in 0..4 {
         let permit = group.acquire().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_group_that_waits_gets_through_when_the_last_of_its_limiters_admits() 
 async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     let (busy, free) = (limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1)));
     let out = busy.try_acquire().unwrap();
-    let group = Group::new([free.clone(), busy.clone()]);
+    let group = LimiterGroup::new([free.clone(), busy.clone()]);
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
     let other = free.try_acquire().unwrap();
@@ -78,7 +78,7 @@ async fn a_dropped_group_acquire_gives_back_what_it_holds() {
     let (first, second) = (limiter(TokenBucket::new(Rate::per_second(10), 1)), limiter(MaxConcurrency::new(1)));
     let place = second.try_acquire().unwrap();
     drop(first.try_acquire().unwrap());
-    let group = Group::new([first.clone(), second.clone()]);
+    let group = LimiterGroup::new([first.clone(), second.clone()]);
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
     sleep(ms(150)).await;
@@ -93,18 +93,18 @@ async fn a_dropped_group_acquire_gives_back_what_it_holds() {
 #[tokio::test(start_paused = true)]
 async fn a_limiter_given_twice_is_charged_once_and_none_admits_all() {
     let only = limiter(TokenBucket::new(Rate::per_minute(2), 2));
-    let group = Group::new([only.clone(), only.clone()]);
+    let group = LimiterGroup::new([only.clone(), only.clone()]);
     assert_eq!(group.members().len(), 1);
     drop(group.acquire().await.unwrap());
     assert_eq!(only.check(1).remaining(), 1);
-    let none = Group::new([]);
+    let none = LimiterGroup::new([]);
     assert!(none.try_acquire().is_ok() && none.acquire().await.is_ok() && none.retry_after(1).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn settled_and_refunded_together() {
     let members = [100, 200].map(|burst| limiter(TokenBucket::new(Rate::per_second(1), burst)));
-    let group = Group::new(members.clone());
+    let group = LimiterGroup::new(members.clone());
     assert!(group.acquire_many(50).await.unwrap().settle(20));
     assert_eq!(members.clone().map(|member| member.check(1).remaining()), [80, 180]);
     assert!(group.acquire_many(50).await.unwrap().refund());
@@ -114,7 +114,7 @@ async fn settled_and_refunded_together() {
 #[tokio::test(start_paused = true)]
 async fn a_closed_member_says_so() {
     let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
-    let group = Group::new(members.clone());
+    let group = LimiterGroup::new(members.clone());
     let _out = group.try_acquire().unwrap();
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
@@ -132,7 +132,7 @@ async fn waiting_for_a_group_raises_no_penalty() {
     for ban in [None, Some(Duration::from_secs(60))] {
         let penalty = ban.map_or(penalty, |ban| penalty.ban(ban));
         let (guarded, place) = (limiter(penalty), limiter(MaxConcurrency::new(1)));
-        let group = Group::new([guarded.clone(), place.clone()]);
+        let group = LimiterGroup::new([guarded.clone(), place.clone()]);
         let start = Instant::now();
         drop(group.acquire().await.unwrap());
         drop(group.acquire().await.unwrap());
@@ -162,7 +162,7 @@ fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
     assert!(panicking.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
     assert_pending!(waiting.poll());
     std::thread::sleep(ms(50));
-    assert!(Group::new(members.clone()).try_acquire().is_ok());
+    assert!(LimiterGroup::new(members.clone()).try_acquire().is_ok());
     assert!(waiting.is_woken());
     drop(entered);
 }
@@ -177,7 +177,7 @@ async fn groups_given_up_at_any_time_lose_nothing() {
             let members = members.clone();
             tokio::spawn(async move {
                 let order = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]][task as usize % 4];
-                let group = Group::new(order[..1 + task as usize % 3].iter().map(|index| members[*index].clone()));
+                let group = LimiterGroup::new(order[..1 + task as usize % 3].iter().map(|index| members[*index].clone()));
                 let mut got = 0;
                 for round in 0..30 {
                     let patience = ms((task * 7 + round * 13) % 29);
@@ -202,7 +202,7 @@ async fn groups_given_up_at_any_time_lose_nothing() {
         assert_eq!((numbers.in_flight, numbers.queued), (0, 0));
     }
     sleep(ms(10)).await;
-    assert!(Group::new(members).try_acquire().is_ok());
+    assert!(LimiterGroup::new(members).try_acquire().is_ok());
 }
 
 /// S1: per client and per endpoint, of keyed limiters; the keys become quiet again.
@@ -211,7 +211,7 @@ async fn keys_of_several_keyed_limiters_are_charged_together() {
     let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 3)).unwrap();
     let per_endpoint = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 5)).unwrap();
     let ask = |client: u32, endpoint: u32| {
-        let group = Group::new([per_client.limiter(&client).unwrap(), per_endpoint.limiter(&endpoint).unwrap()]);
+        let group = LimiterGroup::new([per_client.limiter(&client).unwrap(), per_endpoint.limiter(&endpoint).unwrap()]);
         group.try_acquire().map(drop).map_err(|denied| denied.member)
     };
     assert_eq!([(); 4].map(|()| ask(1, 1)), [Ok(()), Ok(()), Ok(()), Err(0)]);
@@ -235,7 +235,7 @@ fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
                     order.reverse();
                 }
                 let take = if thread == 5 { 1 } else { 3 };
-                let group = Group::new(order[..take].iter().map(|index| members[*index].clone()));
+                let group = LimiterGroup::new(order[..take].iter().map(|index| members[*index].clone()));
                 for _ in 0..3_000 {
                     if group.try_acquire().is_ok() {
                         for index in &order[..take] {
@@ -275,9 +275,9 @@ async fn a_group_gets_through_although_others_always_wait_for_each_of_its_member
             .collect();
         sleep(ms(100)).await;
         let start = Instant::now();
-        let groups = [members.clone(), [members[1].clone(), members[0].clone()]].map(Group::new);
+        let groups = [members.clone(), [members[1].clone(), members[0].clone()]].map(LimiterGroup::new);
         for _ in 0..10 {
-            let through = |group: &Group| {
+            let through = |group: &LimiterGroup| {
                 let group = group.clone();
                 async move { drop(group.acquire().await.unwrap()) }
             };

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
-    AcquireError, ConfigError, Event, FixedWindow, KeyedEvent, KeyedLimiter, Limiter, MaxConcurrency, Overflow, Penalty, Policy,
-    Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError, WhenFull,
+    AcquireError, ConfigError, FixedWindow, KeyedLimiter, KeyedLimiterEvent, Limiter, LimiterEvent, MaxConcurrency, Overflow,
+    Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError, WhenFull,
 };
 
 fn bucket(burst: u64) -> TokenBucket {
@@ -326,7 +326,7 @@ async fn a_leak_under_one_key_is_reclaimed_on_time_and_told_with_its_key() {
     let seen = Arc::clone(&told);
     let keyed = KeyedLimiter::builder(MaxConcurrency::new(1).ttl(ms(300)))
         .on_event(move |event| {
-            if let KeyedEvent::Limiter { key, event: Event::Reclaimed { held, .. } } = event {
+            if let KeyedLimiterEvent::Limiter { key, event: LimiterEvent::Reclaimed { held, .. } } = event {
                 seen.lock().unwrap().push((*key, *held));
             }
         })
@@ -402,9 +402,9 @@ async fn the_key_nearest_to_full_is_evicted_and_told() {
     let seen = Arc::clone(&evicted);
     let keyed = KeyedLimiter::builder(bucket(10))
         .max_keys(3)
-        .when_full(WhenFull::EvictNearestToFull)
+        .when_full(WhenFull::EvictSoonestReset)
         .on_event(move |event| {
-            if let KeyedEvent::Evicted { key, reset_after } = event {
+            if let KeyedLimiterEvent::Evicted { key, reset_after } = event {
                 seen.lock().unwrap().push((*key, reset_after));
             }
         })

@@ -121,12 +121,12 @@ async fn a_waker_may_use_the_limiter_while_a_tier_changes() {
     assert!(waiting.await.is_ok());
 }
 
-/// As [`tollgate::Builder::on_event`] has it: it may run in anybody's call.
+/// As [`tollgate::LimiterBuilder::on_event`] has it: it may run in anybody's call.
 #[test]
 fn a_panic_of_the_observer_goes_no_further() {
     let keyed = KeyedLimiter::<u8>::builder(TokenBucket::new(Rate::per_hour(1), 2))
         .max_keys(1)
-        .when_full(WhenFull::EvictNearestToFull)
+        .when_full(WhenFull::EvictSoonestReset)
         .on_event(|_| resume_unwind(Box::new("on purpose, without the noise of the hook")))
         .build()
         .unwrap();
@@ -147,7 +147,7 @@ async fn keys_whose_line_is_at_rest_are_evicted_where_there_are_no_others() {
         KeyedLimiter::builder(adaptive),
     ];
     for builder in builders {
-        let keyed = builder.max_keys(2).when_full(WhenFull::EvictNearestToFull).build().unwrap();
+        let keyed = builder.max_keys(2).when_full(WhenFull::EvictSoonestReset).build().unwrap();
         let held = keyed.try_acquire(&"held").unwrap();
         for key in ["a", "b", "c"] {
             let permit = keyed.try_acquire(&key).unwrap();

@@ -224,7 +224,7 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
     for policy in every_strategy().into_iter().filter(|policy| !policy.to_string().contains("ttl")) {
         let limiter = limiter(policy.clone());
         limiter.pause_for(ms(10_000));
-        limiter.observe(&UpstreamSignal::new().limited().retry_after(ms(5_000)));
+        limiter.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(ms(5_000)));
         let start = Instant::now();
         idle_for_real().await;
         assert_eq!(start.elapsed(), ms(0), "{policy}: nobody waits for it");
@@ -304,7 +304,7 @@ async fn an_upstreams_denial_pauses_everybody_for_as_long_as_it_asks() {
     ];
     for (signal, millis) in cases {
         let limiter = limiter(MaxConcurrency::new(8));
-        limiter.observe(&signal);
+        limiter.apply_upstream_signal(&signal);
         let start = Instant::now();
         limiter.acquire().await.unwrap().release();
         assert_eq!(start.elapsed(), ms(millis), "{signal:?}");
@@ -315,7 +315,7 @@ async fn an_upstreams_denial_pauses_everybody_for_as_long_as_it_asks() {
 #[tokio::test(start_paused = true)]
 async fn a_signal_that_comes_late_never_shortens_a_pause() {
     let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build().unwrap();
-    limiter.observe(&UpstreamSignal::new().limited().retry_after(ms(30_000)));
+    limiter.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(ms(30_000)));
     for late in [
         UpstreamSignal::new().limited().retry_after(ms(1_000)),
         UpstreamSignal::new().remaining(500).reset_after(ms(60_000)),
@@ -323,7 +323,7 @@ async fn a_signal_that_comes_late_never_shortens_a_pause() {
         UpstreamSignal::new().remaining(0).reset_after(ms(100)),
         UpstreamSignal::new(),
     ] {
-        limiter.observe(&late);
+        limiter.apply_upstream_signal(&late);
         assert_eq!(limiter.snapshot().paused_for, Some(ms(30_000)), "{late:?}");
     }
     limiter.resume();
@@ -342,14 +342,14 @@ async fn a_quota_that_is_nearly_spent_is_spread_until_it_is_new_and_no_longer() 
         }
         at
     };
-    limiter.observe(&UpstreamSignal::new().remaining(5).reset_after(ms(1_000)));
+    limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(ms(1_000)));
     assert_eq!(at(4).await, [0, 0, 0, 0], "five are not fewer than five");
-    limiter.observe(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
+    limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
     assert_eq!(at(6).await, [0, 250, 500, 750, 1_000, 1_000]);
     // Each answer tells of one less: the pace goes on.
-    limiter.observe(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
+    limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
     assert_eq!(at(1).await, [0]);
-    limiter.observe(&UpstreamSignal::new().remaining(3).reset_after(ms(900)));
+    limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(3).reset_after(ms(900)));
     let decision = limiter.check(1);
     assert!(decision.is_paused() && decision.retry_after() == Some(ms(250)));
     assert_eq!(at(2).await, [250, 550]);

@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::ms;
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{AcquireError, Event, Limiter, MaxConcurrency, Overflow, Policy, Priority, ShedReason, Throttle, TryAcquireError};
+use tollgate::{
+    AcquireError, Limiter, LimiterEvent, MaxConcurrency, Overflow, Policy, Priority, ShedReason, Throttle, TryAcquireError,
+};
 
 fn bounded(max_queue: usize, overflow: Overflow) -> Limiter {
     Limiter::builder(MaxConcurrency::new(1)).max_queue(max_queue).overflow(overflow).build().unwrap()
@@ -275,8 +277,8 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     let observed = |overflow| {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
-        let observer = move |event: &Event| {
-            let Event::Shed { cost, priority, reason, requested_in, .. } = event else { panic!("{event:?}") };
+        let observer = move |event: &LimiterEvent| {
+            let LimiterEvent::Shed { cost, priority, reason, requested_in, .. } = event else { panic!("{event:?}") };
             assert_eq!(requested_in.file(), file!());
             seen.lock().unwrap().push((*cost, *priority, *reason, requested_in.line()));
         };
@@ -328,7 +330,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
 #[tokio::test(start_paused = true)]
 async fn an_observer_may_ask_the_limiter_itself() {
     static LIMITER: std::sync::LazyLock<Limiter> = std::sync::LazyLock::new(|| {
-        let ask = |_: &Event| drop((LIMITER.snapshot(), LIMITER.check(1), LIMITER.try_acquire()));
+        let ask = |_: &LimiterEvent| drop((LIMITER.snapshot(), LIMITER.check(1), LIMITER.try_acquire()));
         let overflow = Overflow::Block { penalty: PENALTY };
         Limiter::builder(MaxConcurrency::new(1)).max_queue(100).overflow(overflow).on_event(ask).build().unwrap()
     });

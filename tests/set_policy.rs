@@ -10,8 +10,8 @@ use common::{idle_for_real, limiter, ms};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
-    AcquireError, Adapt, Carry, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Outcome, Penalty, Permit, Policy, Rate,
-    SlidingWindow, Throttle, TokenBucket,
+    AcquireError, Adapt, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Outcome, Penalty, Permit, Policy, Rate,
+    SlidingWindow, Throttle, TokenBucket, UsageCarryOver,
 };
 
 const SECOND: Duration = ms(1_000);
@@ -42,9 +42,12 @@ async fn what_has_been_used_stays_used_whatever_takes_over() {
     ];
     for old in kinds {
         for new in kinds {
-            for (carry, most, left) in
-                [(Carry::AsIs, 20, 14), (Carry::AsIs, 4, 0), (Carry::InProportion, 20, 8), (Carry::InProportion, 5, 2)]
-            {
+            for (carry, most, left) in [
+                (UsageCarryOver::AsIs, 20, 14),
+                (UsageCarryOver::AsIs, 4, 0),
+                (UsageCarryOver::InProportion, 20, 8),
+                (UsageCarryOver::InProportion, 5, 2),
+            ] {
                 let limiter = limiter(old(10));
                 drop(limiter.try_acquire_many(6).unwrap());
                 limiter.set_policy_with(new(most), carry).unwrap();
@@ -251,10 +254,10 @@ async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
 /// The same of what was carried: it counts by another measure than it was granted in.
 #[tokio::test(start_paused = true)]
 async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
-    for (new, carry) in [(window(20), Carry::InProportion), (FixedWindow::new(20, 10 * SECOND), Carry::AsIs)] {
+    for (new, carry) in [(window(20), UsageCarryOver::InProportion), (FixedWindow::new(20, 10 * SECOND), UsageCarryOver::AsIs)] {
         let limiter = limiter(FixedWindow::new(100, ms(10)));
         let before = limiter.try_acquire_many(50).unwrap();
-        advance(ms(if carry == Carry::AsIs { 15 } else { 0 })).await;
+        advance(ms(if carry == UsageCarryOver::AsIs { 15 } else { 0 })).await;
         limiter.set_policy_with(new, carry).unwrap();
         let rest = limiter.check(1).remaining();
         let _full = limiter.try_acquire_many(rest).unwrap();
@@ -347,7 +350,7 @@ async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
         let limiter = limiter.clone();
         tokio::spawn(async move {
             for nth in 0.. {
-                let carry = if nth % 2 == 0 { Carry::AsIs } else { Carry::InProportion };
+                let carry = if nth % 2 == 0 { UsageCarryOver::AsIs } else { UsageCarryOver::InProportion };
                 limiter.set_policy_with(policies[nth * 5 % policies.len()].clone(), carry).unwrap();
                 sleep(ms(11)).await;
             }
@@ -426,13 +429,13 @@ async fn a_ban_outlasts_a_change_of_the_penalty() {
     let limiter = limiter(penalty(2));
     drop(limiter.try_acquire_many(2).unwrap());
     assert!(limiter.try_acquire().is_err());
-    for carry in [Carry::AsIs, Carry::InProportion] {
+    for carry in [UsageCarryOver::AsIs, UsageCarryOver::InProportion] {
         limiter.set_policy_with(penalty(20), carry).unwrap();
         assert_eq!(limiter.check(1).retry_after(), Some(ms(1_000_000)));
     }
     advance(ms(1_000_000)).await;
     drop(limiter.try_acquire_many(10).unwrap());
-    limiter.set_policy_with(penalty(40), Carry::InProportion).unwrap();
+    limiter.set_policy_with(penalty(40), UsageCarryOver::InProportion).unwrap();
     assert_eq!(limiter.check(1).remaining(), 20);
 }
 

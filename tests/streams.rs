@@ -12,7 +12,7 @@ use futures_util::stream::{self, FusedStream, Stream};
 use futures_util::{FutureExt, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Policy, StreamExt as _, Throttle};
+use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
 
 /// 0 to 4; neither the stream nor its items are `Unpin`.
 fn pinned() -> impl Stream<Item = (u32, PhantomPinned)> {

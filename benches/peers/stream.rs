@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use futures_util::stream::{self, Stream, StreamExt as _};
 use governor::state::StreamRateLimitExt as _;
-use tollgate::StreamExt as _;
+use tollgate::StreamLimitExt as _;
 
 use crate::rounds::Contest;
 use crate::setup::{current_thread, governor, limiter, nanos_each_in_task, never_waiting, never_waiting_quota};

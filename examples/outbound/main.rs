@@ -42,7 +42,7 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // Stamped, because the drawing wants to know when each permit was granted, and pure concurrency reads no clock.
-    let limiter = Limiter::builder(options.policy()).name("outbound").stamp_permits().build()?;
+    let limiter = Limiter::builder(options.policy()).name("outbound").record_grant_time().build()?;
     let mut client = Client::builder().user_agent("tollgate-outbound").timeout(options.timeout);
     let urls = match &options.input {
         Some(input) => urls::read(input)?,

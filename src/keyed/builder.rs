@@ -7,17 +7,17 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
-use super::any_table::AnyTable;
-use super::cells::MAX_WORDS;
+use super::key_state::MAX_WORDS;
+use super::key_table::KeyTable;
 use super::shard::{Shard, Tier};
 use super::table::{KeyedObserver, Shared, Table, TierOf};
-use super::{KeyedEvent, KeyedLimiter};
+use super::{KeyedLimiter, KeyedLimiterEvent};
+use crate::core::plan::Plan;
+use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::manager::Clock;
-use crate::plan::Plan;
+use crate::overflow::Overflow;
 use crate::policy::Policy;
-use crate::queue::Overflow;
-use crate::schedule::Options;
 
 /// Keys that a shard is made for: when it has them, its table of 2,048 places is well filled, and has room (for 1,792) for what
 /// chance puts there beyond. Few enough that moving them to a larger table takes some tens of microseconds.
@@ -46,7 +46,7 @@ const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[must_use = "a builder does nothing until it builds"]
-pub struct KeyedBuilder<K> {
+pub struct KeyedLimiterBuilder<K> {
     policy: Policy,
     name: Option<Arc<str>>,
     max_keys: usize,
@@ -59,7 +59,7 @@ pub struct KeyedBuilder<K> {
 }
 
 /// What becomes of a new key when as many are known as may be, and none that was looked at is as good as new. See
-/// [`KeyedBuilder::when_full`] for an example.
+/// [`KeyedLimiterBuilder::when_full`] for an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenFull {
@@ -67,10 +67,10 @@ pub enum WhenFull {
     #[default]
     Deny,
     /// Of up to 32 known keys, the one goes that would be as good as new first, and gets back what it has used.
-    EvictNearestToFull,
+    EvictSoonestReset,
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     pub(super) fn new(policy: Policy) -> Self {
         let Options { max_queue, overflow, .. } = Options::default();
         let (when_full, tier_of, observer) = (WhenFull::Deny, None, None);
@@ -87,7 +87,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// The most keys that are known at once (at least 1): a million unless told. A key that is as good as new counts until it is
     /// looked at.
     ///
-    /// See the [type's example](KeyedBuilder#examples).
+    /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
@@ -103,7 +103,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// assert!(full.try_acquire(&"alice").is_ok());
     /// assert_eq!(full.try_acquire(&"bob").unwrap_err(), TryAcquireError::TooManyKeys { max: 1 });
     ///
-    /// let evicting = builder().when_full(WhenFull::EvictNearestToFull).build()?;
+    /// let evicting = builder().when_full(WhenFull::EvictSoonestReset).build()?;
     /// assert!(evicting.try_acquire(&"alice").is_ok() && evicting.try_acquire(&"bob").is_ok());
     /// assert_eq!(evicting.snapshot(&"alice"), None);
     /// # Ok::<(), tollgate::ConfigError>(())
@@ -121,7 +121,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// then the other calls get [`Config`](crate::TryAcquireError::Config). Where there are more than 64 different policies, keys
     /// of the others take a kilobyte each.
     ///
-    /// See the [type's example](KeyedBuilder#examples).
+    /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {
         self.tier_of = Some(Box::new(tier_of));
         self
@@ -158,13 +158,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// [`Builder::on_event`](crate::Builder::on_event).
     ///
     /// ```
-    /// use tollgate::{KeyedEvent, KeyedLimiter, Rate, TokenBucket};
+    /// use tollgate::{KeyedLimiterEvent, KeyedLimiter, Rate, TokenBucket};
     ///
     /// let (events, seen) = std::sync::mpsc::channel();
     /// let limiter = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1), 1))
     ///     .max_keys(1)
     ///     .on_event(move |event| {
-    ///         if let KeyedEvent::TooManyKeys { key } = event {
+    ///         if let KeyedLimiterEvent::TooManyKeys { key } = event {
     ///             events.send(*key).unwrap();
     ///         }
     ///     })
@@ -173,7 +173,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
     /// assert_eq!(seen.try_recv(), Ok("bob"));
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn on_event(mut self, observer: impl Fn(KeyedEvent<'_, K>) + Send + Sync + 'static) -> Self {
+    pub fn on_event(mut self, observer: impl Fn(KeyedLimiterEvent<'_, K>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
@@ -191,13 +191,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let plan = Plan::new(policy.clone(), since_epoch)?;
-        let (seed, hash_seed) = Uuid::new_v4().as_u64_pair();
+        let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
         let (width, tiered) = (plan.width().unwrap_or(0), tier_of.is_some());
         let shared = Shared {
             hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
             plan: (!tiered && !settles && plan.width().is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
-            seed,
-            seeds: Default::default(),
+            id_prefix,
+            id_prefixes: Default::default(),
             since_epoch,
             name,
             max_keys,
@@ -206,12 +206,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedBuilder<K> {
             settles,
             options: Options { max_queue, overflow, spread_below: 0, observed: observer.is_some() },
             observer,
-            rota: Arc::default(),
+            shared_driver: Arc::default(),
             len: Default::default(),
             next_shard: Default::default(),
         };
         // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
-        let table: Arc<dyn AnyTable<K>> = match (tiered, width) {
+        let table: Arc<dyn KeyTable<K>> = match (tiered, width) {
             (false, 0..=1) => Arc::new(table::<K, 1>(shared, clock, policy, plan)),
             (false, 2) => Arc::new(table::<K, 2>(shared, clock, policy, plan)),
             _ => Arc::new(table::<K, MAX_WORDS>(shared, clock, policy, plan)),
@@ -228,14 +228,17 @@ fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
 ) -> Table<K, W> {
     let tiered = shared.tier_of.is_some();
     let words = shared.words::<W>();
-    let tier = move || Tier::new(policy.clone(), plan.detached(), words);
+    let tier = move || Tier::new(policy.clone(), plan.deep_clone(), words);
     let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
     let shards = shared.max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
-    Table::new(shared, shards, |seed| Shard::new(clock.clone(), seed, tier(), tiered))
+    Table::new(shared, shards, |id_prefix| Shard::new(clock.clone(), id_prefix, tier(), tiered))
 }
 
-impl<K> fmt::Debug for KeyedBuilder<K> {
+impl<K> fmt::Debug for KeyedLimiterBuilder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedBuilder").field("policy", &self.policy).field("max_keys", &self.max_keys).finish_non_exhaustive()
+        f.debug_struct("KeyedLimiterBuilder")
+            .field("policy", &self.policy)
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
     }
 }

@@ -116,9 +116,9 @@ mod tests {
         let mut clock = Clock::new();
         let start = clock.latest;
         clock.at(start + HOUR);
-        for turn in 0..100 {
-            assert_eq!(clock.at(start + turn * SECOND), seconds(3_600 + u64::from(turn)));
-            assert_eq!(clock.at(start + HOUR), seconds(3_600 + u64::from(turn)), "the other clock stands still");
+        for run_due in 0..100 {
+            assert_eq!(clock.at(start + run_due * SECOND), seconds(3_600 + u64::from(run_due)));
+            assert_eq!(clock.at(start + HOUR), seconds(3_600 + u64::from(run_due)), "the other clock stands still");
         }
         assert_eq!(clock.others.len(), 1);
     }

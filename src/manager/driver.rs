@@ -14,21 +14,21 @@ use super::Manager;
 ///
 /// It sleeps until time matters next, or without a timer, and is woken early by the manager's bell. It holds the manager only
 /// while it acts for it.
-pub(crate) async fn drive(post: Post, bell: Arc<Notify>) {
+pub(crate) async fn drive(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     loop {
         // Before the turn: a bell that is rung between the turn and the sleep would be missed.
-        let rung = bell.notified();
-        let Some(manager) = post.manager.upgrade() else { return };
+        let woken = wakeup.notified();
+        let Some(manager) = exit_guard.manager.upgrade() else { return };
         // A waker that panics is its owner's affair; the others are served by the next turn.
-        let turn = catch_unwind(AssertUnwindSafe(|| manager.turn()));
+        let run_due = catch_unwind(AssertUnwindSafe(|| manager.run_due()));
         drop(manager);
-        match turn {
+        match run_due {
             Err(panic) => {
                 std::mem::forget(panic); // whose drop may panic in turn
                 yield_now().await; // were there no end of panics, the runtime's worker would never come free
             }
-            Ok(Some(at)) => drop(timeout_at(at, rung).await),
-            Ok(None) => rung.await,
+            Ok(Some(at)) => drop(timeout_at(at, woken).await),
+            Ok(None) => woken.await,
         }
     }
 }
@@ -36,18 +36,18 @@ pub(crate) async fn drive(post: Post, bell: Arc<Notify>) {
 /// Says that the driver is gone, however it went: its runtime was shut down, before its first turn perhaps, or has no timers
 /// and tokio panicked.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct ExitGuard {
     manager: Weak<Manager>,
     runtime: runtime::Id,
 }
 
-impl Post {
+impl ExitGuard {
     pub(crate) fn new(manager: Weak<Manager>, runtime: runtime::Id) -> Self {
         Self { manager, runtime }
     }
 }
 
-impl Drop for Post {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         if let Some(manager) = self.manager.upgrade() {
             manager.driver_gone(self.runtime);

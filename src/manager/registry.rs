@@ -12,16 +12,16 @@ static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mu
 
 /// Makes a manager known by its seed, until it is dropped.
 pub(crate) fn enter(manager: &Arc<Manager>) {
-    managers().insert(manager.seed, Arc::downgrade(manager));
+    managers().insert(manager.id_prefix, Arc::downgrade(manager));
 }
 
 pub(super) fn leave(manager: &Manager) {
-    managers().remove(&manager.seed);
+    managers().remove(&manager.id_prefix);
 }
 
 /// `None` when it is gone.
-pub(crate) fn find(seed: u64) -> Option<Arc<Manager>> {
-    managers().get(&seed)?.upgrade() // the lock is let go of before the manager is used, or dropped
+pub(crate) fn find(id_prefix: u64) -> Option<Arc<Manager>> {
+    managers().get(&id_prefix)?.upgrade() // the lock is let go of before the manager is used, or dropped
 }
 
 fn managers() -> MutexGuard<'static, HashMap<u64, Weak<Manager>>> {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Moment, Strategy, Verdict, Words};
+use super::{Moment, StateWords, Strategy, Verdict};
 
 /// At most `limit` units in each window, whatever is released.
 ///
@@ -194,13 +194,13 @@ impl Strategy for WindowRule {
     }
 }
 
-impl From<Words> for WindowState {
-    fn from([ends, used]: Words) -> Self {
+impl From<StateWords> for WindowState {
+    fn from([ends, used]: StateWords) -> Self {
         Self { ends: Moment::from_nanos(ends), used }
     }
 }
 
-impl From<WindowState> for Words {
+impl From<WindowState> for StateWords {
     fn from(WindowState { ends, used }: WindowState) -> Self {
         [ends.nanos(), used]
     }

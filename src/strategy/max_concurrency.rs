@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Adapt, Moment, Strategy, Verdict, Words};
+use super::{Adapt, Moment, StateWords, Strategy, Verdict};
 
 /// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
 ///
@@ -97,13 +97,13 @@ pub(crate) struct ConcurrencyState {
     pub(crate) in_use: u64,
 }
 
-impl From<Words> for ConcurrencyState {
-    fn from([in_use, _]: Words) -> Self {
+impl From<StateWords> for ConcurrencyState {
+    fn from([in_use, _]: StateWords) -> Self {
         Self { in_use }
     }
 }
 
-impl From<ConcurrencyState> for Words {
+impl From<ConcurrencyState> for StateWords {
     fn from(ConcurrencyState { in_use }: ConcurrencyState) -> Self {
         [in_use, 0]
     }

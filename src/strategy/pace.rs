@@ -9,15 +9,15 @@
 //! *parts*, of which a nanosecond has as many as make an interval whole: at 7 a second there are 7 parts to the nanosecond and
 //! 1,000,000,000 to the unit. Nothing is rounded, so nothing drifts; only an instant that is told is rounded up.
 
-use super::{MAX_SPAN_NANOS, Moment, Strategy, Verdict, Words};
+use super::{MAX_SPAN_NANOS, Moment, StateWords, Strategy, Verdict};
 
 /// The parameters of a pace, checked: `burst` units take at most [`MAX_SPAN_NANOS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PaceRule {
     /// Parts a nanosecond.
-    fine: u64,
+    parts_per_nano: u64,
     /// Parts a unit.
-    unit: u64,
+    parts_per_unit: u64,
     /// Parts that the arrival time may lie ahead of now: the burst.
     tolerance: u128,
     /// Parts that it lies ahead when new.
@@ -35,27 +35,32 @@ impl PaceRule {
     /// refill than [`MAX_SPAN_NANOS`]. None of the numbers but `initial` is zero.
     pub(crate) fn new(units: u64, period: u64, burst: u64, initial: u64) -> Option<Self> {
         let shared = gcd(units, period);
-        let (fine, unit) = (units / shared, period / shared);
-        let tolerance = u128::from(burst) * u128::from(unit);
-        let taken = u128::from(burst.saturating_sub(initial)) * u128::from(unit);
-        (tolerance <= u128::from(MAX_SPAN_NANOS) * u128::from(fine)).then_some(Self { fine, unit, tolerance, taken })
+        let (parts_per_nano, parts_per_unit) = (units / shared, period / shared);
+        let tolerance = u128::from(burst) * u128::from(parts_per_unit);
+        let taken = u128::from(burst.saturating_sub(initial)) * u128::from(parts_per_unit);
+        (tolerance <= u128::from(MAX_SPAN_NANOS) * u128::from(parts_per_nano)).then_some(Self {
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            taken,
+        })
     }
 
     fn parts(&self, now: Moment) -> u128 {
-        u128::from(now.nanos()) * u128::from(self.fine)
+        u128::from(now.nanos()) * u128::from(self.parts_per_nano)
     }
 
     fn parts_of(&self, units: u64) -> u128 {
-        u128::from(units) * u128::from(self.unit)
+        u128::from(units) * u128::from(self.parts_per_unit)
     }
 
     /// The first instant at which `arrival` lies no more than `ahead` parts ahead.
     fn first(&self, arrival: u128, ahead: u128, now: Moment) -> Moment {
         let wait = arrival.saturating_sub(ahead).saturating_sub(self.parts(now));
         now.plus(match u64::try_from(wait) {
-            Ok(wait) if self.fine == 1 => wait,
-            Ok(wait) => wait.div_ceil(self.fine),
-            Err(_) => u64::try_from(wait.div_ceil(u128::from(self.fine))).unwrap_or(u64::MAX),
+            Ok(wait) if self.parts_per_nano == 1 => wait,
+            Ok(wait) => wait.div_ceil(self.parts_per_nano),
+            Err(_) => u64::try_from(wait.div_ceil(u128::from(self.parts_per_nano))).unwrap_or(u64::MAX),
         })
     }
 
@@ -66,23 +71,23 @@ impl PaceRule {
 
     /// Takes back a grant of `cost` that was decided at `at`. What comes back is bounded by the trail, so that the grants
     /// decided since stay within the rule without it. Returns the state after.
-    pub(crate) fn refund(&self, state: PaceState, trail: &mut Trail, at: Moment, cost: u64) -> PaceState {
-        PaceState { arrival: state.arrival.saturating_sub(trail.take_back(at, self.parts_of(cost))) }
+    pub(crate) fn refund(&self, state: PaceState, refund_bound: &mut RefundBound, at: Moment, cost: u64) -> PaceState {
+        PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
     }
 
     /// One word, where the arrival time fits into it for [`MAX_SPAN_NANOS`] and longer: few parts to the nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
-        self.fine <= 4
+        self.parts_per_nano <= 4
     }
 }
 
-impl From<Words> for PaceState {
-    fn from([low, high]: Words) -> Self {
+impl From<StateWords> for PaceState {
+    fn from([low, high]: StateWords) -> Self {
         Self { arrival: u128::from(high) << 64 | u128::from(low) }
     }
 }
 
-impl From<PaceState> for Words {
+impl From<PaceState> for StateWords {
     fn from(PaceState { arrival }: PaceState) -> Self {
         [arrival as u64, (arrival >> 64) as u64]
     }
@@ -118,13 +123,13 @@ impl Strategy for PaceRule {
     fn remaining(&self, state: PaceState, now: Moment) -> u64 {
         let left = self.tolerance.saturating_sub(self.backlog(state, now));
         match u64::try_from(left) {
-            Ok(left) => left / self.unit,
-            Err(_) => (left / u128::from(self.unit)) as u64,
+            Ok(left) => left / self.parts_per_unit,
+            Err(_) => (left / u128::from(self.parts_per_unit)) as u64,
         }
     }
 
     fn used(&self, state: PaceState, now: Moment) -> u64 {
-        u64::try_from(self.backlog(state, now).div_ceil(u128::from(self.unit))).unwrap_or(u64::MAX)
+        u64::try_from(self.backlog(state, now).div_ceil(u128::from(self.parts_per_unit))).unwrap_or(u64::MAX)
     }
 
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
@@ -152,13 +157,13 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// bounded: where it is full, two neighbours become one that claims less than both. It lies beside the state, once a gate,
 /// because few grants are taken back.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trail {
+pub(crate) struct RefundBound {
     latest: Moment,
     len: usize,
     found: [(Moment, u128); Self::MAX_LEN],
 }
 
-impl Trail {
+impl RefundBound {
     /// Enough that a refund is whole where grants come steadily; each entry is looked at by a refund only.
     const MAX_LEN: usize = 8;
 
@@ -279,22 +284,22 @@ mod tests {
             steps in prop::collection::vec((prop_oneof![Just(0_u64), 0_u64..400], 1_u64..4, any::<bool>(), any::<prop::sample::Index>()), 1..80),
         ) {
             let rule = rule(units, period, burst);
-            let (mut state, mut trail, mut now) = (PaceState::default(), Trail::new(Moment::START), Moment::START);
+            let (mut state, mut refund_bound, mut now) = (PaceState::default(), RefundBound::new(Moment::START), Moment::START);
             let (mut grants, mut undelivered) = (Vec::<(u64, u64)>::new(), Vec::<(u64, u64)>::new());
             for (step, cost, refund, pick) in steps {
                 now = now.plus(step);
                 if refund && !undelivered.is_empty() {
                     let (at, cost) = undelivered.remove(pick.index(undelivered.len()));
-                    let same_instant = at == trail.latest.nanos();
+                    let same_instant = at == refund_bound.latest.nanos();
                     let before = state;
-                    state = rule.refund(state, &mut trail, Moment::from_nanos(at), cost);
+                    state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
                     prop_assert!(!same_instant || before.arrival - state.arrival == rule.parts_of(cost));
                     let index = grants.iter().position(|&grant| grant == (at, cost)).unwrap();
                     grants.remove(index);
                 }
                 let cost = cost.min(burst);
                 while let Verdict::Granted(next) = rule.decide(state, now, cost) {
-                    trail.note(&rule, state, now);
+                    refund_bound.note(&rule, state, now);
                     state = next;
                     grants.push((now.nanos(), cost));
                     undelivered.push((now.nanos(), cost));
@@ -334,7 +339,7 @@ mod tests {
         }
         assert_eq!(now.nanos(), (blocks - 1) * 100_000 * S);
         assert_eq!(rule.remaining(state, now.plus(S)), 7);
-        assert_eq!(rule.remaining(state, now.plus(S - 1)), 6, "no free unit");
+        assert_eq!(rule.remaining(state, now.plus(S - 1)), 6, "no free parts_per_unit");
     }
 
     #[test]

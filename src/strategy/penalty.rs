@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Moment, Strategy, Verdict, Words};
+use super::{Moment, StateWords, Strategy, Verdict};
 use crate::rate::Rate;
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Penalty {
     pub(crate) threshold: u64,
-    pub(crate) fall: Fall,
+    pub(crate) fall: Decay,
     pub(crate) ceiling: Option<u64>,
     pub(crate) ban: Option<Duration>,
     /// The longest ban; means nothing without one, as the next.
@@ -62,7 +62,7 @@ pub struct Penalty {
 
 /// How the counter of a [`Penalty`] falls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Fall {
+pub(crate) enum Decay {
     /// By the units of the rate, each period of it.
     Steps(Rate),
     /// To its half, rounded down.
@@ -78,7 +78,7 @@ impl Penalty {
     pub const fn new(threshold: u64, fall: Rate) -> Self {
         Self {
             threshold,
-            fall: Fall::Steps(fall),
+            fall: Decay::Steps(fall),
             ceiling: None,
             ban: None,
             longest: None,
@@ -104,7 +104,7 @@ impl Penalty {
     /// ```
     #[must_use]
     pub const fn half_life(self, half_life: Duration) -> Self {
-        Self { fall: Fall::HalfLife(half_life), ..self }
+        Self { fall: Decay::HalfLife(half_life), ..self }
     }
 
     /// The highest that denied attempts raise the counter (at most 4,294,967,295), and so the longest lock-out: the time that it
@@ -176,8 +176,8 @@ impl Penalty {
     /// The rule. Neither the threshold nor a number of the fall is zero.
     pub(crate) fn rule(&self) -> PenaltyRule {
         let (period, fall) = match self.fall {
-            Fall::Steps(rate) => (rate.period(), FallRule::By(rate.units())),
-            Fall::HalfLife(half_life) => (half_life, FallRule::Halving),
+            Decay::Steps(rate) => (rate.period(), FallRule::By(rate.units())),
+            Decay::HalfLife(half_life) => (half_life, FallRule::Halving),
         };
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let at_most = |units: u64| u32::try_from(units).unwrap_or(u32::MAX);
@@ -327,7 +327,7 @@ impl PenaltyRule {
 
 impl PenaltyRule {
     /// What a rule with other parameters takes over: the counter, changed by `carry`, the instant of its steps, and the bans.
-    pub(crate) fn hand_on(&self, state: PenaltyState, now: Moment, carry: impl FnOnce(u64) -> u64) -> PenaltyState {
+    pub(crate) fn carry_over(&self, state: PenaltyState, now: Moment, carry: impl FnOnce(u64) -> u64) -> PenaltyState {
         let settled = self.settled(state, now);
         PenaltyState { value: u32::try_from(carry(settled.value.into())).unwrap_or(u32::MAX), ..settled }
     }
@@ -414,13 +414,13 @@ impl Strategy for PenaltyRule {
     }
 }
 
-impl From<Words> for PenaltyState {
-    fn from([at, rest]: Words) -> Self {
+impl From<StateWords> for PenaltyState {
+    fn from([at, rest]: StateWords) -> Self {
         Self { at: Moment::from_nanos(at), value: rest as u32, bans: (rest >> 32) as u16 }
     }
 }
 
-impl From<PenaltyState> for Words {
+impl From<PenaltyState> for StateWords {
     fn from(PenaltyState { at, value, bans }: PenaltyState) -> Self {
         [at.nanos(), u64::from(bans) << 32 | u64::from(value)]
     }

@@ -11,7 +11,7 @@ use super::WithPermits;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
-/// Concurrent work under permits: what [`StreamExt::for_each_permitted`](crate::StreamExt::for_each_permitted), with an
+/// Concurrent work under permits: what [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), with an
 /// example, returns.
 #[pin_project]
 #[must_use = "it does nothing unless awaited"]

@@ -7,7 +7,7 @@ use pin_project::pin_project;
 use super::WithPermits;
 use crate::error::AcquireError;
 
-/// Paced items: what [`StreamExt::throttled`](crate::StreamExt::throttled), with an example, returns.
+/// Paced items: what [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), with an example, returns.
 #[pin_project]
 #[derive(Debug)]
 #[must_use = "a stream does nothing unless polled"]

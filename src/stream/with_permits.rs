@@ -5,13 +5,13 @@ use std::task::{Context, Poll, ready};
 use futures_core::{FusedStream, Stream};
 use pin_project::pin_project;
 
-use crate::acquire::{OwnedTicket, Request};
+use crate::acquire::{OwnedTicket, PermitRequest};
+use crate::core::request::Caller;
 use crate::error::AcquireError;
-use crate::lease::Caller;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 
-/// Items with permits: what [`StreamExt::with_permits`](crate::StreamExt::with_permits), with an example, returns.
+/// Items with permits: what [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), with an example, returns.
 #[pin_project]
 #[must_use = "a stream does nothing unless polled"]
 pub struct WithPermits<S: Stream> {
@@ -26,7 +26,7 @@ pub struct WithPermits<S: Stream> {
 
 impl<S: Stream> WithPermits<S> {
     pub(crate) fn new(source: S, limiter: &Limiter, caller: Caller) -> Self {
-        let ticket = Request::new(limiter.manager(), 1, caller).into_ticket();
+        let ticket = PermitRequest::new(limiter.manager(), 1, caller).into_ticket();
         Self { source, item: None, ticket, exhausted: false, error: None }
     }
 
@@ -40,7 +40,7 @@ impl<S: Stream> WithPermits<S> {
     ///
     /// ```
     /// use futures_util::{StreamExt as _, stream};
-    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, StreamExt as _};
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, StreamLimitExt as _};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -2,12 +2,12 @@ use std::fmt;
 
 use super::Span;
 use super::error::ParseError;
-use super::limit::Phrase;
+use super::limit::Clause;
 use super::reader::Reader;
 use crate::strategy::{Adapt, AdaptRule};
 
 /// `gradient from 4 to 200 tolerance 1200`, behind the concurrency that it moves.
-impl Phrase for Adapt {
+impl Clause for Adapt {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let default = if reader.eat("gradient") {
             Self::gradient()

@@ -8,7 +8,7 @@ use crate::rate::Rate;
 use crate::strategy::{Align, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// What several words can hold.
-pub(super) trait Phrase: Sized {
+pub(super) trait Clause: Sized {
     /// `None` when the next word begins something else.
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
 
@@ -21,7 +21,7 @@ pub(super) trait Phrase: Sized {
 
 macro_rules! one_of {
     ($($limit:ident),*) => {
-        impl Phrase for Limit {
+        impl Clause for Limit {
             fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
                 $(if let Some(limit) = $limit::read(reader)? {
                     return Ok(Some(Self::$limit(limit)));
@@ -42,7 +42,7 @@ macro_rules! one_of {
 one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
 
 /// `20/s burst 40 interval initial 0`
-impl Phrase for TokenBucket {
+impl Clause for TokenBucket {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
         let (mut burst, mut interval, mut initial) = (None, false, None);
@@ -67,7 +67,7 @@ impl Phrase for TokenBucket {
 }
 
 /// `8 concurrent ttl 30s gradient from 4 to 200`
-impl Phrase for MaxConcurrency {
+impl Clause for MaxConcurrency {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let Some(limit) = reader.take()? else { return Ok(None) };
         if !reader.eat("concurrent") {
@@ -75,7 +75,7 @@ impl Phrase for MaxConcurrency {
             return Err(reader.unexpected());
         }
         let (mut ttl, mut adapt) = (None, None);
-        while reader.option("ttl", &mut ttl)? || adapt.is_none() && reader.phrase(&mut adapt)? {}
+        while reader.option("ttl", &mut ttl)? || adapt.is_none() && reader.clause(&mut adapt)? {}
         Ok(Some(Self { limit, ttl, adapt }))
     }
 
@@ -92,7 +92,7 @@ impl Phrase for MaxConcurrency {
 }
 
 /// `throttle every 100ms burst 5`
-impl Phrase for Throttle {
+impl Clause for Throttle {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         if !(reader.eat_all("throttle every")? || reader.eat("every")) {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Phrase for Throttle {
 }
 
 /// `window 100/min wall clock`
-impl Phrase for FixedWindow {
+impl Clause for FixedWindow {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         if !(reader.eat_all("fixed window")? || reader.eat("window")) {
             return Ok(None);

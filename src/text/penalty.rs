@@ -2,21 +2,21 @@ use std::fmt;
 
 use super::Span;
 use super::error::ParseError;
-use super::limit::Phrase;
+use super::limit::Clause;
 use super::reader::Reader;
-use crate::strategy::{Fall, Penalty};
+use crate::strategy::{Decay, Penalty};
 
 /// `penalty 10 falling 1/s ceiling 20 ban 1m up to 1h forgive 2h ignoring denied`
-impl Phrase for Penalty {
+impl Clause for Penalty {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         if !reader.eat("penalty") {
             return Ok(None);
         }
         let threshold = reader.want()?;
         let fall = if reader.eat("falling") {
-            Fall::Steps(reader.want()?)
+            Decay::Steps(reader.want()?)
         } else if reader.eat("half-life") {
-            Fall::HalfLife(reader.want()?)
+            Decay::HalfLife(reader.want()?)
         } else {
             return Err(reader.unexpected());
         };
@@ -34,8 +34,8 @@ impl Phrase for Penalty {
         let Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied } = *self;
         write!(f, "penalty {threshold} ")?;
         match fall {
-            Fall::Steps(rate) => write!(f, "falling {rate}")?,
-            Fall::HalfLife(time) => write!(f, "half-life {}", Span(time))?,
+            Decay::Steps(rate) => write!(f, "falling {rate}")?,
+            Decay::HalfLife(time) => write!(f, "half-life {}", Span(time))?,
         }
         if let Some(ceiling) = ceiling {
             write!(f, " ceiling {ceiling}")?;

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use super::error::{ParseError, ParseErrorKind};
-use super::limit::Phrase;
+use super::limit::Clause;
 
 /// What one word can hold.
 pub(super) trait Word: Sized {
@@ -9,17 +9,17 @@ pub(super) trait Word: Sized {
     const WHAT: &'static str;
 
     /// `None` when the word is not meant as one at all, so that something else may be looked for.
-    fn read(word: &str) -> Result<Option<Self>, Flaw>;
+    fn read(word: &str) -> Result<Option<Self>, WordError>;
 }
 
 /// What is wrong with a word, and where in it.
 #[derive(Debug)]
-pub(super) struct Flaw {
+pub(super) struct WordError {
     at: Range<usize>,
     kind: ParseErrorKind,
 }
 
-impl Flaw {
+impl WordError {
     pub(super) const fn new(at: Range<usize>, kind: ParseErrorKind) -> Self {
         Self { at, kind }
     }
@@ -37,12 +37,12 @@ impl Flaw {
 impl Word for u64 {
     const WHAT: &'static str = "a whole number";
 
-    fn read(word: &str) -> Result<Option<Self>, Flaw> {
+    fn read(word: &str) -> Result<Option<Self>, WordError> {
         if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(None);
         }
         // Digits only, so that nothing but its size can be wrong with it.
-        let too_large = |_| Flaw::new(0..word.len(), ParseErrorKind::NumberTooLarge { max: Self::MAX });
+        let too_large = |_| WordError::new(0..word.len(), ParseErrorKind::NumberTooLarge { max: Self::MAX });
         word.parse().map(Some).map_err(too_large)
     }
 }
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
     /// Takes the next word if it is meant as such a value.
     pub(super) fn take<T: Word>(&mut self) -> Result<Option<T>, ParseError> {
         let next = self.next();
-        let value = T::read(&self.text[next.clone()]).map_err(|flaw| self.error(flaw.behind(next.start)))?;
+        let value = T::read(&self.text[next.clone()]).map_err(|error| self.error(error.behind(next.start)))?;
         match value {
             Some(_) => self.advance(next.end),
             None => self.miss(T::WHAT),
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes an option of several words, if the next begins it.
-    pub(super) fn phrase<T: Phrase>(&mut self, value: &mut Option<T>) -> Result<bool, ParseError> {
+    pub(super) fn clause<T: Clause>(&mut self, value: &mut Option<T>) -> Result<bool, ParseError> {
         *value = T::read(self)?;
         Ok(value.is_some())
     }
@@ -157,10 +157,10 @@ impl<'a> Reader<'a> {
 
     /// The error that the next word is none of what was looked for.
     pub(super) fn unexpected(&self) -> ParseError {
-        self.error(Flaw { at: self.next(), kind: ParseErrorKind::Unexpected { expected: self.missed.clone() } })
+        self.error(WordError { at: self.next(), kind: ParseErrorKind::Unexpected { expected: self.missed.clone() } })
     }
 
-    fn error(&self, Flaw { at, kind }: Flaw) -> ParseError {
+    fn error(&self, WordError { at, kind }: WordError) -> ParseError {
         ParseError { text: self.text.to_owned(), at, kind }
     }
 }

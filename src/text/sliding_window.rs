@@ -1,13 +1,13 @@
 use std::fmt;
 
 use super::error::ParseError;
-use super::limit::Phrase;
+use super::limit::Clause;
 use super::reader::Reader;
 use crate::rate::Rate;
 use crate::strategy::{SlidingMethod, SlidingWindow};
 
 /// `sliding log 100/min`
-impl Phrase for SlidingWindow {
+impl Clause for SlidingWindow {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         if !reader.eat("sliding") {
             return Ok(None);

@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ParseErrorKind;
-use super::reader::{Flaw, Word};
+use super::reader::{Word, WordError};
 use crate::strategy::MAX_SPAN_NANOS;
 
 const SECOND: u64 = 1_000_000_000;
@@ -71,7 +71,7 @@ fn decimal(f: &mut fmt::Formatter<'_>, parts: u64, whole: u64, unit: &str) -> fm
 impl Word for Duration {
     const WHAT: &'static str = "a time such as `1.5s` or `1h30m`";
 
-    fn read(word: &str) -> Result<Option<Self>, Flaw> {
+    fn read(word: &str) -> Result<Option<Self>, WordError> {
         if !word.starts_with(|first: char| first.is_ascii_digit()) {
             return Ok(None);
         }
@@ -81,12 +81,12 @@ impl Word for Duration {
             let number = number(&word[start..]);
             let name_at = start + number.len();
             let end = word[name_at..].find(|next: char| next.is_ascii_digit()).map_or(word.len(), |len| name_at + len);
-            let Some(unit) = unit(&word[name_at..end]) else { return Err(Flaw::unexpected(name_at..end, CHOICES)) };
-            let nanos = nanos(number, unit).map_err(|kind| Flaw::new(start..end, kind))?;
+            let Some(unit) = unit(&word[name_at..end]) else { return Err(WordError::unexpected(name_at..end, CHOICES)) };
+            let nanos = nanos(number, unit).map_err(|kind| WordError::new(start..end, kind))?;
             total = total.saturating_add(nanos);
             start = end;
         }
-        let seconds = u64::try_from(total / u128::from(SECOND)).map_err(|_| Flaw::new(0..word.len(), too_long()))?;
+        let seconds = u64::try_from(total / u128::from(SECOND)).map_err(|_| WordError::new(0..word.len(), too_long()))?;
         Ok(Some(Self::new(seconds, (total % u128::from(SECOND)) as u32)))
     }
 }

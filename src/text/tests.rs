@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::strategy::{
-    Adapt, Align, Fall, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+    Adapt, Align, Decay, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -69,7 +69,7 @@ fn sliding() -> impl Strategy<Value = SlidingWindow> {
 }
 
 fn penalty() -> impl Strategy<Value = Penalty> {
-    let fall = prop_oneof![rate().prop_map(Fall::Steps), duration().prop_map(Fall::HalfLife)];
+    let fall = prop_oneof![rate().prop_map(Decay::Steps), duration().prop_map(Decay::HalfLife)];
     let times = prop::array::uniform3(prop::option::of(duration()));
     (number(), fall, prop::option::of(number()), times, any::<bool>()).prop_map(
         |(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied)| Penalty {

@@ -173,7 +173,7 @@ proptest! {
             prop_assert_eq!(outcome, naive.touch(&rule, touch));
             touches.push((now.nanos(), touch));
             admitted.push(outcome);
-            prop_assert_eq!(PenaltyState::from(Words::from(state)), state);
+            prop_assert_eq!(PenaltyState::from(StateWords::from(state)), state);
             prop_assert_eq!(rule.value(state, now), naive.value);
             let remaining = if naive.banned > 0 { 0 } else { u64::from(rule.threshold).saturating_sub(naive.value) };
             prop_assert_eq!(rule.remaining(state, now), remaining);

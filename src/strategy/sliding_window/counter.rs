@@ -1,4 +1,4 @@
-use super::super::{Moment, Strategy, Verdict, Words};
+use super::super::{Moment, StateWords, Strategy, Verdict};
 
 /// The parameters of a [`SlidingWindow::counter`](super::SlidingWindow::counter), checked: the limit is at most [`u32::MAX`].
 #[derive(Debug, Clone, Copy)]
@@ -146,13 +146,13 @@ impl Strategy for CounterRule {
     }
 }
 
-impl From<Words> for CounterState {
-    fn from([window, units]: Words) -> Self {
+impl From<StateWords> for CounterState {
+    fn from([window, units]: StateWords) -> Self {
         Self { window, current: units as u32, previous: (units >> 32) as u32 }
     }
 }
 
-impl From<CounterState> for Words {
+impl From<CounterState> for StateWords {
     fn from(CounterState { window, current, previous }: CounterState) -> Self {
         [window, u64::from(previous) << 32 | u64::from(current)]
     }
@@ -221,7 +221,7 @@ mod tests {
                 let reset = rule.reset_at(state, now).nanos();
                 prop_assert_eq!(weight(&grants, period, reset), 0);
                 prop_assert!(reset == now.nanos() || weight(&grants, period, reset - 1) > 0);
-                prop_assert_eq!(CounterState::from(Words::from(state)), state);
+                prop_assert_eq!(CounterState::from(StateWords::from(state)), state);
             }
         }
 

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::super::{Asked, Moment};
+use super::super::{LimitReport, Moment};
 
 /// The parameters of a [`SlidingWindow::log`](super::SlidingWindow::log), checked.
 ///
@@ -118,8 +118,8 @@ impl LogRule {
     }
 
     /// All that a caller who does not wait is told, when `ahead` units wait before him.
-    pub(crate) fn ask(&self, log: &Log, now: Moment, ahead: u64, cost: u64) -> Asked {
-        Asked {
+    pub(crate) fn report(&self, log: &Log, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        LimitReport {
             denied_until: self.decide(log, now, cost).err(),
             remaining: self.remaining(log, now),
             ready_at: self.ready_at(log, now, ahead, cost),

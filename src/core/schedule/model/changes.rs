@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::arena::Key;
-use crate::gate::{Carry, Gate};
-use crate::lease::Admission;
-use crate::plan::Plan;
+use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
+use crate::core::gate::Gate;
+use crate::core::grant::Admission;
+use crate::core::plan::Plan;
+use crate::core::queue::AnswerKind;
+use crate::core::request::Request;
+use crate::core::schedule::{Effects, Options, Outcome, Schedule};
 use crate::policy::{Limit, Policy};
-use crate::queue::{Answer, Priority, Request};
+use crate::priority::Priority;
 use crate::rate::Rate;
-use crate::schedule::{Effects, Options, Outcome, Schedule};
 use crate::strategy::{FixedWindow, MaxConcurrency, Moment, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
 #[derive(Debug, Clone)]
@@ -180,7 +183,7 @@ struct Held {
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    key: Key,
+    index: Index,
     cost: u64,
     priority: u8,
 }
@@ -194,7 +197,7 @@ struct Harness {
     /// By arrival, those who have no answer.
     waiting: BTreeMap<usize, Waiting>,
     /// Refused, and not polled since.
-    failed: Vec<Key>,
+    failed: Vec<Index>,
     held: Vec<Held>,
     leaked: Vec<Held>,
     paused_until: u64,
@@ -280,8 +283,8 @@ impl Harness {
     fn input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let (now, mut effects) = (Moment::from_nanos(self.now), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
-        while effects.act(|_| ()) {
-            self.schedule.advance(now, &mut effects);
+        while effects.apply(|_| ()) {
+            self.schedule.run_due(now, &mut effects);
         }
         result
     }
@@ -291,17 +294,17 @@ impl Harness {
         let mut answered: Vec<_> = self.waiting.iter().map(|(id, waiting)| (*id, *waiting)).collect();
         answered.sort_by_key(|(id, waiting)| (std::cmp::Reverse(waiting.priority), *id));
         let mut passed_over = false;
-        for (id, Waiting { key, cost, .. }) in answered {
-            match self.schedule.queue.peek(key) {
+        for (id, Waiting { index, cost, .. }) in answered {
+            match self.schedule.queue.peek(index) {
                 None => passed_over = true,
-                Some(Answer::Failed) => {
+                Some(AnswerKind::Failed) => {
                     self.waiting.remove(&id);
-                    self.failed.push(key);
+                    self.failed.push(index);
                 }
-                Some(Answer::Granted) => {
+                Some(AnswerKind::Granted) => {
                     prop_assert!(!passed_over, "request {} was served before its turn", id);
                     self.waiting.remove(&id);
-                    let Ok(Ok(admission)) = self.schedule.poll(key, Waker::noop()) else { panic!("it was granted") };
+                    let Ok(Ok(admission)) = self.schedule.poll(index, Waker::noop()) else { panic!("it was granted") };
                     self.grant(admission.fence, cost)?;
                     self.held.push(Held { admission, cost });
                 }
@@ -331,13 +334,13 @@ impl Harness {
                 let deadline = timeout.map_or(Moment::NEVER, |timeout| Moment::from_nanos(self.now + timeout));
                 let (id, level) = (self.arrivals, Priority::new(priority).unwrap());
                 self.arrivals += 1;
-                let request = Request { cost, priority: level, deadline, caller: Location::caller(), on_own_thread: false };
-                let outcome = self.input(|schedule, now, effects| match schedule.join(now, &request, Waker::noop()) {
-                    Some(key) => Ok(Outcome::Queued(key)),
+                let request = Request { cost, priority: level, deadline, caller: Location::caller(), blocking: false };
+                let outcome = self.input(|schedule, now, effects| match schedule.enqueue_behind(now, &request, Waker::noop()) {
+                    Some(index) => Ok(Outcome::Queued(index)),
                     None => schedule.request(now, &request, Waker::noop(), effects),
                 });
                 match outcome {
-                    Ok(Outcome::Queued(key)) => drop(self.waiting.insert(id, Waiting { key, cost, priority })),
+                    Ok(Outcome::Queued(index)) => drop(self.waiting.insert(id, Waiting { index, cost, priority })),
                     Ok(Outcome::Admitted(admission)) => {
                         self.take_answers()?; // whoever was served before
                         self.grant(admission.fence, cost)?;
@@ -359,15 +362,15 @@ impl Harness {
             }
             Step::Poll(index) => {
                 if let Some(nth) = pick(index, self.failed.len()) {
-                    let key = self.failed.swap_remove(nth);
-                    prop_assert!(matches!(self.schedule.poll(key, Waker::noop()), Ok(Err(_))));
+                    let index = self.failed.swap_remove(nth);
+                    prop_assert!(matches!(self.schedule.poll(index, Waker::noop()), Ok(Err(_))));
                 }
             }
             Step::Abandon(index) => {
                 if let Some(nth) = pick(index, self.waiting.len()) {
                     let id = *self.waiting.keys().nth(nth).unwrap();
-                    let Waiting { key, .. } = self.waiting.remove(&id).unwrap();
-                    self.input(|schedule, now, effects| schedule.abandon(now, key, effects));
+                    let Waiting { index, .. } = self.waiting.remove(&id).unwrap();
+                    self.input(|schedule, now, effects| schedule.abandon(now, index, effects));
                 }
             }
             Step::Release(index) => {
@@ -379,7 +382,7 @@ impl Harness {
             Step::Settle(index, actual) => {
                 if let Some(nth) = pick(index, self.held.len()) {
                     let Held { admission, cost } = self.held.swap_remove(nth);
-                    let counted = admission.claim != crate::lease::Claim::Nothing;
+                    let counted = admission.claim != crate::core::grant::Claim::None;
                     let live = self.give_back(admission.fence, counted);
                     if live {
                         self.settled(admission.fence, cost, actual);
@@ -435,7 +438,7 @@ impl Harness {
         self.give_back(admission.fence, true);
         self.input(|schedule, now, effects| {
             if schedule.release(admission.fence, cost, admission.claim) {
-                schedule.advance(now, effects);
+                schedule.run_due(now, effects);
             }
         });
     }
@@ -469,12 +472,12 @@ impl Harness {
         }
         self.ledgers = new.into_iter().map(|(limit, heir)| heir.unwrap_or_else(|| Ledger::new(limit, now))).collect();
         self.reclaim();
-        let carry = if in_proportion { Carry::InProportion } else { Carry::AsIs };
+        let carry = if in_proportion { UsageCarryOver::InProportion } else { UsageCarryOver::AsIs };
         let plan = Plan::new(policy.clone(), Duration::ZERO).unwrap();
         self.input(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         let max = policy.limits().iter().map(Limit::capacity).min().unwrap();
         for waiting in self.waiting.values().filter(|waiting| waiting.cost > max) {
-            prop_assert_eq!(self.schedule.queue.peek(waiting.key), Some(Answer::Failed), "its cost can never be met");
+            prop_assert_eq!(self.schedule.queue.peek(waiting.index), Some(AnswerKind::Failed), "its cost can never be met");
         }
         Ok(())
     }
@@ -486,7 +489,7 @@ impl Harness {
             prop_assert!(wake > self.now, "woken at {} for what was due at {}", self.now, wake);
             self.now = wake;
             self.reclaim();
-            self.input(Schedule::advance);
+            self.input(Schedule::run_due);
             self.look()?;
         }
         self.now = end;
@@ -514,14 +517,14 @@ impl Harness {
         prop_assert_eq!((snapshot.in_flight, snapshot.queued), (0, 0));
         self.now += 1_000_000;
         self.reclaim();
-        self.input(Schedule::advance);
+        self.input(Schedule::run_due);
         prop_assert_eq!(self.schedule.next_wake(), Moment::NEVER);
         let now = Moment::from_nanos(self.now);
         let max = self.ledgers.iter().map(|ledger| ledger.limit.capacity()).min().unwrap();
         let decision = self.schedule.check(now, max);
         prop_assert_eq!(decision.is_allowed(), !self.closed);
         prop_assert_eq!((decision.remaining(), decision.reset_after()), (max, Duration::ZERO));
-        prop_assert!(self.schedule.curb.is_none(), "a pause that has ended leaves nothing behind");
+        prop_assert!(self.schedule.suspension.is_none(), "a pause that has ended leaves nothing behind");
         Ok(())
     }
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::{Clock, Manager};
-use crate::gate::Carry;
-use crate::plan::Plan;
+use crate::carry_over::UsageCarryOver;
+use crate::core::plan::Plan;
+use crate::core::schedule::Schedule;
 use crate::policy::Policy;
-use crate::schedule::Schedule;
-use crate::strategy::{Moment, Words};
+use crate::strategy::{Moment, StateWords};
 
 /// A manager that nobody needs.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Resting {
     pub(crate) policy: Policy,
     /// The states of all limits; `None` where one is more than words.
-    pub(crate) states: Option<Vec<Words>>,
+    pub(crate) states: Option<Vec<StateWords>>,
     /// When it is as good as new; [`Moment::NEVER`] where time does not make it so.
     pub(crate) reset_at: Moment,
     /// It is so now.
@@ -25,42 +25,42 @@ pub(crate) struct Rest {
 
 impl Manager {
     /// [`Manager::set_policy`] with its plan, if it goes by another one.
-    pub(crate) fn go_by(self: &Arc<Self>, policy: &Policy, plan: &Plan) {
+    pub(crate) fn apply_policy(self: &Arc<Self>, policy: &Policy, plan: &Plan) {
         if self.lock().schedule.gate().policy() != policy {
-            self.act_timed(|schedule, now, effects| schedule.set_plan(now, plan.clone(), Carry::AsIs, effects));
+            self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan.clone(), UsageCarryOver::AsIs, effects));
         }
     }
 
     pub(crate) fn charge(self: &Arc<Self>, units: u64) {
-        self.act_timed(|schedule, now, effects| schedule.charge(now, units, effects));
+        self.with_timer(|schedule, now, effects| schedule.charge(now, units, effects));
     }
 
     pub(crate) fn forgive(self: &Arc<Self>, units: u64) {
-        self.act_timed(|schedule, now, effects| schedule.forgive(now, units, effects));
+        self.with_timer(|schedule, now, effects| schedule.forgive(now, units, effects));
     }
 
     pub(crate) fn reset(self: &Arc<Self>) {
-        self.act_timed(Schedule::reset);
+        self.with_timer(Schedule::reset);
     }
 
     /// The most units that stand against any of the limits.
     pub(crate) fn used(&self) -> u64 {
-        let mut desk = self.lock();
-        let now = desk.now().0;
-        desk.schedule.gate().used(now)
+        let mut state = self.lock();
+        let now = state.now().0;
+        state.schedule.gate().used(now)
     }
 
     /// All that it knows, when nobody waits and nothing is out.
-    pub(crate) fn rest(&self) -> Option<Rest> {
-        let mut desk = self.lock();
-        let now = desk.clock.now().0;
-        if !desk.schedule.rests(now) {
+    pub(crate) fn at_rest(&self) -> Option<Resting> {
+        let mut state = self.lock();
+        let now = state.clock.now().0;
+        if !state.schedule.rests(now) {
             return None;
         }
-        let clock = desk.clock.clone();
-        let gate = desk.schedule.gate();
+        let clock = state.clock.clone();
+        let gate = state.schedule.gate();
         let (policy, fence) = (gate.policy().clone(), gate.granted());
         let reset_at = gate.reset_at(now);
-        Some(Rest { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })
+        Some(Resting { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })
     }
 }

@@ -6,7 +6,7 @@ use crate::strategy::Moment;
 
 /// Every part of it passes with time; [`Moment::START`] is a part that holds nobody back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Curb {
+pub(crate) struct Suspension {
     /// [`Moment::NEVER`]: until it is resumed.
     paused_until: Moment,
     /// Until when nobody is accepted, unless somebody comes.
@@ -25,13 +25,13 @@ struct Spread {
     until: Moment,
 }
 
-impl Curb {
+impl Suspension {
     /// Whether it holds anybody back, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
-    /// The earliest that anybody can be granted `cost`; [`Moment::NEVER`] when that takes a [`Curb::resume`]. More than what is left
+    /// The earliest that anybody can be granted `cost`; [`Moment::NEVER`] when that takes a [`Suspension::resume`]. More than what is left
     /// of an upstream's quota waits until that is new.
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let next = |spread: Spread| if cost > spread.left { spread.until } else { spread.next.min(spread.until) };
@@ -94,62 +94,62 @@ mod tests {
 
     #[test]
     fn the_later_end_of_two_pauses_stands() {
-        let mut curb = Curb::default();
-        curb.pause(at(100));
-        curb.pause(at(50));
-        assert_eq!(curb.ready_at(at(10), 1), at(100));
-        assert!(!curb.is_over(at(99)) && curb.is_over(at(100)));
-        curb.resume();
-        assert!(curb.is_over(at(10)));
+        let mut suspension = Suspension::default();
+        suspension.pause(at(100));
+        suspension.pause(at(50));
+        assert_eq!(suspension.ready_at(at(10), 1), at(100));
+        assert!(!suspension.is_over(at(99)) && suspension.is_over(at(100)));
+        suspension.resume();
+        assert!(suspension.is_over(at(10)));
     }
 
     #[test]
     fn a_quota_is_spread_evenly_until_it_is_new() {
-        let mut curb = Curb::default();
-        curb.spread(at(0), 4, at(100));
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 4, at(100));
         let mut grants = Vec::new();
         while grants.len() < 6 {
-            let now = curb.ready_at(grants.last().map_or(at(0), |last| *last), 1);
-            curb.note_grant(now, 1);
+            let now = suspension.ready_at(grants.last().map_or(at(0), |last| *last), 1);
+            suspension.note_grant(now, 1);
             grants.push(now);
         }
         assert_eq!(grants, [0, 25, 50, 75, 100, 100].map(at));
-        let mut curb = Curb::default();
-        curb.spread(at(0), 4, at(100));
-        curb.note_grant(at(0), 2);
-        assert_eq!(curb.ready_at(at(1), 1), at(50));
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 4, at(100));
+        suspension.note_grant(at(0), 2);
+        assert_eq!(suspension.ready_at(at(1), 1), at(50));
     }
 
     #[test]
     fn news_of_a_quota_does_not_start_its_pace_anew() {
-        let mut curb = Curb::default();
-        curb.spread(at(0), 4, at(100));
-        curb.note_grant(at(0), 1);
-        curb.spread(at(10), 3, at(100));
-        assert_eq!(curb.ready_at(at(10), 1), at(25));
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 4, at(100));
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(10), 3, at(100));
+        assert_eq!(suspension.ready_at(at(10), 1), at(25));
     }
 
     #[test]
     fn stale_news_of_a_quota_speeds_nothing_up() {
-        let mut curb = Curb::default();
-        curb.spread(at(0), 2, at(100));
-        curb.note_grant(at(0), 1);
-        curb.spread(at(0), 5, at(100)); // said before the grant, heard after it
-        assert_eq!(curb.ready_at(at(0), 1), at(50));
-        curb.note_grant(at(50), 1);
-        curb.spread(at(50), 3, at(100));
-        assert_eq!(curb.ready_at(at(50), 1), at(100), "none is left");
-        assert_eq!(curb.ready_at(at(100), 1), at(100), "the quota is new");
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 2, at(100));
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(0), 5, at(100)); // said before the grant, heard after it
+        assert_eq!(suspension.ready_at(at(0), 1), at(50));
+        suspension.note_grant(at(50), 1);
+        suspension.spread(at(50), 3, at(100));
+        assert_eq!(suspension.ready_at(at(50), 1), at(100), "none is left");
+        assert_eq!(suspension.ready_at(at(100), 1), at(100), "the quota is new");
     }
 
     #[test]
     fn another_quota_is_not_taken_for_stale_news() {
         const S: u64 = 1_000_000_000;
-        let mut curb = Curb::default();
-        curb.spread(at(0), 1, at(S));
-        curb.note_grant(at(0), 1);
-        curb.spread(at(S / 2), 9, at(60 * S));
-        assert_eq!(curb.ready_at(at(S / 2), 1), at(S / 2));
-        assert_eq!(curb.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 1, at(S));
+        suspension.note_grant(at(0), 1);
+        suspension.spread(at(S / 2), 9, at(60 * S));
+        assert_eq!(suspension.ready_at(at(S / 2), 1), at(S / 2));
+        assert_eq!(suspension.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
     }
 }

@@ -19,18 +19,18 @@ use super::Manager;
 const BATCH: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Rota {
-    shifts: Mutex<Vec<Shift>>,
+pub(crate) struct SharedDriver {
+    runtimes: Mutex<Vec<RuntimeTimers>>,
 }
 
 /// What one runtime's task has to do.
 #[derive(Debug)]
-struct Shift {
+struct RuntimeTimers {
     runtime: runtime::Id,
-    bell: Arc<Notify>,
-    members: HashMap<Member, (Weak<Manager>, Option<Due>)>,
+    wakeup: Arc<Notify>,
+    managers: HashMap<ManagerAddr, (Weak<Manager>, Option<Due>)>,
     /// Who has a turn to come; each once, as with his membership.
-    timeline: BTreeSet<(Due, Member)>,
+    timeline: BTreeSet<(Due, ManagerAddr)>,
     /// How many calls there were.
     calls: u64,
 }
@@ -44,70 +44,70 @@ enum Due {
 }
 
 /// A manager, by its address: nobody else has it as long as a `Weak` to it is kept.
-type Member = usize;
+type ManagerAddr = usize;
 
-impl Rota {
+impl SharedDriver {
     /// Has the runtime's task take the manager's turns; the first one is due.
     pub(crate) fn enlist(self: &Arc<Self>, manager: &Arc<Manager>, runtime: &Handle) {
-        let member = Arc::as_ptr(manager) as Member;
-        let mut shifts = self.lock();
-        let found = shifts.iter().position(|shift| shift.runtime == runtime.id());
+        let addr = Arc::as_ptr(manager) as ManagerAddr;
+        let mut runtimes = self.lock();
+        let found = runtimes.iter().position(|timers| timers.runtime == runtime.id());
         let index = found.unwrap_or_else(|| {
-            shifts.push(Shift {
+            runtimes.push(RuntimeTimers {
                 runtime: runtime.id(),
-                bell: Arc::default(),
-                members: HashMap::new(),
+                wakeup: Arc::default(),
+                managers: HashMap::new(),
                 timeline: BTreeSet::new(),
                 calls: 0,
             });
-            shifts.len() - 1
+            runtimes.len() - 1
         });
-        let shift = &mut shifts[index];
-        shift.members.entry(member).or_insert_with(|| (Arc::downgrade(manager), None));
-        shift.call(member);
-        let bell = Arc::clone(&shift.bell);
-        drop(shifts);
+        let timers = &mut runtimes[index];
+        timers.managers.entry(addr).or_insert_with(|| (Arc::downgrade(manager), None));
+        timers.call(addr);
+        let wakeup = Arc::clone(&timers.wakeup);
+        drop(runtimes);
         if found.is_none() {
             // Outside the lock: a runtime that is shutting down drops the task, and with it its post, at once.
-            let post = Post { rota: Arc::downgrade(self), runtime: runtime.id() };
-            runtime.spawn(keep(post, bell));
+            let exit_guard = ExitGuard { shared_driver: Arc::downgrade(self), runtime: runtime.id() };
+            runtime.spawn(keep(exit_guard, wakeup));
         } else {
-            bell.notify_waiters();
+            wakeup.notify_waiters();
         }
     }
 
     /// Time matters sooner to the manager: its turn comes now, wherever its turns are taken.
     pub(crate) fn call(&self, manager: &Manager) {
-        let member = std::ptr::from_ref(manager) as Member;
-        for shift in self.lock().iter_mut() {
-            if shift.call(member) {
-                shift.bell.notify_waiters();
+        let addr = std::ptr::from_ref(manager) as ManagerAddr;
+        for timers in self.lock().iter_mut() {
+            if timers.call(addr) {
+                timers.wakeup.notify_waiters();
             }
         }
     }
 
     /// The manager is gone.
     pub(crate) fn dismiss(&self, manager: &Manager) {
-        let member = std::ptr::from_ref(manager) as Member;
-        for shift in self.lock().iter_mut() {
-            if let Some((_, Some(due))) = shift.members.remove(&member) {
-                shift.timeline.remove(&(due, member));
+        let addr = std::ptr::from_ref(manager) as ManagerAddr;
+        for timers in self.lock().iter_mut() {
+            if let Some((_, Some(due))) = timers.managers.remove(&addr) {
+                timers.timeline.remove(&(due, addr));
             }
         }
     }
 
     /// The next whose turn it is; or else when the next one's comes.
     fn next(&self, runtime: runtime::Id) -> Result<Arc<Manager>, Option<Instant>> {
-        let mut shifts = self.lock();
-        let Some(shift) = shifts.iter_mut().find(|shift| shift.runtime == runtime) else { return Err(None) };
+        let mut runtimes = self.lock();
+        let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return Err(None) };
         loop {
-            match shift.timeline.first() {
+            match timers.timeline.first() {
                 None => return Err(None),
                 Some(&(Due::At(at), _)) if at > Instant::now() => return Err(Some(at)),
                 Some(_) => {}
             }
-            let Some((_, member)) = shift.timeline.pop_first() else { return Err(None) };
-            let Entry::Occupied(mut found) = shift.members.entry(member) else { continue };
+            let Some((_, addr)) = timers.timeline.pop_first() else { return Err(None) };
+            let Entry::Occupied(mut found) = timers.managers.entry(addr) else { continue };
             let (manager, due) = found.get_mut();
             *due = None;
             match manager.upgrade() {
@@ -119,63 +119,63 @@ impl Rota {
 
     /// The manager's next turn comes then, unless it was called since its last one.
     fn plan(&self, runtime: runtime::Id, manager: &Arc<Manager>, at: Option<Instant>) {
-        let member = Arc::as_ptr(manager) as Member;
-        let mut shifts = self.lock();
-        let Some(shift) = shifts.iter_mut().find(|shift| shift.runtime == runtime) else { return };
-        if let (Some((_, due @ None)), Some(at)) = (shift.members.get_mut(&member), at) {
+        let addr = Arc::as_ptr(manager) as ManagerAddr;
+        let mut runtimes = self.lock();
+        let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return };
+        if let (Some((_, due @ None)), Some(at)) = (timers.managers.get_mut(&addr), at) {
             *due = Some(Due::At(at));
-            shift.timeline.insert((Due::At(at), member));
+            timers.timeline.insert((Due::At(at), addr));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Shift>> {
-        self.shifts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<RuntimeTimers>> {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shift {
+impl RuntimeTimers {
     /// It is the member's turn now. Tells whether it is one.
-    fn call(&mut self, member: Member) -> bool {
-        let Some((_, due)) = self.members.get_mut(&member) else { return false };
+    fn call(&mut self, addr: ManagerAddr) -> bool {
+        let Some((_, due)) = self.managers.get_mut(&addr) else { return false };
         if !matches!(due, Some(Due::Called(_))) {
             self.calls += 1;
             let called = Due::Called(self.calls);
             if let Some(planned) = due.replace(called) {
-                self.timeline.remove(&(planned, member));
+                self.timeline.remove(&(planned, addr));
             }
-            self.timeline.insert((called, member));
+            self.timeline.insert((called, addr));
         }
         true
     }
 }
 
-impl Drop for Rota {
+impl Drop for SharedDriver {
     fn drop(&mut self) {
-        self.lock().iter().for_each(|shift| shift.bell.notify_waiters()); // the tasks find it gone
+        self.lock().iter().for_each(|timers| timers.wakeup.notify_waiters()); // the tasks find it gone
     }
 }
 
-async fn keep(post: Post, bell: Arc<Notify>) {
+async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     loop {
         // Before the turns: a bell that is rung between the last one and the sleep would be missed.
-        let rung = bell.notified();
+        let woken = wakeup.notified();
         let mut turns = 0;
         let sleep_until = loop {
-            let Some(rota) = post.rota.upgrade() else { return };
-            let manager = match rota.next(post.runtime) {
+            let Some(shared_driver) = exit_guard.shared_driver.upgrade() else { return };
+            let manager = match shared_driver.next(exit_guard.runtime) {
                 Ok(manager) => manager,
                 Err(at) => break at,
             };
             // A waker that panics is its owner's affair; the others are served by the next turn.
-            match catch_unwind(AssertUnwindSafe(|| manager.turn())) {
-                Ok(at) => rota.plan(post.runtime, &manager, at),
+            match catch_unwind(AssertUnwindSafe(|| manager.run_due())) {
+                Ok(at) => shared_driver.plan(exit_guard.runtime, &manager, at),
                 Err(panic) => {
                     std::mem::forget(panic); // whose drop may panic in turn
-                    rota.plan(post.runtime, &manager, Some(Instant::now())); // after those who are late
+                    shared_driver.plan(exit_guard.runtime, &manager, Some(Instant::now())); // after those who are late
                     turns = BATCH; // were there no end of panics, the runtime's worker would never come free
                 }
             }
-            drop((manager, rota));
+            drop((manager, shared_driver));
             turns += 1;
             if turns >= BATCH {
                 turns = 0;
@@ -183,26 +183,26 @@ async fn keep(post: Post, bell: Arc<Notify>) {
             }
         };
         match sleep_until {
-            Some(at) => drop(timeout_at(at, rung).await),
-            None => rung.await,
+            Some(at) => drop(timeout_at(at, woken).await),
+            None => woken.await,
         }
     }
 }
 
 /// Says that a runtime's task is gone, however it went.
-struct Post {
-    rota: Weak<Rota>,
+struct ExitGuard {
+    shared_driver: Weak<SharedDriver>,
     runtime: runtime::Id,
 }
 
-impl Drop for Post {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
-        let Some(rota) = self.rota.upgrade() else { return };
-        let mut shifts = rota.lock();
-        let Some(index) = shifts.iter().position(|shift| shift.runtime == self.runtime) else { return };
-        let shift = shifts.swap_remove(index);
-        drop(shifts);
-        for manager in shift.members.values().filter_map(|(manager, _)| manager.upgrade()) {
+        let Some(shared_driver) = self.shared_driver.upgrade() else { return };
+        let mut runtimes = shared_driver.lock();
+        let Some(index) = runtimes.iter().position(|timers| timers.runtime == self.runtime) else { return };
+        let timers = runtimes.swap_remove(index);
+        drop(runtimes);
+        for manager in timers.managers.values().filter_map(|(manager, _)| manager.upgrade()) {
             manager.driver_gone(self.runtime);
         }
     }

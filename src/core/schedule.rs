@@ -1,27 +1,31 @@
 //! The gate and the queue before it, as one deterministic state machine.
 //!
-//! Every input that time matters to comes with `now`; after a release that somebody waits for, [`Schedule::advance`] follows.
+//! Every input that time matters to comes with `now`; after a release that somebody waits for, [`Schedule::run_due`] follows.
 //! What is to be done about it outside (wakers to wake, reclaims to tell of) is collected in [`Effects`];
 //! [`Schedule::next_wake`] says when time matters next. Who holds the lock that this lies under acts on the effects after
 //! letting go of it. So a test drives it without a runtime.
 
-mod effects;
 #[cfg(test)]
 mod model;
 
 use std::task::Waker;
 use std::time::Duration;
 
-pub(crate) use self::effects::{Effects, Told};
-use crate::arena::Key;
-use crate::curb::Curb;
+use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
+pub(crate) use crate::core::effects::{Effects, Notice};
+use crate::core::gate::Gate;
+use crate::core::grant::{Admission, Claim};
+use crate::core::plan::Plan;
+use crate::core::queue::{Abandoned, Queue};
+use crate::core::request::Caller;
+use crate::core::request::Request;
+use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::{Carry, Gate};
-use crate::lease::{Admission, Caller, Claim};
-use crate::observe::ShedReason;
-use crate::plan::Plan;
-use crate::queue::{Abandoned, Overflow, Priority, Queue, Request};
+use crate::event::ShedReason;
+use crate::overflow::Overflow;
+use crate::priority::Priority;
 use crate::snapshot::Snapshot;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
 
@@ -38,7 +42,7 @@ enum Refusal {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Admitted(Admission),
-    Queued(Key),
+    Queued(Index),
 }
 
 /// How a schedule treats those who wait.
@@ -67,14 +71,14 @@ pub(crate) struct Schedule {
     spread_below: u64,
     observed: bool,
     /// What holds everybody back besides the policy. Mostly nothing.
-    curb: Option<Curb>,
+    suspension: Option<Suspension>,
     closed: bool,
     /// All who wait are being dropped: see [`Overflow::Block`].
     dropping: bool,
     /// Grants in slots that their owners have not taken yet.
     undelivered: usize,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
-    front_ready: Moment,
+    front_ready_at: Moment,
     denied: u64,
     shed: u64,
     timed_out: u64,
@@ -92,11 +96,11 @@ impl Schedule {
             overflow,
             spread_below,
             observed,
-            curb: None,
+            suspension: None,
             closed: false,
             dropping: false,
             undelivered: 0,
-            front_ready: Moment::NEVER,
+            front_ready_at: Moment::NEVER,
             denied: 0,
             shed: 0,
             timed_out: 0,
@@ -111,17 +115,17 @@ impl Schedule {
 
     /// Whether `now` matters to the inputs; where it does not, any will do.
     pub(crate) fn follows_time(&self) -> bool {
-        self.gate.follows_time() || self.queue.has_deadlines() || self.curb.is_some()
+        self.gate.follows_time() || self.queue.has_deadlines() || self.suspension.is_some()
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
     pub(crate) fn next_wake(&self) -> Moment {
-        self.front_ready.min(self.gate.next_expiry()).min(self.queue.next_deadline())
+        self.front_ready_at.min(self.gate.next_expiry()).min(self.queue.next_deadline())
     }
 
     /// When time matters next to the caller of a queued request who keeps the time on his own thread.
-    pub(crate) fn wake_of(&self, key: Key) -> Moment {
-        if self.queue.is_front(key) { self.next_wake() } else { self.queue.deadline(key) }
+    pub(crate) fn wake_of(&self, index: Index) -> Moment {
+        if self.queue.is_front(index) { self.next_wake() } else { self.queue.deadline(index) }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -141,18 +145,24 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Admission> {
         let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
-        if undecided || self.gate.next_expiry() <= now || self.curb.is_some() {
+        if undecided || self.gate.next_expiry() <= now || self.suspension.is_some() {
             return None;
         }
         self.gate.admit(now, cost, caller).ok()
     }
 
     /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, but to a caller who `waits`.
-    pub(crate) fn ask(&mut self, now: Moment, cost: u64, waits: bool, effects: &mut Effects) -> Result<(), TryAcquireError> {
-        let uncurbed = |schedule: &Self| schedule.curb.is_none_or(|curb| curb.ready_at(now, cost) <= now);
+    pub(crate) fn would_acquire(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        waits: bool,
+        effects: &mut Effects,
+    ) -> Result<(), TryAcquireError> {
+        let unsuspended = |schedule: &Self| schedule.suspension.is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
         let asked = self
-            .approach(now, cost, effects)
-            .and_then(|()| if uncurbed(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
+            .check_in(now, cost, effects)
+            .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
         asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
     }
 
@@ -172,7 +182,7 @@ impl Schedule {
         if let Refusal::MustWait = refusal
             && self.gate.note_denial(now, cost)
         {
-            self.ask_again(now, effects); // after a ban all is new: that may be sooner than it was
+            self.reevaluate_front(now, effects); // after a ban all is new: that may be sooner than it was
         }
         self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
         self.explain(now, cost, refusal)
@@ -189,10 +199,10 @@ impl Schedule {
 
     /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects.
     #[inline(always)]
-    pub(crate) fn join(&mut self, now: Moment, request: &Request, waker: &Waker) -> Option<Key> {
-        let waits = !self.queue.is_empty() && self.front_ready > now && !self.queue.would_be_front(request.priority);
+    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &Waker) -> Option<Index> {
+        let waits = !self.queue.is_empty() && self.front_ready_at > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
-        (waits && fits && self.curb.is_none() && request.deadline == Moment::NEVER)
+        (waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER)
             .then(|| self.queue.push(request, waker.clone()))
     }
 
@@ -225,43 +235,43 @@ impl Schedule {
             }
         }
         self.make_room(now, request, effects)?;
-        let key = self.queue.push(request, waker.clone());
-        if !self.queue.is_front(key) && self.front_ready > now && deadline > now {
-            return Ok(Outcome::Queued(key)); // nothing to decide before those ahead are served
+        let index = self.queue.push(request, waker.clone());
+        if !self.queue.is_front(index) && self.front_ready_at > now && deadline > now {
+            return Ok(Outcome::Queued(index)); // nothing to decide before those ahead are served
         }
-        self.advance(now, effects);
-        match self.poll(key, waker) {
+        self.run_due(now, effects);
+        match self.poll(index, waker) {
             Ok(answer) => answer.map(Outcome::Admitted),
             Err(replaced) => {
                 effects.discard(replaced);
-                Ok(Outcome::Queued(key))
+                Ok(Outcome::Queued(index))
             }
         }
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
-        let answer = self.queue.poll(key, waker)?;
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
+        let answer = self.queue.poll(index, waker)?;
         self.undelivered -= usize::from(answer.is_ok());
         Ok(answer)
     }
 
     /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
-    pub(crate) fn abandon(&mut self, now: Moment, key: Key, effects: &mut Effects) {
-        let was_front = self.queue.is_front(key);
-        match self.queue.abandon(key) {
+    pub(crate) fn abandon(&mut self, now: Moment, index: Index, effects: &mut Effects) {
+        let was_front = self.queue.is_front(index);
+        match self.queue.abandon(index) {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
                 if was_front {
-                    self.front_ready = now; // another one is at the front now: ask again
-                    self.advance(now, effects);
+                    self.front_ready_at = now; // another one is at the front now: ask again
+                    self.run_due(now, effects);
                 }
             }
             Abandoned::Granted(admission, cost) => {
                 self.undelivered -= 1;
                 if self.gate.settle(now, admission, cost, 0).is_some() {
                     self.refunded += 1;
-                    self.advance(now, effects);
+                    self.run_due(now, effects);
                 }
             }
             Abandoned::Failed => {}
@@ -269,7 +279,7 @@ impl Schedule {
     }
 
     /// A permit comes back; nothing happens when it was reclaimed before. Tells whether somebody wants to know: then
-    /// [`Schedule::advance`] is to follow.
+    /// [`Schedule::run_due`] is to follow.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         self.gate.release(fence, cost, claim).is_some() && (!self.queue.is_empty() || self.closed)
@@ -280,7 +290,7 @@ impl Schedule {
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
         let live = self.gate.settle(now, admission, cost, actual).is_some();
         self.refunded += u64::from(live && actual == 0);
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
         live
     }
 
@@ -294,99 +304,99 @@ impl Schedule {
         effects: &mut Effects,
     ) -> bool {
         let live = self.gate.report(now, admission, cost, outcome).is_some();
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
         live
     }
 
     /// Goes by another plan from now on: see [`Gate::set_plan`]. Whoever waits for what the new one can never admit is refused.
-    pub(crate) fn set_plan(&mut self, now: Moment, plan: Plan, carry: Carry, effects: &mut Effects) {
+    pub(crate) fn set_plan(&mut self, now: Moment, plan: Plan, carry: UsageCarryOver, effects: &mut Effects) {
         self.gate.set_plan(plan, now, carry);
         let max = self.gate.max_cost();
-        for (key, cost) in self.queue.costs_above(max) {
-            effects.wake(self.queue.refuse(key, AcquireError::ExceedsLimit { cost, max }));
+        for (index, cost) in self.queue.costs_above(max) {
+            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
         }
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
     }
 
     /// Grants nothing until then, or until [`Schedule::resume`].
     pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
-        self.curb.get_or_insert_default().pause(until);
-        self.ask_again(now, effects);
+        self.suspension.get_or_insert_default().pause(until);
+        self.reevaluate_front(now, effects);
     }
 
     pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
-        if let Some(curb) = &mut self.curb {
-            curb.resume();
-            self.ask_again(now, effects);
+        if let Some(suspension) = &mut self.suspension {
+            suspension.resume();
+            self.reevaluate_front(now, effects);
         }
     }
 
     /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         if units < self.spread_below {
-            self.curb.get_or_insert_default().spread(now, units, until);
-            self.ask_again(now, effects);
+            self.suspension.get_or_insert_default().spread(now, units, until);
+            self.reevaluate_front(now, effects);
         }
     }
 
     /// Charges units that nobody asked for.
     pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
         self.gate.charge(now, units);
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
     }
 
     /// Lets off up to so many units, whenever they were charged.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
         self.gate.forgive(now, units);
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
     }
 
     /// Makes all limits of time as good as new; what is out stays out.
     pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
         self.gate.reset(now);
-        self.ask_again(now, effects);
+        self.reevaluate_front(now, effects);
     }
 
     /// Whether nobody waits, nothing is out, and nothing but its policy holds it back: all that there is to know is the gate's.
     pub(crate) fn rests(&self, now: Moment) -> bool {
-        let uncurbed = self.curb.is_none_or(|curb| curb.is_over(now));
-        uncurbed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+        let unsuspended = self.suspension.is_none_or(|suspension| suspension.is_over(now));
+        unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
 
     /// Something has changed for the front of the queue.
-    fn ask_again(&mut self, now: Moment, effects: &mut Effects) {
+    fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
         if !self.queue.is_empty() {
-            self.front_ready = now;
+            self.front_ready_at = now;
         }
-        self.advance(now, effects);
+        self.run_due(now, effects);
     }
 
     /// From now on everybody is refused, those who wait first.
     pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
         self.closed = true;
-        self.advance(now, effects);
+        self.run_due(now, effects);
     }
 
     /// Refuses all who wait: it is closed, or its queue has overflowed.
     fn refuse_all(&mut self, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.closed {
-                effects.wake(self.queue.refuse(front.key, AcquireError::Closed));
+                effects.wake(self.queue.refuse(front.index, AcquireError::Closed));
             } else {
-                self.drop_waiter(front.key, effects);
+                self.drop_waiter(front.index, effects);
             }
         }
         self.dropping = !self.queue.is_empty();
-        self.front_ready = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
+        self.front_ready_at = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
         effects.pause_if_full();
     }
 
     /// A full queue drops one who waits.
-    fn drop_waiter(&mut self, key: Key, effects: &mut Effects) {
-        if let Some(request) = self.queue.request(key) {
+    fn drop_waiter(&mut self, index: Index, effects: &mut Effects) {
+        if let Some(request) = self.queue.request(index) {
             self.shed(&request, ShedReason::Dropped, effects);
         }
-        effects.wake(self.queue.refuse(key, AcquireError::Shed));
+        effects.wake(self.queue.refuse(index, AcquireError::Shed));
     }
 
     fn shed(&mut self, request: &Request, reason: ShedReason, effects: &mut Effects) {
@@ -398,9 +408,9 @@ impl Schedule {
 
     /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
     /// that nobody times out at the instant at which he could have been served.
-    pub(crate) fn advance(&mut self, now: Moment, effects: &mut Effects) {
-        if self.curb.is_some_and(|curb| curb.is_over(now)) {
-            self.curb = None;
+    pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
+        if self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+            self.suspension = None;
         }
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
             self.reclaimed += 1;
@@ -411,13 +421,13 @@ impl Schedule {
             return;
         }
         self.serve(now, effects);
-        while let Some((key, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            let was_front = self.queue.is_front(key);
+        while let Some((index, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
+            let was_front = self.queue.is_front(index);
             let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
             let error = self.time_out(now, others, cost);
-            effects.wake(self.queue.refuse(key, error));
+            effects.wake(self.queue.refuse(index, error));
             if was_front {
-                self.front_ready = now;
+                self.front_ready_at = now;
                 self.serve(now, effects);
             }
         }
@@ -432,13 +442,13 @@ impl Schedule {
         if self.closed || cost == 0 {
             return decision.refused();
         }
-        let curbed_until = match self.curb {
-            Some(curb) if curb.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew
-            Some(curb) => curb.ready_at(now, cost),
+        let suspended_until = match self.suspension {
+            Some(suspension) if suspension.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew
+            Some(suspension) => suspension.ready_at(now, cost),
             None => now,
         };
-        if curbed_until > now {
-            decision.held_back(curbed_until.known().map(|until| until.duration_since(now)))
+        if suspended_until > now {
+            decision.held_back(suspended_until.known().map(|until| until.duration_since(now)))
         } else {
             decision
         }
@@ -451,10 +461,11 @@ impl Schedule {
                 decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, 1)),
             }
         } else {
-            self.front_ready.known()
+            self.front_ready_at.known()
         };
-        let curbed_until = self.curb.map_or(now, |curb| curb.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
-        let next = next.and_then(|next| next.max(curbed_until).known());
+        let suspended_until =
+            self.suspension.map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
+        let next = next.and_then(|next| next.max(suspended_until).known());
         Snapshot {
             in_flight: self.gate.in_flight(),
             concurrency: self.gate.concurrency(),
@@ -465,19 +476,19 @@ impl Schedule {
             timed_out: self.timed_out,
             reclaimed: self.reclaimed,
             refunded: self.refunded,
-            paused_for: self.curb.and_then(|curb| curb.paused_for(now)),
+            paused_for: self.suspension.and_then(|suspension| suspension.paused_for(now)),
             next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
         }
     }
 
     /// Decides in place: nobody waits, and the gate admits.
     fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Admission, Refusal> {
-        self.approach(now, cost, effects)?;
+        self.check_in(now, cost, effects)?;
         self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
 
     /// Comes as far as the gate.
-    fn approach(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), Refusal> {
+    fn check_in(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
         }
@@ -489,13 +500,13 @@ impl Schedule {
         }
         // The timer may be late: what is due goes first. It also reclaims where no runtime is left to do it on time.
         // Nobody wakes for the end of a pause that nobody waits for.
-        if self.next_wake() <= now || self.curb.is_some_and(|curb| curb.is_over(now)) {
-            self.advance(now, effects);
+        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+            self.run_due(now, effects);
         }
-        if let Some(curb) = &mut self.curb
-            && curb.is_blocked(now)
+        if let Some(suspension) = &mut self.suspension
+            && suspension.is_blocked(now)
         {
-            curb.block(now, nanos(self.overflow.penalty()));
+            suspension.block(now, nanos(self.overflow.penalty()));
             return Err(Refusal::Blocked);
         }
         if !self.queue.is_empty() {
@@ -507,44 +518,44 @@ impl Schedule {
     /// Admits who is first in line, or says when to ask again.
     #[inline(always)]
     fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
-        let ready = self.curb.map_or(now, |curb| curb.ready_at(now, cost));
+        let ready = self.suspension.map_or(now, |suspension| suspension.ready_at(now, cost));
         if ready > now {
             return Err(ready);
         }
         let admission = self.gate.admit(now, cost, caller).map_err(|denied| denied.until)?;
-        if let Some(curb) = &mut self.curb {
-            curb.note_grant(now, cost);
+        if let Some(suspension) = &mut self.suspension {
+            suspension.note_grant(now, cost);
         }
         Ok(admission)
     }
 
     /// See [`Gate::ready_at`]. A pause without an end is none that can be reckoned with.
     fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let curbed_until = self.curb.and_then(|curb| curb.ready_at(now, cost).known()).unwrap_or(now);
-        self.gate.ready_at(now, ahead, cost).max(curbed_until)
+        let suspended_until = self.suspension.and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
+        self.gate.ready_at(now, ahead, cost).max(suspended_until)
     }
 
     /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
     /// however small his cost, or a large one would starve.
     fn serve(&mut self, now: Moment, effects: &mut Effects) {
-        let before = std::mem::replace(&mut self.front_ready, Moment::NEVER);
+        let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
         let mut moved = false;
         while let Some(front) = self.queue.front() {
             if effects.is_full() {
-                self.front_ready = now;
+                self.front_ready_at = now;
                 return;
             }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(admission) => {
                     self.undelivered += 1;
                     moved = true;
-                    effects.wake(self.queue.grant(front.key, admission));
+                    effects.wake(self.queue.grant(front.index, admission));
                 }
                 Err(until) => {
-                    self.front_ready = until;
-                    if front.on_own_thread && (moved || before != until) {
+                    self.front_ready_at = until;
+                    if front.blocking && (moved || before != until) {
                         // It keeps the time for all, and must learn when it is to wake.
-                        effects.wake(self.queue.waker(front.key));
+                        effects.wake(self.queue.waker(front.index));
                     }
                     return;
                 }
@@ -558,10 +569,10 @@ impl Schedule {
             return Ok(());
         }
         if let Overflow::Block { penalty } = self.overflow {
-            self.curb.get_or_insert_default().block(now, nanos(penalty));
+            self.suspension.get_or_insert_default().block(now, nanos(penalty));
             self.dropping = true;
             self.shed(request, ShedReason::Blocked, effects);
-            self.advance(now, effects);
+            self.run_due(now, effects);
             return Err(AcquireError::Blocked { retry_after: penalty });
         }
         let Some(victim) = self.queue.victim(self.overflow, request.priority) else {
@@ -569,7 +580,7 @@ impl Schedule {
             return Err(AcquireError::QueueFull);
         };
         self.drop_waiter(victim, effects);
-        self.front_ready = now; // the front may be another one: ask again
+        self.front_ready_at = now; // the front may be another one: ask again
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 use std::task::Waker;
 
-use crate::lease::Lease;
-use crate::observe::{ShedReason, contain_panic};
-use crate::queue::Request;
+use crate::contain_panic::contain_panic;
+use crate::core::lease::Lease;
+use crate::core::request::Request;
+use crate::event::ShedReason;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
 const BATCH: usize = 64;
@@ -27,7 +28,7 @@ struct Rest {
 }
 
 /// What there is to tell of.
-pub(crate) enum Told<'a> {
+pub(crate) enum Notice<'a> {
     Reclaimed(&'a Lease),
     Shed(&'a Request, ShedReason),
 }
@@ -73,9 +74,9 @@ impl Effects {
     /// Tells of the leases that were reclaimed and the requests that were shed, and then wakes everybody, so that a log reads forward. Says whether there is
     /// more to do.
     #[inline(always)]
-    pub(crate) fn act(&mut self, tell: impl Fn(Told<'_>)) -> bool {
+    pub(crate) fn apply(&mut self, emit: impl Fn(Notice<'_>)) -> bool {
         if self.rest.is_some() {
-            self.act_on_rest(tell);
+            self.apply_rest(emit);
         } else if let Some(first) = self.first.take() {
             contain_panic(|| first.wake());
         }
@@ -83,10 +84,10 @@ impl Effects {
     }
 
     #[cold]
-    fn act_on_rest(&mut self, tell: impl Fn(Told<'_>)) {
+    fn apply_rest(&mut self, emit: impl Fn(Notice<'_>)) {
         let Rest { wakers, discarded, reclaimed, shed } = *std::mem::take(&mut self.rest).unwrap_or_default();
-        reclaimed.iter().map(Told::Reclaimed).for_each(&tell);
-        shed.iter().map(|(request, reason)| Told::Shed(request, *reason)).for_each(&tell);
+        reclaimed.iter().map(Notice::Reclaimed).for_each(&emit);
+        shed.iter().map(|(request, reason)| Notice::Shed(request, *reason)).for_each(&emit);
         for waker in self.first.take().into_iter().chain(wakers) {
             contain_panic(|| waker.wake()); // or the others would stay asleep
         }

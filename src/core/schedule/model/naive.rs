@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::arena::Key;
+use crate::core::arena::Index;
+use crate::core::queue::AnswerKind;
 use crate::policy::{Limit, Policy};
-use crate::queue::{Answer, Priority};
+use crate::priority::Priority;
 use crate::strategy::{Align, FixedWindow, MaxConcurrency, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
 /// One grant that was ever given.
@@ -38,7 +39,7 @@ pub(super) struct Naive {
     /// In arrival order.
     pub(super) queue: Vec<Waiting>,
     /// The answers given, by request.
-    pub(super) answers: BTreeMap<usize, Answer>,
+    pub(super) answers: BTreeMap<usize, AnswerKind>,
     pub(super) granted_to: BTreeMap<usize, usize>,
     pub(super) closed: bool,
 }
@@ -153,7 +154,7 @@ impl Naive {
         self.queue.iter().find(|waiting| waiting.priority == highest)
     }
 
-    pub(super) fn answer(&mut self, id: usize, answer: Answer) {
+    pub(super) fn answer(&mut self, id: usize, answer: AnswerKind) {
         self.queue.retain(|waiting| waiting.id != id);
         self.answers.insert(id, answer);
     }
@@ -162,27 +163,27 @@ impl Naive {
         while let Some(Waiting { id, cost, .. }) = self.front().cloned().filter(|front| self.admits_all(now, front.cost)) {
             let grant = self.grant(now, cost);
             self.granted_to.insert(id, grant);
-            self.answer(id, Answer::Granted);
+            self.answer(id, AnswerKind::Granted);
         }
     }
 
     /// All that is due: reclaims, then grants, then timeouts.
-    pub(super) fn settle(&mut self, now: u64, keys: &BTreeMap<usize, Key>) {
+    pub(super) fn settle(&mut self, now: u64, indexes: &BTreeMap<usize, Index>) {
         for grant in self.grants.iter_mut().filter(|grant| grant.expires <= now) {
             grant.held = false;
         }
         if self.closed {
             std::mem::take(&mut self.queue).iter().for_each(|waiting| {
-                self.answers.insert(waiting.id, Answer::Failed);
+                self.answers.insert(waiting.id, AnswerKind::Failed);
             });
         }
         self.serve(now);
         let late = |naive: &Self| {
             let late = naive.queue.iter().filter(|waiting| waiting.deadline <= now);
-            late.min_by_key(|waiting| (waiting.deadline, keys.get(&waiting.id).copied())).map(|waiting| waiting.id)
+            late.min_by_key(|waiting| (waiting.deadline, indexes.get(&waiting.id).copied())).map(|waiting| waiting.id)
         };
         while let Some(id) = late(self) {
-            self.answer(id, Answer::Failed);
+            self.answer(id, AnswerKind::Failed);
             self.serve(now);
         }
     }

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use super::desk::Desk;
+use super::state::State;
 use super::{Granted, Manager};
+use crate::core::grant::Admission;
+use crate::core::request::Caller;
+use crate::core::schedule::Effects;
 use crate::error::TryAcquireError;
-use crate::lease::{Admission, Caller};
-use crate::schedule::Effects;
 
 /// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do. To a caller who `waits`
 /// then, that does not count as a denial.
@@ -21,30 +22,30 @@ pub(crate) fn try_acquire_all(
 ) -> Result<Vec<Granted>, (usize, TryAcquireError)> {
     let mut order: Vec<usize> = (0..managers.len()).collect();
     order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
-    let mut desks: Vec<Option<MutexGuard<'_, Desk>>> = managers.iter().map(|_| None).collect();
+    let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
     for index in order {
-        desks[index] = Some(managers[index].lock());
+        states[index] = Some(managers[index].lock());
     }
-    let mut desks: Vec<_> = desks.into_iter().flatten().collect();
+    let mut states: Vec<_> = states.into_iter().flatten().collect();
     let mut effects: Vec<Effects> = managers.iter().map(|_| Effects::default()).collect();
-    let nows: Vec<_> = desks.iter_mut().map(|desk| desk.now()).collect();
+    let nows: Vec<_> = states.iter_mut().map(|state| state.now()).collect();
 
-    let asked = (0..managers.len()).try_for_each(|index| {
-        desks[index].schedule.ask(nows[index].0, cost, waits, &mut effects[index]).map_err(|error| (index, error))
+    let denials = (0..managers.len()).try_for_each(|index| {
+        states[index].schedule.would_acquire(nows[index].0, cost, waits, &mut effects[index]).map_err(|error| (index, error))
     });
-    let result = asked.and_then(|()| {
+    let result = denials.and_then(|()| {
         let take = |index: usize| {
             let (now, at) = nows[index];
-            let taken = desks[index].schedule.try_acquire(now, cost, caller, &mut effects[index]);
+            let taken = states[index].schedule.try_acquire(now, cost, caller, &mut effects[index]);
             taken.map(|Admission { fence, claim, .. }| Granted { fence, claim, at }).map_err(|error| (index, error))
         };
         (0..managers.len()).map(take).collect()
     });
 
     // Wakers run other people's code: only when the last lock is let go of.
-    let afters: Vec<_> = desks.into_iter().map(Manager::let_go).collect();
-    for ((manager, after), mut effects) in managers.iter().zip(afters).zip(effects) {
-        manager.follow_up(after, &mut effects);
+    let afters: Vec<_> = states.into_iter().map(Manager::unlock).collect();
+    for ((manager, unlocked), mut effects) in managers.iter().zip(afters).zip(effects) {
+        manager.apply(unlocked, &mut effects);
     }
     result
 }

@@ -1,19 +1,19 @@
+use crate::core::plan::Plan;
 use crate::decision::Decision;
-use crate::plan::Plan;
-use crate::strategy::{Moment, Rule, Strategy, Words};
+use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
 /// As many as a key has at most.
 pub(super) const MAX_WORDS: usize = 4;
 
 /// The state of one key: a word or two for each limit, next to each other.
 ///
-/// It is a [`Gate`](crate::gate::Gate) without what few keys need: leases, trails, counts.
-pub(super) struct Cells<'a> {
+/// It is a [`Gate`](crate::core::gate::Gate) without what few keys need: leases, trails, counts.
+pub(super) struct KeyState<'a> {
     pub(super) plan: &'a Plan,
     pub(super) words: &'a mut [u64],
 }
 
-impl Cells<'_> {
+impl KeyState<'_> {
     /// As new.
     pub(super) fn fill(&mut self, now: Moment) {
         for (rule, at) in self.plan.words() {
@@ -22,7 +22,7 @@ impl Cells<'_> {
     }
 
     /// Puts other states in, one for each limit.
-    pub(super) fn restore(&mut self, states: impl Iterator<Item = Words>) {
+    pub(super) fn restore(&mut self, states: impl Iterator<Item = StateWords>) {
         for ((rule, at), state) in self.plan.words().zip(states) {
             store(self.words, rule, at, state);
         }
@@ -70,7 +70,7 @@ impl Cells<'_> {
     }
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
-        let asked = self.states().map(|(rule, state)| rule.ask(state, now, 0, cost));
+        let asked = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
         Decision::summarize(self.plan.policy(), asked, now, 0, cost)
     }
 
@@ -84,11 +84,11 @@ impl Cells<'_> {
         self.states().map(|(rule, state)| rule.reset_at(state, now)).max().unwrap_or(now)
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = (&Rule, Words)> {
+    pub(super) fn states(&self) -> impl Iterator<Item = (&Rule, StateWords)> {
         self.plan.words().map(|(rule, at)| (rule, load(self.words, rule, at)))
     }
 
-    fn change(&mut self, change: impl Fn(&Rule, Words) -> Words) {
+    fn change(&mut self, change: impl Fn(&Rule, StateWords) -> StateWords) {
         for (rule, at) in self.plan.words() {
             let state = change(rule, load(self.words, rule, at));
             store(self.words, rule, at, state);
@@ -97,13 +97,13 @@ impl Cells<'_> {
 }
 
 #[inline(always)]
-fn load(words: &[u64], rule: &Rule, at: usize) -> Words {
+fn load(words: &[u64], rule: &Rule, at: usize) -> StateWords {
     [words[at], if rule.width() == 2 { words[at + 1] } else { 0 }]
 }
 
 /// Where there is but one word, what does not fit is a debt of a century and more: it saturates.
 #[inline(always)]
-fn store(words: &mut [u64], rule: &Rule, at: usize, state: Words) {
+fn store(words: &mut [u64], rule: &Rule, at: usize, state: StateWords) {
     if rule.width() == 2 {
         words[at..at + 2].copy_from_slice(&state);
     } else {

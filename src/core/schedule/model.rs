@@ -12,13 +12,16 @@ use proptest::prelude::*;
 
 use self::naive::{Naive, Waiting};
 use super::{Effects, Options, Outcome, Schedule};
-use crate::arena::Key;
+use crate::core::arena::Index;
+use crate::core::gate::Gate;
+use crate::core::grant::Admission;
+use crate::core::plan::Plan;
+use crate::core::queue::AnswerKind;
+use crate::core::request::Request;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::gate::Gate;
-use crate::lease::Admission;
-use crate::plan::Plan;
+use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
-use crate::queue::{Answer, Overflow, Priority, Request};
+use crate::priority::Priority;
 use crate::rate::Rate;
 use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, SlidingWindow, Throttle, TokenBucket};
 
@@ -110,7 +113,7 @@ struct Harness {
     schedule: Schedule,
     naive: Naive,
     now: u64,
-    keys: BTreeMap<usize, Key>,
+    indexes: BTreeMap<usize, Index>,
     held: Vec<Held>,
     leaked: Vec<Held>,
     next_id: usize,
@@ -126,7 +129,7 @@ impl Harness {
             schedule: Schedule::new(gate, Options { max_queue, overflow, ..Options::default() }),
             naive: Naive::new(policy, since_epoch),
             now: 0,
-            keys: BTreeMap::new(),
+            indexes: BTreeMap::new(),
             held: Vec::new(),
             leaked: Vec::new(),
             next_id: 0,
@@ -149,12 +152,12 @@ impl Harness {
             Step::Request { cost, priority, timeout } => self.request(cost, Priority::new(priority).unwrap(), timeout)?,
             Step::TryAcquire { cost } => self.try_acquire(cost)?,
             Step::Poll(index) => {
-                if let Some(id) = pick(index, self.keys.len()).and_then(|nth| self.keys.keys().nth(nth).copied()) {
+                if let Some(id) = pick(index, self.indexes.len()).and_then(|nth| self.indexes.keys().nth(nth).copied()) {
                     self.poll(id)?;
                 }
             }
             Step::Abandon(index) => {
-                if let Some(id) = pick(index, self.keys.len()).and_then(|nth| self.keys.keys().nth(nth).copied()) {
+                if let Some(id) = pick(index, self.indexes.len()).and_then(|nth| self.indexes.keys().nth(nth).copied()) {
                     self.abandon(id);
                 }
             }
@@ -178,7 +181,7 @@ impl Harness {
             Step::Close => {
                 self.effects(Schedule::close);
                 self.naive.closed = true;
-                self.naive.settle(self.now, &self.keys);
+                self.naive.settle(self.now, &self.indexes);
             }
         }
         self.compare()
@@ -187,8 +190,8 @@ impl Harness {
     fn effects<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let (now, mut effects) = (self.moment(), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
-        while effects.act(|_| ()) {
-            self.schedule.advance(now, &mut effects);
+        while effects.apply(|_| ()) {
+            self.schedule.run_due(now, &mut effects);
         }
         result
     }
@@ -198,9 +201,9 @@ impl Harness {
         self.next_id += 1;
         let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
         let request =
-            Request { cost, priority, deadline: Moment::from_nanos(deadline), caller: Location::caller(), on_own_thread: false };
-        let outcome = self.effects(|schedule, now, effects| match schedule.join(now, &request, Waker::noop()) {
-            Some(key) => Ok(Outcome::Queued(key)),
+            Request { cost, priority, deadline: Moment::from_nanos(deadline), caller: Location::caller(), blocking: false };
+        let outcome = self.effects(|schedule, now, effects| match schedule.enqueue_behind(now, &request, Waker::noop()) {
+            Some(index) => Ok(Outcome::Queued(index)),
             None => schedule.request(now, &request, Waker::noop(), effects),
         });
         let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
@@ -229,7 +232,7 @@ impl Harness {
                         }
                     };
                     match victim.map(|victim| victim.id) {
-                        Some(victim) => self.naive.answer(victim, Answer::Failed),
+                        Some(victim) => self.naive.answer(victim, AnswerKind::Failed),
                         None => {
                             prop_assert!(matches!(outcome, Err(AcquireError::QueueFull)), "{:?}", outcome);
                             return Ok(());
@@ -237,19 +240,21 @@ impl Harness {
                     }
                 }
                 self.naive.queue.push(waiting);
-                let keys = match outcome {
-                    Ok(Outcome::Queued(key)) => self.keys.iter().map(|(id, key)| (*id, *key)).chain([(id, key)]).collect(),
-                    _ => self.keys.clone(),
+                let indexes = match outcome {
+                    Ok(Outcome::Queued(index)) => {
+                        self.indexes.iter().map(|(id, index)| (*id, *index)).chain([(id, index)]).collect()
+                    }
+                    _ => self.indexes.clone(),
                 };
-                self.naive.settle(now, &keys);
-                self.keys = keys;
+                self.naive.settle(now, &indexes);
+                self.indexes = indexes;
                 match outcome {
                     Ok(Outcome::Queued(_)) => prop_assert_eq!(self.naive.answers.get(&id), None),
                     Ok(Outcome::Admitted(admission)) => {
-                        prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Granted));
+                        prop_assert_eq!(self.naive.answers.get(&id), Some(&AnswerKind::Granted));
                         self.held.push(Held { admission, cost, grant: self.naive.granted_to[&id] });
                     }
-                    Err(_) => prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Failed)),
+                    Err(_) => prop_assert_eq!(self.naive.answers.get(&id), Some(&AnswerKind::Failed)),
                 }
             }
         }
@@ -293,18 +298,18 @@ impl Harness {
     }
 
     fn poll(&mut self, id: usize) -> Result<(), TestCaseError> {
-        let key = self.keys[&id];
-        match self.schedule.poll(key, Waker::noop()) {
+        let index = self.indexes[&id];
+        match self.schedule.poll(index, Waker::noop()) {
             Err(_) => prop_assert_eq!(self.naive.answers.get(&id), None),
             Ok(Ok(admission)) => {
-                prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Granted));
+                prop_assert_eq!(self.naive.answers.get(&id), Some(&AnswerKind::Granted));
                 let grant = self.naive.granted_to[&id];
                 self.held.push(Held { admission, cost: self.naive.grants[grant].cost, grant });
-                self.keys.remove(&id);
+                self.indexes.remove(&id);
             }
             Ok(Err(_)) => {
-                prop_assert_eq!(self.naive.answers.get(&id), Some(&Answer::Failed));
-                self.keys.remove(&id);
+                prop_assert_eq!(self.naive.answers.get(&id), Some(&AnswerKind::Failed));
+                self.indexes.remove(&id);
             }
         }
         Ok(())
@@ -319,22 +324,22 @@ impl Harness {
             }
             self.naive.refund(grant);
         }
-        let key = self.keys.remove(&id).unwrap();
-        self.effects(|schedule, now, effects| schedule.abandon(now, key, effects));
+        let index = self.indexes.remove(&id).unwrap();
+        self.effects(|schedule, now, effects| schedule.abandon(now, index, effects));
         self.naive.queue.retain(|waiting| waiting.id != id);
-        self.naive.settle(self.now, &self.keys);
+        self.naive.settle(self.now, &self.indexes);
     }
 
     fn release(&mut self, Held { admission, cost, grant }: Held) {
         self.give_back(admission, cost);
         (self.naive.grants[grant].held, self.naive.grants[grant].expires) = (false, u64::MAX);
-        self.naive.settle(self.now, &self.keys);
+        self.naive.settle(self.now, &self.indexes);
     }
 
     fn give_back(&mut self, admission: Admission, cost: u64) {
         self.effects(|schedule, now, effects| {
             if schedule.release(admission.fence, cost, admission.claim) {
-                schedule.advance(now, effects);
+                schedule.run_due(now, effects);
             }
         });
     }
@@ -363,8 +368,8 @@ impl Harness {
             let front = self.naive.front().map(|front| front.cost);
             prop_assert!(front.is_none_or(|cost| !self.naive.admits_all(wake - 1, cost)), "woken too late");
             self.now = (wake + late).min(end);
-            self.effects(Schedule::advance);
-            self.naive.settle(self.now, &self.keys);
+            self.effects(Schedule::run_due);
+            self.naive.settle(self.now, &self.indexes);
             self.compare()?;
         }
         self.now = end;
@@ -375,8 +380,8 @@ impl Harness {
     }
 
     fn compare(&mut self) -> Result<(), TestCaseError> {
-        for (id, key) in &self.keys {
-            prop_assert_eq!(self.schedule.queue.peek(*key), self.naive.answers.get(id).copied(), "request {}", id);
+        for (id, index) in &self.indexes {
+            prop_assert_eq!(self.schedule.queue.peek(*index), self.naive.answers.get(id).copied(), "request {}", id);
         }
         let snapshot = self.schedule.snapshot(self.moment());
         prop_assert_eq!(snapshot.queued as usize, self.naive.queue.len());
@@ -391,9 +396,9 @@ impl Harness {
 
     /// Everything comes back: then the limiter is as good as new.
     fn finish(mut self) -> Result<(), TestCaseError> {
-        for id in self.keys.keys().copied().collect::<Vec<_>>() {
-            let key = self.keys.remove(&id).unwrap();
-            self.effects(|schedule, now, effects| schedule.abandon(now, key, effects));
+        for id in self.indexes.keys().copied().collect::<Vec<_>>() {
+            let index = self.indexes.remove(&id).unwrap();
+            self.effects(|schedule, now, effects| schedule.abandon(now, index, effects));
         }
         for Held { admission, cost, .. } in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.leaked)) {
             self.give_back(admission, cost);

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::KeySnapshot;
+use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
-use crate::lease::Caller;
 use crate::manager::{Manager, Order};
 use crate::permit::Permit;
 
 /// A [`Table`](super::table::Table) of any width.
-pub(super) trait AnyTable<K>: Send + Sync {
+pub(super) trait KeyTable<K>: Send + Sync {
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
     /// A permit, or the line to wait in.
-    fn begin(&self, key: &K, order: &Order) -> Result<Begun, AcquireError>;
+    fn begin(&self, key: &K, order: &Order) -> Result<Enqueued, AcquireError>;
     /// The key's line, which it gets if it has none.
-    fn line(&self, key: &K) -> Result<Arc<Manager>, Denial>;
+    fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial>;
     fn check(&self, key: &K, cost: u64) -> Decision;
     fn penalize(&self, key: &K, units: u64) -> bool;
     fn reward(&self, key: &K, units: u64);
@@ -27,7 +27,7 @@ pub(super) trait AnyTable<K>: Send + Sync {
     fn max_keys(&self) -> usize;
 }
 
-pub(super) enum Begun {
+pub(super) enum Enqueued {
     Granted(Permit),
     Wait(Arc<Manager>),
 }

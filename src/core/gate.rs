@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::arena::Key;
+use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
+use crate::core::grant::{Admission, Claim};
+use crate::core::lease::{Lease, Leases};
+use crate::core::plan::{Compiled, Plan};
+use crate::core::request::Caller;
 use crate::decision::Decision;
-use crate::lease::{Admission, Caller, Claim, Lease, Leases};
-use crate::plan::{Compiled, Plan};
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, Moment, Outcome, PaceRule, PaceState, Rule, Sample,
-    Strategy, Trail, Words,
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, Moment, Outcome, PaceRule, PaceState, RefundBound, Rule,
+    Sample, StateWords, Strategy,
 };
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
@@ -22,55 +25,31 @@ pub(crate) struct Denied {
     pub(crate) by: usize,
 }
 
-/// What becomes of what has been used when a limiter is given another policy. See
-/// [`Limiter::set_policy_with`](crate::Limiter::set_policy_with) for an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Carry {
-    /// As many units as were used of the old limit are used of the new one: of 60 used out of 100, 60 out of 200.
-    #[default]
-    AsIs,
-    /// The same share of the new limit is used, rounded up: of 60 used out of 100, 120 out of 200.
-    InProportion,
-}
-
-impl Carry {
-    fn over(self, used: u64, old: u64, new: u64) -> u64 {
-        match self {
-            Self::AsIs => used,
-            Self::InProportion => {
-                let share = (u128::from(used) * u128::from(new)).div_ceil(u128::from(old));
-                u64::try_from(share).unwrap_or(u64::MAX)
-            }
-        }
-    }
-}
-
 /// One limit with its state.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a gate has few; a box would cost each grant a look elsewhere")]
-enum Slot {
-    Pace(PaceRule, PaceState, Trail),
-    Rule(Rule, Words),
+enum LimitState {
+    Pace(PaceRule, PaceState, RefundBound),
+    Rule(Rule, StateWords),
     Log(LogRule, Log),
     /// With what moves its limit, where it adapts.
     Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Adapt, AdaptState)>>),
 }
 
 /// Asks the rule of a slot a question about its state.
-macro_rules! ask {
+macro_rules! with_rule {
     ($slot:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $slot {
-            Slot::Pace($rule, $state, _) => {
+            LimitState::Pace($rule, $state, _) => {
                 let $state = *$state;
                 $answer
             }
-            Slot::Rule($rule, $state) => {
+            LimitState::Rule($rule, $state) => {
                 let $state = *$state;
                 $answer
             }
-            Slot::Log($rule, $state) => $answer,
-            Slot::Places($rule, $state, _) => {
+            LimitState::Log($rule, $state) => $answer,
+            LimitState::Places($rule, $state, _) => {
                 let $state = *$state;
                 $answer
             }
@@ -78,10 +57,10 @@ macro_rules! ask {
     };
 }
 
-impl Slot {
+impl LimitState {
     fn new(limit: Compiled, now: Moment) -> Self {
         match limit {
-            Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), Trail::new(now)),
+            Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), RefundBound::new(now)),
             Compiled::Rule(rule) => Self::Rule(rule, rule.initial(now)),
             Compiled::Log(rule) => Self::Log(rule, Log::default()),
             Compiled::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
@@ -116,9 +95,9 @@ impl Slot {
     #[inline(always)]
     fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
-            Self::Pace(rule, state, trail) => {
+            Self::Pace(rule, state, refund_bound) => {
                 let next = rule.decide(*state, now, cost).wait()?;
-                trail.note(rule, *state, now);
+                refund_bound.note(rule, *state, now);
                 *state = next;
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost).wait()?,
@@ -142,8 +121,8 @@ impl Slot {
     #[inline]
     fn charge(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, trail) => {
-                trail.note(rule, *state, now);
+            Self::Pace(rule, state, refund_bound) => {
+                refund_bound.note(rule, *state, now);
                 *state = rule.charge(*state, now, cost);
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
@@ -156,7 +135,7 @@ impl Slot {
     fn fill(&mut self) {
         match self {
             Self::Pace(_, state, _) => *state = PaceState::default(),
-            Self::Rule(_, state) => *state = Words::default(),
+            Self::Rule(_, state) => *state = StateWords::default(),
             _ => {}
         }
     }
@@ -164,7 +143,7 @@ impl Slot {
     /// Takes back what was charged at `at` and never used.
     fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, trail) => *state = rule.refund(*state, trail, at, cost),
+            Self::Pace(rule, state, refund_bound) => *state = rule.refund(*state, refund_bound, at, cost),
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
@@ -185,62 +164,62 @@ impl Slot {
 pub(crate) struct Gate {
     plan: Plan,
     /// The first limit of the policy, in line: most policies have but this one.
-    first: Slot,
-    rest: Vec<Slot>,
+    first: LimitState,
+    rest: Vec<LimitState>,
     leases: Option<Leases>,
     /// What follows from the plan, at hand.
     max_cost: u64,
     place: Claim,
     follows_time: bool,
     /// Whether permits are to know when they were granted, although no limit asks.
-    stamps: bool,
+    records_grant_time: bool,
     /// The fence of the latest grant: as many as were ever given.
     fence: u64,
     /// Units out that a former plan counted, and this one does not.
-    return_to_nobody: u64,
+    unowned_in_flight: u64,
     /// For each limit, the last fence that was granted without it, or whose units were let off since. Empty where none was.
-    predates: Vec<u64>,
+    refundable_after: Vec<u64>,
 }
 
 impl Gate {
-    /// As new at `now`; `stamps` asks for the time of grants where the policy needs none.
-    pub(crate) fn new(plan: Plan, now: Moment, stamps: bool) -> Self {
-        let mut slots = plan.compiled().iter().map(|limit| Slot::new(*limit, now));
+    /// As new at `now`; `records_grant_time` asks for the time of grants where the policy needs none.
+    pub(crate) fn new(plan: Plan, now: Moment, records_grant_time: bool) -> Self {
+        let mut slots = plan.compiled().iter().map(|limit| LimitState::new(*limit, now));
         Self {
             first: slots.next().expect("a policy is never empty"),
             rest: slots.collect(),
             leases: plan.ttl().map(Leases::new),
             max_cost: plan.max_cost(),
-            place: if plan.holds_places() { Claim::Place } else { Claim::Nothing },
-            follows_time: stamps || plan.follows_time(),
-            stamps,
+            place: if plan.holds_places() { Claim::Place } else { Claim::None },
+            follows_time: records_grant_time || plan.follows_time(),
+            records_grant_time,
             fence: 0,
-            return_to_nobody: 0,
-            predates: Vec::new(),
+            unowned_in_flight: 0,
+            refundable_after: Vec::new(),
             plan,
         }
     }
 
     /// A gate that goes on from `fence` with states from elsewhere: one for each limit, all of rules whose state is words; or none,
     /// as new.
-    pub(crate) fn resume(plan: Plan, states: impl Iterator<Item = Words>, fence: u64, now: Moment) -> Self {
+    pub(crate) fn resume(plan: Plan, states: impl Iterator<Item = StateWords>, fence: u64, now: Moment) -> Self {
         let mut gate = Self { fence, ..Self::new(plan, now, false) };
         for (slot, words) in gate.slots_mut().zip(states) {
             match slot {
-                Slot::Pace(_, state, _) => *state = words.into(),
-                Slot::Rule(_, state) => *state = words,
-                Slot::Log(..) | Slot::Places(..) => {}
+                LimitState::Pace(_, state, _) => *state = words.into(),
+                LimitState::Rule(_, state) => *state = words,
+                LimitState::Log(..) | LimitState::Places(..) => {}
             }
         }
         gate
     }
 
     /// The states of all limits; `None` where one is more than words.
-    pub(crate) fn states(&self) -> Option<Vec<Words>> {
-        let words = |slot: &Slot| match slot {
-            Slot::Pace(_, state, _) => Some((*state).into()),
-            Slot::Rule(_, state) => Some(*state),
-            Slot::Log(..) | Slot::Places(..) => None,
+    pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
+        let words = |slot: &LimitState| match slot {
+            LimitState::Pace(_, state, _) => Some((*state).into()),
+            LimitState::Rule(_, state) => Some(*state),
+            LimitState::Log(..) | LimitState::Places(..) => None,
         };
         self.slots().map(words).collect()
     }
@@ -249,10 +228,10 @@ impl Gate {
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         let slots = self.slots().zip(self.plan.compiled());
         let reset_at = slots.map(|(slot, limit)| match (slot, limit) {
-            (Slot::Places(rule, ..), Compiled::Places(initial, Some(adapt))) => {
+            (LimitState::Places(rule, ..), Compiled::Places(initial, Some(adapt))) => {
                 if rule.limit == Adapt::limit(&adapt.initial(initial.limit)) { now } else { Moment::NEVER }
             }
-            (slot, _) => ask!(slot, |rule, state| rule.reset_at(state, now)),
+            (slot, _) => with_rule!(slot, |rule, state| rule.reset_at(state, now)),
         });
         reset_at.max().unwrap_or(now)
     }
@@ -263,7 +242,7 @@ impl Gate {
 
     /// The most units that stand against any of the limits.
     pub(crate) fn used(&self, now: Moment) -> u64 {
-        self.slots().map(|slot| ask!(slot, |rule, state| rule.used(state, now))).max().unwrap_or(0)
+        self.slots().map(|slot| with_rule!(slot, |rule, state| rule.used(state, now))).max().unwrap_or(0)
     }
 
     /// Charges all limits of time, whether or not they admit it.
@@ -273,33 +252,33 @@ impl Gate {
 
     /// Lets off up to so many units, whenever they were charged. They do not come back a second time with their permits.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
-        self.forget_grants();
+        self.void_refunds();
         for slot in self.slots_mut() {
             match slot {
-                Slot::Pace(rule, state, trail) => {
+                LimitState::Pace(rule, state, refund_bound) => {
                     *state = rule.forgive(*state, now, units);
-                    *trail = Trail::new(now);
+                    *refund_bound = RefundBound::new(now);
                 }
-                Slot::Rule(rule, state) => *state = rule.forgive(*state, now, units),
-                Slot::Log(rule, log) => rule.forgive(log, units),
-                Slot::Places(..) => {}
+                LimitState::Rule(rule, state) => *state = rule.forgive(*state, now, units),
+                LimitState::Log(rule, log) => rule.forgive(log, units),
+                LimitState::Places(..) => {}
             }
         }
     }
 
     /// No grant so far has anything to refund.
-    fn forget_grants(&mut self) {
-        let former = self.predates.iter().copied().chain(std::iter::repeat(0));
-        let forget = |(slot, last): (&Slot, u64)| if slot.places().is_some() { last } else { self.fence };
-        self.predates = self.slots().zip(former).map(forget).collect();
+    fn void_refunds(&mut self) {
+        let former = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
+        let forget = |(slot, last): (&LimitState, u64)| if slot.places().is_some() { last } else { self.fence };
+        self.refundable_after = self.slots().zip(former).map(forget).collect();
     }
 
     /// Makes all limits of time as good as new.
     pub(crate) fn reset(&mut self, now: Moment) {
-        self.forget_grants();
+        self.void_refunds();
         let compiled = self.plan.compiled().to_vec();
         for (slot, limit) in self.slots_mut().zip(compiled).filter(|(slot, _)| slot.places().is_none()) {
-            *slot = Slot::new(limit, now);
+            *slot = LimitState::new(limit, now);
         }
     }
 
@@ -307,40 +286,41 @@ impl Gate {
     ///
     /// Each new limit takes over from an old one: from one like it, or else of its kind, or else from any that is left. Where
     /// none is left it is new. What is out stays out, and what was leased stays leased, for the new TTL.
-    pub(crate) fn set_plan(&mut self, plan: Plan, now: Moment, carry: Carry) {
+    pub(crate) fn set_plan(&mut self, plan: Plan, now: Moment, carry: UsageCarryOver) {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
-        let new = Self { fence: self.fence, ..Self::new(plan, now, self.stamps) };
+        let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
         let old = std::mem::replace(self, new);
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
             leases.set_ttl(self.plan.ttl());
             self.leases = Some(leases);
             self.follows_time = true; // a renewal has its instant, even while there is no TTL to count from it
         }
-        self.return_to_nobody = if self.place == Claim::Place { 0 } else { in_flight };
+        self.unowned_in_flight = if self.place == Claim::Place { 0 } else { in_flight };
         let limits = self.plan.limits().to_vec();
-        let mut predates = vec![self.fence; limits.len()];
-        let old_slots = std::iter::once(old.first).chain(old.rest).zip(old.predates.into_iter().chain(std::iter::repeat(0)));
+        let mut refundable_after = vec![self.fence; limits.len()];
+        let old_slots =
+            std::iter::once(old.first).chain(old.rest).zip(old.refundable_after.into_iter().chain(std::iter::repeat(0)));
         let mut left: Vec<_> = old.plan.limits().iter().zip(old_slots).collect();
-        let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut().zip(&mut predates)).collect();
+        let mut heirs: Vec<_> = limits.iter().zip(self.slots_mut().zip(&mut refundable_after)).collect();
         let alike: [fn(&Limit, &Limit) -> bool; 3] =
             [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
         for alike in alike {
-            heirs.retain_mut(|(limit, (slot, predates))| {
-                let fits = |(old, (old_slot, _)): &(&Limit, (Slot, u64))| {
+            heirs.retain_mut(|(limit, (slot, refundable_after))| {
+                let fits = |(old, (old_slot, _)): &(&Limit, (LimitState, u64))| {
                     alike(old, limit) && old_slot.places().is_some() == slot.places().is_some()
                 };
                 let Some(found) = left.iter().position(fits) else { return true };
                 let (old, (old_slot, old_predates)) = left.remove(found);
                 if old == *limit {
-                    (**slot, **predates) = (old_slot, old_predates);
-                } else if let (Slot::Rule(Rule::Penalty(_), heir), Slot::Rule(Rule::Penalty(rule), state)) =
+                    (**slot, **refundable_after) = (old_slot, old_predates);
+                } else if let (LimitState::Rule(Rule::Penalty(_), heir), LimitState::Rule(Rule::Penalty(rule), state)) =
                     (&mut **slot, &old_slot)
                 {
                     // A ban is more than units.
                     *heir =
-                        rule.hand_on((*state).into(), now, |units| carry.over(units, old.capacity(), limit.capacity())).into();
+                        rule.carry_over((*state).into(), now, |units| carry.over(units, old.capacity(), limit.capacity())).into();
                 } else if slot.places().is_none() {
-                    let used = ask!(&old_slot, |rule, state| rule.used(state, now));
+                    let used = with_rule!(&old_slot, |rule, state| rule.used(state, now));
                     slot.fill();
                     slot.charge(now, carry.over(used, old.capacity(), limit.capacity()));
                 } else {
@@ -352,7 +332,7 @@ impl Gate {
         for (_, (slot, _)) in heirs.iter_mut().filter(|(_, (slot, _))| slot.places().is_some()) {
             slot.charge(now, in_flight);
         }
-        self.predates = predates;
+        self.refundable_after = refundable_after;
     }
 
     /// The largest cost that can ever be admitted.
@@ -378,7 +358,7 @@ impl Gate {
 
     /// Units out that must come back.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.slots().find_map(Slot::places).unwrap_or(self.return_to_nobody)
+        self.slots().find_map(LimitState::places).unwrap_or(self.unowned_in_flight)
     }
 
     /// How many grants were ever given.
@@ -407,8 +387,8 @@ impl Gate {
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
         match (&mut self.leases, claim) {
-            (_, Claim::Nothing) => return Some(()),
-            (Some(leases), Claim::Lease(key)) => leases.close(key, fence)?,
+            (_, Claim::None) => return Some(()),
+            (Some(leases), Claim::Lease(index)) => leases.close(index, fence)?,
             (None, Claim::Lease(_)) => return None, // of all leases of a former plan none was left
             (_, Claim::Place) => {}
         }
@@ -424,7 +404,7 @@ impl Gate {
         self.release_live(now, admission, cost)?;
         let sample = Sample { rtt_nanos: now.since(admission.at), in_flight, outcome };
         for (slot, granted) in self.slots_of(admission.fence) {
-            if let (true, Slot::Places(rule, _, Some(adaptation))) = (granted, slot) {
+            if let (true, LimitState::Places(rule, _, Some(adaptation))) = (granted, slot) {
                 let (adapt, state) = &mut **adaptation;
                 *state = adapt.update(*state, sample);
                 rule.limit = Adapt::limit(state);
@@ -443,7 +423,7 @@ impl Gate {
     pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
         let mut changed = false;
         for slot in self.slots_mut() {
-            if let Slot::Rule(rule, state) = slot {
+            if let LimitState::Rule(rule, state) = slot {
                 let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
                 changed |= before != *state;
             }
@@ -470,31 +450,31 @@ impl Gate {
 
     /// [`Gate::release`], but a permit whose TTL has passed is left to be reclaimed.
     fn release_live(&mut self, now: Moment, Admission { fence, claim, .. }: Admission, cost: u64) -> Option<()> {
-        if let Claim::Lease(key) = claim {
-            self.live_lease(key, fence, now)?;
+        if let Claim::Lease(index) = claim {
+            self.live_lease(index, fence, now)?;
         }
         self.release(fence, cost, claim)
     }
 
     /// Takes back the permit whose TTL passed first, if one has.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
-        let lease = self.leases.as_mut()?.expire_one(now)?;
+        let lease = self.leases.as_mut()?.pop_expired(now)?;
         self.return_places(lease.cost);
         Some(lease)
     }
 
-    pub(crate) fn renew(&mut self, key: Key, fence: u64, now: Moment) -> bool {
-        self.leases.as_mut().is_some_and(|leases| leases.renew(key, fence, now))
+    pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
+        self.leases.as_mut().is_some_and(|leases| leases.renew(index, fence, now))
     }
 
     /// The lease of a permit, while it is live.
-    pub(crate) fn live_lease(&mut self, key: Key, fence: u64, now: Moment) -> Option<&mut Lease> {
-        self.leases.as_mut()?.get_mut(key, fence).filter(|lease| now < lease.expires_at)
+    pub(crate) fn live_lease(&mut self, index: Index, fence: u64, now: Moment) -> Option<&mut Lease> {
+        self.leases.as_mut()?.get_mut(index, fence).filter(|lease| now < lease.expires_at)
     }
 
-    /// The bells of holders who await a reclaim.
-    pub(crate) fn bells(&self) -> impl Iterator<Item = &Arc<Notify>> {
-        self.leases.iter().flat_map(Leases::bells)
+    /// The reclaimed_signals of holders who await a reclaim.
+    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
+        self.leases.iter().flat_map(Leases::reclaimed_signals)
     }
 
     #[inline(always)]
@@ -504,15 +484,15 @@ impl Gate {
 
     /// The earliest that `cost` can be admitted when `ahead` units go first; a lower bound, see [`Strategy::ready_at`].
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        self.slots().map(|slot| ask!(slot, |rule, state| rule.ready_at(state, now, ahead, cost))).max().unwrap_or(now)
+        self.slots().map(|slot| with_rule!(slot, |rule, state| rule.ready_at(state, now, ahead, cost))).max().unwrap_or(now)
     }
 
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let asked = self.slots().map(|slot| ask!(slot, |rule, state| rule.ask(state, now, ahead, cost)));
+        let asked = self.slots().map(|slot| with_rule!(slot, |rule, state| rule.report(state, now, ahead, cost)));
         let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
         match self.slots().nth(decision.binding) {
-            Some(Slot::Places(rule, ..)) => Decision { limit: rule.limit, ..decision },
+            Some(LimitState::Places(rule, ..)) => Decision { limit: rule.limit, ..decision },
             _ => decision,
         }
     }
@@ -547,21 +527,21 @@ impl Gate {
     fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
         self.rest.iter_mut().for_each(|slot| slot.release(cost));
-        self.return_to_nobody = self.return_to_nobody.saturating_sub(cost);
+        self.unowned_in_flight = self.unowned_in_flight.saturating_sub(cost);
     }
 
     /// The limits, each with whether it is among those that granted the permit of this fence.
-    fn slots_of(&mut self, fence: u64) -> impl Iterator<Item = (&mut Slot, bool)> {
-        let predates = self.predates.iter().copied().chain(std::iter::repeat(0));
+    fn slots_of(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
+        let refundable_after = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let slots = std::iter::once(&mut self.first).chain(&mut self.rest);
-        slots.zip(predates).map(move |(slot, last)| (slot, fence > last))
+        slots.zip(refundable_after).map(move |(slot, last)| (slot, fence > last))
     }
 
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
+    fn slots(&self) -> impl Iterator<Item = &LimitState> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+    fn slots_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
         std::iter::once(&mut self.first).chain(&mut self.rest)
     }
 }

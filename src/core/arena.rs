@@ -5,7 +5,7 @@
 
 /// The place of an entry. It belongs to whoever inserted the entry, until that one removes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u32);
+pub(crate) struct Index(u32);
 
 const NIL: u32 = u32::MAX;
 /// Entries a chunk: large enough that the vector of chunks is nothing, small enough that one is quickly allocated.
@@ -39,12 +39,12 @@ pub(crate) struct List {
 impl List {
     pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL };
 
-    pub(crate) fn front(&self) -> Option<Key> {
-        (self.head != NIL).then_some(Key(self.head))
+    pub(crate) fn front(&self) -> Option<Index> {
+        (self.head != NIL).then_some(Index(self.head))
     }
 
-    pub(crate) fn back(&self) -> Option<Key> {
-        (self.tail != NIL).then_some(Key(self.tail))
+    pub(crate) fn back(&self) -> Option<Index> {
+        (self.tail != NIL).then_some(Index(self.tail))
     }
 }
 
@@ -63,16 +63,16 @@ impl<T> Arena<T> {
 
     /// Adds an entry that is in no list. There must be fewer than [`Arena::MAX_LEN`].
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    pub(crate) fn insert(&mut self, value: T) -> Index {
         self.len += 1;
-        let key = self.vacant();
-        let entry = self.entry(key);
+        let index = self.vacant();
+        let entry = self.entry(index);
         entry.value = Some(value);
         let next_free = std::mem::replace(&mut entry.next, NIL);
-        if self.free == key {
+        if self.free == index {
             self.free = next_free;
         }
-        Key(key)
+        Index(index)
     }
 
     /// An entry given back, or else the first fresh one.
@@ -81,32 +81,32 @@ impl<T> Arena<T> {
         if self.free != NIL {
             return self.free;
         }
-        let key = self.fresh;
-        if key as usize == self.chunks.len() * CHUNK {
+        let index = self.fresh;
+        if index as usize == self.chunks.len() * CHUNK {
             self.chunks.push(Box::new([const { Entry { prev: NIL, next: NIL, value: None } }; CHUNK]));
         }
         self.fresh += 1;
-        key
+        index
     }
 
     /// Takes an entry out; it must be in no list.
-    pub(crate) fn remove(&mut self, key: Key) -> T {
-        let value = self.entry(key.0).value.take().expect("a key is removed once, by its owner");
-        self.release(key);
+    pub(crate) fn remove(&mut self, index: Index) -> T {
+        let value = self.entry(index.0).value.take().expect("a index is removed once, by its owner");
+        self.release(index);
         value
     }
 
     /// [`Arena::remove`] for one that nobody wants: moving it out costs more than dropping it where it is.
     #[inline]
-    pub(crate) fn discard(&mut self, key: Key) {
-        self.entry(key.0).value = None;
-        self.release(key);
+    pub(crate) fn discard(&mut self, index: Index) {
+        self.entry(index.0).value = None;
+        self.release(index);
     }
 
     #[inline]
-    fn release(&mut self, key: Key) {
-        let free = std::mem::replace(&mut self.free, key.0);
-        self.entry(key.0).next = free;
+    fn release(&mut self, index: Index) {
+        let free = std::mem::replace(&mut self.free, index.0);
+        self.entry(index.0).next = free;
         self.len -= 1;
         if self.len == 0 && self.chunks.len() > 1 {
             // All that is left is free: as if none had ever been used. Old links are overwritten on insertion.
@@ -117,32 +117,32 @@ impl<T> Arena<T> {
 
     /// `None` when the entry was removed; a new one may have taken its place.
     #[inline]
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        self.chunks.get(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_ref()
+    pub(crate) fn get(&self, index: Index) -> Option<&T> {
+        self.chunks.get(index.0 as usize / CHUNK)?[index.0 as usize % CHUNK].value.as_ref()
     }
 
     /// See [`Arena::get`].
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        self.chunks.get_mut(key.0 as usize / CHUNK)?[key.0 as usize % CHUNK].value.as_mut()
+    pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut T> {
+        self.chunks.get_mut(index.0 as usize / CHUNK)?[index.0 as usize % CHUNK].value.as_mut()
     }
 
     #[inline]
-    pub(crate) fn push_back(&mut self, list: &mut List, key: Key) {
-        let tail = std::mem::replace(&mut list.tail, key.0);
-        let entry = self.entry(key.0);
+    pub(crate) fn push_back(&mut self, list: &mut List, index: Index) {
+        let tail = std::mem::replace(&mut list.tail, index.0);
+        let entry = self.entry(index.0);
         (entry.prev, entry.next) = (tail, NIL);
         if tail == NIL {
-            list.head = key.0;
+            list.head = index.0;
         } else {
-            self.entry(tail).next = key.0;
+            self.entry(tail).next = index.0;
         }
     }
 
     /// Takes an entry out of the list that it is in.
     #[inline]
-    pub(crate) fn unlink(&mut self, list: &mut List, key: Key) {
-        let entry = self.entry(key.0);
+    pub(crate) fn unlink(&mut self, list: &mut List, index: Index) {
+        let entry = self.entry(index.0);
         let (prev, next) = (std::mem::replace(&mut entry.prev, NIL), std::mem::replace(&mut entry.next, NIL));
         match prev {
             NIL => list.head = next,
@@ -155,16 +155,16 @@ impl<T> Arena<T> {
     }
 
     /// The keys of a list, front to back.
-    pub(crate) fn keys(&self, list: &List) -> impl Iterator<Item = Key> {
-        std::iter::successors(list.front(), |key| {
-            let next = self.chunks[key.0 as usize / CHUNK][key.0 as usize % CHUNK].next;
-            (next != NIL).then_some(Key(next))
+    pub(crate) fn indexes(&self, list: &List) -> impl Iterator<Item = Index> {
+        std::iter::successors(list.front(), |index| {
+            let next = self.chunks[index.0 as usize / CHUNK][index.0 as usize % CHUNK].next;
+            (next != NIL).then_some(Index(next))
         })
     }
 
     #[inline]
-    fn entry(&mut self, key: u32) -> &mut Entry<T> {
-        &mut self.chunks[key as usize / CHUNK][key as usize % CHUNK]
+    fn entry(&mut self, index: u32) -> &mut Entry<T> {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 }
 
@@ -182,25 +182,25 @@ mod tests {
             steps in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 0..400),
         ) {
             let (mut arena, mut list) = (Arena::new(), List::EMPTY);
-            let mut model: VecDeque<(Key, usize)> = VecDeque::new();
+            let mut model: VecDeque<(Index, usize)> = VecDeque::new();
             for (number, step) in steps.into_iter().enumerate() {
                 match step.filter(|_| !model.is_empty()) {
                     Some(pick) => {
-                        let (key, value) = model.remove(pick.index(model.len())).unwrap();
-                        arena.unlink(&mut list, key);
-                        prop_assert_eq!(arena.remove(key), value);
-                        prop_assert_eq!(arena.get(key), None);
+                        let (index, value) = model.remove(pick.index(model.len())).unwrap();
+                        arena.unlink(&mut list, index);
+                        prop_assert_eq!(arena.remove(index), value);
+                        prop_assert_eq!(arena.get(index), None);
                     }
                     None => {
-                        let key = arena.insert(number);
-                        arena.push_back(&mut list, key);
-                        model.push_back((key, number));
+                        let index = arena.insert(number);
+                        arena.push_back(&mut list, index);
+                        model.push_back((index, number));
                     }
                 }
                 prop_assert_eq!(list.front(), model.front().map(|entry| entry.0));
                 prop_assert_eq!(list.back(), model.back().map(|entry| entry.0));
-                prop_assert!(arena.keys(&list).eq(model.iter().map(|entry| entry.0)));
-                prop_assert!(model.iter().all(|&(key, value)| arena.get(key) == Some(&value)));
+                prop_assert!(arena.indexes(&list).eq(model.iter().map(|entry| entry.0)));
+                prop_assert!(model.iter().all(|&(index, value)| arena.get(index) == Some(&value)));
                 prop_assert_eq!(arena.len(), model.len());
             }
         }
@@ -209,10 +209,10 @@ mod tests {
     #[test]
     fn memory_goes_back_when_the_last_entry_leaves() {
         let mut arena = Arena::new();
-        let keys: Vec<_> = (0..1_000).map(|number| arena.insert(number)).collect();
+        let indexes: Vec<_> = (0..1_000).map(|number| arena.insert(number)).collect();
         assert_eq!(arena.chunks.len(), 1_000_usize.div_ceil(CHUNK));
-        for key in keys {
-            arena.remove(key);
+        for index in indexes {
+            arena.remove(index);
         }
         assert_eq!(arena.chunks.len(), 1);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::ConfigError;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Adapt, Align, ConcurrencyRule, Fall, LogRule, MAX_SPAN_NANOS, PaceRule, Penalty, Rule, SlidingMethod, WindowRule,
+    Adapt, Align, ConcurrencyRule, Decay, LogRule, MAX_SPAN_NANOS, PaceRule, Penalty, Rule, SlidingMethod, WindowRule,
 };
 
 /// One limit, checked.
@@ -92,8 +92,8 @@ impl Plan {
 
     /// The same, with a policy that shares nothing: each denial counts one more owner of it for a while, and threads that are
     /// kept apart otherwise would meet in that count.
-    pub(crate) fn detached(&self) -> Self {
-        Self { policy: self.policy.detached(), ..self.clone() }
+    pub(crate) fn deep_clone(&self) -> Self {
+        Self { policy: self.policy.deep_clone(), ..self.clone() }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -122,7 +122,7 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
     let limit = *limit;
     let rate = match limit {
         Limit::TokenBucket(bucket) => Some(bucket.rate),
-        Limit::Penalty(Penalty { fall: Fall::Steps(rate), .. }) => Some(rate),
+        Limit::Penalty(Penalty { fall: Decay::Steps(rate), .. }) => Some(rate),
         _ => None,
     };
     if rate.is_some_and(|rate| rate.units() == 0) {
@@ -182,8 +182,8 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
         }
         Limit::Penalty(penalty) => {
             let fall = match penalty.fall {
-                Fall::Steps(rate) => rate.period(),
-                Fall::HalfLife(half_life) => half_life,
+                Decay::Steps(rate) => rate.period(),
+                Decay::HalfLife(half_life) => half_life,
             };
             if penalty.threshold.max(penalty.ceiling.unwrap_or(0)) > u32::MAX.into() {
                 return Err(ConfigError::OutOfRange { limit });

@@ -4,15 +4,15 @@ use tokio::runtime::{self, Handle};
 use tokio::time::Instant;
 
 use super::Clock;
+use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
-use crate::schedule::Schedule;
 use crate::strategy::Moment;
 
 /// A moment, and the instant that it was read as, where the clock was read.
 pub(super) type Now = (Moment, Option<Instant>);
 
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct State {
     pub(super) schedule: Schedule,
     pub(super) clock: Clock,
     /// The runtimes that have a driver. Mostly one; a limiter in a `static` may see several, and the first need not be the
@@ -25,13 +25,13 @@ pub(super) struct Desk {
 }
 
 /// What must be done so that somebody wakes when time matters next.
-pub(super) enum Arm {
+pub(super) enum TimerAction {
     Nothing,
-    Ring,
-    Start(Handle),
+    WakeDriver,
+    StartDriver(Handle),
 }
 
-impl Desk {
+impl State {
     pub(super) fn new(schedule: Schedule, clock: Clock) -> Self {
         Self { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER }
     }
@@ -46,35 +46,35 @@ impl Desk {
         (moment, Some(instant))
     }
 
-    pub(super) fn arm(&mut self) -> Arm {
+    pub(super) fn timer_action(&mut self) -> TimerAction {
         let next = self.schedule.next_wake();
         if next >= self.armed {
             // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
             // each would cost more than all the rest, and it fires once at most.
             if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.gate().leases_permits() {
                 self.armed = Moment::NEVER;
-                return Arm::Ring;
+                return TimerAction::WakeDriver;
             }
-            return Arm::Nothing;
+            return TimerAction::Nothing;
         }
         if self.drivers.is_empty() {
             // Outside every runtime nobody is found; whoever comes next does what is due by then.
-            return self.recruit().ok().flatten().map_or(Arm::Nothing, Arm::Start);
+            return self.ensure_driver_here().ok().flatten().map_or(TimerAction::Nothing, TimerAction::StartDriver);
         }
         self.armed = next;
-        Arm::Ring
+        TimerAction::WakeDriver
     }
 
     /// Whether a caller who joins the queue can rely on those who act already, and need not hurry them.
-    pub(super) fn is_served(&self, on_own_thread: bool) -> bool {
-        (on_own_thread || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
+    pub(super) fn has_driver(&self, blocking: bool) -> bool {
+        (blocking || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
     }
 
     /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
     ///
     /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own: the other may
     /// be alive and yet not be run.
-    pub(super) fn recruit(&mut self) -> Result<Option<Handle>, AcquireError> {
+    pub(super) fn ensure_driver_here(&mut self) -> Result<Option<Handle>, AcquireError> {
         if !self.drivers.is_empty() && !self.schedule.follows_time() {
             return Ok(None);
         }
@@ -90,7 +90,7 @@ impl Desk {
     }
 
     /// A driver has left. Tells whether it was the last.
-    pub(super) fn dismiss(&mut self, runtime: runtime::Id) -> bool {
+    pub(super) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
         /// Enough that nobody who still polls in an ended runtime finds it forgotten; not so many that a limiter grows.
         const REMEMBERED: usize = 32;
         self.drivers.retain(|driver| *driver != runtime);

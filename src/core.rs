@@ -1,0 +1,15 @@
+//! Everything that decides, without acting: no tokio, no clock, no calls to other people's code.
+//!
+//! Every input that depends on time takes `now`; what is to be done outside (wake, report, start a timer) is returned as data.
+//! So a test drives millions of schedules without a runtime.
+
+pub(crate) mod arena;
+pub(crate) mod effects;
+pub(crate) mod gate;
+pub(crate) mod grant;
+pub(crate) mod lease;
+pub(crate) mod plan;
+pub(crate) mod queue;
+pub(crate) mod request;
+pub(crate) mod schedule;
+pub(crate) mod suspension;

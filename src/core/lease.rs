@@ -1,0 +1,107 @@
+//! Leases: permits with a TTL, in the order in which they expire.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::core::arena::{Arena, Index, List};
+use crate::core::request::Caller;
+use crate::strategy::Moment;
+
+/// One permit that will be reclaimed.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Tells this lease from a later one in the same place.
+    pub(crate) fence: u64,
+    pub(crate) cost: u64,
+    pub(crate) granted_at: Moment,
+    /// Its grant or its latest renewal: what the TTL counts from.
+    pub(crate) renewed_at: Moment,
+    pub(crate) expires_at: Moment,
+    pub(crate) caller: Caller,
+    /// Rung, outside, for a holder that awaits the reclaim: when it was carried out, or somebody else must keep the time. A
+    /// payload here.
+    pub(crate) reclaimed: Option<Arc<Notify>>,
+}
+
+/// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Nanoseconds; `None` while none is counted.
+    ttl: Option<u64>,
+    arena: Arena<Lease>,
+    by_expiry: List,
+}
+
+impl Leases {
+    pub(crate) const fn new(ttl: u64) -> Self {
+        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_expiry.front().is_none()
+    }
+
+    pub(crate) fn has_ttl(&self) -> bool {
+        self.ttl.is_some()
+    }
+
+    /// From now on the TTL is another one, counted for all that is leased from its grant or its renewal. The order stays.
+    pub(crate) fn set_ttl(&mut self, ttl: Option<u64>) {
+        self.ttl = ttl;
+        for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
+            if let Some(lease) = self.arena.get_mut(index) {
+                lease.expires_at = expiry(ttl, lease.renewed_at);
+            }
+        }
+    }
+
+    pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
+        let expires_at = expiry(self.ttl, now);
+        let index =
+            self.arena.insert(Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller, reclaimed: None });
+        self.arena.push_back(&mut self.by_expiry, index);
+        index
+    }
+
+    pub(crate) fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {
+        self.arena.get_mut(index).filter(|lease| lease.fence == fence)
+    }
+
+    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
+        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index)?.reclaimed.as_ref())
+    }
+
+    pub(crate) fn next_expiry(&self) -> Moment {
+        self.by_expiry.front().and_then(|index| self.arena.get(index)).map_or(Moment::NEVER, |lease| lease.expires_at)
+    }
+
+    /// Ends a lease. `None` when it was reclaimed before.
+    pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
+        self.get_mut(index, fence)?;
+        self.arena.unlink(&mut self.by_expiry, index);
+        self.arena.discard(index);
+        Some(())
+    }
+
+    /// Starts the TTL of a live lease anew. A lease past its TTL stays so, whether or not it was reclaimed by now.
+    pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
+        let expires_at = expiry(self.ttl, now);
+        let Some(lease) = self.get_mut(index, fence).filter(|lease| now < lease.expires_at) else { return false };
+        (lease.renewed_at, lease.expires_at) = (now, expires_at);
+        self.arena.unlink(&mut self.by_expiry, index);
+        self.arena.push_back(&mut self.by_expiry, index);
+        true
+    }
+
+    /// Ends the lease that expired first, if one has.
+    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Lease> {
+        let index = self.by_expiry.front().filter(|_| self.next_expiry() <= now)?;
+        self.arena.unlink(&mut self.by_expiry, index);
+        Some(self.arena.remove(index))
+    }
+}
+
+fn expiry(ttl: Option<u64>, renewed_at: Moment) -> Moment {
+    ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl))
+}

@@ -1,0 +1,330 @@
+//! Who waits: by priority, then in arrival order; what each asks for; and the slot through which each is answered.
+//!
+//! An entry is a caller's own *out* channel as well: the answer is put into it, and only its owner's key takes it out. So a
+//! permit reaches the caller it was given to, and an abandoned one is found by the same key.
+
+use std::collections::BTreeSet;
+use std::task::Waker;
+
+use crate::core::arena::{Arena, Index, List};
+use crate::core::grant::Admission;
+use crate::core::request::{Caller, Request};
+use crate::error::AcquireError;
+use crate::overflow::Overflow;
+use crate::priority::Priority;
+use crate::strategy::Moment;
+
+#[derive(Debug)]
+enum Answer {
+    Waiting { waker: Waker, deadline: Moment },
+    Granted(Admission),
+    Failed(AcquireError),
+}
+
+#[derive(Debug)]
+struct Waiter {
+    slot: Answer,
+    cost: u64,
+    caller: Caller,
+    /// Arrival order over all priorities; compared modulo 2^32, enough to find the oldest.
+    arrival: u32,
+    priority: Priority,
+    blocking: bool,
+}
+
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerKind {
+    Granted,
+    Failed,
+}
+
+/// Who is next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Front {
+    pub(crate) index: Index,
+    pub(crate) cost: u64,
+    pub(crate) caller: Caller,
+    pub(crate) blocking: bool,
+}
+
+/// What became of a request whose owner gave it up.
+#[derive(Debug)]
+pub(crate) enum Abandoned {
+    /// It was waiting; the waker must be dropped outside every lock.
+    Waiting(Waker),
+    /// It had been granted and nobody took the grant.
+    Granted(Admission, u64),
+    Failed,
+}
+
+/// Those of one priority. Answered waiters are in no list.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    waiting: List,
+    /// Units asked for.
+    units: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    arena: Arena<Waiter>,
+    len: usize,
+    /// A bit for each priority that somebody waits in.
+    occupied: u16,
+    arrivals: u32,
+    levels: [Level; Priority::LEVELS],
+    deadlines: BTreeSet<(Moment, Index)>,
+}
+
+impl Queue {
+    pub(crate) const MAX_LEN: usize = Arena::<Waiter>::MAX_LEN / 2;
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            arena: Arena::new(),
+            len: 0,
+            occupied: 0,
+            arrivals: 0,
+            levels: [Level { waiting: List::EMPTY, units: 0 }; Priority::LEVELS],
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// Waiters without an answer.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> Index {
+        let &Request { cost, priority, deadline, caller, blocking } = request;
+        self.arrivals = self.arrivals.wrapping_add(1);
+        let slot = Answer::Waiting { waker, deadline };
+        let index = self.arena.insert(Waiter { slot, cost, caller, arrival: self.arrivals, priority, blocking });
+        let level = &mut self.levels[usize::from(priority.level())];
+        self.arena.push_back(&mut level.waiting, index);
+        level.units = level.units.saturating_add(cost);
+        self.occupied |= 1 << priority.level();
+        self.len += 1;
+        if deadline != Moment::NEVER {
+            self.deadlines.insert((deadline, index));
+        }
+        index
+    }
+
+    /// Who is next.
+    pub(crate) fn front(&self) -> Option<Front> {
+        let level = self.occupied.checked_ilog2()? as usize;
+        let index = self.levels[level].waiting.front()?;
+        let &Waiter { cost, caller, blocking, .. } = self.arena.get(index)?;
+        Some(Front { index, cost, caller, blocking })
+    }
+
+    /// Whether a newcomer of this priority goes before all who wait.
+    pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
+        self.occupied >> priority.level() == 0
+    }
+
+    pub(crate) fn is_front(&self, index: Index) -> bool {
+        self.occupied.checked_ilog2().is_some_and(|level| self.levels[level as usize].waiting.front() == Some(index))
+    }
+
+    /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
+    pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
+        self.levels[usize::from(priority.level())..].iter().fold(0, |sum, level| sum.saturating_add(level.units))
+    }
+
+    pub(crate) fn has_deadlines(&self) -> bool {
+        !self.deadlines.is_empty()
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_deadline(&self) -> Moment {
+        // Most queues have none: do not even look for the first.
+        if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.0) }
+    }
+
+    /// A waiter whose time is up, with its cost and priority.
+    pub(crate) fn expired(&self, now: Moment) -> Option<(Index, u64, Priority)> {
+        if self.deadlines.is_empty() {
+            return None;
+        }
+        let (deadline, index) = *self.deadlines.first()?;
+        self.arena.get(index).filter(|_| deadline <= now).map(|waiter| (index, waiter.cost, waiter.priority))
+    }
+
+    /// The waker of one who waits.
+    pub(crate) fn waker(&self, index: Index) -> Option<Waker> {
+        match &self.arena.get(index)?.slot {
+            Answer::Waiting { waker, .. } => Some(waker.clone()),
+            _ => None,
+        }
+    }
+
+    /// [`Moment::NEVER`] when there is none, or the request was answered.
+    pub(crate) fn deadline(&self, index: Index) -> Moment {
+        match self.arena.get(index) {
+            Some(Waiter { slot: Answer::Waiting { deadline, .. }, .. }) => *deadline,
+            _ => Moment::NEVER,
+        }
+    }
+
+    /// Who is to go for a newcomer of `priority` when the queue is full.
+    pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Index> {
+        match overflow {
+            Overflow::Reject | Overflow::Block { .. } => None,
+            Overflow::DropOldest => {
+                let heads = self.levels.iter().filter_map(|level| level.waiting.front());
+                heads.max_by_key(|index| self.arena.get(*index).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
+            }
+            Overflow::DropLowestPriority => {
+                let lowest = self.occupied.trailing_zeros() as usize;
+                (lowest < usize::from(priority.level())).then(|| self.levels[lowest].waiting.back()).flatten()
+            }
+        }
+    }
+
+    /// Puts a grant into the slot of a waiter; wake him outside every lock.
+    #[inline]
+    pub(crate) fn grant(&mut self, index: Index, admission: Admission) -> Option<Waker> {
+        self.answer(index, Answer::Granted(admission))
+    }
+
+    /// Puts a refusal into the slot of a waiter; wake him outside every lock.
+    pub(crate) fn refuse(&mut self, index: Index, error: AcquireError) -> Option<Waker> {
+        self.answer(index, Answer::Failed(error))
+    }
+
+    /// Takes the answer out, if there is one; then the key is spent. Otherwise `waker` will be woken, and the one that it
+    /// replaces is handed back, to be dropped outside every lock.
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
+        let waiter = self.arena.get_mut(index).expect("a index is valid until its owner has his answer");
+        let answer = match &mut waiter.slot {
+            Answer::Waiting { waker: current, .. } => {
+                return Err((!current.will_wake(waker)).then(|| std::mem::replace(current, waker.clone())));
+            }
+            Answer::Granted(admission) => Ok(*admission),
+            Answer::Failed(error) => Err(error.clone()),
+        };
+        self.arena.discard(index);
+        Ok(answer)
+    }
+
+    /// The owner gives his request up; the key is spent.
+    pub(crate) fn abandon(&mut self, index: Index) -> Abandoned {
+        if let Some(waker) = self.answer(index, Answer::Failed(AcquireError::Closed)) {
+            self.arena.discard(index);
+            return Abandoned::Waiting(waker);
+        }
+        let waiter = self.arena.remove(index);
+        match waiter.slot {
+            Answer::Granted(admission) => Abandoned::Granted(admission, waiter.cost),
+            _ => Abandoned::Failed,
+        }
+    }
+
+    /// What one who waits asked for.
+    pub(crate) fn request(&self, index: Index) -> Option<Request> {
+        match self.arena.get(index)? {
+            &Waiter { slot: Answer::Waiting { deadline, .. }, cost, caller, priority, blocking, .. } => {
+                Some(Request { cost, priority, deadline, caller, blocking })
+            }
+            _ => None,
+        }
+    }
+
+    /// All who wait for more than `max` units, with what they wait for.
+    pub(crate) fn costs_above(&self, max: u64) -> Vec<(Index, u64)> {
+        let indexes = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting));
+        indexes.filter_map(|index| Some((index, self.arena.get(index)?.cost))).filter(|(_, cost)| *cost > max).collect()
+    }
+
+    /// The wakers of all who wait, in order.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
+        let indexes = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting));
+        indexes.filter_map(|index| match &self.arena.get(index)?.slot {
+            Answer::Waiting { waker, .. } => Some(waker),
+            _ => None,
+        })
+    }
+
+    /// What is in a slot; `None` while it waits.
+    #[cfg(test)]
+    pub(crate) fn peek(&self, index: Index) -> Option<AnswerKind> {
+        match self.arena.get(index)?.slot {
+            Answer::Waiting { .. } => None,
+            Answer::Granted(_) => Some(AnswerKind::Granted),
+            Answer::Failed(_) => Some(AnswerKind::Failed),
+        }
+    }
+
+    /// Puts an answer into the slot of one who waits, and takes him out of his list and out of all sums. `None`, and nothing
+    /// done, when he has one already.
+    fn answer(&mut self, index: Index, answer: Answer) -> Option<Waker> {
+        let waiter = self.arena.get_mut(index)?;
+        let (cost, priority) = (waiter.cost, waiter.priority);
+        if !matches!(waiter.slot, Answer::Waiting { .. }) {
+            return None;
+        }
+        let Answer::Waiting { waker, deadline } = std::mem::replace(&mut waiter.slot, answer) else { return None };
+        let level = &mut self.levels[usize::from(priority.level())];
+        self.arena.unlink(&mut level.waiting, index);
+        level.units = level.units.saturating_sub(cost);
+        if level.waiting.front().is_none() {
+            level.units = 0;
+            self.occupied &= !(1 << priority.level());
+        }
+        self.len -= 1;
+        if deadline != Moment::NEVER {
+            self.deadlines.remove(&(deadline, index));
+        }
+        Some(waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+
+    use super::*;
+
+    fn request(priority: Priority) -> Request {
+        Request { cost: 1, priority, deadline: Moment::NEVER, caller: Location::caller(), blocking: false }
+    }
+
+    /// What PEERS measure as "heap a waiter": the whole entry with its links stays within a cache line.
+    #[test]
+    fn an_entry_takes_at_most_64_bytes() {
+        assert!(size_of::<Option<Waiter>>() + 2 * size_of::<u32>() <= 64, "{}", size_of::<Option<Waiter>>());
+    }
+
+    #[test]
+    fn victims_follow_the_overflow_rule() {
+        let mut queue = Queue::new();
+        let indexes = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
+            .map(|p| queue.push(&request(p), Waker::noop().clone()));
+        assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(indexes[0]));
+        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::NORMAL), Some(indexes[3]));
+        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::LOW), None);
+        queue.abandon(indexes[0]);
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(indexes[1]));
+    }
+
+    #[test]
+    fn sums_of_huge_costs_saturate_and_recover() {
+        let mut queue = Queue::new();
+        let huge = Request { cost: u64::MAX, ..request(Priority::NORMAL) };
+        let indexes = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone()));
+        assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);
+        for index in indexes {
+            queue.abandon(index);
+        }
+        assert_eq!(queue.units_ahead_of(Priority::LOW), 0);
+    }
+}
