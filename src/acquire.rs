@@ -185,11 +185,40 @@ impl fmt::Debug for Acquire<'_> {
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
-#[must_use = "a request does nothing until it is told to acquire"]
+#[must_use = "a request does nothing until `acquire` is called"]
 pub struct PermitRequest<'a> {
     manager: &'a Arc<Manager>,
     order: Order,
 }
+
+/// The setters that [`PermitRequest`] and [`KeyedPermitRequest`](crate::KeyedPermitRequest) share.
+macro_rules! request_setters {
+    () => {
+        /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
+        /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
+        pub fn cost(mut self, units: u64) -> Self {
+            self.order.cost = units;
+            self
+        }
+
+        /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
+        pub fn priority(mut self, priority: Priority) -> Self {
+            self.order.priority = priority;
+            self
+        }
+
+        /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
+        ///
+        /// A request that is known to wait longer fails at once. One that can be granted at the very end of its timeout is
+        /// granted. See the [example](crate::PermitRequest#examples).
+        pub fn timeout(mut self, timeout: Duration) -> Self {
+            self.order.timeout = Some(timeout);
+            self
+        }
+    };
+}
+
+pub(crate) use request_setters;
 
 impl<'a> PermitRequest<'a> {
     #[inline]
@@ -197,24 +226,7 @@ impl<'a> PermitRequest<'a> {
         Self { manager, order: Order::new(cost, caller) }
     }
 
-    /// Units to take, at least 1; 1 unless told. More than the policy can ever admit is an error of the acquire.
-    pub fn cost(mut self, units: u64) -> Self {
-        self.order.cost = units;
-        self
-    }
-
-    /// How urgent it is if it has to wait; [`Priority::NORMAL`] unless told.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.order.priority = priority;
-        self
-    }
-
-    /// How long it waits at most, from the first poll (0 to 100 years; 0: it does not wait); for ever unless told. It fails
-    /// **at once** when the wait is already known to be longer.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.order.timeout = Some(timeout);
-        self
-    }
+    request_setters!();
 
     /// Waits for the permit. See [`Limiter::acquire`](crate::Limiter::acquire).
     ///

@@ -27,28 +27,72 @@ use crate::strategy::Moment;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it builds"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct LimiterBuilder {
     policy: Policy,
     name: Option<Arc<str>>,
-    max_queue: usize,
-    overflow: Overflow,
-    spread_below: u64,
+    options: Options,
     records_grant_time: bool,
     observer: Observer,
 }
 
+/// The options that [`LimiterBuilder`] and [`KeyedLimiterBuilder`](crate::KeyedLimiterBuilder) share.
+macro_rules! shared_options {
+    () => {
+        /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
+        ///
+        /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
+        /// example.
+        pub fn name(mut self, name: impl Into<String>) -> Self {
+            self.name = Some(name.into().into());
+            self
+        }
+
+        /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
+        /// Defaults to about two billion, which is also the most.
+        ///
+        /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next one, and for an example.
+        pub fn max_queue(mut self, requests: usize) -> Self {
+            self.options.max_queue = requests;
+            self
+        }
+
+        /// Sets which request is refused when one more must wait and the queue is full. Defaults to [`Overflow::Reject`].
+        ///
+        /// ```
+        /// use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow};
+        ///
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).overflow(Overflow::DropOldest).build()?;
+        /// let _in_flight = limiter.acquire().await?;
+        /// let mut oldest = tokio_test::task::spawn(limiter.acquire());
+        /// let mut newest = tokio_test::task::spawn(limiter.acquire());
+        /// assert!(oldest.poll().is_pending() && newest.poll().is_pending());
+        /// assert_eq!(oldest.await.unwrap_err(), AcquireError::Shed);
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn overflow(mut self, overflow: Overflow) -> Self {
+            self.options.overflow = overflow;
+            self
+        }
+    };
+}
+
+pub(crate) use shared_options;
+
 impl Limiter {
-    /// A limiter with the default options. See the [type's example](Limiter#examples).
+    /// Builds a limiter with the default options. See the [type's example](Limiter#examples).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
     pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
-    /// A limiter with options of its own. See [`LimiterBuilder`].
+    /// Starts to build a limiter with options. See [`LimiterBuilder`].
     pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
         LimiterBuilder::new(policy.into())
     }
@@ -56,45 +100,15 @@ impl Limiter {
 
 impl LimiterBuilder {
     fn new(policy: Policy) -> Self {
-        let Options { max_queue, overflow, spread_below, .. } = Options::default();
-        Self { policy, name: None, max_queue, overflow, spread_below, records_grant_time: false, observer: Observer::NONE }
+        Self { policy, name: None, options: Options::default(), records_grant_time: false, observer: Observer::NONE }
     }
 
-    /// A name to know it by in what is printed. See the [type's example](LimiterBuilder#examples).
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into().into());
-        self
-    }
+    shared_options!();
 
-    /// How many requests may wait (0: none; at most about two billion, which is also the default).
-    pub fn max_queue(mut self, requests: usize) -> Self {
-        self.max_queue = requests;
-        self
-    }
-
-    /// Who goes when a request must wait and the queue is full; [`Overflow::Reject`] unless told.
+    /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
     ///
-    /// ```
-    /// use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).overflow(Overflow::DropOldest).build()?;
-    /// let _out = limiter.acquire().await?;
-    /// let mut oldest = tokio_test::task::spawn(limiter.acquire());
-    /// let mut newest = tokio_test::task::spawn(limiter.acquire());
-    /// assert!(oldest.poll().is_pending() && newest.poll().is_pending());
-    /// assert_eq!(oldest.await.unwrap_err(), AcquireError::Shed);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
-    /// Slows down before an upstream's quota is gone: when it says that fewer than `units` remain (0, the default: never), they are
-    /// spread evenly over the time until its quota is new. See [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal).
+    /// When a [signal](Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
+    /// over the time until the upstream's quota resets.
     ///
     /// ```
     /// use std::time::Duration;
@@ -113,12 +127,12 @@ impl LimiterBuilder {
     /// # }
     /// ```
     pub fn spread_below(mut self, units: u64) -> Self {
-        self.spread_below = units;
+        self.options.spread_below = units;
         self
     }
 
-    /// Has every permit know [when it was granted](crate::Permit::acquired_at), at the price of a clock reading where the
-    /// policy needs none.
+    /// Records in every permit [when it was granted](crate::Permit::acquired_at). Defaults to off where the policy needs no clock
+    /// (a [`MaxConcurrency`](crate::MaxConcurrency) without a TTL): there, each grant then reads the clock once.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -131,8 +145,11 @@ impl LimiterBuilder {
         self
     }
 
-    /// Tells `observer` of what the limiter does of its own accord. It is called by whoever acts for the limiter, outside
-    /// every lock: it must be quick, and must not block. A panic in it goes no further.
+    /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none; a second call
+    /// replaces the first observer.
+    ///
+    /// The observer runs in the task or thread that caused the event, and outside every lock. It must be quick and must not
+    /// block. The limiter catches a panic in it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -156,19 +173,18 @@ impl LimiterBuilder {
         self
     }
 
-    /// Builds the limiter. It starts nothing: the first request that has to wait, or the first permit with a TTL, starts the
-    /// task that keeps the time, in the runtime that it runs in.
+    /// Builds the limiter. It starts no task: the first request that must wait, or the first permit with a TTL, starts one in its
+    /// own tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit.
+    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, max_queue, overflow, spread_below, records_grant_time, observer } = self;
+        let Self { policy, name, options, records_grant_time, observer } = self;
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
-        let options = Options { max_queue, overflow, spread_below, observed: observer.is_some() };
-        let schedule = Schedule::new(gate, options);
+        let schedule = Schedule::new(gate, Options { observed: observer.is_some(), ..options });
         let (timer_host, id_prefix) = (TimerHost::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
         let manager = Arc::new(Manager::new(schedule, clock, timer_host, since_epoch, id_prefix, name, observer));
         registry::enter(&manager);

@@ -18,7 +18,7 @@ use tokio::task::coop;
 pub use self::builder::{KeyedLimiterBuilder, WhenFull};
 use self::key_state::KeyState;
 use self::key_table::{Enqueued, KeyTable};
-use crate::acquire::OwnedTicket;
+use crate::acquire::{OwnedTicket, request_setters};
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::event::LimiterEvent;
@@ -369,7 +369,7 @@ impl<K> fmt::Debug for KeyedLimiter<K> {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a request does nothing until it is told to acquire"]
+#[must_use = "a request does nothing until `acquire` is called"]
 pub struct KeyedPermitRequest<'a, K> {
     limiter: &'a KeyedLimiter<K>,
     key: &'a K,
@@ -377,29 +377,13 @@ pub struct KeyedPermitRequest<'a, K> {
 }
 
 impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K> {
-    /// See [`Request::cost`](crate::PermitRequest::cost).
-    pub fn cost(mut self, units: u64) -> Self {
-        self.order.cost = units;
-        self
-    }
-
-    /// See [`Request::priority`](crate::PermitRequest::priority).
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.order.priority = priority;
-        self
-    }
-
-    /// See [`Request::timeout`](crate::PermitRequest::timeout).
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.order.timeout = Some(timeout);
-        self
-    }
+    request_setters!();
 
     /// Waits for the permit. See [`KeyedLimiter::acquire`].
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedLimiter::acquire`] and of [`Request::acquire`](crate::PermitRequest::acquire).
+    /// Those of [`KeyedLimiter::acquire`] and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
     pub async fn acquire(self) -> Result<Permit, AcquireError> {
         // A task that acquires in a loop must let its neighbours have a turn.
         coop::consume_budget().await;

@@ -1,29 +1,35 @@
 use std::time::Duration;
 
-/// Who goes when a full queue gets another request. See [`Builder::overflow`](crate::LimiterBuilder::overflow) for an example.
+/// Which request is refused when one more must wait and the queue is full. See
+/// [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for an example.
+///
+/// Each refusal is counted in [`Snapshot::shed`](crate::Snapshot::shed) and told to the
+/// [observer](crate::LimiterBuilder::on_event) as [`LimiterEvent::Shed`](crate::LimiterEvent::Shed).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The newcomer is turned away with [`AcquireError::QueueFull`].
+    /// The new request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull).
     #[default]
     Reject,
-    /// Who has waited longest, whatever the priority, is dropped with [`AcquireError::Shed`].
+    /// The request that has waited longest, whatever its priority, gets [`AcquireError::Shed`](crate::AcquireError::Shed).
     DropOldest,
-    /// Who would be served last (the latest of the lowest priority) is dropped with [`AcquireError::Shed`], if it is less
-    /// urgent than the newcomer; otherwise the newcomer is turned away with [`AcquireError::QueueFull`].
+    /// The request that would be served last (the latest of the lowest priority) gets
+    /// [`AcquireError::Shed`](crate::AcquireError::Shed) if its priority is below that of the new request. Otherwise the new
+    /// request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull).
     DropLowestPriority,
-    /// All who wait are dropped with [`AcquireError::Shed`], and nobody is accepted until nobody has come for as long as the
-    /// penalty: whoever comes before is turned away with [`AcquireError::Blocked`], and starts it anew. (This is what the npm
-    /// package *bottleneck* calls its strategy `BLOCK`.)
+    /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks: the new request, and
+    /// every one that comes within `penalty` of the last, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked) and starts
+    /// the penalty again. It ends when no request has come for that long. (The npm package *bottleneck* has the same strategy
+    /// under the name `BLOCK`.)
     Block {
-        /// How long it must be quiet: any time. With zero the queue is dropped and the next one is accepted; after
-        /// [`Duration::MAX`] nobody ever is.
+        /// How long no request may come before the limiter accepts one again: any duration. With zero the next request is
+        /// accepted; with [`Duration::MAX`] none ever is.
         penalty: Duration,
     },
 }
 
 impl Overflow {
-    /// Of [`Overflow::Block`]; zero for the others.
+    /// The penalty of [`Overflow::Block`]; zero for the others.
     pub(crate) fn penalty(self) -> Duration {
         match self {
             Self::Block { penalty } => penalty,

@@ -15,7 +15,7 @@ pub(crate) struct Effects {
     first: Option<Waker>,
     /// What is rare, so that the common case carries and drops but a pointer.
     rest: Option<Box<Rest>>,
-    /// The batch was full: call [`advance`](super::Schedule::advance) again.
+    /// The batch was full: call [`run_due`](crate::core::schedule::Schedule::run_due) again.
     unfinished: bool,
 }
 

@@ -12,6 +12,7 @@ use super::key_table::KeyTable;
 use super::shard::{Shard, Tier};
 use super::table::{KeyedObserver, Shared, Table, TierOf};
 use super::{KeyedLimiter, KeyedLimiterEvent};
+use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
@@ -53,8 +54,7 @@ pub struct KeyedLimiterBuilder<K> {
     when_full: WhenFull,
     tier_of: Option<TierOf<K>>,
     settles: bool,
-    max_queue: usize,
-    overflow: Overflow,
+    options: Options,
     observer: Option<KeyedObserver<K>>,
 }
 
@@ -72,17 +72,11 @@ pub enum WhenFull {
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     pub(super) fn new(policy: Policy) -> Self {
-        let Options { max_queue, overflow, .. } = Options::default();
-        let (when_full, tier_of, observer) = (WhenFull::Deny, None, None);
-        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, settles: false, max_queue, overflow, observer }
+        let (options, when_full, tier_of, observer) = (Options::default(), WhenFull::Deny, None, None);
+        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, settles: false, options, observer }
     }
 
-    /// A name to know it by in what is printed: that of the [limiters](KeyedLimiter::limiter) of its keys. See
-    /// [`Group`](crate::Group) for an example.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into().into());
-        self
-    }
+    shared_options!();
 
     /// The most keys that are known at once (at least 1): a million unless told. A key that is as good as new counts until it is
     /// looked at.
@@ -142,20 +136,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// How many requests may wait for one key. See [`Builder::max_queue`](crate::Builder::max_queue).
-    pub fn max_queue(mut self, requests: usize) -> Self {
-        self.max_queue = requests;
-        self
-    }
-
-    /// Who goes when a request must wait and its key's queue is full. See [`Builder::overflow`](crate::Builder::overflow).
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
     /// Tells `observer` of what the limiter does of its own accord, under the terms of
-    /// [`Builder::on_event`](crate::Builder::on_event).
+    /// [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event).
     ///
     /// ```
     /// use tollgate::{KeyedLimiterEvent, KeyedLimiter, Rate, TokenBucket};
@@ -184,7 +166,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, name, max_keys, when_full, tier_of, settles, max_queue, overflow, observer } = self;
+        let Self { policy, name, max_keys, when_full, tier_of, settles, options, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -204,7 +186,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             when_full,
             tier_of,
             settles,
-            options: Options { max_queue, overflow, spread_below: 0, observed: observer.is_some() },
+            options: Options { observed: observer.is_some(), ..options },
             observer,
             shared_driver: Arc::default(),
             len: Default::default(),
