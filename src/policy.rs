@@ -88,7 +88,8 @@ impl Limit {
 /// | … `and` … | [`Policy::and`] |
 ///
 /// Words are separated by whitespace and may have any case. A time is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`, `1d`,
-/// `1w`; a [`Rate`](crate::Rate) is a whole number, `/` and a time or a unit alone.
+/// `1w`; a [`Rate`](crate::Rate) is a whole number, `/` and a time or a unit alone. A text may have up to 65,536 bytes; a longer
+/// one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the length of the text.
 ///
 /// ```
 /// use std::time::Duration;
@@ -114,6 +115,11 @@ impl Policy {
     pub fn and(mut self, other: impl Into<Self>) -> Self {
         self.limits = self.limits.iter().chain(other.into().limits.iter()).copied().collect();
         self
+    }
+
+    /// So many limits at once. Adding them one by one with [`and`](Self::and) copies all of them each time.
+    pub(crate) fn of(first: Limit, others: Vec<Limit>) -> Self {
+        Self { limits: std::iter::once(first).chain(others).collect() }
     }
 
     /// The same, sharing nothing with this one.

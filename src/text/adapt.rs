@@ -1,12 +1,11 @@
 use std::fmt;
 
-use super::Span;
 use super::error::ParseError;
-use super::limit::Clause;
-use super::reader::Reader;
+use super::reader::{Clause, Reader};
+use super::span::Span;
 use crate::strategy::{Adapt, AdaptRule};
 
-/// `gradient from 4 to 200 tolerance 1200`, behind the concurrency that it moves.
+/// `gradient from 4 to 200 tolerance 1200`, after the concurrency that it moves
 impl Clause for Adapt {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let default = if reader.eat("gradient") {
@@ -26,7 +25,7 @@ impl Clause for Adapt {
             || is_gradient && (reader.option("tolerance", &mut tolerance)? || reader.option("smoothing", &mut smoothing)?)
         {
         }
-        // Beyond the range of each, so that building a limiter finds it.
+        // A number that does not fit becomes the largest, which is out of range: building a limiter reports it.
         let per_mille = |number: Option<u64>| number.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
         let adapt = default.between(floor.unwrap_or(default.floor), ceiling.unwrap_or(default.ceiling));
         let adapt = per_mille(backoff).map_or(adapt, |backoff| adapt.backoff(backoff));

@@ -1,13 +1,18 @@
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::Span;
+use super::span::Span;
 
-/// Why a text is no [`Policy`](crate::Policy), [`Limit`](crate::Limit) or [`Rate`](crate::Rate). It prints on three lines, and
-/// points at the place.
+/// How many characters of a text a message quotes before the place, and how many from the place on.
+const QUOTED_BEFORE: usize = 60;
+const QUOTED_FROM: usize = 60;
+
+/// Why a text is not a [`Policy`](crate::Policy), a [`Limit`](crate::Limit) or a [`Rate`](crate::Rate).
+///
+/// It prints on three lines: what is wrong, the line of the text, and a mark under the place. Of a long line it prints the part
+/// around the place.
 ///
 /// ```
 /// use tollgate::{ParseErrorKind, Policy};
@@ -17,74 +22,109 @@ use super::Span;
 /// assert!(matches!(&error.kind, ParseErrorKind::Unexpected { expected } if expected.contains(&"`burst`".to_owned())));
 /// assert_eq!(
 ///     error.to_string(),
-///     "expected `burst`, `interval`, `initial`, `and` or the end, found `brust`\n  \
+///     "expected `burst`, `interval`, `initial`, `and` or the end of the text, found `brust`\n  \
 ///        8 concurrent and 20/s brust 40\n                        \
 ///                              ^^^^^"
 /// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{}\n{}", explain(&text[at.clone()], kind), point(text, at))]
+#[error("{}", message(text, at, kind))]
 #[non_exhaustive]
 pub struct ParseError {
-    /// The text as given.
+    /// The text that was parsed. Of a text that is too long: its beginning.
     pub text: String,
-    /// The bytes of it that are wrong; empty where something is missing.
+    /// The bytes of `text` that are wrong; an empty range where something is missing.
     pub at: Range<usize>,
-    /// What is wrong with them.
+    /// What is wrong with these bytes.
     pub kind: ParseErrorKind,
 }
 
-/// What is wrong at the place of a [`ParseError`], which shows an example.
+impl ParseError {
+    pub(super) fn text_too_long(text: &str, max: usize) -> Self {
+        let mut end = max;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let kind = ParseErrorKind::TextTooLong { length: text.len(), max };
+        Self { text: text[..end].to_owned(), at: end..end, kind }
+    }
+}
+
+/// What is wrong at the place of a [`ParseError`]. See there for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseErrorKind {
-    /// Something else must stand here.
+    /// Another word must stand here.
     Unexpected {
-        /// What may, as it is printed: a word in backticks, or a description.
+        /// The words that may stand here, as they are printed: a word in backticks, or a description.
         expected: Vec<String>,
     },
-    /// The number is larger than can be counted.
+    /// The number is too large.
     NumberTooLarge {
-        /// The largest number.
+        /// The largest number that is read.
         max: u64,
     },
-    /// The time is longer than can be counted.
+    /// The time is too long.
     DurationTooLong {
-        /// The longest time that a limit may span.
+        /// The longest time that a limit may have.
         max: Duration,
     },
     /// The time has a fraction of a nanosecond.
     DurationTooFine,
+    /// The whole text is too long to be parsed.
+    TextTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// The longest text that is parsed, in bytes.
+        max: usize,
+    },
 }
 
-fn explain(found: &str, kind: &ParseErrorKind) -> String {
-    match kind {
+fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
+    let found = || format!("`{}`", quote(&text[at.clone()]));
+    let what = match kind {
         ParseErrorKind::Unexpected { expected } => {
             let expected = match expected.as_slice() {
                 [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
                 one => one.concat(),
             };
-            let found = if found.is_empty() { "nothing".to_owned() } else { format!("`{}`", printable(found)) };
+            let found = if at.is_empty() { "the end of the text".to_owned() } else { found() };
             format!("expected {expected}, found {found}")
         }
-        ParseErrorKind::NumberTooLarge { max } => format!("`{found}` is too large; give a number from 0 to {max}"),
-        ParseErrorKind::DurationTooLong { max } => format!("`{found}` is too long; give at most {}", Span(*max)),
-        ParseErrorKind::DurationTooFine => format!("`{found}` has a fraction of a nanosecond; round it to whole ones"),
+        ParseErrorKind::NumberTooLarge { max } => format!("{} is too large; the largest number is {max}", found()),
+        ParseErrorKind::DurationTooLong { max } => format!("{} is too long; the longest time is {}", found(), Span(*max)),
+        ParseErrorKind::DurationTooFine => format!("{} has a fraction of a nanosecond; round it to whole nanoseconds", found()),
+        ParseErrorKind::TextTooLong { length, max } => {
+            return format!("the text is {length} bytes long; the longest text is {max} bytes long");
+        }
+    };
+    format!("{what}\n{}", mark(text, at))
+}
+
+/// The line of the text that has the place, and carets under the place.
+fn mark(text: &str, at: &Range<usize>) -> String {
+    let line_start = text[..at.start].rfind('\n').map_or(0, |end| end + 1);
+    let line_end = text[at.start..].find('\n').map_or(text.len(), |end| at.start + end);
+    let before = &text[line_start..at.start];
+    let (cut, before) = match before.char_indices().nth_back(QUOTED_BEFORE - 1) {
+        Some((from @ 1.., _)) => ("…", &before[from..]),
+        _ => ("", before),
+    };
+    let indent = cut.chars().count() + before.chars().count();
+    let carets = text[at.clone()].chars().count().clamp(1, QUOTED_FROM);
+    let (before, from) = (printable(before), quote(&text[at.start..line_end]));
+    format!("  {cut}{before}{from}\n  {:indent$}{}", "", "^".repeat(carets))
+}
+
+/// The beginning of a text, with an ellipsis in place of the rest.
+fn quote(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_FROM) {
+        Some((end, _)) => printable(&text[..end]) + "…",
+        None => printable(text),
     }
 }
 
-/// The line of the text that holds the place, and carets below the place.
-fn point(text: &str, at: &Range<usize>) -> String {
-    let start = text[..at.start].rfind('\n').map_or(0, |end| end + 1);
-    let end = text[at.start..].find('\n').map_or(text.len(), |end| at.start + end);
-    let mut lines = format!("  {}\n  ", printable(&text[start..end]));
-    let carets = text[at.clone()].chars().count().max(1);
-    // Writing to a string cannot fail.
-    let _ = write!(lines, "{:1$}{2}", "", text[start..at.start].chars().count(), "^".repeat(carets));
-    lines
-}
-
-/// One column for each character: a tab would shift the carets, and other control characters do worse to a terminal.
+/// Gives each character one column: a tab would shift the carets, and other control characters could change the terminal.
 fn printable(text: &str) -> String {
     let shown = |char: char| match char {
         char if char.is_whitespace() => ' ',

@@ -1,21 +1,25 @@
 use std::fmt;
+use std::str::FromStr;
 
-use super::Span;
 use super::error::ParseError;
-use super::reader::Reader;
+use super::reader::{Clause, Reader};
+use super::span::Span;
 use crate::policy::Limit;
 use crate::rate::Rate;
 use crate::strategy::{Align, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
-/// What several words can hold.
-pub(super) trait Clause: Sized {
-    /// `None` when the next word begins something else.
-    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
+/// Reads one limit. See [`Policy`](crate::Policy) for an example and for the grammar.
+impl FromStr for Limit {
+    type Err = ParseError;
 
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        Reader::parse(text, Self::require)
+    }
+}
 
-    fn want(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        Self::read(reader)?.ok_or_else(|| reader.unexpected())
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f)
     }
 }
 
@@ -71,11 +75,11 @@ impl Clause for MaxConcurrency {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let Some(limit) = reader.take()? else { return Ok(None) };
         if !reader.eat("concurrent") {
-            reader.miss("`/` and a time right behind the number");
+            reader.also_expect("`/` and a time directly after the number");
             return Err(reader.unexpected());
         }
         let (mut ttl, mut adapt) = (None, None);
-        while reader.option("ttl", &mut ttl)? || adapt.is_none() && reader.clause(&mut adapt)? {}
+        while reader.option("ttl", &mut ttl)? || reader.clause(&mut adapt)? {}
         Ok(Some(Self { limit, ttl, adapt }))
     }
 
@@ -97,7 +101,7 @@ impl Clause for Throttle {
         if !(reader.eat_all("throttle every")? || reader.eat("every")) {
             return Ok(None);
         }
-        let interval = reader.want()?;
+        let interval = reader.require()?;
         let mut burst = None;
         reader.option("burst", &mut burst)?;
         Ok(Some(Self { interval, burst: burst.unwrap_or(1) }))
@@ -116,7 +120,7 @@ impl Clause for FixedWindow {
         if !(reader.eat_all("fixed window")? || reader.eat("window")) {
             return Ok(None);
         }
-        let rate = reader.want::<Rate>()?;
+        let rate = reader.require::<Rate>()?;
         let align = if reader.eat_all("from first grant")? {
             Align::FirstGrant
         } else if reader.eat_all("wall clock")? {

@@ -1,9 +1,8 @@
 use std::fmt;
 
-use super::Span;
 use super::error::ParseError;
-use super::limit::Clause;
-use super::reader::Reader;
+use super::reader::{Clause, Reader};
+use super::span::Span;
 use crate::strategy::{Decay, Penalty};
 
 /// `penalty 10 falling 1/s ceiling 20 ban 1m up to 1h forgive 2h ignoring denied`
@@ -12,11 +11,11 @@ impl Clause for Penalty {
         if !reader.eat("penalty") {
             return Ok(None);
         }
-        let threshold = reader.want()?;
+        let threshold = reader.require()?;
         let fall = if reader.eat("falling") {
-            Decay::Steps(reader.want()?)
+            Decay::Steps(reader.require()?)
         } else if reader.eat("half-life") {
-            Decay::HalfLife(reader.want()?)
+            Decay::HalfLife(reader.require()?)
         } else {
             return Err(reader.unexpected());
         };

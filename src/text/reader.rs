@@ -1,18 +1,34 @@
+use std::fmt;
 use std::ops::Range;
 
 use super::error::{ParseError, ParseErrorKind};
-use super::limit::Clause;
 
-/// What one word can hold.
+/// The longest text that is read. A policy needs a few hundred bytes at most, and an error keeps a copy of its text.
+pub(super) const MAX_LEN: usize = 65_536;
+
+/// A value that one word holds.
 pub(super) trait Word: Sized {
-    /// How an error names it.
-    const WHAT: &'static str;
+    /// How an error describes it.
+    const DESCRIPTION: &'static str;
 
-    /// `None` when the word is not meant as one at all, so that something else may be looked for.
+    /// Returns `None` when the word does not look like such a value, so that the caller can try something else.
     fn read(word: &str) -> Result<Option<Self>, WordError>;
 }
 
-/// What is wrong with a word, and where in it.
+/// A value that takes several words.
+pub(super) trait Clause: Sized {
+    /// Returns `None` when the next word does not begin such a clause.
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+
+    /// Reads the clause that must come next.
+    fn require(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Self::read(reader)?.ok_or_else(|| reader.unexpected())
+    }
+}
+
+/// What is wrong with a word, and where in the word.
 #[derive(Debug)]
 pub(super) struct WordError {
     at: Range<usize>,
@@ -28,41 +44,55 @@ impl WordError {
         Self { at, kind: ParseErrorKind::Unexpected { expected: expected.into_iter().map(str::to_owned).collect() } }
     }
 
-    /// The same flaw, seen from `start` bytes before.
-    pub(super) fn behind(self, start: usize) -> Self {
+    /// The same error, for a word that begins `start` bytes into a longer one.
+    pub(super) fn offset_by(self, start: usize) -> Self {
         Self { at: start + self.at.start..start + self.at.end, ..self }
     }
 }
 
 impl Word for u64 {
-    const WHAT: &'static str = "a whole number";
+    const DESCRIPTION: &'static str = "a whole number";
 
     fn read(word: &str) -> Result<Option<Self>, WordError> {
         if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(None);
         }
-        // Digits only, so that nothing but its size can be wrong with it.
+        // The word has digits only, so the one possible error is that the number is too large.
         let too_large = |_| WordError::new(0..word.len(), ParseErrorKind::NumberTooLarge { max: Self::MAX });
         word.parse().map(Some).map_err(too_large)
     }
 }
 
-/// A text, and the place in it up to which it has been read.
+/// A text, and the place up to which it has been read.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     text: &'a str,
     /// The end of the last word that was read.
     at: usize,
-    /// What was looked for there in vain.
-    missed: Vec<String>,
+    /// What would have been accepted as the next word.
+    expected: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(text: &'a str) -> Self {
-        Self { text, at: 0, missed: Vec::new() }
+    /// Reads a whole text of at most [`MAX_LEN`] bytes.
+    pub(super) fn parse<T>(text: &'a str, read: impl FnOnce(&mut Self) -> Result<T, ParseError>) -> Result<T, ParseError> {
+        if text.len() > MAX_LEN {
+            return Err(ParseError::text_too_long(text, MAX_LEN));
+        }
+        Self::parse_any_length(text, read)
     }
 
-    /// Where the next word lies; nothing right behind the last one when there is no next one.
+    pub(super) fn parse_any_length<T>(
+        text: &'a str,
+        read: impl FnOnce(&mut Self) -> Result<T, ParseError>,
+    ) -> Result<T, ParseError> {
+        let mut reader = Self { text, at: 0, expected: Vec::new() };
+        let value = read(&mut reader)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// Where the next word is. When there is none: the empty range right after the last word.
     fn next(&self) -> Range<usize> {
         let rest = self.text[self.at..].trim_start();
         if rest.is_empty() {
@@ -74,22 +104,22 @@ impl<'a> Reader<'a> {
 
     fn advance(&mut self, to: usize) {
         self.at = to;
-        self.missed.clear();
+        self.expected.clear();
     }
 
-    /// Takes the next word if it is this one, in any case.
+    /// Takes the next word if it is this one. Upper and lower case are the same.
     pub(super) fn eat(&mut self, word: &str) -> bool {
         let next = self.next();
         let found = self.text[next.clone()].eq_ignore_ascii_case(word);
         if found {
             self.advance(next.end);
         } else {
-            self.miss(format!("`{word}`"));
+            self.also_expect(format!("`{word}`"));
         }
         found
     }
 
-    /// Takes these words if the next is the first of them; the others must follow then.
+    /// Takes these words if the next word is the first of them. The others must then follow.
     pub(super) fn eat_all(&mut self, words: &str) -> Result<bool, ParseError> {
         let mut words = words.split(' ');
         if !words.next().is_some_and(|first| self.eat(first)) {
@@ -103,61 +133,64 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Takes the next word if it is meant as such a value.
+    /// Takes the next word if it looks like such a value.
     pub(super) fn take<T: Word>(&mut self) -> Result<Option<T>, ParseError> {
         let next = self.next();
-        let value = T::read(&self.text[next.clone()]).map_err(|error| self.error(error.behind(next.start)))?;
+        let value = T::read(&self.text[next.clone()]).map_err(|error| self.error(error.offset_by(next.start)))?;
         match value {
             Some(_) => self.advance(next.end),
-            None => self.miss(T::WHAT),
+            None => self.also_expect(T::DESCRIPTION),
         }
         Ok(value)
     }
 
     /// Takes the next word, which must be such a value.
-    pub(super) fn want<T: Word>(&mut self) -> Result<T, ParseError> {
+    pub(super) fn require<T: Word>(&mut self) -> Result<T, ParseError> {
         self.take()?.ok_or_else(|| self.unexpected())
     }
 
-    /// Takes an option that may be given once: words and a value.
+    /// Takes an option that may be given once: its words and a value.
     pub(super) fn option<T: Word>(&mut self, words: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
-        let given = value.is_none() && self.eat_all(words)?;
-        if given {
-            *value = Some(self.want()?);
+        let found = value.is_none() && self.eat_all(words)?;
+        if found {
+            *value = Some(self.require()?);
         }
-        Ok(given)
+        Ok(found)
     }
 
-    /// Takes an option that may be given once: words alone.
+    /// Takes an option that may be given once and has no value.
     pub(super) fn flag(&mut self, words: &str, given: &mut bool) -> Result<bool, ParseError> {
-        let now = !*given && self.eat_all(words)?;
-        *given |= now;
-        Ok(now)
+        let found = !*given && self.eat_all(words)?;
+        *given |= found;
+        Ok(found)
     }
 
-    /// Takes an option of several words, if the next begins it.
+    /// Takes an option that may be given once and is a clause.
     pub(super) fn clause<T: Clause>(&mut self, value: &mut Option<T>) -> Result<bool, ParseError> {
+        if value.is_some() {
+            return Ok(false);
+        }
         *value = T::read(self)?;
         Ok(value.is_some())
     }
 
-    /// There must be no more words.
-    pub(super) fn end(&mut self) -> Result<(), ParseError> {
+    /// Checks that no words are left.
+    fn end(&mut self) -> Result<(), ParseError> {
         if self.next().is_empty() {
             return Ok(());
         }
-        self.miss("the end");
+        self.also_expect("the end of the text");
         Err(self.unexpected())
     }
 
-    /// Adds to what could have been here.
-    pub(super) fn miss(&mut self, what: impl Into<String>) {
-        self.missed.push(what.into());
+    /// Adds to what would have been accepted as the next word.
+    pub(super) fn also_expect(&mut self, what: impl Into<String>) {
+        self.expected.push(what.into());
     }
 
-    /// The error that the next word is none of what was looked for.
+    /// The error for a next word that is nothing of what was expected.
     pub(super) fn unexpected(&self) -> ParseError {
-        self.error(WordError { at: self.next(), kind: ParseErrorKind::Unexpected { expected: self.missed.clone() } })
+        self.error(WordError::new(self.next(), ParseErrorKind::Unexpected { expected: self.expected.clone() }))
     }
 
     fn error(&self, WordError { at, kind }: WordError) -> ParseError {

@@ -1,4 +1,4 @@
-//! Text is the one form, in every format: a policy in a file is what an error prints.
+//! In every format, a policy is its text: the same that errors and logs print.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use super::ParseError;
+use super::error::ParseError;
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
 

@@ -1,8 +1,7 @@
 use std::fmt;
 
 use super::error::ParseError;
-use super::limit::Clause;
-use super::reader::Reader;
+use super::reader::{Clause, Reader};
 use crate::rate::Rate;
 use crate::strategy::{SlidingMethod, SlidingWindow};
 
@@ -19,7 +18,7 @@ impl Clause for SlidingWindow {
         } else {
             return Err(reader.unexpected());
         };
-        let rate = reader.want::<Rate>()?;
+        let rate = reader.require::<Rate>()?;
         Ok(Some(Self { limit: rate.units(), period: rate.period(), method }))
     }
 

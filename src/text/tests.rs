@@ -1,6 +1,11 @@
 use proptest::prelude::*;
 
+use std::time::Duration;
+
+use super::reader::{MAX_LEN, Reader, Word as _};
 use super::*;
+use crate::policy::{Limit, Policy};
+use crate::rate::Rate;
 use crate::strategy::{
     Adapt, Align, Decay, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };
@@ -249,7 +254,7 @@ fn errors_say_where_and_what() {
             "expected a rate such as `100/min`, a whole number, `throttle`, `every`, `fixed`, `window`, `sliding` or `penalty`, found `2x`".to_owned(),
             "   2x\n   ^^",
         ),
-        ("100 ", "expected `concurrent` or `/` and a time right behind the number, found nothing".to_owned(), "  100 \n     ^"),
+        ("100 ", "expected `concurrent` or `/` and a time directly after the number, found the end of the text".to_owned(), "  100 \n     ^"),
         ("9µ/s burst 1", "expected a whole number, found `9µ`".to_owned(), "  9µ/s burst 1\n  ^^"),
         ("3/250m5x burst 2", format!("expected {units} or `week`, found `x`"), "  3/250m5x burst 2\n         ^"),
         (
@@ -259,25 +264,83 @@ fn errors_say_where_and_what() {
         ),
         (
             "1/s burst 2 burst 3",
-            "expected `interval`, `initial`, `and` or the end, found `burst`".to_owned(),
+            "expected `interval`, `initial`, `and` or the end of the text, found `burst`".to_owned(),
             "  1/s burst 2 burst 3\n              ^^^^^",
         ),
         (
             "window 18446744073709551616/s",
-            "`18446744073709551616` is too large; give a number from 0 to 18446744073709551615".to_owned(),
+            "`18446744073709551616` is too large; the largest number is 18446744073709551615".to_owned(),
             "  window 18446744073709551616/s\n         ^^^^^^^^^^^^^^^^^^^^",
         ),
         (
             "every 99999999999999w",
-            "`99999999999999w` is too long; give at most 36500d".to_owned(),
+            "`99999999999999w` is too long; the longest time is 36500d".to_owned(),
             "  every 99999999999999w\n        ^^^^^^^^^^^^^^^",
         ),
         (
             "every 1s0.5ns",
-            "`0.5ns` has a fraction of a nanosecond; round it to whole ones".to_owned(),
+            "`0.5ns` has a fraction of a nanosecond; round it to whole nanoseconds".to_owned(),
             "  every 1s0.5ns\n          ^^^^^",
         ),
     ] {
         assert_eq!(text.parse::<Policy>().unwrap_err().to_string(), format!("{said}\n{pointed}"));
     }
+}
+
+/// Parsing that took quadratic time would take minutes here.
+#[test]
+fn a_text_of_half_a_megabyte_is_parsed_in_linear_time() {
+    const LEN: usize = 512 * 1_024;
+    let parse = |text: &str| Reader::parse_any_length(text, policy::read);
+    let limits = LEN / "1/s and ".len();
+    let text = format!("{}1/s", "1/s and ".repeat(limits));
+    let policy = parse(&text).unwrap();
+    assert_eq!(policy.limits().len(), limits + 1);
+    assert_eq!(policy.to_string(), text);
+
+    assert_eq!(parse(&format!("every {}", "1s".repeat(LEN / 2))), Ok(Throttle::every(secs(LEN as u64 / 2)).into()));
+    assert_eq!(parse(&format!("8{}concurrent", " ".repeat(LEN))), Ok(MaxConcurrency::new(8).into()));
+    for (text, at) in [
+        ("x".repeat(LEN), 0..LEN),
+        ("1".repeat(LEN), 0..LEN),
+        (format!("8 concurrent{}x", "\n ".repeat(LEN / 2)), 12 + LEN..13 + LEN),
+        (format!("{}x", "1/s and ".repeat(limits)), LEN..LEN + 1),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert_eq!(error.at, at);
+        assert!(error.to_string().len() < 500, "{error}");
+    }
+}
+
+#[test]
+fn a_text_above_the_bound_is_an_error_that_has_its_length_and_the_bound() {
+    let fits = format!("8 concurrent{}", " ".repeat(MAX_LEN - 12));
+    reads(&fits, MaxConcurrency::new(8));
+    let rate = format!("1/s{}", " ".repeat(MAX_LEN - 3));
+    assert_eq!(rate.parse(), Ok(Rate::per_second(1)));
+
+    // The bound is in the middle of the two bytes of the last character.
+    let too_long = format!("{}é", &fits[..MAX_LEN - 1]);
+    let error = ParseError::text_too_long(&too_long, MAX_LEN);
+    assert_eq!(error.kind, ParseErrorKind::TextTooLong { length: MAX_LEN + 1, max: MAX_LEN });
+    assert_eq!((error.text.as_str(), error.at.clone()), (&fits[..MAX_LEN - 1], MAX_LEN - 1..MAX_LEN - 1));
+    assert_eq!(error.to_string(), "the text is 65537 bytes long; the longest text is 65536 bytes long");
+    assert_eq!(too_long.parse::<Policy>(), Err(error.clone()));
+    assert_eq!(too_long.parse::<Limit>(), Err(error.clone()));
+    assert_eq!(too_long.parse::<Rate>(), Err(error));
+}
+
+#[test]
+fn an_error_quotes_only_the_part_around_its_place() {
+    let text = format!("{}{} 8 concurrent", "1/s and ".repeat(100), "x".repeat(100));
+    let error = text.parse::<Policy>().unwrap_err();
+    assert_eq!(&text[error.at.clone()], "x".repeat(100));
+    let (word, before) = ("x".repeat(60), &"1/s and ".repeat(8)[4..]);
+    let printed = error.to_string();
+    assert!(printed.ends_with(&format!("found `{word}…`\n  …{before}{word}…\n   {:60}{}", "", "^".repeat(60))), "{printed}");
+
+    let text = format!("{}brust 5 and {}", "8 concurrent and ".repeat(3), "1/s and ".repeat(100));
+    let printed = text.parse::<Policy>().unwrap_err().to_string();
+    let line = printed.lines().nth(1).unwrap();
+    assert_eq!(line, format!("  {}…", &text[..3 * 17 + 60]));
 }
