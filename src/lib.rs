@@ -145,7 +145,7 @@ pub use permit::Permit;
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
-pub use snapshot::Snapshot;
+pub use snapshot::LimiterSnapshot;
 pub use strategy::{
     Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };

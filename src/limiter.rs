@@ -15,7 +15,7 @@ use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
 use crate::manager::Manager;
 use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::snapshot::Snapshot;
+use crate::snapshot::LimiterSnapshot;
 use crate::upstream::UpstreamSignal;
 
 /// Bounds how much happens at once and how fast. Clones share one and the same limiter.
@@ -264,9 +264,9 @@ impl Limiter {
         }
     }
 
-    /// Its numbers now. See [`Snapshot`].
+    /// Its numbers now. See [`LimiterSnapshot`].
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
     }
 

@@ -41,7 +41,7 @@ use crate::error::{AcquireError, TryAcquireError};
 use crate::event::{LimiterEvent, permit_id};
 use crate::observe::Observer;
 use crate::priority::Priority;
-use crate::snapshot::Snapshot;
+use crate::snapshot::LimiterSnapshot;
 use crate::strategy::{MAX_SPAN_NANOS, Moment};
 
 /// What a caller asks for, before it is known when.
@@ -409,7 +409,7 @@ impl Manager {
         state.schedule.check(now, cost)
     }
 
-    pub(crate) fn snapshot(self: &Arc<Self>) -> Snapshot {
+    pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
         let (state, (now, _)) = self.lock_and_advance();
         state.schedule.snapshot(now)
     }

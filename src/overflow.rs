@@ -3,7 +3,7 @@ use std::time::Duration;
 /// Which request is refused when one more must wait and the queue is full. See
 /// [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for an example.
 ///
-/// Each refusal is counted in [`Snapshot::shed`](crate::Snapshot::shed) and told to the
+/// Each refusal is counted in [`LimiterSnapshot::shed`](crate::LimiterSnapshot::shed) and told to the
 /// [observer](crate::LimiterBuilder::on_event) as [`LimiterEvent::Shed`](crate::LimiterEvent::Shed).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

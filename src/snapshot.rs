@@ -15,7 +15,7 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Snapshot {
+pub struct LimiterSnapshot {
     /// Units out that must come back: 0 where the policy has no [`MaxConcurrency`](crate::MaxConcurrency), since permits of
     /// the other limits hold no place.
     pub in_flight: u64,

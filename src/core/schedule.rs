@@ -26,7 +26,7 @@ use crate::error::{AcquireError, TryAcquireError};
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
 use crate::priority::Priority;
-use crate::snapshot::Snapshot;
+use crate::snapshot::LimiterSnapshot;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
 
 /// Why a request is not admitted in place.
@@ -454,7 +454,7 @@ impl Schedule {
         }
     }
 
-    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(crate) fn snapshot(&self, now: Moment) -> LimiterSnapshot {
         let next = if self.queue.is_empty() {
             match self.gate.decide(now, 0, 1) {
                 decision if decision.is_allowed() => Some(now),
@@ -466,7 +466,7 @@ impl Schedule {
         let suspended_until =
             self.suspension.map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
         let next = next.and_then(|next| next.max(suspended_until).known());
-        Snapshot {
+        LimiterSnapshot {
             in_flight: self.gate.in_flight(),
             concurrency: self.gate.concurrency(),
             queued: self.queue.len() as u64,
