@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::decision::Decision;
 use crate::policy::Limit;
 
-/// Why a limiter could not be built: a limit in the policy makes no sense.
+/// Why a limiter was not built, or a policy was not replaced: one of its limits is invalid.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::policy::Limit;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The limit (or burst) is zero: nothing would ever be admitted.
+    /// The limit (or burst) is zero, so it would never admit a request.
     #[error("`{limit}` admits nothing; give it a limit of at least 1")]
     ZeroLimit {
         /// The limit as given.
         limit: Limit,
     },
-    /// The rate is zero: the bucket would never be refilled, the counter never fall.
+    /// The rate is zero, so a bucket would never refill and a penalty never fall.
     #[error("the rate of `{limit}` is zero; give it at least 1 unit")]
     ZeroRate {
         /// The limit as given.
@@ -37,82 +37,92 @@ pub enum ConfigError {
         /// The limit as given.
         limit: Limit,
     },
-    /// A keyed limiter may know no key: nothing would ever be admitted.
-    #[error("a keyed limiter that may know no key admits nothing; give it a max_keys of at least 1")]
+    /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
+    #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,
-    /// A number of the limit is out of its documented range.
-    #[error("a number of `{limit}` is out of range; its documentation has the ranges")]
+    /// A number of the limit is outside its documented range.
+    #[error("`{limit}` has a number out of range: {}", range_of(limit))]
     OutOfRange {
         /// The limit as given.
         limit: Limit,
     },
-    /// The interval times the burst, the period or the TTL is longer than can be counted.
+    /// The period, the TTL, or the interval times the burst is longer than a limit may span.
     #[error("`{limit}` spans more than {} years; shorten its duration or its burst", max.as_secs() / (365 * 24 * 3_600))]
     TooLong {
         /// The limit as given.
         limit: Limit,
-        /// The longest span.
+        /// The longest span: 100 years of 365 days.
         max: Duration,
     },
+}
+
+/// The ranges that a number of this limit can miss.
+fn range_of(limit: &Limit) -> String {
+    match limit {
+        Limit::SlidingWindow(_) => format!("a sliding counter holds at most {} units", u32::MAX),
+        Limit::Penalty(_) => format!("threshold and ceiling are at most {}", u32::MAX),
+        _ => "the floor is 1 to the ceiling, the backoff 1 to 999, the tolerance 1000 to 1000000, the smoothing 1 to 1000".into(),
+    }
 }
 
 /// Why an `acquire` ended without a permit. See [`Limiter::acquire`](crate::Limiter::acquire) for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The limiter was closed, before or while this request waited.
+    /// The limiter was closed, before the request or while it waited.
     #[error("the limiter is closed")]
     Closed,
-    /// The request must wait, the queue is full and its overflow rule is to turn newcomers away.
-    #[error("the limiter's queue is full; try later, or raise max_queue")]
+    /// The request must wait, and the queue is full: see [`Overflow::Reject`](crate::Overflow::Reject).
+    #[error("the limiter's queue is full; retry later, or raise max_queue")]
     QueueFull,
-    /// The request waited and was dropped from a full queue in favour of another.
-    #[error("the request was dropped from the limiter's full queue in favour of another")]
+    /// The request waited, and a full queue dropped it in favour of another: see [`Overflow`](crate::Overflow).
+    #[error("the limiter's full queue dropped the request in favour of another")]
     Shed,
-    /// The queue has overflowed and accepts nobody until it was quiet for this long: see
-    /// [`Overflow::Block`](crate::Overflow::Block).
-    #[error("the limiter's queue has overflowed; it accepts nobody until no request has come for {retry_after:?}")]
+    /// The queue overflowed, and the limiter blocks all requests: see [`Overflow::Block`](crate::Overflow::Block).
+    #[error("the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}")]
     Blocked {
-        /// How long it must be quiet.
+        /// How long no request may come before the limiter accepts one again.
         retry_after: Duration,
     },
-    /// The request's time was up, or the wait is known to be longer than its timeout.
-    #[error("no permit came within the timeout{}", display_retry(*retry_after))]
+    /// The timeout of the request passed, or the wait is known to be longer than the timeout.
+    #[error("no permit within the timeout{}", display_retry(*retry_after))]
     TimedOut {
-        /// The earliest that a new request of this cost could be admitted, as far as the limits of time know; `None` when none of
-        /// them stands in the way, and it takes a release.
+        /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
+        /// time can tell. `None` when only a release stands in the way.
         retry_after: Option<Duration>,
     },
-    /// The cost is above what a limit of the policy can ever admit.
-    #[error("a cost of {cost} can never be met: the policy admits at most {max} at once; split the request or raise the limit")]
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help.
+    #[error(
+        "a cost of {cost} can never be admitted: the smallest burst or limit in the policy is {max}; split the request, or raise it"
+    )]
     ExceedsLimit {
-        /// The cost asked for.
+        /// The cost of the request.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
     },
-    /// The cost is zero: such a request takes nothing and needs no permit.
+    /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
-    /// The timeout is longer than can be counted.
+    /// The timeout is out of range.
     #[error("a timeout of {timeout:?} is out of range; the longest is {max:?}, or set none")]
     TimeoutTooLong {
-        /// The timeout asked for.
+        /// The timeout of the request.
         timeout: Duration,
-        /// The longest timeout.
+        /// The longest timeout: 100 years of 365 days.
         max: Duration,
     },
-    /// The key is new, and the limiter knows as many keys as it may, none of which can go.
-    #[error("the limiter knows {max} live keys, its most; raise max_keys, or let it evict")]
+    /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
+    #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
     TooManyKeys {
         /// The most keys.
         max: usize,
     },
-    /// The policy of the key's tier makes no sense.
-    #[error("the key's tier has no sound policy: {0}")]
-    Config(Box<ConfigError>),
-    /// The request must wait, and nothing can serve it: it runs outside any tokio runtime with timers, and none has served
-    /// this limiter before that still lives. (Where a runtime lacks timers, tokio's own panic message is printed first.)
+    /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
+    #[error("the policy of the key's tier is invalid")]
+    Config(#[source] Box<ConfigError>),
+    /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
+    /// runtime serves the limiter. (Where a runtime lacks timers, tokio prints its own panic message first.)
     #[error(
         "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
     )]
@@ -120,61 +130,63 @@ pub enum AcquireError {
 }
 
 fn display_retry(retry_after: Option<Duration>) -> String {
-    retry_after.map(|after| format!("; the limit admits it in {after:?} at the earliest")).unwrap_or_default()
+    retry_after.map(|after| format!("; a retry can succeed in {after:?} at the earliest")).unwrap_or_default()
 }
 
 /// Why a `try_acquire` took nothing. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TryAcquireError {
-    /// A limit denied it for now.
+    /// The request would have to wait. The [`Decision`] tells which limit denied it and when to retry.
     #[error("{0}")]
     Denied(Decision),
-    /// The limiter was closed.
+    /// The limiter is closed.
     #[error("the limiter is closed")]
     Closed,
-    /// The cost is above what a limit of the policy can ever admit.
-    #[error("a cost of {cost} can never be met: the policy admits at most {max} at once; split the request or raise the limit")]
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no retry could help.
+    #[error(
+        "a cost of {cost} can never be admitted: the smallest burst or limit in the policy is {max}; split the request, or raise it"
+    )]
     ExceedsLimit {
-        /// The cost asked for.
+        /// The cost of the request.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
     },
-    /// The key is new, and the limiter knows as many keys as it may, none of which can go.
-    #[error("the limiter knows {max} live keys, its most; raise max_keys, or let it evict")]
+    /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
+    #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
     TooManyKeys {
         /// The most keys.
         max: usize,
     },
-    /// The policy of the key's tier makes no sense.
-    #[error("the key's tier has no sound policy: {0}")]
-    Config(Box<ConfigError>),
-    /// The cost is zero: such a request takes nothing and needs no permit.
+    /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
+    #[error("the policy of the key's tier is invalid")]
+    Config(#[source] Box<ConfigError>),
+    /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
 }
 
-/// Why [`Limiter::run`](crate::Limiter::run), which shows an example, did not bring the future to its end.
+/// Why [`Limiter::run`](crate::Limiter::run), which has an example, did not complete the future.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// No permit was got; the future was never polled.
-    #[error("the work was not started: {0}")]
+    /// There was no permit for the future, which was never polled.
+    #[error("the future was not started: it got no permit")]
     Acquire(#[from] AcquireError),
-    /// The permit's TTL passed and it was reclaimed; the future was dropped where it stood.
-    #[error("the work was dropped: its permit {id} was reclaimed when its TTL passed; renew it, or raise the TTL")]
+    /// The permit was reclaimed because its TTL had passed, and the future was dropped before it completed.
+    #[error("the future was dropped: its permit {id} was reclaimed when its TTL passed; raise the TTL, or renew the permit")]
     Reclaimed {
         /// The permit that was reclaimed.
         id: Uuid,
     },
 }
 
-/// A priority level that does not exist. See [`Priority::new`](crate::Priority::new) for an example.
+/// A priority level out of range. See [`Priority::new`](crate::Priority::new) for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a priority of {level} is out of range; the highest is {max}")]
 pub struct PriorityError {
-    /// The level asked for.
+    /// The level as given.
     pub level: u8,
     /// The highest level.
     pub max: u8,

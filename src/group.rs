@@ -59,13 +59,14 @@ pub struct LimiterGroup {
 
 /// Which limiter of a [`LimiterGroup`], which shows an example, refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{}: {error}", display_member(*member, name.as_deref()))]
+#[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
     /// Its place among the [members](LimiterGroup::members), from 0.
     pub member: usize,
     /// Its name, if it has one.
     pub name: Option<Arc<str>>,
-    /// Why.
+    /// Why it refused.
+    #[source]
     pub error: E,
 }
 

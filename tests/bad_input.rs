@@ -140,10 +140,10 @@ fn errors_read_well() {
     let too_much = limiter.try_acquire_many(7).unwrap_err().to_string();
     assert_eq!(
         too_much,
-        "a cost of 7 can never be met: the policy admits at most 3 at once; split the request or raise the limit"
+        "a cost of 7 can never be admitted: the smallest burst or limit in the policy is 3; split the request, or raise it"
     );
     let late = AcquireError::TimedOut { retry_after: Some(ms(20)) };
-    assert_eq!(late.to_string(), "no permit came within the timeout; the limit admits it in 20ms at the earliest");
+    assert_eq!(late.to_string(), "no permit within the timeout; a retry can succeed in 20ms at the earliest");
 }
 
 const fn assert_handle<T: Clone + Send + Sync + std::fmt::Debug + 'static>() {}

@@ -33,7 +33,8 @@ async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
     let group = LimiterGroup::new(members.clone());
     let _two = group.try_acquire_many(2).unwrap();
     let denied = group.try_acquire().unwrap_err();
-    assert_eq!(denied.to_string(), "the limiter `2`: denied by `window 2/min`; retry after 60s");
+    assert_eq!(denied.to_string(), "the limiter `2` refused");
+    assert_eq!(denied.error.to_string(), "denied by `window 2/min`; retry after 60s");
     assert_eq!(members.map(|member| member.check(1).remaining()), [0, 3, 7]);
     assert_eq!(group.retry_after(1), Some(minute));
 }
