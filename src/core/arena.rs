@@ -1,32 +1,48 @@
-//! Doubly linked lists threaded through one arena: every operation in constant time, no allocation an entry.
+//! Doubly linked lists threaded through one arena: every operation in constant time, no allocation for each entry.
 //!
 //! Memory comes in chunks rather than in one growing vector: a queue of a million entries is never copied under a lock, and no
-//! doubling leaves half of it unused. It goes back when the last entry leaves.
+//! doubling leaves half of it unused. The first chunk grows from one entry, because each of a million keys may have an arena
+//! for one. A chunk goes back when the last entry in it leaves.
 
-/// The place of an entry. It belongs to whoever inserted the entry, until that one removes it.
+/// The place of an entry. It belongs to whoever inserted the entry, until the entry is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Index(u32);
 
 const NIL: u32 = u32::MAX;
-/// Entries a chunk: large enough that the vector of chunks is nothing, small enough that one is quickly allocated.
+/// Entries in a chunk: large enough that the vector of chunks is small beside them, small enough that one is quickly allocated.
 const CHUNK: usize = 64;
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// The neighbours in a list; of a free entry, `next` is the next free one.
+    /// The neighbours in a list; of a free entry, `next` is the next free one of its chunk.
     prev: u32,
     next: u32,
     value: Option<T>,
 }
 
+/// Has room where an entry is free or was never used; then it is in the arena's list of such chunks.
 #[derive(Debug)]
-pub(crate) struct Arena<T> {
-    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+struct Chunk<T> {
+    /// Those that were ever used since it was empty, at most [`CHUNK`].
+    entries: Vec<Entry<T>>,
     /// The first of the entries that were given back.
     free: u32,
-    /// The first of those that were never used.
-    fresh: u32,
-    len: usize,
+    /// Entries in use.
+    len: u32,
+    /// The next chunk that has room.
+    next_open: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Arena<T> {
+    chunks: Vec<Chunk<T>>,
+    /// The first chunk that has room.
+    open: u32,
+    /// The one empty chunk that keeps its memory while others are in use, so that a queue that grows and shrinks by one entry
+    /// does not allocate each time.
+    spare: u32,
+    /// Entries in use.
+    len: u32,
 }
 
 /// The ends of one list in an arena.
@@ -48,50 +64,82 @@ impl List {
     }
 }
 
+impl<T> Chunk<T> {
+    const EMPTY: Self = Self { entries: Vec::new(), free: NIL, len: 0, next_open: NIL };
+}
+
 impl<T> Arena<T> {
     /// The most entries there can be.
     pub(crate) const MAX_LEN: usize = NIL as usize;
 
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), free: NIL, fresh: 0, len: 0 }
+        Self { chunks: Vec::new(), open: NIL, spare: NIL, len: 0 }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.len as usize
+    }
+
+    /// Entries that there is memory for.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
     }
 
     /// Adds an entry that is in no list. There must be fewer than [`Arena::MAX_LEN`].
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Index {
-        self.len += 1;
-        let index = self.vacant();
-        let entry = self.entry(index);
-        entry.value = Some(value);
-        let next_free = std::mem::replace(&mut entry.next, NIL);
-        if self.free == index {
-            self.free = next_free;
+        let number = self.chunk_with_room();
+        let chunk = &mut self.chunks[number as usize];
+        let index = if chunk.free == NIL {
+            let fresh = chunk.entries.len();
+            if fresh == chunk.entries.capacity() {
+                let capacity = if number == 0 { (2 * fresh).max(1) } else { CHUNK };
+                chunk.entries.reserve_exact(capacity - fresh);
+            }
+            chunk.entries.push(Entry { prev: NIL, next: NIL, value: Some(value) });
+            number * CHUNK as u32 + fresh as u32
+        } else {
+            let index = chunk.free;
+            let entry = &mut chunk.entries[index as usize % CHUNK];
+            entry.value = Some(value);
+            chunk.free = std::mem::replace(&mut entry.next, NIL);
+            index
+        };
+        chunk.len += 1;
+        if chunk.len as usize == CHUNK {
+            self.open = chunk.next_open;
         }
+        self.len += 1;
         Index(index)
     }
 
-    /// An entry given back, or else the first fresh one.
     #[inline]
-    fn vacant(&mut self) -> u32 {
-        if self.free != NIL {
-            return self.free;
+    fn chunk_with_room(&mut self) -> u32 {
+        if self.open == NIL {
+            self.add_chunk();
         }
-        let index = self.fresh;
-        if index as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(Box::new([const { Entry { prev: NIL, next: NIL, value: None } }; CHUNK]));
+        if self.spare != NIL && self.chunks[self.open as usize].len == 0 {
+            let spare = std::mem::replace(&mut self.spare, NIL);
+            let memory = std::mem::take(&mut self.chunks[spare as usize].entries);
+            self.chunks[self.open as usize].entries = memory;
         }
-        self.fresh += 1;
-        index
+        self.open
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        if self.chunks.is_empty() {
+            self.chunks.reserve_exact(1); // most arenas have no second one
+        }
+        self.open = self.chunks.len() as u32;
+        self.chunks.push(Chunk::EMPTY);
     }
 
     /// Takes an entry out; it must be in no list.
     pub(crate) fn remove(&mut self, index: Index) -> T {
-        let value = self.entry(index.0).value.take().expect("a index is removed once, by its owner");
+        let value = self.entry(index.0).value.take().expect("an index is removed once, by its owner");
         self.release(index);
         value
     }
@@ -105,26 +153,52 @@ impl<T> Arena<T> {
 
     #[inline]
     fn release(&mut self, index: Index) {
-        let free = std::mem::replace(&mut self.free, index.0);
-        self.entry(index.0).next = free;
+        let number = index.0 / CHUNK as u32;
+        let chunk = &mut self.chunks[number as usize];
+        chunk.entries[index.0 as usize % CHUNK].next = std::mem::replace(&mut chunk.free, index.0);
+        if chunk.len as usize == CHUNK {
+            chunk.next_open = std::mem::replace(&mut self.open, number);
+        }
+        chunk.len -= 1;
         self.len -= 1;
-        if self.len == 0 && self.chunks.len() > 1 {
-            // All that is left is free: as if none had ever been used. Old links are overwritten on insertion.
+        if chunk.len == 0 {
+            self.give_back(number);
+        }
+    }
+
+    /// Gives the memory of an empty chunk back, unless it is the only empty one.
+    fn give_back(&mut self, number: u32) {
+        let chunk = &mut self.chunks[number as usize];
+        chunk.free = NIL;
+        if self.len == 0 {
+            let mut entries = std::mem::take(&mut chunk.entries);
+            let (used, capacity) = (entries.len(), entries.capacity());
+            entries.clear();
+            if used <= capacity / 4 {
+                entries.shrink_to(capacity / 2);
+            }
             self.chunks.truncate(1);
-            (self.free, self.fresh) = (NIL, 0);
+            self.chunks.shrink_to(1);
+            self.chunks[0] = Chunk { entries, ..Chunk::EMPTY };
+            (self.open, self.spare) = (0, NIL);
+        } else if self.spare == NIL {
+            chunk.entries.clear();
+            self.spare = number;
+        } else {
+            chunk.entries = Vec::new();
         }
     }
 
     /// `None` when the entry was removed; a new one may have taken its place.
     #[inline]
     pub(crate) fn get(&self, index: Index) -> Option<&T> {
-        self.chunks.get(index.0 as usize / CHUNK)?[index.0 as usize % CHUNK].value.as_ref()
+        self.chunks.get(index.0 as usize / CHUNK)?.entries.get(index.0 as usize % CHUNK)?.value.as_ref()
     }
 
     /// See [`Arena::get`].
     #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut T> {
-        self.chunks.get_mut(index.0 as usize / CHUNK)?[index.0 as usize % CHUNK].value.as_mut()
+        self.chunks.get_mut(index.0 as usize / CHUNK)?.entries.get_mut(index.0 as usize % CHUNK)?.value.as_mut()
     }
 
     #[inline]
@@ -154,17 +228,17 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The keys of a list, front to back.
+    /// The entries of a list, front to back.
     pub(crate) fn indexes(&self, list: &List) -> impl Iterator<Item = Index> {
         std::iter::successors(list.front(), |index| {
-            let next = self.chunks[index.0 as usize / CHUNK][index.0 as usize % CHUNK].next;
+            let next = self.chunks[index.0 as usize / CHUNK].entries[index.0 as usize % CHUNK].next;
             (next != NIL).then_some(Index(next))
         })
     }
 
     #[inline]
     fn entry(&mut self, index: u32) -> &mut Entry<T> {
-        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+        &mut self.chunks[index as usize / CHUNK].entries[index as usize % CHUNK]
     }
 }
 
@@ -206,14 +280,59 @@ mod tests {
         }
     }
 
+    /// Each of a million keys may have an arena for one entry.
+    #[test]
+    fn one_entry_takes_memory_for_one() {
+        let mut arena = Arena::new();
+        let index = arena.insert(0);
+        assert_eq!((arena.capacity(), arena.chunks.capacity()), (1, 1));
+        arena.remove(index);
+        arena.insert(1);
+        assert_eq!((arena.capacity(), arena.chunks.capacity()), (1, 1));
+    }
+
     #[test]
     fn memory_goes_back_when_the_last_entry_leaves() {
         let mut arena = Arena::new();
         let indexes: Vec<_> = (0..1_000).map(|number| arena.insert(number)).collect();
-        assert_eq!(arena.chunks.len(), 1_000_usize.div_ceil(CHUNK));
+        assert_eq!(arena.capacity(), 1_000_usize.next_multiple_of(CHUNK));
         for index in indexes {
             arena.remove(index);
         }
-        assert_eq!(arena.chunks.len(), 1);
+        assert!(arena.capacity() <= CHUNK && arena.chunks.len() == 1);
+        for _ in 0..8 {
+            let index = arena.insert(0);
+            arena.remove(index);
+        }
+        assert!(arena.capacity() <= 2, "memory follows what is used: {}", arena.capacity());
+    }
+
+    /// A queue that had a peak keeps at most a quarter of its memory while one entry remains, wherever that is.
+    #[test]
+    fn one_remaining_entry_keeps_few_chunks() {
+        for kept in [0, 1, 63, 64, 5_000, 9_999] {
+            let mut arena = Arena::new();
+            let mut indexes: Vec<_> = (0..10_000).map(|number| arena.insert(number)).collect();
+            let last = indexes.swap_remove(kept);
+            indexes.into_iter().for_each(|index| arena.discard(index));
+            assert!(arena.capacity() <= 2 * CHUNK, "{} entries for the one at {kept}", arena.capacity());
+            let refilled: Vec<_> = (0..10_000).map(|number| arena.insert(number)).collect();
+            assert_eq!(arena.get(last), Some(&kept));
+            assert!(refilled.iter().enumerate().all(|(number, index)| arena.get(*index) == Some(&number)));
+            assert_eq!(arena.capacity(), 10_001_usize.next_multiple_of(CHUNK), "chunks are used again");
+        }
+    }
+
+    /// No allocation for each entry where a queue grows and shrinks by one at the end of a chunk.
+    #[test]
+    fn an_entry_that_comes_and_goes_keeps_its_chunk() {
+        let mut arena = Arena::new();
+        let _full: Vec<_> = (0..CHUNK).map(|number| arena.insert(number)).collect();
+        for _ in 0..3 {
+            let index = arena.insert(0);
+            assert_eq!(arena.capacity(), 2 * CHUNK);
+            arena.discard(index);
+            assert_eq!(arena.capacity(), 2 * CHUNK);
+        }
     }
 }
