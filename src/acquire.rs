@@ -67,13 +67,13 @@ impl Ticket {
     #[inline(always)]
     fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = Granted::NOTHING;
-        let begun = match self.stage {
-            Stage::New => manager.begin(&self.order, waker, &mut granted),
+        let enqueued = match self.stage {
+            Stage::New => manager.acquire(&self.order, waker, &mut granted),
             Stage::Queued(index) => manager.poll(index, &self.order, waker, &mut granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
-        match begun {
+        match enqueued {
             Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
             Ok(Enqueued::Queued(index)) => {
                 self.stage = Stage::Queued(index);

@@ -1,6 +1,5 @@
 use std::task::Waker;
 
-use crate::contain_panic::contain_panic;
 use crate::core::lease::Lease;
 use crate::core::request::Request;
 use crate::event::ShedReason;
@@ -12,25 +11,20 @@ const BATCH: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// Most often there is one: a release hands over to the next.
-    first: Option<Waker>,
+    pub(crate) first: Option<Waker>,
     /// What is rare, so that the common case carries and drops but a pointer.
-    rest: Option<Box<Rest>>,
+    pub(crate) rest: Option<Box<Rest>>,
     /// The batch was full: call [`run_due`](crate::core::schedule::Schedule::run_due) again.
-    unfinished: bool,
+    pub(crate) unfinished: bool,
 }
 
 #[derive(Debug, Default)]
-struct Rest {
-    wakers: Vec<Waker>,
-    discarded: Vec<Waker>,
-    reclaimed: Vec<Lease>,
-    shed: Vec<(Request, ShedReason)>,
-}
-
-/// What there is to tell of.
-pub(crate) enum Notice<'a> {
-    Reclaimed(&'a Lease),
-    Shed(&'a Request, ShedReason),
+pub(crate) struct Rest {
+    pub(crate) wakers: Vec<Waker>,
+    /// To be dropped, not woken.
+    pub(crate) discarded: Vec<Waker>,
+    pub(crate) reclaimed: Vec<Lease>,
+    pub(crate) shed: Vec<(Request, ShedReason)>,
 }
 
 impl Effects {
@@ -69,28 +63,5 @@ impl Effects {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
-    }
-
-    /// Tells of the leases that were reclaimed and the requests that were shed, and then wakes everybody, so that a log reads forward. Says whether there is
-    /// more to do.
-    #[inline(always)]
-    pub(crate) fn apply(&mut self, emit: impl Fn(Notice<'_>)) -> bool {
-        if self.rest.is_some() {
-            self.apply_rest(emit);
-        } else if let Some(first) = self.first.take() {
-            contain_panic(|| first.wake());
-        }
-        std::mem::take(&mut self.unfinished)
-    }
-
-    #[cold]
-    fn apply_rest(&mut self, emit: impl Fn(Notice<'_>)) {
-        let Rest { wakers, discarded, reclaimed, shed } = *std::mem::take(&mut self.rest).unwrap_or_default();
-        reclaimed.iter().map(Notice::Reclaimed).for_each(&emit);
-        shed.iter().map(|(request, reason)| Notice::Shed(request, *reason)).for_each(&emit);
-        for waker in self.first.take().into_iter().chain(wakers) {
-            contain_panic(|| waker.wake()); // or the others would stay asleep
-        }
-        drop(discarded);
     }
 }

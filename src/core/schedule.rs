@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-pub(crate) use crate::core::effects::{Effects, Notice};
+use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::{Admission, Claim};
 use crate::core::plan::Plan;

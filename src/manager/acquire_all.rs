@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use super::answer::Granted;
+use super::lock::Manager;
 use super::state::State;
-use super::{Granted, Manager};
+use crate::core::effects::Effects;
 use crate::core::grant::Admission;
 use crate::core::request::Caller;
-use crate::core::schedule::Effects;
 use crate::error::TryAcquireError;
 
 /// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do. To a caller who `waits`
@@ -43,8 +44,8 @@ pub(crate) fn try_acquire_all(
     });
 
     // Wakers run other people's code: only when the last lock is let go of.
-    let afters: Vec<_> = states.into_iter().map(Manager::unlock).collect();
-    for ((manager, unlocked), mut effects) in managers.iter().zip(afters).zip(effects) {
+    let unlocked: Vec<_> = states.into_iter().map(Manager::unlock).collect();
+    for ((manager, unlocked), mut effects) in managers.iter().zip(unlocked).zip(effects) {
         manager.apply(unlocked, &mut effects);
     }
     result

@@ -1,38 +1,19 @@
-//! What is done to a limiter besides asking it: it is settled with, told how work went, given another policy, paused.
+//! What is done to a limiter as a whole: it is given another policy, paused, closed, and asked for its numbers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Granted, Manager};
+use super::lock::Manager;
 use crate::carry_over::UsageCarryOver;
-use crate::core::grant::Admission;
 use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
 use crate::error::ConfigError;
 use crate::policy::Policy;
-use crate::strategy::{Moment, Outcome};
+use crate::snapshot::LimiterSnapshot;
 use crate::upstream::UpstreamSignal;
 
 impl Manager {
-    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live.
-    pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.with_state(|state, now, effects| {
-            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
-            state.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
-        })
-    }
-
-    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
-    pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.with_state(|state, now, effects| {
-            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
-            state.schedule.report(now, Admission { fence, at, claim }, cost, outcome, effects)
-        })
-    }
-
-    /// Goes by another policy from now on.
+    /// Replaces the policy; queued requests keep their position.
     pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
         let plan = Plan::new(policy, self.since_epoch)?;
         self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
@@ -56,5 +37,18 @@ impl Manager {
             let nanos = u64::try_from(reset_after.as_nanos()).unwrap_or(u64::MAX);
             self.with_timer(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
         }
+    }
+
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.with_schedule(Schedule::close);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().schedule.is_closed()
+    }
+
+    pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
+        let (state, (now, _)) = self.lock_and_advance();
+        state.schedule.snapshot(now)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Clock, Manager};
+use super::clock::Clock;
+use super::lock::Manager;
 use crate::carry_over::UsageCarryOver;
 use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;

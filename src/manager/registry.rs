@@ -6,17 +6,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Manager;
+use super::lock::Manager;
 
 static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mutex::default);
 
-/// Makes a manager known by its seed, until it is dropped.
+/// Makes a manager known by the random part of its permits' ids, until it is dropped.
 pub(crate) fn enter(manager: &Arc<Manager>) {
-    managers().insert(manager.id_prefix, Arc::downgrade(manager));
+    managers().insert(manager.id_prefix(), Arc::downgrade(manager));
 }
 
 pub(super) fn leave(manager: &Manager) {
-    managers().remove(&manager.id_prefix);
+    managers().remove(&manager.id_prefix());
 }
 
 /// `None` when it is gone.

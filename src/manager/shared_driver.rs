@@ -1,10 +1,11 @@
 //! One task with one timer, in each runtime, for the managers of many keys.
 //!
-//! A manager that serves one limiter has a [driver](super::driver) of its own. Those of a keyed limiter, of which there may be as
-//! many as there are keys that somebody waits for, share a rota: in each runtime one task takes their turns when they are due.
+//! A limiter has a [driver](super::driver) of its own. The active keys of a keyed limiter share one: in each runtime one task runs
+//! each manager when it is due.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -13,29 +14,37 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
-use super::Manager;
-
-/// Turns between two looks at whether others want the runtime's worker.
+/// Managers that are run between two looks at whether others want the runtime's worker.
 const BATCH: usize = 64;
+
+/// What a driver drives.
+pub(super) trait Driven: fmt::Debug + Send + Sync + 'static {
+    /// Does what is due, and says until when the driver may sleep.
+    fn run_due(self: Arc<Self>) -> Option<Instant>;
+
+    /// The driver in a runtime has left before what it drove. That happens only when its runtime ends, or has no timers and tokio
+    /// panics: no other is to be started there.
+    fn driver_gone(&self, runtime: runtime::Id);
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct SharedDriver {
     runtimes: Mutex<Vec<RuntimeTimers>>,
 }
 
-/// What one runtime's task has to do.
+/// What the task of one runtime has to do.
 #[derive(Debug)]
 struct RuntimeTimers {
     runtime: runtime::Id,
     wakeup: Arc<Notify>,
-    managers: HashMap<ManagerAddr, (Weak<Manager>, Option<Due>)>,
-    /// Who has a turn to come; each once, as with his membership.
+    managers: HashMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
+    /// Those that are due at some time, each once, with the time that stands beside it in `managers`.
     timeline: BTreeSet<(Due, ManagerAddr)>,
     /// How many calls there were.
     calls: u64,
 }
 
-/// When a turn is due.
+/// When a manager is to be run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// Now: the caller's clock may be another one than that of the runtime. First come, first served.
@@ -46,10 +55,14 @@ enum Due {
 /// A manager, by its address: nobody else has it as long as a `Weak` to it is kept.
 type ManagerAddr = usize;
 
+fn addr(manager: &dyn Driven) -> ManagerAddr {
+    std::ptr::from_ref(manager).cast::<()>() as ManagerAddr
+}
+
 impl SharedDriver {
-    /// Has the runtime's task take the manager's turns; the first one is due.
-    pub(crate) fn enlist(self: &Arc<Self>, manager: &Arc<Manager>, runtime: &Handle) {
-        let addr = Arc::as_ptr(manager) as ManagerAddr;
+    /// Has the runtime's task run the manager, now for the first time.
+    pub(super) fn enlist(self: &Arc<Self>, manager: &Arc<dyn Driven>, runtime: &Handle) {
+        let addr = addr(&**manager);
         let mut runtimes = self.lock();
         let found = runtimes.iter().position(|timers| timers.runtime == runtime.id());
         let index = found.unwrap_or_else(|| {
@@ -68,7 +81,7 @@ impl SharedDriver {
         let wakeup = Arc::clone(&timers.wakeup);
         drop(runtimes);
         if found.is_none() {
-            // Outside the lock: a runtime that is shutting down drops the task, and with it its post, at once.
+            // Outside the lock: a runtime that is shutting down drops the task at once, and with it its `ExitGuard`.
             let exit_guard = ExitGuard { shared_driver: Arc::downgrade(self), runtime: runtime.id() };
             runtime.spawn(keep(exit_guard, wakeup));
         } else {
@@ -76,9 +89,9 @@ impl SharedDriver {
         }
     }
 
-    /// Time matters sooner to the manager: its turn comes now, wherever its turns are taken.
-    pub(crate) fn call(&self, manager: &Manager) {
-        let addr = std::ptr::from_ref(manager) as ManagerAddr;
+    /// Time matters sooner to the manager: every runtime that has it runs it now.
+    pub(super) fn call(&self, manager: &dyn Driven) {
+        let addr = addr(manager);
         for timers in self.lock().iter_mut() {
             if timers.call(addr) {
                 timers.wakeup.notify_waiters();
@@ -87,8 +100,8 @@ impl SharedDriver {
     }
 
     /// The manager is gone.
-    pub(crate) fn dismiss(&self, manager: &Manager) {
-        let addr = std::ptr::from_ref(manager) as ManagerAddr;
+    pub(super) fn dismiss(&self, manager: &dyn Driven) {
+        let addr = addr(manager);
         for timers in self.lock().iter_mut() {
             if let Some((_, Some(due))) = timers.managers.remove(&addr) {
                 timers.timeline.remove(&(due, addr));
@@ -96,8 +109,8 @@ impl SharedDriver {
         }
     }
 
-    /// The next whose turn it is; or else when the next one's comes.
-    fn next(&self, runtime: runtime::Id) -> Result<Arc<Manager>, Option<Instant>> {
+    /// The next manager that is due; or else when the next one will be.
+    fn next(&self, runtime: runtime::Id) -> Result<Arc<dyn Driven>, Option<Instant>> {
         let mut runtimes = self.lock();
         let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return Err(None) };
         loop {
@@ -117,9 +130,9 @@ impl SharedDriver {
         }
     }
 
-    /// The manager's next turn comes then, unless it was called since its last one.
-    fn plan(&self, runtime: runtime::Id, manager: &Arc<Manager>, at: Option<Instant>) {
-        let addr = Arc::as_ptr(manager) as ManagerAddr;
+    /// The manager is due again at that time, unless it was called since it was run.
+    fn plan(&self, runtime: runtime::Id, manager: &dyn Driven, at: Option<Instant>) {
+        let addr = addr(manager);
         let mut runtimes = self.lock();
         let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return };
         if let (Some((_, due @ None)), Some(at)) = (timers.managers.get_mut(&addr), at) {
@@ -134,7 +147,7 @@ impl SharedDriver {
 }
 
 impl RuntimeTimers {
-    /// It is the member's turn now. Tells whether it is one.
+    /// The manager is due now. Tells whether it is known here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
         let Some((_, due)) = self.managers.get_mut(&addr) else { return false };
         if !matches!(due, Some(Due::Called(_))) {
@@ -157,28 +170,27 @@ impl Drop for SharedDriver {
 
 async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     loop {
-        // Before the turns: a bell that is rung between the last one and the sleep would be missed.
+        // Before the managers are run: a wake-up between the last one and the sleep would be missed.
         let woken = wakeup.notified();
-        let mut turns = 0;
+        let mut runs = 0;
         let sleep_until = loop {
             let Some(shared_driver) = exit_guard.shared_driver.upgrade() else { return };
             let manager = match shared_driver.next(exit_guard.runtime) {
                 Ok(manager) => manager,
                 Err(at) => break at,
             };
-            // A waker that panics is its owner's affair; the others are served by the next turn.
-            match catch_unwind(AssertUnwindSafe(|| manager.run_due())) {
-                Ok(at) => shared_driver.plan(exit_guard.runtime, &manager, at),
+            match catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due())) {
+                Ok(at) => shared_driver.plan(exit_guard.runtime, &*manager, at),
                 Err(panic) => {
                     std::mem::forget(panic); // whose drop may panic in turn
-                    shared_driver.plan(exit_guard.runtime, &manager, Some(Instant::now())); // after those who are late
-                    turns = BATCH; // were there no end of panics, the runtime's worker would never come free
+                    shared_driver.plan(exit_guard.runtime, &*manager, Some(Instant::now())); // after those that are late
+                    runs = BATCH; // were there no end of panics, the runtime's worker would never come free
                 }
             }
             drop((manager, shared_driver));
-            turns += 1;
-            if turns >= BATCH {
-                turns = 0;
+            runs += 1;
+            if runs >= BATCH {
+                runs = 0;
                 yield_now().await;
             }
         };

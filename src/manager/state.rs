@@ -3,7 +3,7 @@
 use tokio::runtime::{self, Handle};
 use tokio::time::Instant;
 
-use super::Clock;
+use super::clock::Clock;
 use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;

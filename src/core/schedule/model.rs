@@ -11,8 +11,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::naive::{Naive, Waiting};
-use super::{Effects, Options, Outcome, Schedule};
+use super::{Options, Outcome, Schedule};
 use crate::core::arena::Index;
+use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Admission;
 use crate::core::plan::Plan;
@@ -190,7 +191,7 @@ impl Harness {
     fn effects<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let (now, mut effects) = (self.moment(), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
-        while effects.apply(|_| ()) {
+        while std::mem::take(&mut effects).unfinished {
             self.schedule.run_due(now, &mut effects);
         }
         result

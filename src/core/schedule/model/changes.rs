@@ -11,12 +11,13 @@ use proptest::prelude::*;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
+use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Admission;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::core::request::Request;
-use crate::core::schedule::{Effects, Options, Outcome, Schedule};
+use crate::core::schedule::{Options, Outcome, Schedule};
 use crate::policy::{Limit, Policy};
 use crate::priority::Priority;
 use crate::rate::Rate;
@@ -283,7 +284,7 @@ impl Harness {
     fn input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let (now, mut effects) = (Moment::from_nanos(self.now), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
-        while effects.apply(|_| ()) {
+        while std::mem::take(&mut effects).unfinished {
             self.schedule.run_due(now, &mut effects);
         }
         result

@@ -1,0 +1,41 @@
+//! What a request is answered with.
+
+use tokio::time::Instant;
+
+use crate::core::arena::Index;
+use crate::core::grant::{Admission, Claim};
+use crate::error::AcquireError;
+
+/// What became of a request that is ready to wait.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    Granted,
+    Queued(Index),
+}
+
+/// Boxed, so that [`Enqueued`] or this fits into two registers: a refusal can bear the allocation.
+pub(crate) type Refused = Box<AcquireError>;
+
+/// What a permit is made of, besides its manager and its cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granted {
+    pub(crate) fence: u64,
+    pub(crate) claim: Claim,
+    pub(crate) at: Option<Instant>,
+}
+
+impl Granted {
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: None };
+
+    /// Word by word, and only what there is: see `Permit::new`.
+    #[inline(always)]
+    pub(super) fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
+        self.fence = admission.fence;
+        if admission.claim != Claim::None {
+            self.claim = admission.claim;
+        }
+        if at.is_some() {
+            self.at = at;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Carries out, outside the lock, what the schedule has decided under it.
+//!
+//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. Whoever gave the input lets go of
+//! the lock and carries them out here; where a batch was full, the lock is taken again for the rest.
+
+use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
+
+use super::lock::Manager;
+use super::state::{Now, State, TimerAction};
+use crate::contain_panic::contain_panic;
+use crate::core::effects::{Effects, Rest};
+use crate::core::grant::Admission;
+use crate::core::lease::Lease;
+use crate::core::request::Request;
+use crate::core::schedule::Schedule;
+use crate::event::{LimiterEvent, ShedReason, permit_id};
+use crate::strategy::Moment;
+
+/// What is left to do once the lock is let go of.
+pub(super) struct Unlocked {
+    timer_action: TimerAction,
+    drained: bool,
+}
+
+impl Manager {
+    /// Gives the schedule an input, and carries out what follows from it.
+    pub(super) fn with_schedule<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        self.with_state(|state, now, effects| input(&mut state.schedule, now, effects))
+    }
+
+    pub(super) fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State, Moment, &mut Effects) -> R) -> R {
+        let mut state = self.lock();
+        let now = state.now().0;
+        let mut effects = Effects::default();
+        let result = input(&mut state, now, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
+        result
+    }
+
+    /// [`Manager::with_schedule`] for inputs that may make time matter where it did not before. The waiters may rely until then on
+    /// a driver in a runtime that is not run, so one is started where this runs as well.
+    pub(super) fn with_timer<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let mut state = self.lock();
+        let (now, mut effects) = (state.clock.now().0, Effects::default());
+        let result = input(&mut state.schedule, now, &mut effects);
+        let is_awaited = state.schedule.next_wake() != Moment::NEVER;
+        let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
+        self.unlock_and_apply(state, &mut effects);
+        if let Some(runtime) = driver {
+            self.timer_host.start(self, runtime);
+        }
+        result
+    }
+
+    /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the clock is read again.
+    #[inline]
+    pub(super) fn advance_if_due<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        now: Now,
+    ) -> (MutexGuard<'a, State>, Now) {
+        if state.schedule.next_wake() > now.0 {
+            return (state, now);
+        }
+        let mut effects = Effects::default();
+        state.schedule.run_due(now.0, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
+        self.lock_now()
+    }
+
+    /// The lock, once all that is due is done.
+    pub(super) fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Now) {
+        let (state, now) = self.lock_now();
+        self.advance_if_due(state, now)
+    }
+
+    /// Lets go of the lock and carries out the effects, until all that is due is done.
+    #[inline]
+    pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
+        let unlocked = Self::unlock(state);
+        self.apply(unlocked, effects);
+    }
+
+    /// Lets go of the lock; what is left to do is to be [applied](Manager::apply) when no other is held.
+    #[inline]
+    pub(super) fn unlock(mut state: MutexGuard<'_, State>) -> Unlocked {
+        Unlocked { timer_action: state.timer_action(), drained: state.schedule.is_drained() }
+    }
+
+    pub(super) fn apply(self: &Arc<Self>, mut unlocked: Unlocked, effects: &mut Effects) {
+        loop {
+            match unlocked.timer_action {
+                TimerAction::Nothing => {}
+                TimerAction::WakeDriver => self.timer_host.wake(&**self),
+                TimerAction::StartDriver(handle) => self.timer_host.start(self, handle),
+            }
+            let unfinished = self.carry_out(effects);
+            if unlocked.drained {
+                self.drained.notify_waiters();
+            }
+            if !unfinished {
+                return;
+            }
+            let mut state = self.lock();
+            let now = state.now().0;
+            state.schedule.run_due(now, effects);
+            unlocked = Self::unlock(state);
+        }
+    }
+
+    /// Lets go of the lock after a grant in place: it moves time for nobody, but its own TTL may be the first to end.
+    #[inline(always)]
+    pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, admission: &Admission) {
+        if admission.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
+            self.unlock_and_apply(state, &mut Effects::default());
+        }
+    }
+
+    /// Reports what was reclaimed and shed, and then wakes everybody, so that a log reads forward. Tells whether there is more to do.
+    #[inline(always)]
+    fn carry_out(&self, effects: &mut Effects) -> bool {
+        if let Some(rest) = effects.rest.take() {
+            let first = effects.first.take();
+            self.carry_out_rest(first, *rest);
+        } else if let Some(first) = effects.first.take() {
+            contain_panic(|| first.wake());
+        }
+        std::mem::take(&mut effects.unfinished)
+    }
+
+    #[cold]
+    fn carry_out_rest(&self, first: Option<Waker>, rest: Rest) {
+        let Rest { wakers, discarded, reclaimed, shed } = rest;
+        reclaimed.iter().for_each(|lease| self.report_reclaim(lease));
+        shed.iter().for_each(|(request, reason)| self.report_shed(request, *reason));
+        for waker in first.into_iter().chain(wakers) {
+            contain_panic(|| waker.wake()); // or the others would stay asleep
+        }
+        drop(discarded);
+    }
+
+    fn report_reclaim(&self, lease: &Lease) {
+        if let Some(reclaimed) = &lease.reclaimed {
+            reclaimed.notify_waiters();
+        }
+        if self.observer.is_some() {
+            self.observer.emit(&LimiterEvent::Reclaimed {
+                id: permit_id(self.id_prefix(), lease.fence),
+                fence: lease.fence,
+                cost: lease.cost,
+                held: lease.expires_at.duration_since(lease.granted_at),
+                acquired_in: lease.caller,
+            });
+        }
+    }
+
+    fn report_shed(&self, &Request { cost, priority, caller, .. }: &Request, reason: ShedReason) {
+        self.observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
+    }
+}

@@ -1,0 +1,134 @@
+//! The *in* channel: how a request comes in.
+//!
+//! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
+//! enters it.
+
+use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
+
+use super::answer::{Enqueued, Granted, Refused};
+use super::lock::Manager;
+use super::order::Order;
+use super::state::{Now, State};
+use crate::core::arena::Index;
+use crate::core::effects::Effects;
+use crate::core::grant::Admission;
+use crate::core::request::Caller;
+use crate::core::schedule::Outcome;
+use crate::decision::Decision;
+use crate::error::TryAcquireError;
+use crate::strategy::Moment;
+
+impl Manager {
+    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
+        let mut state = self.lock();
+        let (now, instant) = state.now();
+        if let Some(admission) = state.schedule.admit_in_place(now, cost, caller) {
+            self.unlock_after_grant(state, &admission);
+            return Ok(Granted { fence: admission.fence, claim: admission.claim, at: instant });
+        }
+        self.try_acquire_or_deny(state, (now, instant), cost, caller)
+    }
+
+    /// The rest of [`Manager::try_acquire`], where it is not granted in place: most often a denial.
+    #[cold]
+    fn try_acquire_or_deny<'a>(
+        self: &'a Arc<Self>,
+        state: MutexGuard<'a, State>,
+        now: Now,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Granted, TryAcquireError> {
+        let (mut state, (now, instant)) = self.advance_if_due(state, now);
+        let mut effects = Effects::default();
+        let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
+        answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: instant })
+    }
+
+    /// What [`Manager::try_acquire`] would say.
+    pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
+        let (state, (now, _)) = self.lock_and_advance();
+        state.schedule.check(now, cost)
+    }
+
+    /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
+    #[inline(never)]
+    pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+        let timeout = order.checked_timeout()?;
+        let mut state = self.lock();
+        let (now, instant) = state.now();
+        match state.schedule.admit_in_place(now, order.cost, order.caller) {
+            Some(admission) => {
+                granted.fill_in(admission, instant);
+                self.unlock_after_grant(state, &admission);
+                Ok(Enqueued::Granted)
+            }
+            None => {
+                if timeout.is_none()
+                    && state.has_driver(order.blocking)
+                    && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), waker)
+                {
+                    return Ok(Enqueued::Queued(index));
+                }
+                self.enqueue(state, (now, instant), order, timeout, waker, granted)
+            }
+        }
+    }
+
+    /// The rest of [`Manager::acquire`], where it is not decided in place. `timeout` in nanoseconds.
+    #[inline(never)]
+    fn enqueue<'a>(
+        self: &'a Arc<Self>,
+        state: MutexGuard<'a, State>,
+        now: Now,
+        order: &Order,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut Granted,
+    ) -> Result<Enqueued, Refused> {
+        let (mut state, (mut now, instant)) = self.advance_if_due(state, now);
+        if timeout.is_some() && instant.is_none() {
+            now = state.clock.now().0;
+        }
+        let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
+        let mut effects = Effects::default();
+        let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
+        match outcome {
+            Ok(Outcome::Queued(index)) if state.has_driver(order.blocking) && effects.is_empty() => {
+                drop(state);
+                Ok(Enqueued::Queued(index))
+            }
+            Ok(Outcome::Queued(index)) => self.ensure_driver(state, index, order, &mut effects),
+            Ok(Outcome::Admitted(admission)) => {
+                granted.fill_in(admission, instant);
+                self.unlock_and_apply(state, &mut effects);
+                Ok(Enqueued::Granted)
+            }
+            Err(error) => {
+                self.unlock_and_apply(state, &mut effects);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The last step of a request that waits: the driver may have gone with its runtime, or the caller to another one.
+    pub(super) fn ensure_driver<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        index: Index,
+        order: &Order,
+        effects: &mut Effects,
+    ) -> Result<Enqueued, Refused> {
+        let driver = if order.blocking { Ok(None) } else { state.ensure_driver_here() };
+        if driver.is_err() {
+            let now = state.now().0;
+            state.schedule.abandon(now, index, effects);
+        }
+        self.unlock_and_apply(state, effects);
+        if let Some(runtime) = driver? {
+            self.timer_host.start(self, runtime);
+        }
+        Ok(Enqueued::Queued(index))
+    }
+}

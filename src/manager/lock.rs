@@ -1,0 +1,75 @@
+//! The manager itself, and its lock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::clock::Clock;
+use super::driver::TimerHost;
+use super::state::{Now, State};
+use crate::core::schedule::Schedule;
+use crate::observe::Observer;
+
+#[derive(Debug)]
+pub(crate) struct Manager {
+    state: Mutex<State>,
+    pub(super) timer_host: TimerHost,
+    pub(super) drained: Notify,
+    /// The random part of permit ids.
+    id_prefix: u64,
+    name: Option<Arc<str>>,
+    pub(super) observer: Observer,
+    /// The wall clock at [`Moment::START`](crate::strategy::Moment::START).
+    pub(super) since_epoch: Duration,
+}
+
+impl Manager {
+    pub(crate) fn new(
+        schedule: Schedule,
+        clock: Clock,
+        timer_host: TimerHost,
+        since_epoch: Duration,
+        id_prefix: u64,
+        name: Option<Arc<str>>,
+        observer: Observer,
+    ) -> Self {
+        Self {
+            state: Mutex::new(State::new(schedule, clock)),
+            timer_host,
+            drained: Notify::new(),
+            id_prefix,
+            name,
+            observer,
+            since_epoch,
+        }
+    }
+
+    /// The random part of permit ids.
+    pub(crate) fn id_prefix(&self) -> u64 {
+        self.id_prefix
+    }
+
+    /// Whether a permit that holds nothing finds it by the random part of its id. The manager of a key is not registered: it may
+    /// have to be made anew soon.
+    pub(crate) fn is_registered(&self) -> bool {
+        matches!(self.timer_host, TimerHost::Own(_))
+    }
+
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.name.as_ref()
+    }
+
+    /// Nothing of ours panics under the lock, and nothing of others runs there but the clone of a waker; were one to panic,
+    /// going on beats a limiter that fails for ever.
+    #[inline(always)]
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_now(&self) -> (MutexGuard<'_, State>, Now) {
+        let mut state = self.lock();
+        let now = state.now();
+        (state, now)
+    }
+}

@@ -1,0 +1,59 @@
+//! The *out* channel: how an answer goes out.
+//!
+//! Each waiter has a slot of its own under the manager's lock. The answer is put into the slot, the waiter is woken, and it takes the
+//! answer out itself; nobody else can.
+
+use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
+
+use super::answer::{Enqueued, Granted, Refused};
+use super::lock::Manager;
+use super::order::Order;
+use super::state::State;
+use crate::core::arena::Index;
+use crate::core::effects::Effects;
+
+impl Manager {
+    /// Takes the answer to a queued request, if there is one; then the index is spent.
+    #[inline(never)]
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        index: Index,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut Granted,
+    ) -> Result<Enqueued, Refused> {
+        let mut state = self.lock();
+        match state.schedule.poll(index, waker) {
+            Ok(Ok(admission)) => {
+                let follows_time = state.schedule.gate().follows_time();
+                granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
+                self.unlock_after_answer(state);
+                Ok(Enqueued::Granted)
+            }
+            Ok(Err(error)) => {
+                self.unlock_after_answer(state);
+                Err(error.into())
+            }
+            Err(replaced) => {
+                let mut effects = Effects::default();
+                effects.discard(replaced);
+                self.ensure_driver(state, index, order, &mut effects)
+            }
+        }
+    }
+
+    /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
+    fn unlock_after_answer(&self, state: MutexGuard<'_, State>) {
+        let drained = state.schedule.is_drained();
+        drop(state);
+        if drained {
+            self.drained.notify_waiters();
+        }
+    }
+
+    /// The owner of a queued request gives it up.
+    pub(crate) fn abandon(self: &Arc<Self>, index: Index) {
+        self.with_schedule(|schedule, now, effects| schedule.abandon(now, index, effects));
+    }
+}

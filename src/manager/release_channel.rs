@@ -1,0 +1,110 @@
+//! The *release* channel: how a place comes back.
+//!
+//! There is no queue: whoever brings a place back takes the manager's lock and serves the front of the line itself. So a release
+//! never blocks, and a permit can be released by its drop.
+
+use std::sync::{Arc, MutexGuard};
+
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+
+use super::answer::Granted;
+use super::lock::Manager;
+use super::state::State;
+use crate::core::arena::Index;
+use crate::core::effects::Effects;
+use crate::core::grant::{Admission, Claim};
+use crate::strategy::{Moment, Outcome};
+
+impl Manager {
+    pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
+        let mut state = self.lock();
+        if state.schedule.release(fence, cost, claim) {
+            self.serve_and_unlock(state);
+        }
+    }
+
+    /// The rest of [`Manager::release`], where somebody waits for it.
+    #[inline(never)]
+    fn serve_and_unlock<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
+        let (now, mut effects) = (state.now().0, Effects::default());
+        state.schedule.run_due(now, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
+    }
+
+    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live.
+    pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
+        let Granted { fence, claim, at } = granted;
+        self.with_state(|state, now, effects| {
+            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
+            state.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
+        })
+    }
+
+    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
+    pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
+        let Granted { fence, claim, at } = granted;
+        self.with_state(|state, now, effects| {
+            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
+            state.schedule.report(now, Admission { fence, at, claim }, cost, outcome, effects)
+        })
+    }
+
+    pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {
+        self.with_schedule(|schedule, now, _| schedule.gate().renew(index, fence, now))
+    }
+
+    /// Whether a leased permit is live.
+    pub(crate) fn is_live(&self, index: Index, fence: u64) -> bool {
+        let mut state = self.lock();
+        let now = state.now().0;
+        state.schedule.gate().live_lease(index, fence, now).is_some()
+    }
+
+    /// When a live permit expires; `None` when it is not live, or has no TTL any more.
+    pub(crate) fn expires_at(&self, index: Index, fence: u64) -> Option<Instant> {
+        let mut state = self.lock();
+        let now = state.now().0;
+        let expires_at = state.schedule.gate().live_lease(index, fence, now)?.expires_at.known()?;
+        Some(state.clock.instant(expires_at))
+    }
+
+    /// Completes when the permit is reclaimed, or somebody else must keep the time: ask again. `None` when it is not live.
+    pub(crate) fn reclaim_signal(self: &Arc<Self>, index: Index, fence: u64) -> Option<OwnedNotified> {
+        let mut state = self.lock();
+        let now = state.now().0;
+        let lease = state.schedule.gate().live_lease(index, fence, now)?;
+        // Made under the lock, so that no reclaim comes between.
+        let notified = Arc::clone(lease.reclaimed.get_or_insert_default()).notified_owned();
+        let driver = state.ensure_driver_here().ok().flatten();
+        drop(state);
+        if let Some(runtime) = driver {
+            self.timer_host.start(self, runtime);
+        }
+        Some(notified)
+    }
+
+    /// Completes when it is closed and all places have come back.
+    pub(crate) async fn drained(self: &Arc<Self>) {
+        loop {
+            let drained = self.drained.notified(); // before the look: a drain between the two would be missed
+            if self.is_drained() {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    fn is_drained(self: &Arc<Self>) -> bool {
+        let (mut state, _) = self.lock_and_advance();
+        let is_drained = state.schedule.is_drained();
+        // A leaked permit comes back with time only, and the driver may have gone with its runtime.
+        let driver =
+            if is_drained || !state.schedule.gate().leases_permits() { None } else { state.ensure_driver_here().ok().flatten() };
+        drop(state);
+        if let Some(runtime) = driver {
+            self.timer_host.start(self, runtime);
+        }
+        is_drained
+    }
+}

@@ -1,0 +1,51 @@
+//! What is done when time has passed, on behalf of a driver or of a thread that blocks.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::lock::Manager;
+use super::shared_driver::Driven;
+use crate::contain_panic::contain_panic;
+use crate::core::arena::Index;
+use crate::core::schedule::Schedule;
+
+impl Driven for Manager {
+    fn run_due(self: Arc<Self>) -> Option<Instant> {
+        self.with_schedule(Schedule::run_due);
+        let mut state = self.lock();
+        let others_sleep_too_long = state.rearm();
+        let next = state.schedule.next_wake().known().map(|next| state.clock.instant(next));
+        drop(state);
+        if others_sleep_too_long {
+            self.timer_host.wake(&*self);
+        }
+        next
+    }
+
+    /// Those who wait in other runtimes are woken, and find a driver when they are polled.
+    fn driver_gone(&self, runtime: runtime::Id) {
+        let mut state = self.lock();
+        if !state.driver_left(runtime) {
+            return;
+        }
+        let wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
+        let reclaimed_signals: Vec<Arc<Notify>> = state.schedule.gate().reclaimed_signals().cloned().collect();
+        drop(state);
+        wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
+        reclaimed_signals.iter().for_each(|reclaimed| reclaimed.notify_waiters());
+        self.drained.notify_waiters();
+    }
+}
+
+impl Manager {
+    /// Does what is due for a caller that blocks its thread, and says until when it may do so.
+    pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, index: Index) -> Option<Instant> {
+        self.with_schedule(Schedule::run_due);
+        let state = self.lock();
+        state.schedule.wake_of(index).known().map(|next| state.clock.instant(next))
+    }
+}
