@@ -120,15 +120,20 @@ impl Drop for OwnedTicket {
     }
 }
 
-/// A future that waits for a permit: what [`Limiter::acquire`](crate::Limiter::acquire), with an example, and its kin return.
+/// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
 ///
 /// # Cancel safety
 ///
-/// Dropping it costs nobody anything, at any time: its place in the queue goes, and a permit that was on its way goes to the
-/// next who waits.
+/// Dropping it loses nothing, at any time: a request that waits leaves the queue, and a permit that was granted but not taken yet
+/// goes to the next request.
 ///
-/// A permit with a TTL counts from its grant, not from the poll that takes it: one that is taken too late was reclaimed by then.
-#[must_use = "it does nothing unless awaited"]
+/// # When it is not polled
+///
+/// A permit is in use from its grant on, not from the poll that takes it. A future that is kept but not polled any more (in a
+/// `select!` in a loop, say, or beside a task that hangs) may have been granted one, and then keeps others waiting. Drop the
+/// future, or set a [TTL](crate::MaxConcurrency::ttl): after that the permit is reclaimed, and the future gets a permit that is
+/// no longer [live](Permit::is_live).
+#[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a> {
     manager: &'a Arc<Manager>,
     ticket: Ticket,

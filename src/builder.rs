@@ -51,7 +51,8 @@ macro_rules! shared_options {
         /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
         /// Defaults to about two billion, which is also the most.
         ///
-        /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next one, and for an example.
+        /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next request, and for an
+        /// example.
         pub fn max_queue(mut self, requests: usize) -> Self {
             self.options.max_queue = requests;
             self

@@ -1,42 +1,44 @@
+//! The handle of one limiter, and how callers ask it for permits.
+
+mod control;
+
 use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tokio::time::Instant;
 
 use crate::acquire::{Acquire, PermitRequest};
-use crate::carry_over::UsageCarryOver;
 use crate::decision::Decision;
-use crate::error::{AcquireError, ConfigError, RunError, TryAcquireError};
+use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::manager::Manager;
 use crate::permit::Permit;
-use crate::policy::Policy;
 use crate::snapshot::LimiterSnapshot;
-use crate::upstream::UpstreamSignal;
 
-/// Bounds how much happens at once and how fast. Clones share one and the same limiter.
+/// An async rate limiter and concurrency limiter for one [`Policy`](crate::Policy). Clones share its state.
 ///
 /// # Order
 ///
-/// A request that need not wait is decided in place. One that must joins the queue: by [priority](crate::Priority), and within
-/// one priority first come, first served. Nobody who arrives while others wait passes them, and whoever is at the front is
-/// waited for, however large his cost: small requests behind a large one do not starve it.
+/// A request that need not wait is granted at once. Any other joins the queue: ordered by [priority](crate::Priority), and by
+/// arrival within one priority (FIFO). A newcomer never passes a waiting request of its own or a higher priority. The head of the
+/// queue is always served first, whatever its cost, so that small requests do not starve a large one.
 ///
 /// # Runtimes
 ///
-/// A limiter is built anywhere, also in a `static`. The first request that has to wait, or the first permit with a TTL, starts a
-/// task in its tokio runtime that keeps the time for all. When that runtime ends, those who wait in another one start theirs.
-/// Leaked permits are reclaimed on time as long as a runtime that keeps the time lives and is run, otherwise by whoever comes
-/// next. Waiting outside every runtime is an error, unless the thread [blocks](Limiter::blocking_acquire). While nobody waits and no permit with a TTL is out there
-/// is no timer (one that was set for a permit that came back in time may still fire, once).
+/// A limiter can be built anywhere, also in a `static`. While nothing waits it runs no task and no timer. The first request that
+/// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all that wait.
+/// When time matters to a request in another runtime, it starts a task there too, so that no request depends on a runtime other
+/// than its own. (The timer for a permit that comes back before its TTL is not stopped; it may fire once.)
+///
+/// A request that must wait outside every tokio runtime gets an error, unless it [blocks its thread](Limiter::blocking_acquire).
+/// A leaked permit is reclaimed on time as long as a runtime that started such a task is running. Otherwise the next call to the
+/// limiter reclaims it.
 ///
 /// # Closing
 ///
-/// After [`Limiter::close`] all who wait and all who come get [`AcquireError::Closed`]; permits that are out stay valid, and
+/// After [`Limiter::close`] all requests get [`AcquireError::Closed`], also those that wait. Permits in flight stay valid;
 /// [`Limiter::drained`] waits for them.
 ///
 /// # Examples
@@ -48,7 +50,7 @@ use crate::upstream::UpstreamSignal;
 ///
 /// static API: LazyLock<Limiter> = LazyLock::new(|| {
 ///     let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(10));
-///     Limiter::new(policy).expect("the limits are sound")
+///     Limiter::new(policy).expect("the limits are valid")
 /// });
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -73,27 +75,33 @@ impl Limiter {
         &self.manager
     }
 
-    /// The name it was built with. See [`Builder::name`](crate::LimiterBuilder::name).
+    /// The name that the limiter was built with. See [`LimiterBuilder::name`](crate::LimiterBuilder::name).
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.manager.name().map(AsRef::as_ref)
     }
 
-    /// Waits until every limit of the policy admits one unit, in the [order](Limiter#order) of arrival.
+    /// Waits until every limit of the policy admits one unit, in [order](Limiter#order), and returns the permit.
+    ///
+    /// Bind the permit to a name: `let _ = limiter.acquire().await?` releases it at once.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future costs nobody anything; a permit on its way goes to the next who waits. A new call starts at the end
-    /// of the queue.
+    /// Dropping the future loses nothing. A request that waits leaves the queue, and a permit that was granted but not taken yet
+    /// goes to the next request. A new call starts at the end of the queue.
+    ///
+    /// A future that is kept but never polled may have been granted a permit, which then [stays in use](Acquire).
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Closed`]; [`AcquireError::QueueFull`] or [`AcquireError::Shed`] where the queue is bounded;
-    /// [`AcquireError::NoRuntime`] when it must wait outside a runtime.
+    /// - [`AcquireError::Closed`] when the limiter is closed, or is closed during the wait;
+    /// - [`AcquireError::QueueFull`], [`AcquireError::Shed`] or [`AcquireError::Blocked`] when its queue is
+    ///   [bounded](crate::LimiterBuilder::max_queue) and full;
+    /// - [`AcquireError::NoRuntime`] when the request must wait outside a tokio runtime with timers.
     ///
     /// # Panics
     ///
-    /// Not by itself; polling the future after it has completed does.
+    /// The future panics when it is polled after it has completed.
     ///
     /// # Examples
     ///
@@ -116,13 +124,12 @@ impl Limiter {
         self.acquire_many(1)
     }
 
-    /// [`Limiter::acquire`] for a cost of several units (1 to the smallest [capacity](crate::Limit::capacity) in the policy),
-    /// admitted all at once. Its cancel safety is the same.
+    /// [`Limiter::acquire`] for `cost` units: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. They are granted
+    /// all at once. The order and the cancel safety are the same.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`]; [`AcquireError::ExceedsLimit`] for a cost that no waiting can meet, and
-    /// [`AcquireError::ZeroCost`].
+    /// Those of [`Limiter::acquire`]; [`AcquireError::ExceedsLimit`] for a cost above that capacity; [`AcquireError::ZeroCost`].
     ///
     /// ```
     /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
@@ -141,17 +148,17 @@ impl Limiter {
         PermitRequest::new(&self.manager, cost, Location::caller()).acquire()
     }
 
-    /// A request with a cost, a priority or a timeout. See [`PermitRequest`].
+    /// Starts a request with a cost, a priority or a timeout. See [`PermitRequest`].
     #[track_caller]
     pub fn request(&self) -> PermitRequest<'_> {
         PermitRequest::new(&self.manager, 1, Location::caller())
     }
 
-    /// Takes one unit now, or nothing. It never passes anybody who waits.
+    /// Takes one unit now, or nothing. It does not wait, and is denied while other requests wait.
     ///
     /// # Errors
     ///
-    /// [`TryAcquireError::Denied`] with the [`Decision`], which names the limit and tells when to come back;
+    /// [`TryAcquireError::Denied`] with the [`Decision`], which tells the limit that denied and when to retry;
     /// [`TryAcquireError::Closed`].
     ///
     /// # Examples
@@ -174,12 +181,12 @@ impl Limiter {
         self.try_acquire_many(1)
     }
 
-    /// [`Limiter::try_acquire`] for a cost of several units (1 to the smallest [capacity](crate::Limit::capacity) in the policy),
-    /// admitted all at once. See [`Throttle::burst`](crate::Throttle::burst) for an example.
+    /// [`Limiter::try_acquire`] for `cost` units: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. It takes all of
+    /// them or none. See [`Throttle::burst`](crate::Throttle::burst) for an example.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::ExceedsLimit`] for a cost that no waiting can meet, and
+    /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::ExceedsLimit`] for a cost above that capacity;
     /// [`TryAcquireError::ZeroCost`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
@@ -187,16 +194,17 @@ impl Limiter {
         Ok(Permit::new(&self.manager, granted, cost))
     }
 
-    /// [`Limiter::acquire`] for a thread outside the runtime: blocks it until it has the permit.
+    /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
     ///
-    /// It waits in the same queue as everybody. It needs no runtime: the thread at the front keeps the time itself. In a task
-    /// it would block the runtime's worker; use `acquire` there, or `tokio::task::spawn_blocking`. Behind a task it relies on
-    /// that task's runtime to be run. While the thread sleeps it
-    /// follows the system's clock: where tokio's is paused, it waits until that has been advanced.
+    /// The thread waits in the same queue as tasks do. It needs no runtime: at the head of the queue it keeps the time itself. A
+    /// thread behind a task depends on that task's runtime, which must be running. In a task, this call would block a worker of
+    /// the runtime: use `acquire`, or `tokio::task::spawn_blocking`.
+    ///
+    /// The thread sleeps by the system's clock. Where tokio's clock is paused, it returns only after a task has advanced it.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`], but [`AcquireError::NoRuntime`].
+    /// Those of [`Limiter::acquire`] except [`AcquireError::NoRuntime`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -213,25 +221,26 @@ impl Limiter {
         self.request().blocking_acquire()
     }
 
-    /// What [`Limiter::try_acquire_many`] would say to `cost`, taking nothing. A closed limiter denies, and so does one
-    /// asked for a cost of zero or above what it can ever admit; neither tells when to come back.
-    ///
+    /// What [`Limiter::try_acquire_many`] would answer now; it takes nothing. (The `check` of the crate *governor* takes a unit.)
     /// See [`Decision`] for an example.
+    ///
+    /// A closed limiter denies. So does any limiter for a cost of zero, or one above the smallest
+    /// [capacity](crate::Limit::capacity) in the policy. These denials have no time to retry.
     pub fn check(&self, cost: u64) -> Decision {
         self.manager.check(cost)
     }
 
-    /// Waits for a permit, runs the future while holding it, and gives it back. If the permit is reclaimed, the future is
-    /// dropped where it stands.
+    /// Waits for a permit of one unit, runs the future while it holds the permit, and releases it. If the permit is reclaimed
+    /// meanwhile, the future is dropped.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the future and gives the permit, or the place in the queue, back.
+    /// Dropping the returned future drops the given one, and releases the permit or leaves the queue.
     ///
     /// # Errors
     ///
-    /// [`RunError::Acquire`] with the errors of [`Limiter::acquire`], when the future was never polled;
-    /// [`RunError::Reclaimed`] when it was dropped half-way, or its permit was reclaimed before the task came to take it.
+    /// [`RunError::Acquire`] with an error of [`Limiter::acquire`]: the future was never polled. [`RunError::Reclaimed`]: the TTL
+    /// passed before the future completed, or before it was first polled.
     ///
     /// # Examples
     ///
@@ -255,7 +264,8 @@ impl Limiter {
         async move {
             let permit = acquire.await?;
             if !permit.is_live() {
-                return Err(RunError::Reclaimed { id: permit.id() }); // it lay in its slot for too long
+                // Its TTL passed between the grant and the poll that took it.
+                return Err(RunError::Reclaimed { id: permit.id() });
             }
             match select(pin!(future), pin!(permit.reclaimed())).await {
                 Either::Left((output, _)) => Ok(output),
@@ -264,142 +274,10 @@ impl Limiter {
         }
     }
 
-    /// Its numbers now. See [`LimiterSnapshot`].
+    /// The limiter's numbers now. See [`LimiterSnapshot`].
     #[must_use]
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
-    }
-
-    /// Goes by another policy from now on, under load and with waiters queued. What has been used stays used, as it is:
-    /// [`Limiter::set_policy_with`] explains it and offers another way.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; then nothing changes.
-    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.set_policy_with(policy, UsageCarryOver::AsIs)
-    }
-
-    /// Goes by another policy from now on, under load and with waiters queued.
-    ///
-    /// What has been used stays used, [as it is or in proportion](UsageCarryOver). A limit that stays the same keeps its state. Any other
-    /// takes over what was used of an old one: of its kind if there is one, or else of what is left; it counts from now on, in
-    /// the limit's present window. A limit that has no counterpart is new. A part of a unit that is used counts as one: a limit that
-    /// is changed again and again sooner than it brings a unit may never grant any.
-    ///
-    /// What was carried over stays used: a permit from before has nothing to [refund](crate::Permit::settle) to a limit that was
-    /// not there when it was granted.
-    ///
-    /// Permits that are out stay out and count against a new concurrency, which waits for releases where they are more than it
-    /// allows; a new TTL is counted from their grant or last renewal, and those that had none get none. Whoever waits keeps his
-    /// place; one whose cost the new policy can never admit gets [`AcquireError::ExceedsLimit`].
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; then nothing changes.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{UsageCarryOver, FixedWindow, Limiter};
-    ///
-    /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
-    /// let limiter = Limiter::new(per_minute(100))?;
-    /// let _used = limiter.try_acquire_many(60)?;
-    /// limiter.set_policy(per_minute(200))?;
-    /// assert_eq!(limiter.check(1).remaining(), 140);
-    /// limiter.set_policy_with(per_minute(20), UsageCarryOver::InProportion)?;
-    /// assert_eq!(limiter.check(1).remaining(), 14);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: UsageCarryOver) -> Result<(), ConfigError> {
-        self.manager.set_policy(policy.into(), carry)
-    }
-
-    /// Grants nothing for so long: everybody waits, in order, and `try_acquire` is denied. Permits that are out stay valid, and
-    /// a TTL runs on. Of several pauses the one that ends last stands. [`Duration::MAX`] is for ever; [`Limiter::resume`] ends it.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, MaxConcurrency};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
-    /// limiter.pause_for(Duration::from_secs(30));
-    /// assert!(limiter.check(1).is_paused());
-    /// let start = tokio::time::Instant::now();
-    /// let _permit = limiter.acquire().await?;
-    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn pause_for(&self, duration: Duration) {
-        self.manager.pause_for(duration);
-    }
-
-    /// [`Limiter::pause_for`] until an instant on tokio's clock; one that has passed changes nothing.
-    pub fn pause_until(&self, instant: Instant) {
-        self.manager.pause_for(instant.saturating_duration_since(Instant::now()));
-    }
-
-    /// Ends a pause now, and with it what an upstream's signals have asked for.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::{Limiter, MaxConcurrency};
-    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
-    /// limiter.pause_for(Duration::MAX);
-    /// assert!(limiter.try_acquire().is_err());
-    /// limiter.resume();
-    /// assert!(limiter.try_acquire().is_ok());
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn resume(&self) {
-        self.manager.resume();
-    }
-
-    /// Heeds what an upstream said about its own limit: a denial, or a quota that is spent, [pauses](Limiter::pause_for) everybody
-    /// for as long as it asks; a quota that is nearly spent is spread out, if the limiter
-    /// [was asked to](crate::LimiterBuilder::spread_below). See [`UpstreamSignal`] for an example.
-    pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
-        self.manager.apply_upstream_signal(signal);
-    }
-
-    /// Refuses everybody from now on, those who wait first. Permits that are out stay valid. See [`Limiter::drained`].
-    pub fn close(&self) {
-        self.manager.close();
-    }
-
-    /// Whether it was closed, by this handle or another. See [`Limiter::drained`].
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.manager.is_closed()
-    }
-
-    /// Completes when the limiter is closed and every permit that holds a place has come back, or was reclaimed. Permits of
-    /// rates hold none.
-    ///
-    /// # Cancel safety
-    ///
-    /// It can be dropped and called again at any time.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, MaxConcurrency};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
-    /// let permit = limiter.acquire().await?;
-    /// tokio::spawn(async move { permit.release() });
-    /// limiter.close();
-    /// assert!(limiter.is_closed());
-    /// limiter.drained().await;
-    /// assert_eq!(limiter.snapshot().in_flight, 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn drained(&self) {
-        self.manager.drained().await;
     }
 }
 

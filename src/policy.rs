@@ -2,30 +2,30 @@ use std::sync::Arc;
 
 use crate::strategy::{FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
-/// One rule with its parameters: plain data, checked when a limiter is built.
+/// One limit of a [`Policy`], with its parameters. It is plain data: the parameters are checked when a limiter is built.
 ///
-/// It prints as a person would say it, `throttle every 100ms burst 5`, and parses from that. See [`Policy`] for an example and
-/// for the [grammar](Policy#as-text).
+/// A limit prints as text, such as `throttle every 100ms burst 5`, and parses from it. See [`Policy`] for an example and for the
+/// [grammar](Policy#as-text).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// A pace: see [`Throttle`].
+    /// One grant per interval (GCRA): see [`Throttle`].
     Throttle(Throttle),
-    /// A bound on what is out at once: see [`MaxConcurrency`].
+    /// A bound on permits in flight (a semaphore): see [`MaxConcurrency`].
     MaxConcurrency(MaxConcurrency),
-    /// A quota for each window: see [`FixedWindow`].
+    /// A quota per window: see [`FixedWindow`].
     FixedWindow(FixedWindow),
-    /// A bucket that is refilled at a rate: see [`TokenBucket`].
+    /// A bucket that refills at a rate: see [`TokenBucket`].
     TokenBucket(TokenBucket),
-    /// A quota for any span of a period: see [`SlidingWindow`].
+    /// A quota for every span of one period: see [`SlidingWindow`].
     SlidingWindow(SlidingWindow),
-    /// A counter that attempts raise and time lowers: see [`Penalty`].
+    /// A counter that every attempt raises and time lowers: see [`Penalty`].
     Penalty(Penalty),
 }
 
 impl Limit {
-    /// The largest cost that one request can have: the burst, the concurrency (its floor, where [it moves](crate::Adapt)), or the
-    /// units of a window.
+    /// The largest cost that one request may have, in units: the burst, the concurrency (its floor, if it
+    /// [adapts](crate::Adapt)), the units per window, or the threshold of a penalty.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -49,9 +49,10 @@ impl Limit {
     }
 }
 
-/// The limits that must **all** admit a request: all are charged, or none is.
+/// One limit or several, which must **all** admit a request. A grant charges all of them; a denial charges none.
 ///
-/// Of several TTLs the shortest holds for the whole permit. Data only: it compares, prints and clones, and holds no state. A limiter made from it does.
+/// A policy is plain data without state: it compares, prints, parses and clones cheaply. The limiter that is built from it holds
+/// the state. When several limits have a TTL, the shortest counts.
 ///
 /// # Examples
 ///
@@ -71,7 +72,8 @@ impl Limit {
 ///
 /// # As text
 ///
-/// A policy parses from what it prints, to the same value. With the feature `serde` it is that text in a configuration file.
+/// A policy parses from the text that it prints, to an equal value. With the feature `serde` it is that text in configuration
+/// files too.
 ///
 /// | text | limit |
 /// |---|---|
@@ -87,9 +89,10 @@ impl Limit {
 /// | `20 concurrent gradient from 4 to 200 tolerance 1200`, `20 concurrent aimd` | [`MaxConcurrency::adapt`] |
 /// | … `and` … | [`Policy::and`] |
 ///
-/// Words are separated by whitespace and may have any case. A time is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`, `1d`,
-/// `1w`; a [`Rate`](crate::Rate) is a whole number, `/` and a time or a unit alone. A text may have up to 65,536 bytes; a longer
-/// one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the length of the text.
+/// Whitespace separates words; upper and lower case are the same. A duration is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`,
+/// `1d` or `1w`. A [`Rate`](crate::Rate) is a whole number, `/`, and a duration or its unit alone: `3/250ms`, `100/min`. A text has
+/// at most 65,536 bytes; a longer one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the
+/// length of the text.
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,12 +108,12 @@ impl Limit {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Shared: a policy is cheap to clone and to compare with its clone.
+    /// Shared, so that a policy is cheap to clone, and to compare with its clone.
     limits: Arc<[Limit]>,
 }
 
 impl Policy {
-    /// This policy and another one: the limits of both must admit. See the [type's example](Policy#examples).
+    /// Combines two policies: the limits of both must admit a request. See the [type's example](Policy#examples).
     #[must_use]
     pub fn and(mut self, other: impl Into<Self>) -> Self {
         self.limits = self.limits.iter().chain(other.into().limits.iter()).copied().collect();
@@ -122,12 +125,12 @@ impl Policy {
         Self { limits: std::iter::once(first).chain(others).collect() }
     }
 
-    /// The same, sharing nothing with this one.
+    /// An equal policy that shares no memory with this one.
     pub(crate) fn deep_clone(&self) -> Self {
         Self { limits: self.limits.iter().copied().collect() }
     }
 
-    /// The limits, in the order they were combined; never empty. See the [type's example](Policy#examples).
+    /// The limits, in the order in which they were combined; at least one. See the [type's example](Policy#examples).
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
@@ -140,7 +143,7 @@ impl From<Limit> for Policy {
     }
 }
 
-macro_rules! a_policy_of_one {
+macro_rules! policies_of_one_limit {
     ($($limit:ident),*) => {$(
         impl From<$limit> for Limit {
             fn from(limit: $limit) -> Self {
@@ -156,4 +159,4 @@ macro_rules! a_policy_of_one {
     )*};
 }
 
-a_policy_of_one!(Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);
+policies_of_one_limit!(Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);

@@ -1,8 +1,8 @@
 use crate::error::PriorityError;
 
-/// How urgent a request is: 0 to 9, higher first. Within one priority, first come, first served.
+/// The priority of a request in the queue: 0 to 9. A higher number is served first; within one priority, arrival decides (FIFO).
 ///
-/// Priorities are strict: as long as more urgent requests wait, less urgent ones do too.
+/// Priorities are strict: while a request of a higher priority waits, no request of a lower one is granted.
 ///
 /// # Examples
 ///
@@ -12,11 +12,11 @@ use crate::error::PriorityError;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
-/// let out = limiter.acquire().await?;
+/// let in_flight = limiter.acquire().await?;
 /// let mut normal = tokio_test::task::spawn(limiter.acquire());
 /// let mut urgent = tokio_test::task::spawn(limiter.request().priority(Priority::HIGH).acquire());
 /// assert!(normal.poll().is_pending() && urgent.poll().is_pending());
-/// drop(out);
+/// drop(in_flight);
 /// assert!(!normal.is_woken() && urgent.is_woken());
 /// # Ok(())
 /// # }
@@ -25,11 +25,11 @@ use crate::error::PriorityError;
 pub struct Priority(u8);
 
 impl Priority {
-    /// 0: served when nobody else waits.
+    /// 0: served when no other request waits.
     pub const LOWEST: Self = Self(0);
     /// 2.
     pub const LOW: Self = Self(2);
-    /// 5: what a request has that asks for none.
+    /// 5, the default.
     pub const NORMAL: Self = Self(5);
     /// 7.
     pub const HIGH: Self = Self(7);
@@ -38,7 +38,7 @@ impl Priority {
 
     pub(crate) const LEVELS: usize = Self::HIGHEST.0 as usize + 1;
 
-    /// A priority by its level, 0 to 9.
+    /// The priority of a level, 0 to 9.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Priority {
         if level <= Self::HIGHEST.0 { Ok(Self(level)) } else { Err(PriorityError { level, max: Self::HIGHEST.0 }) }
     }
 
-    /// The level, 0 to 9. See [`Priority::new`].
+    /// The level, 0 to 9. See [`Priority::new`] for an example.
     #[must_use]
     pub const fn level(self) -> u8 {
         self.0

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-/// So many units in so long a time.
+/// A number of units per period.
 ///
-/// Its parts are kept as given: `Rate::per_second(60)` and `Rate::per_minute(3_600)` are as fast as each other, and not equal.
+/// A rate keeps both numbers as given: `Rate::per_second(60)` and `Rate::per_minute(3_600)` are equally fast, but not equal.
 ///
 /// # Examples
 ///
@@ -23,7 +23,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `units` (at least 1) every `period` (1 ns to 100 years); both are checked when a limiter is built.
+    /// `units` (at least 1) per `period` (1 ns to 100 years). Both are checked when a limiter is built.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -36,31 +36,31 @@ impl Rate {
         Self { units, period }
     }
 
-    /// `units` in each second. See the [type's example](Rate#examples).
+    /// `units` (at least 1) per second. See the [type's example](Rate#examples).
     #[must_use]
     pub const fn per_second(units: u64) -> Self {
         Self::new(units, Duration::from_secs(1))
     }
 
-    /// `units` in each minute. See the [type's example](Rate#examples).
+    /// `units` (at least 1) per minute. See the [type's example](Rate#examples).
     #[must_use]
     pub const fn per_minute(units: u64) -> Self {
         Self::new(units, Duration::from_secs(60))
     }
 
-    /// `units` in each hour. See the [type's example](Rate#examples).
+    /// `units` (at least 1) per hour. See the [type's example](Rate#examples).
     #[must_use]
     pub const fn per_hour(units: u64) -> Self {
         Self::new(units, Duration::from_secs(3_600))
     }
 
-    /// `units` in each day of 24 hours. See the [type's example](Rate#examples).
+    /// `units` (at least 1) per day of 24 hours. See the [type's example](Rate#examples).
     #[must_use]
     pub const fn per_day(units: u64) -> Self {
         Self::new(units, Duration::from_secs(24 * 3_600))
     }
 
-    /// The units of one period. See the [type's example](Rate#examples).
+    /// The units per period. See the [type's example](Rate#examples).
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.units

@@ -14,21 +14,25 @@ pub use with_permits::WithPermits;
 
 use crate::limiter::Limiter;
 
-/// Limits for any [`Stream`].
+/// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
-/// An item is taken from the source **before** a permit is asked for, so an idle source spends nothing; at most one item waits.
-/// Neither the stream nor its items need be `Unpin`.
+/// Items keep their order. The stream takes an item from its source **before** it asks for a permit, so an idle source uses no
+/// permit, and at most one item waits at a time (backpressure: the source is not polled meanwhile). Neither the source nor its
+/// items need be `Unpin`.
 ///
-/// When the limiter refuses (it was closed, or its bounded queue overflowed) the stream ends early: `error` tells why, and
-/// `into_inner` gives the source back together with the item that was waiting.
+/// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full) the stream
+/// **ends early**, like a stream that is exhausted. `error` then tells why, and `into_inner` returns the source and the item that
+/// was waiting. [`for_each_permitted`](StreamLimitExt::for_each_permitted) returns the error.
 pub trait StreamLimitExt: Stream + Sized {
-    /// The same items in the same order, each when the limiter grants one unit. The permit is released at once, so this suits
-    /// rates; to hold it while the item is worked on, use [`StreamLimitExt::with_permits`].
+    /// Delays each item until the limiter grants one unit, and releases the permit at once.
+    ///
+    /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, since no permit is held: use
+    /// [`StreamLimitExt::with_permits`] or [`StreamLimitExt::for_each_permitted`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the stream, or a future that polls it, costs nobody anything. An item that was taken and waits stays in the
-    /// stream, and [`Throttled::into_inner`] gives it back.
+    /// Dropping a future that polls the stream loses nothing: an item that waits stays in the stream, and
+    /// [`Throttled::into_inner`] returns it. Dropping the stream gives up its place in the limiter's queue.
     ///
     /// # Examples
     ///
@@ -52,11 +56,11 @@ pub trait StreamLimitExt: Stream + Sized {
         Throttled::new(WithPermits::new(self, limiter, Location::caller()))
     }
 
-    /// Each item together with a permit of one unit, to be held while it is worked on.
+    /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
     ///
     /// # Cancel safety
     ///
-    /// As with [`StreamLimitExt::throttled`].
+    /// That of [`StreamLimitExt::throttled`].
     ///
     /// # Examples
     ///
@@ -82,18 +86,21 @@ pub trait StreamLimitExt: Stream + Sized {
         WithPermits::new(self, limiter, Location::caller())
     }
 
-    /// Runs `work` on every item, concurrently, holding a permit of one unit for each future: as many at once, and started as
-    /// fast, as the limiter allows. They run in the task that awaits this. A permit that is reclaimed meanwhile does not stop
-    /// its future; where it should, call [`Limiter::run`] in it.
+    /// Runs `work` on every item, concurrently, and holds a permit of one unit for each future: as many run at the same time, and
+    /// start as fast, as the limiter allows.
+    ///
+    /// All futures run in the task that awaits this one. A future whose permit is reclaimed runs on; to stop it, call
+    /// [`Limiter::run`] inside `work`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops all that run and gives their permits back. Not polling it stops them.
+    /// Dropping the returned future drops those that run and releases their permits. While it is not polled, none of them
+    /// makes progress.
     ///
     /// # Errors
     ///
-    /// [`AcquireError`](crate::AcquireError) when the limiter refused an item: no further one is taken, those that run are
-    /// brought to their end first, and [`ForEachPermitted::into_inner`] gives the item back.
+    /// An [`AcquireError`](crate::AcquireError) when the limiter refuses an item. It takes no further item, completes the futures
+    /// that run, and then returns the error; [`ForEachPermitted::into_inner`] returns the item.
     ///
     /// # Examples
     ///

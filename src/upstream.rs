@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-/// What an upstream said about its own limit: fed to [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal), it makes all callers heed it.
+/// What a response of an upstream said about the upstream's own limit. Pass it to
+/// [`Limiter::apply_upstream_signal`](crate::Limiter::apply_upstream_signal), and every caller of the limiter slows down.
+///
+/// Fill in what the response has; a signal without content changes nothing. Each setter replaces its own value.
 ///
 /// # Examples
 ///
@@ -20,7 +23,7 @@ use std::time::Duration;
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[must_use = "a signal does nothing until a limiter observes it"]
+#[must_use = "a signal does nothing until it is applied to a limiter"]
 pub struct UpstreamSignal {
     pub(crate) limited: bool,
     pub(crate) retry_after: Option<Duration>,
@@ -29,38 +32,39 @@ pub struct UpstreamSignal {
 }
 
 impl UpstreamSignal {
-    /// What is assumed of a denial that does not say when to come back.
+    /// How long to pause after a denial that tells no time.
     pub(crate) const UNKNOWN: Duration = Duration::from_secs(1);
 
-    /// A signal that says nothing yet. See the [type's example](UpstreamSignal#examples).
+    /// A signal without content. See the [type's example](UpstreamSignal#examples).
     pub const fn new() -> Self {
         Self { limited: false, retry_after: None, remaining: None, reset_after: None }
     }
 
-    /// It denied: everybody waits until [`retry_after`](Self::retry_after), or else until [`reset_after`](Self::reset_after), or
-    /// else for a second. See the [type's example](UpstreamSignal#examples).
+    /// The upstream denied a request (HTTP 429 or 503). The limiter pauses for [`retry_after`](Self::retry_after); without it, for
+    /// [`reset_after`](Self::reset_after); without either, for one second. See the [type's example](UpstreamSignal#examples).
     pub const fn limited(self) -> Self {
         Self { limited: true, ..self }
     }
 
-    /// It said when to come back: everybody waits for so long, denied or not. See the [type's example](UpstreamSignal#examples).
+    /// The upstream said when to retry: any duration from now. The limiter pauses for it, also without
+    /// [`limited`](Self::limited). See the [type's example](UpstreamSignal#examples).
     pub const fn retry_after(self, after: Duration) -> Self {
         Self { retry_after: Some(after), ..self }
     }
 
-    /// It said how many units are left of its quota. With [`reset_after`](Self::reset_after): with none left, everybody waits for
-    /// the reset; with few left they are spread over the time until then, if the limiter
-    /// [was asked to](crate::LimiterBuilder::spread_below), which shows an example.
+    /// The upstream said how many units of its quota are left. It has an effect only together with
+    /// [`reset_after`](Self::reset_after): at 0 units the limiter pauses until the reset; below
+    /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the reset.
     pub const fn remaining(self, units: u64) -> Self {
         Self { remaining: Some(units), ..self }
     }
 
-    /// It said when its quota is new. See [`remaining`](Self::remaining).
+    /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
     pub const fn reset_after(self, after: Duration) -> Self {
         Self { reset_after: Some(after), ..self }
     }
 
-    /// For how long nobody is to call.
+    /// How long the limiter must pause, if at all.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let spent = self.reset_after.filter(|_| self.remaining == Some(0));
         let denied = self.limited.then(|| self.retry_after.or(self.reset_after).unwrap_or(Self::UNKNOWN));
@@ -73,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_all_that_it_says_the_longest_pause_counts() {
+    fn the_longest_pause_that_a_signal_asks_for_counts() {
         let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
         let signal = UpstreamSignal::new();
         assert_eq!(signal.pause(), None);

@@ -11,10 +11,10 @@ use super::WithPermits;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
-/// Concurrent work under permits: what [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), with an
-/// example, returns.
+/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
+/// example, returns it.
 #[pin_project]
-#[must_use = "it does nothing unless awaited"]
+#[must_use = "futures do nothing unless polled"]
 pub struct ForEachPermitted<S: Stream, W, F> {
     #[pin]
     items: WithPermits<S>,
@@ -27,8 +27,10 @@ impl<S: Stream, W, F> ForEachPermitted<S, W, F> {
         Self { items, work, running: FuturesUnordered::new() }
     }
 
-    /// The source, and the item that was taken from it and waited; what still runs is dropped. Await `&mut` of it (pinned, or
-    /// over a source that is `Unpin`) to have it afterwards. See [`WithPermits::into_inner`].
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
+    ///
+    /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
+    /// [`WithPermits::into_inner`] for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
         self.items.into_inner()
     }
@@ -45,7 +47,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            // Those that run come first: what they give back may be what the next item waits for.
+            // Before the next item, which may wait for a permit that one of these releases.
             while let Poll::Ready(Some(())) = Pin::new(&mut *this.running).poll_next(cx) {}
             if this.items.is_terminated() {
                 return if this.running.is_empty() {
@@ -68,7 +70,7 @@ impl<S: Stream + fmt::Debug, W, F> fmt::Debug for ForEachPermitted<S, W, F> {
     }
 }
 
-/// A future and the permit that it holds until it completes.
+/// A future with its permit, which is released when the future completes.
 #[pin_project]
 struct Permitted<F> {
     #[pin]

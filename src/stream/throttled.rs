@@ -7,10 +7,10 @@ use pin_project::pin_project;
 use super::WithPermits;
 use crate::error::AcquireError;
 
-/// Paced items: what [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), with an example, returns.
+/// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
 #[pin_project]
 #[derive(Debug)]
-#[must_use = "a stream does nothing unless polled"]
+#[must_use = "streams do nothing unless polled"]
 pub struct Throttled<S: Stream> {
     #[pin]
     items: WithPermits<S>,
@@ -21,13 +21,13 @@ impl<S: Stream> Throttled<S> {
         Self { items }
     }
 
-    /// Why the stream ended early, if it did. See [`WithPermits::into_inner`], which is the same here.
+    /// Why the stream ended early; `None` if it has not. See [`WithPermits::into_inner`] for an example.
     #[must_use]
     pub const fn error(&self) -> Option<&AcquireError> {
         self.items.error()
     }
 
-    /// The source, and the item that was taken from it and waited. See [`WithPermits::into_inner`].
+    /// Returns the source, and the item that was taken from it and still waits. See [`WithPermits::into_inner`] for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
         self.items.into_inner()
     }

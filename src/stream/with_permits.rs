@@ -11,13 +11,14 @@ use crate::error::AcquireError;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 
-/// Items with permits: what [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), with an example, returns.
+/// A stream of items with permits. [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), which has an example,
+/// returns it.
 #[pin_project]
-#[must_use = "a stream does nothing unless polled"]
+#[must_use = "streams do nothing unless polled"]
 pub struct WithPermits<S: Stream> {
     #[pin]
     source: S,
-    /// Taken from the source, waits for its permit.
+    /// The item that was taken from the source and waits for its permit.
     item: Option<S::Item>,
     ticket: OwnedTicket,
     exhausted: bool,
@@ -30,13 +31,13 @@ impl<S: Stream> WithPermits<S> {
         Self { source, item: None, ticket, exhausted: false, error: None }
     }
 
-    /// Why the stream ended early, if it did. See [`WithPermits::into_inner`].
+    /// Why the stream ended early; `None` if it has not. See [`WithPermits::into_inner`] for an example.
     #[must_use]
     pub const fn error(&self) -> Option<&AcquireError> {
         self.error.as_ref()
     }
 
-    /// The source, and the item that was taken from it and waited.
+    /// Returns the source, and the item that was taken from it and still waits for its permit.
     ///
     /// ```
     /// use futures_util::{StreamExt as _, stream};
@@ -90,7 +91,7 @@ impl<S: Stream> Stream for WithPermits<S> {
             return (waiting, Some(waiting));
         }
         let (lower, upper) = self.source.size_hint();
-        // An item that waits may be the last of its stream, if the limiter refuses it; a hint promises no more than that.
+        // The lower bound assumes that the limiter refuses no item; a size hint may.
         (lower.saturating_add(waiting), upper.and_then(|upper| upper.checked_add(waiting)))
     }
 }

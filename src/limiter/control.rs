@@ -1,0 +1,157 @@
+//! What changes a limiter while it is in use: its policy, pauses, an upstream's signals, closing.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Limiter;
+use crate::carry_over::UsageCarryOver;
+use crate::error::ConfigError;
+use crate::policy::Policy;
+use crate::upstream::UpstreamSignal;
+
+impl Limiter {
+    /// Replaces the policy while the limiter is in use. Queued requests keep their position, and what was used stays used:
+    /// [`Limiter::set_policy_with`] tells how, and has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid; then nothing changes.
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+        self.set_policy_with(policy, UsageCarryOver::AsIs)
+    }
+
+    /// Replaces the policy while the limiter is in use. Queued requests keep their position; one whose cost the new policy can
+    /// never admit gets [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit).
+    ///
+    /// Each new limit takes over what was used of an old one, [as it is or in proportion](UsageCarryOver):
+    ///
+    /// - A limit that stands in both policies keeps its state.
+    /// - Any other takes over from a limit of its own kind, or else from any that is left. The usage then counts in the new
+    ///   limit's present window.
+    /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over from nothing but another one, and no other limit takes over from
+    ///   it. A limit without a counterpart starts with nothing used.
+    ///
+    /// Permits in flight stay valid and count against a new `MaxConcurrency`. When it allows fewer than that, requests wait for
+    /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none.
+    /// A permit from before has nothing to [refund](crate::Permit::settle) to a limit that did not grant it.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid; then nothing changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FixedWindow, Limiter, UsageCarryOver};
+    ///
+    /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
+    /// let limiter = Limiter::new(per_minute(100))?;
+    /// let _used = limiter.try_acquire_many(60)?;
+    /// limiter.set_policy(per_minute(200))?;
+    /// assert_eq!(limiter.check(1).remaining(), 140);
+    /// limiter.set_policy_with(per_minute(20), UsageCarryOver::InProportion)?;
+    /// assert_eq!(limiter.check(1).remaining(), 14);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: UsageCarryOver) -> Result<(), ConfigError> {
+        self.manager.set_policy(policy.into(), carry)
+    }
+
+    /// Grants nothing for `duration`: requests wait, in order, and [`try_acquire`](Limiter::try_acquire) is denied.
+    ///
+    /// Zero changes nothing; [`Duration::MAX`] lasts until [`Limiter::resume`]. Of several pauses, the one that ends last counts.
+    /// Permits in flight stay valid, and their TTLs run on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::from_secs(30));
+    /// assert!(limiter.check(1).is_paused());
+    /// let start = tokio::time::Instant::now();
+    /// let _permit = limiter.acquire().await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause_for(&self, duration: Duration) {
+        self.manager.pause_for(duration);
+    }
+
+    /// Grants nothing before `instant` on tokio's clock. An instant that has passed changes nothing. See [`Limiter::pause_for`].
+    pub fn pause_until(&self, instant: Instant) {
+        self.manager.pause_for(instant.saturating_duration_since(Instant::now()));
+    }
+
+    /// Ends every pause now, and the spreading that an [upstream's signal](Limiter::apply_upstream_signal) asked for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::MAX);
+    /// assert!(limiter.try_acquire().is_err());
+    /// limiter.resume();
+    /// assert!(limiter.try_acquire().is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn resume(&self) {
+        self.manager.resume();
+    }
+
+    /// Slows down as an upstream's response asks for. See [`UpstreamSignal`] for an example.
+    ///
+    /// A response that denies, or that leaves nothing of the upstream's quota, [pauses](Limiter::pause_for) the limiter for as long
+    /// as the response says. A quota that is nearly spent is spread evenly until its reset, if the limiter was built with
+    /// [`spread_below`](crate::LimiterBuilder::spread_below).
+    pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
+        self.manager.apply_upstream_signal(signal);
+    }
+
+    /// Refuses all requests from now on with [`AcquireError::Closed`](crate::AcquireError::Closed), those that wait first. Permits
+    /// in flight stay valid. See [`Limiter::drained`] for an example.
+    pub fn close(&self) {
+        self.manager.close();
+    }
+
+    /// Whether [`Limiter::close`] was called on this handle or on a clone. See [`Limiter::drained`] for an example.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.manager.is_closed()
+    }
+
+    /// Waits until the limiter is closed **and** every permit that holds a place was released or reclaimed. Without a call of
+    /// [`Limiter::close`] it does not complete.
+    ///
+    /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; it does not wait for those of other limits.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and called again at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let permit = limiter.acquire().await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// limiter.close();
+    /// assert!(limiter.is_closed());
+    /// limiter.drained().await;
+    /// assert_eq!(limiter.snapshot().in_flight, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drained(&self) {
+        self.manager.drained().await;
+    }
+}
