@@ -42,7 +42,7 @@ impl Limit {
                 None => concurrency.limit,
             },
             Self::FixedWindow(window) => window.limit,
-            Self::TokenBucket(bucket) => bucket.capacity(),
+            Self::TokenBucket(bucket) => bucket.burst,
             Self::SlidingWindow(window) => window.limit,
             Self::Penalty(penalty) => penalty.threshold,
         }
@@ -78,7 +78,7 @@ impl Limit {
 /// | text | limit |
 /// |---|---|
 /// | `100/min` | [`TokenBucket`] with a burst of the rate's units |
-/// | `20/s burst 40 interval initial 0` | the same, with options in any order |
+/// | `20/s burst 40 refilled each period initial 0` | the same, with options in any order |
 /// | `8 concurrent`, `8 concurrent ttl 30s` | [`MaxConcurrency`] |
 /// | `throttle every 100ms`, `every 100ms burst 5` | [`Throttle`] |
 /// | `window 100/min` | [`FixedWindow`] |

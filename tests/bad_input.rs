@@ -25,7 +25,7 @@ fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
     refused(MaxConcurrency::new(0).adapt(Adapt::aimd()).into(), zero_limit);
     let zero_rate = |limit| ConfigError::ZeroRate { limit };
     refused(TokenBucket::new(Rate::per_second(0), 5).into(), zero_rate);
-    refused(TokenBucket::new(Rate::per_second(0), 5).interval().into(), zero_rate);
+    refused(TokenBucket::new(Rate::per_second(0), 5).refill_each_period().into(), zero_rate);
     refused(Penalty::new(5, Rate::per_second(0)).into(), zero_rate);
     let zero_duration = |limit| ConfigError::ZeroDuration { limit };
     refused(TokenBucket::new(Rate::new(1, Duration::ZERO), 5).into(), zero_duration);

@@ -26,7 +26,7 @@ fn policies() -> Vec<Policy> {
     vec![
         Throttle::every(ms(40)).burst(3).into(),
         TokenBucket::new(Rate::new(7, ms(300)), 3).into(),
-        TokenBucket::new(Rate::new(3, ms(100)), 3).interval().into(),
+        TokenBucket::new(Rate::new(3, ms(100)), 3).refill_each_period().into(),
         FixedWindow::new(3, ms(100)).into(),
         SlidingWindow::counter(3, ms(100)).into(),
         SlidingWindow::log(3, ms(100)).into(),

@@ -34,7 +34,7 @@ async fn what_has_been_used_stays_used_whatever_takes_over() {
     let kinds: [fn(u64) -> Limit; 7] = [
         |units| Throttle::every(ms(100)).burst(units).into(),
         |units| TokenBucket::new(Rate::per_second(10), units).into(),
-        |units| TokenBucket::new(Rate::per_second(units), units).interval().into(),
+        |units| TokenBucket::new(Rate::per_second(units), units).refill_each_period().into(),
         |units| window(units).into(),
         |units| SlidingWindow::log(units, SECOND).into(),
         |units| SlidingWindow::counter(units, SECOND).into(),
@@ -283,7 +283,7 @@ async fn a_limit_that_stays_keeps_its_state_and_takes_back_what_it_charged() {
 async fn what_a_bucket_lacks_when_new_is_not_taken_from_one_that_takes_over() {
     let bucket = |rate: u64, interval: bool| {
         let bucket = TokenBucket::new(Rate::per_second(rate), 10).initial(2);
-        if interval { bucket.interval() } else { bucket }
+        if interval { bucket.refill_each_period() } else { bucket }
     };
     for interval in [false, true] {
         let limiter = limiter(bucket(10, interval));

@@ -16,7 +16,7 @@ fn rates() -> Vec<Limit> {
     vec![
         Throttle::every(ms(100)).burst(10).into(),
         TokenBucket::new(Rate::per_second(10), 10).into(),
-        TokenBucket::new(Rate::per_second(10), 10).interval().into(),
+        TokenBucket::new(Rate::per_second(10), 10).refill_each_period().into(),
         FixedWindow::new(10, ms(1_000)).into(),
         FixedWindow::new(10, ms(1_000)).align(tollgate::Align::FirstGrant).into(),
         SlidingWindow::log(10, ms(1_000)).into(),
@@ -60,7 +60,7 @@ async fn a_debt_is_waited_for_to_the_instant() {
     let debts = [
         (Limit::from(Throttle::every(ms(100)).burst(10)), 2_500),
         (TokenBucket::new(Rate::per_second(10), 10).into(), 2_500),
-        (TokenBucket::new(Rate::per_second(10), 10).interval().into(), 3_000), // 34 fill three windows and part of the fourth
+        (TokenBucket::new(Rate::per_second(10), 10).refill_each_period().into(), 3_000), // 34 fill three windows and part of the fourth
         (FixedWindow::new(10, ms(1_000)).into(), 3_000),
         (SlidingWindow::log(10, ms(1_000)).into(), 1_000), // all of the debt leaves with the instant it was made in
     ];

@@ -140,17 +140,14 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
     Ok(Compiled::Rule(match limit {
         Limit::Throttle(throttle) => {
             let interval = span(throttle.interval)?;
-            Rule::Pace(PaceRule::new(1, interval, throttle.burst, throttle.burst).ok_or(too_long)?)
+            Rule::Pace(PaceRule::continuous(1, interval, throttle.burst, throttle.burst).ok_or(too_long)?)
         }
         Limit::TokenBucket(bucket) => {
             let (units, period) = (bucket.rate.units(), span(bucket.rate.period())?);
             let capacity = limit.capacity();
             let initial = bucket.initial.unwrap_or(capacity);
-            if bucket.interval {
-                Rule::Window(WindowRule { limit: capacity, period, phase: Some(0), taken: capacity.saturating_sub(initial) })
-            } else {
-                Rule::Pace(PaceRule::new(units, period, capacity, initial).ok_or(too_long)?)
-            }
+            let rule = if bucket.each_period { PaceRule::each_period } else { PaceRule::continuous };
+            Rule::Pace(rule(units, period, capacity, initial).ok_or(too_long)?)
         }
         Limit::MaxConcurrency(concurrency) => {
             if concurrency.limit == 0 {
@@ -170,7 +167,7 @@ fn compile(limit: &Limit, since_epoch: Duration) -> Result<Compiled, ConfigError
                 Align::FirstGrant => None,
                 Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
             };
-            Rule::Window(WindowRule { limit: window.limit, period, phase, taken: 0 })
+            Rule::Window(WindowRule { limit: window.limit, period, phase })
         }
         Limit::SlidingWindow(window) => {
             span(window.period)?;

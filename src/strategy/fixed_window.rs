@@ -89,8 +89,6 @@ pub(crate) struct WindowRule {
     pub(crate) period: u64,
     /// Nanoseconds from the last grid line to the limiter's creation; `None`: windows open with a grant.
     pub(crate) phase: Option<u64>,
-    /// Units of the first window that are gone when new.
-    pub(crate) taken: u64,
 }
 
 /// The latest window with a grant: when it ends, and the units granted in it. Units above the limit are a debt of the windows
@@ -146,11 +144,8 @@ impl WindowRule {
 impl Strategy for WindowRule {
     type State = WindowState;
 
-    fn initial(&self, now: Moment) -> WindowState {
-        match self.taken {
-            0 => WindowState::default(),
-            taken => WindowState { used: taken, ..self.current(WindowState::default(), now) },
-        }
+    fn initial(&self, _now: Moment) -> WindowState {
+        WindowState::default()
     }
 
     fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Verdict<WindowState> {
@@ -228,7 +223,7 @@ mod tests {
             limit in 1_u64..6, period in 1_u64..500, phase in prop::option::of(0_u64..500),
             steps in prop::collection::vec((0_u64..700, 1_u64..6), 1..60),
         ) {
-            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period), taken: 0 };
+            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period) };
             let (mut state, mut now) = (WindowState::default(), Moment::START);
             let mut windows: Vec<(u64, u64)> = Vec::new(); // naive: (start + period, units)
             for (step, cost) in steps {
@@ -257,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_refund_counts_only_in_its_own_window() {
-        let rule = WindowRule { limit: 2, period: S, phase: Some(0), taken: 0 };
+        let rule = WindowRule { limit: 2, period: S, phase: Some(0) };
         let Verdict::Granted(first) = rule.decide(WindowState::default(), at(1), 2) else { panic!() };
         assert_eq!(rule.remaining(rule.refund(first, at(1), 2), at(2)), 2);
         let Verdict::Granted(second) = rule.decide(first, at(S), 2) else { panic!() };
@@ -266,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_window_whose_first_grant_is_refunded_was_never_opened() {
-        let rule = WindowRule { limit: 1, period: S, phase: None, taken: 0 };
+        let rule = WindowRule { limit: 1, period: S, phase: None };
         let Verdict::Granted(first) = rule.decide(WindowState::default(), at(5), 1) else { panic!() };
         let Verdict::Granted(second) = rule.decide(rule.refund(first, at(5), 1), at(7), 1) else { panic!() };
         assert_eq!(rule.decide(second, at(8), 1), Verdict::WaitUntil(at(7 + S)));
@@ -274,12 +269,8 @@ mod tests {
 
     #[test]
     fn the_largest_parameters_do_not_overflow() {
-        let rule = WindowRule {
-            limit: u64::MAX,
-            period: super::super::MAX_SPAN_NANOS,
-            phase: Some(super::super::MAX_SPAN_NANOS - 1),
-            taken: 0,
-        };
+        let rule =
+            WindowRule { limit: u64::MAX, period: super::super::MAX_SPAN_NANOS, phase: Some(super::super::MAX_SPAN_NANOS - 1) };
         let Verdict::Granted(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else { panic!() };
         assert_eq!(
             rule.ready_at(state, at(3), u64::MAX, u64::MAX),

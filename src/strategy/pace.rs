@@ -5,18 +5,25 @@
 //! intervals ahead of now. The same said with a bucket: what the arrival time lies ahead of now has been taken and is not
 //! refilled yet.
 //!
-//! An interval need not be a whole number of nanoseconds (7 a second is one in 142,857,142.857… ns). So time is counted in
-//! *parts*, of which a nanosecond has as many as make an interval whole: at 7 a second there are 7 parts to the nanosecond and
-//! 1,000,000,000 to the unit. Nothing is rounded, so nothing drifts; only an instant that is told is rounded up.
+//! An interval need not be a whole number of nanoseconds (7 a second is one in 142,857,142.857… ns). So units are counted in
+//! *parts*: at 7 a second, each nanosecond brings 7 parts and a unit has 1,000,000,000. Nothing is rounded, so nothing drifts;
+//! only an instant that is told is rounded up.
+//!
+//! Parts arrive in steps. A continuous refill has a step of one nanosecond. A refill of `units` each period is the same rule
+//! with a step of one period that brings `units` parts, one to the unit: the bucket then gains `units` at each multiple of the
+//! period, up to the burst.
+
+#[cfg(test)]
+mod tests;
 
 use super::{MAX_SPAN_NANOS, Moment, StateWords, Strategy, Verdict};
 
-/// The parameters of a pace, checked: `burst` units take at most [`MAX_SPAN_NANOS`].
+/// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PaceRule {
-    /// Parts a nanosecond.
-    parts_per_nano: u64,
-    /// Parts a unit.
+    /// Nanoseconds from one refill to the next; refills lie on its multiples since [`Moment::START`].
+    step: u64,
+    parts_per_step: u64,
     parts_per_unit: u64,
     /// Parts that the arrival time may lie ahead of now: the burst.
     tolerance: u128,
@@ -31,23 +38,36 @@ pub(crate) struct PaceState {
 }
 
 impl PaceRule {
-    /// `units` every `period` nanoseconds, `burst` at once; `initial` of them when new. `None` when the burst takes longer to
-    /// refill than [`MAX_SPAN_NANOS`]. None of the numbers but `initial` is zero.
-    pub(crate) fn new(units: u64, period: u64, burst: u64, initial: u64) -> Option<Self> {
+    /// Refilled continuously, `units` every `period` nanoseconds, `burst` at most; `initial` when new. `None` when an empty
+    /// bucket takes longer to fill than [`MAX_SPAN_NANOS`]. No number but `initial` is zero.
+    pub(crate) fn continuous(units: u64, period: u64, burst: u64, initial: u64) -> Option<Self> {
         let shared = gcd(units, period);
-        let (parts_per_nano, parts_per_unit) = (units / shared, period / shared);
-        let tolerance = u128::from(burst) * u128::from(parts_per_unit);
-        let taken = u128::from(burst.saturating_sub(initial)) * u128::from(parts_per_unit);
-        (tolerance <= u128::from(MAX_SPAN_NANOS) * u128::from(parts_per_nano)).then_some(Self {
-            parts_per_nano,
-            parts_per_unit,
-            tolerance,
-            taken,
-        })
+        Self::new(1, units / shared, period / shared, burst, initial)
     }
 
+    /// The same, but `units` are added at once, at each multiple of `period` since [`Moment::START`].
+    pub(crate) fn each_period(units: u64, period: u64, burst: u64, initial: u64) -> Option<Self> {
+        Self::new(period, units, 1, burst, initial)
+    }
+
+    fn new(step: u64, parts_per_step: u64, parts_per_unit: u64, burst: u64, initial: u64) -> Option<Self> {
+        let tolerance = u128::from(burst) * u128::from(parts_per_unit);
+        let taken = u128::from(burst.saturating_sub(initial)) * u128::from(parts_per_unit);
+        let steps_to_full = tolerance.div_ceil(u128::from(parts_per_step));
+        let fills_in_time = steps_to_full <= u128::from(MAX_SPAN_NANOS / step);
+        fills_in_time.then_some(Self { step, parts_per_step, parts_per_unit, tolerance, taken })
+    }
+
+    /// How many refills there were up to `now`. The comparison spares the continuous refill a division.
+    #[inline(always)]
+    fn steps(&self, now: Moment) -> u64 {
+        if self.step == 1 { now.nanos() } else { now.nanos() / self.step }
+    }
+
+    /// The parts of all refills up to `now`.
+    #[inline(always)]
     fn parts(&self, now: Moment) -> u128 {
-        u128::from(now.nanos()) * u128::from(self.parts_per_nano)
+        u128::from(self.steps(now)) * u128::from(self.parts_per_step)
     }
 
     fn parts_of(&self, units: u64) -> u128 {
@@ -57,11 +77,15 @@ impl PaceRule {
     /// The first instant at which `arrival` lies no more than `ahead` parts ahead.
     fn first(&self, arrival: u128, ahead: u128, now: Moment) -> Moment {
         let wait = arrival.saturating_sub(ahead).saturating_sub(self.parts(now));
-        now.plus(match u64::try_from(wait) {
-            Ok(wait) if self.parts_per_nano == 1 => wait,
-            Ok(wait) => wait.div_ceil(self.parts_per_nano),
-            Err(_) => u64::try_from(wait.div_ceil(u128::from(self.parts_per_nano))).unwrap_or(u64::MAX),
-        })
+        if wait == 0 {
+            return now;
+        }
+        let steps = match u64::try_from(wait) {
+            Ok(wait) if self.parts_per_step == 1 => wait,
+            Ok(wait) => wait.div_ceil(self.parts_per_step),
+            Err(_) => u64::try_from(wait.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX),
+        };
+        Moment::from_nanos(self.steps(now).saturating_add(steps).saturating_mul(self.step))
     }
 
     /// Parts that have been taken and are not refilled yet.
@@ -69,15 +93,15 @@ impl PaceRule {
         state.arrival.saturating_sub(self.parts(now))
     }
 
-    /// Takes back a grant of `cost` that was decided at `at`. What comes back is bounded by the trail, so that the grants
+    /// Takes back a grant of `cost` that was decided at `at`. What comes back is limited by `refund_bound`, so that the grants
     /// decided since stay within the rule without it. Returns the state after.
     pub(crate) fn refund(&self, state: PaceState, refund_bound: &mut RefundBound, at: Moment, cost: u64) -> PaceState {
         PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
     }
 
-    /// One word, where the arrival time fits into it for [`MAX_SPAN_NANOS`] and longer: few parts to the nanosecond.
+    /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
-        self.parts_per_nano <= 4
+        self.parts_per_step <= self.step.saturating_mul(4)
     }
 }
 
@@ -211,149 +235,5 @@ impl RefundBound {
             self.found[..later].iter_mut().for_each(|(_, earlier)| *earlier = (*earlier).min(least));
         }
         back
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::super::Strategy as _; // both globs have a `Strategy`
-    use super::*;
-
-    const S: u64 = 1_000_000_000;
-
-    fn rule(units: u64, period: u64, burst: u64) -> PaceRule {
-        PaceRule::new(units, period, burst, burst).unwrap()
-    }
-
-    /// Every grant that counts, with the rule applied to each pair: what GCRA promises, said naively.
-    fn within_rule((units, period, burst): (u64, u64, u64), grants: &[(u64, u64)]) -> bool {
-        (0..grants.len()).all(|first| {
-            let mut taken = 0;
-            grants[first..].iter().all(|&(at, cost)| {
-                taken += cost;
-                taken * period <= burst * period + (at - grants[first].0) * units
-            })
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
-
-        /// Invariants 1 and 7; trap: a deadline reset to now + interval after each wake.
-        #[test]
-        fn denied_until_exactly_the_predicted_instant_then_granted(
-            units in 1_u64..40, period in 1_u64..1_000, burst in 1_u64..8, initial in 0_u64..9,
-            steps in prop::collection::vec((0_u64..3_000, 1_u64..8, 0_u64..5), 1..60),
-        ) {
-            let rule = PaceRule::new(units, period, burst, initial).unwrap();
-            let (mut now, mut grants) = (Moment::START, Vec::new());
-            let mut state = rule.initial(now);
-            prop_assert_eq!(rule.remaining(state, now), initial.min(burst));
-            if initial < burst {
-                grants.push((0, burst - initial)); // as if taken before
-            }
-            for (step, cost, ahead) in steps {
-                now = now.plus(step);
-                let cost = cost.min(burst);
-                let admits = |state, cost| matches!(rule.decide(state, now, cost), Verdict::Granted(_));
-                let remaining = rule.remaining(state, now);
-                prop_assert!(remaining == burst || !admits(state, remaining + 1));
-                prop_assert!(remaining == 0 || admits(state, remaining));
-                prop_assert!(rule.ready_at(state, now, ahead, cost) >= rule.ready_at(state, now, 0, cost));
-                if let Verdict::WaitUntil(at) = rule.decide(state, now, cost) {
-                    prop_assert_eq!(at, rule.ready_at(state, now, 0, cost));
-                    prop_assert!(matches!(rule.decide(state, at.minus(1), cost), Verdict::WaitUntil(again) if again == at));
-                    now = at;
-                }
-                let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
-                prop_assert_eq!(next, rule.charge(state, now, cost));
-                state = next;
-                grants.push((now.nanos(), cost));
-                prop_assert!(within_rule((units, period, burst), &grants));
-                let reset = rule.reset_at(state, now);
-                prop_assert!(rule.remaining(state, reset) == burst && rule.backlog(state, reset.minus(1)) > 0);
-            }
-        }
-
-        /// Invariants 1 and 2: grants are taken back in any order, some long after; what stays is within the rule.
-        #[test]
-        fn refunds_in_any_order_never_exceed_the_rule(
-            units in 1_u64..20, period in 1_u64..200, burst in 1_u64..8,
-            steps in prop::collection::vec((prop_oneof![Just(0_u64), 0_u64..400], 1_u64..4, any::<bool>(), any::<prop::sample::Index>()), 1..80),
-        ) {
-            let rule = rule(units, period, burst);
-            let (mut state, mut refund_bound, mut now) = (PaceState::default(), RefundBound::new(Moment::START), Moment::START);
-            let (mut grants, mut undelivered) = (Vec::<(u64, u64)>::new(), Vec::<(u64, u64)>::new());
-            for (step, cost, refund, pick) in steps {
-                now = now.plus(step);
-                if refund && !undelivered.is_empty() {
-                    let (at, cost) = undelivered.remove(pick.index(undelivered.len()));
-                    let same_instant = at == refund_bound.latest.nanos();
-                    let before = state;
-                    state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
-                    prop_assert!(!same_instant || before.arrival - state.arrival == rule.parts_of(cost));
-                    let index = grants.iter().position(|&grant| grant == (at, cost)).unwrap();
-                    grants.remove(index);
-                }
-                let cost = cost.min(burst);
-                while let Verdict::Granted(next) = rule.decide(state, now, cost) {
-                    refund_bound.note(&rule, state, now);
-                    state = next;
-                    grants.push((now.nanos(), cost));
-                    undelivered.push((now.nanos(), cost));
-                    prop_assert!(within_rule((units, period, burst), &grants), "{:?}", grants);
-                }
-            }
-        }
-    }
-
-    /// Trap: overflow at the largest quotas.
-    #[test]
-    fn the_largest_parameters_do_not_overflow() {
-        let slowest = rule(1, MAX_SPAN_NANOS, 1);
-        let Verdict::Granted(state) = slowest.decide(PaceState::default(), Moment::START, 1) else { panic!() };
-        assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
-        assert_eq!(slowest.decide(state, Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(MAX_SPAN_NANOS)));
-        assert_eq!(PaceRule::new(1, MAX_SPAN_NANOS, 2, 2), None);
-        let fastest = rule(u64::MAX, 1, u64::MAX);
-        let late = Moment::NEVER.minus(1);
-        let Verdict::Granted(state) = fastest.decide(PaceState::default(), late, u64::MAX) else { panic!() };
-        assert_eq!(fastest.remaining(state, late), 0);
-        let state = fastest.charge(state, late, u64::MAX);
-        assert_eq!(fastest.charge(state, late, u64::MAX).arrival, u128::MAX, "it saturates");
-    }
-
-    /// Trap: rates that do not divide a second lose or gain units by rounding.
-    #[test]
-    fn a_billion_grants_do_not_drift() {
-        // Seven a second, asked for in blocks of seven hundred thousand as fast as they come: a billion take their time exactly.
-        let rule = rule(7, S, 700_000);
-        let (mut state, mut now) = (PaceState::default(), Moment::START);
-        let blocks = 1_000_000_000_u64.div_ceil(700_000);
-        for _ in 0..blocks {
-            now = rule.ready_at(state, now, 0, 700_000);
-            let Verdict::Granted(next) = rule.decide(state, now, 700_000) else { panic!("denied at its retry-after") };
-            state = next;
-        }
-        assert_eq!(now.nanos(), (blocks - 1) * 100_000 * S);
-        assert_eq!(rule.remaining(state, now.plus(S)), 7);
-        assert_eq!(rule.remaining(state, now.plus(S - 1)), 6, "no free parts_per_unit");
-    }
-
-    #[test]
-    fn from_one_a_week_to_a_billion_a_second() {
-        let week = 7 * 24 * 3_600 * S;
-        let rare = rule(1, week, 1);
-        let Verdict::Granted(state) = rare.decide(PaceState::default(), Moment::START, 1) else { panic!() };
-        assert_eq!(rare.decide(state, Moment::from_nanos(week - 1), 1), Verdict::WaitUntil(Moment::from_nanos(week)));
-        let often = rule(S, S, 1_000);
-        let mut state = PaceState::default();
-        for nanos in 0..100_000 {
-            let Verdict::Granted(next) = often.decide(state, Moment::from_nanos(nanos), 1) else { panic!() };
-            state = next;
-        }
-        assert_eq!(often.remaining(state, Moment::from_nanos(99_999)), 999);
     }
 }

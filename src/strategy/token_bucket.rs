@@ -5,14 +5,17 @@ use crate::rate::Rate;
 /// ```text
 /// 1/100ms, burst 3     |xxx  .    x    .    .    xx   .    x        refilled continuously: a token every 100 ms, up to 3
 ///                      0        100                 300       400 ms
-/// 3/300ms .interval()  |x         xx   .    |xxx           |        all three at once each 300 ms; what was not used is thrown away
+/// 2/300ms, burst 3, refill_each_period()
+///                      |xxx                 |xx            |x        two are added at once each 300 ms, up to 3
+///                      0                   300            600 ms
 /// ```
 ///
 /// Worst burst: `burst` units in one instant. Refilled continuously: at most `burst + rate × t` units in any span of length `t`,
-/// as with a [`Throttle`](crate::Throttle) that has a burst, of which this is the same rule (see there for its source) with a
-/// rate instead of an interval. With [`TokenBucket::interval`]: twice the burst around a refill, as with every fixed window.
+/// as with a [`Throttle`](crate::Throttle) that has a burst. It is the same rule (see there for its source) with a rate instead
+/// of an interval. With [`TokenBucket::refill_each_period`]: at most `burst + units × n` in any span that holds `n` refills, so
+/// `burst + units` in a span as short as wanted around a refill.
 ///
-/// Tokens are counted in whole parts, so that nothing is rounded: 7 a second are exactly 7,000,000,000 in a billion seconds.
+/// Tokens are counted in whole parts and never rounded: 7 a second are exactly 7,000,000,000 in a billion seconds.
 ///
 /// # Examples
 ///
@@ -34,7 +37,7 @@ use crate::rate::Rate;
 pub struct TokenBucket {
     pub(crate) rate: Rate,
     pub(crate) burst: u64,
-    pub(crate) interval: bool,
+    pub(crate) each_period: bool,
     pub(crate) initial: Option<u64>,
 }
 
@@ -46,11 +49,17 @@ impl TokenBucket {
     /// See the [type's example](TokenBucket#examples).
     #[must_use]
     pub const fn new(rate: Rate, burst: u64) -> Self {
-        Self { rate, burst, interval: false, initial: None }
+        Self { rate, burst, each_period: false, initial: None }
     }
 
-    /// Refills all at once, each period of the rate from the limiter's creation on: the bucket then holds the units of the rate,
-    /// the burst at most, and tokens that were not used are thrown away.
+    /// Adds the units of the rate all at once at the end of each period, up to the burst, instead of evenly over it. Periods are
+    /// counted from the limiter's creation, also for a keyed limiter's keys and after a change of policy.
+    ///
+    /// Tokens that were not used stay. After .NET's
+    /// [`TokenBucketRateLimiter`](https://learn.microsoft.com/dotnet/api/system.threading.ratelimiting.tokenbucketratelimiteroptions)
+    /// (`TokensPerPeriod`, `ReplenishmentPeriod`) and bucket4j's
+    /// [`refillIntervally`](https://bucket4j.com/8.7.0/toc.html). For a quota that starts anew each period, where unused
+    /// units are lost, use a [`FixedWindow`](crate::FixedWindow).
     ///
     /// ```
     /// use std::time::Duration;
@@ -58,19 +67,20 @@ impl TokenBucket {
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(5), 5).interval())?;
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(5), 8).refill_each_period())?;
+    /// assert!(limiter.try_acquire_many(8).is_ok());
     /// tokio::time::advance(Duration::from_millis(900)).await;
-    /// assert!(limiter.try_acquire_many(5).is_ok());
     /// assert_eq!(limiter.check(5).retry_after(), Some(Duration::from_millis(100)));
+    /// assert_eq!(limiter.check(6).retry_after(), Some(Duration::from_millis(1_100)));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub const fn interval(self) -> Self {
-        Self { interval: true, ..self }
+    pub const fn refill_each_period(self) -> Self {
+        Self { each_period: true, ..self }
     }
 
-    /// The tokens in the bucket at first (0 to the burst; more counts as the burst); it is full unless told.
+    /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};
@@ -82,10 +92,5 @@ impl TokenBucket {
     #[must_use]
     pub const fn initial(self, tokens: u64) -> Self {
         Self { initial: Some(tokens), ..self }
-    }
-
-    /// The most units that it ever admits at once.
-    pub(crate) const fn capacity(&self) -> u64 {
-        if self.interval && self.rate.units() < self.burst { self.rate.units() } else { self.burst }
     }
 }

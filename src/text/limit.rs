@@ -45,26 +45,26 @@ macro_rules! one_of {
 // In the order in which an error lists them.
 one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
 
-/// `20/s burst 40 interval initial 0`
+/// `20/s burst 40 refilled each period initial 0`
 impl Clause for TokenBucket {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
-        let (mut burst, mut interval, mut initial) = (None, false, None);
+        let (mut burst, mut each_period, mut initial) = (None, false, None);
         while reader.option("burst", &mut burst)?
-            || reader.flag("interval", &mut interval)?
+            || reader.flag("refilled each period", &mut each_period)?
             || reader.option("initial", &mut initial)?
         {}
-        Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), interval, initial }))
+        Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), each_period, initial }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, interval, initial } = *self;
+        let Self { rate, burst, each_period, initial } = *self;
         write!(f, "{rate}")?;
         if burst != rate.units() {
             write!(f, " burst {burst}")?;
         }
-        if interval {
-            write!(f, " interval")?;
+        if each_period {
+            write!(f, " refilled each period")?;
         }
         initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
     }

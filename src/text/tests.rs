@@ -37,8 +37,8 @@ fn limit() -> impl Strategy<Value = Limit> {
     let align = prop::sample::select(vec![Align::Creation, Align::FirstGrant, Align::WallClock]);
     prop_oneof![
         (rate(), prop::option::of(number()), any::<bool>(), prop::option::of(number())).prop_map(
-            |(rate, burst, interval, initial)| {
-                TokenBucket { rate, burst: burst.unwrap_or(rate.units()), interval, initial }.into()
+            |(rate, burst, each_period, initial)| {
+                TokenBucket { rate, burst: burst.unwrap_or(rate.units()), each_period, initial }.into()
             }
         ),
         (number(), prop::option::of(duration()), prop::option::of(adapt())).prop_map(|(limit, ttl, adapt)| MaxConcurrency {
@@ -96,7 +96,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 
 /// Texts that are nearly right, so that errors come late.
 fn nearly() -> impl Strategy<Value = String> {
-    let words = "100/min 8 concurrent ttl 30s and every throttle 1h30m burst initial interval fixed window from first grant wall \
+    let words = "100/min 8 concurrent ttl 30s and every throttle 1h30m burst initial refilled each period fixed window from first grant wall \
                  clock 3/250ms 1/ /s 1//s 1/1 99999999999999999999999 5µs/µs 1/99999999999w 0.0000000000000000001s 1.s µ 9é 1/9é\
                  340282366920938463463374607431768211455w\u{2003}x";
     let word = prop::sample::select(words.split(' ').collect::<Vec<_>>());
@@ -161,7 +161,7 @@ fn every_limit_has_a_short_form() {
     let minute = Rate::per_minute(100);
     prints(TokenBucket::new(minute, 100), "100/min");
     prints(TokenBucket::new(Rate::per_second(20), 40), "20/s burst 40");
-    prints(TokenBucket::new(minute, 100).interval().initial(0), "100/min interval initial 0");
+    prints(TokenBucket::new(minute, 100).refill_each_period().initial(0), "100/min refilled each period initial 0");
     prints(Throttle::every(Duration::from_millis(100)), "throttle every 100ms");
     prints(Throttle::every(secs(90)).burst(5), "throttle every 1m30s burst 5");
     prints(MaxConcurrency::new(8), "8 concurrent");
@@ -196,7 +196,10 @@ fn every_limit_has_a_short_form() {
 
 #[test]
 fn longer_forms_are_read_too() {
-    reads("100/MIN initial 0 burst 100 interval", TokenBucket::new(Rate::per_minute(100), 100).interval().initial(0));
+    reads(
+        "100/MIN initial 0 burst 100 refilled EACH period",
+        TokenBucket::new(Rate::per_minute(100), 100).refill_each_period().initial(0),
+    );
     reads("every 100ms", Throttle::every(Duration::from_millis(100)));
     reads("Fixed Window 100/60s", FixedWindow::new(100, secs(60)));
 }
@@ -264,7 +267,7 @@ fn errors_say_where_and_what() {
         ),
         (
             "1/s burst 2 burst 3",
-            "expected `interval`, `initial`, `and` or the end of the text, found `burst`".to_owned(),
+            "expected `refilled`, `initial`, `and` or the end of the text, found `burst`".to_owned(),
             "  1/s burst 2 burst 3\n              ^^^^^",
         ),
         (

@@ -85,7 +85,7 @@ fn policies() -> impl Strategy<Value = Policy> {
         (1_u64..6, 1_u64..80, 1_u64..7, any::<bool>(), prop::option::of(0_u64..7)).prop_map(
             move |(units, period, burst, interval, initial)| {
                 let bucket = TokenBucket::new(Rate::new(units, nanos(period)), burst);
-                let bucket = if interval { bucket.interval() } else { bucket };
+                let bucket = if interval { bucket.refill_each_period() } else { bucket };
                 Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
             }
         ),
@@ -136,10 +136,7 @@ impl Harness {
             next_id: 0,
             max_queue,
             overflow,
-            throttled: policy
-                .limits()
-                .iter()
-                .any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(TokenBucket { interval: false, .. }))),
+            throttled: policy.limits().iter().any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_))),
         }
     }
 

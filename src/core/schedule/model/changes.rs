@@ -79,7 +79,7 @@ fn policies() -> impl Strategy<Value = Policy> {
         (3_u64..6, 1_u64..3).prop_map(move |(limit, n)| Limit::from(FixedWindow::new(limit, nanos(n * 40)))),
         (1_u64..4, 3_u64..7, any::<bool>(), prop::option::of(0_u64..4)).prop_map(move |(units, burst, interval, initial)| {
             let bucket = TokenBucket::new(Rate::new(units, nanos(50)), burst);
-            let bucket = if interval { bucket.interval() } else { bucket };
+            let bucket = if interval { bucket.refill_each_period() } else { bucket };
             Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
         }),
         (3_u64..6, 1_u64..3, any::<bool>()).prop_map(move |(limit, n, log)| {
@@ -127,9 +127,9 @@ impl Ledger {
     fn used(&self, now: u64) -> (u64, u64) {
         match self.limit {
             Limit::Throttle(Throttle { interval, .. }) => self.paced(1, interval, now),
-            Limit::TokenBucket(TokenBucket { rate, interval: false, .. }) => self.paced(rate.units(), rate.period(), now),
-            Limit::TokenBucket(TokenBucket { rate, .. }) => (self.windowed(rate.period(), now), 1),
-            Limit::FixedWindow(FixedWindow { period, .. }) => (self.windowed(period, now), 1),
+            Limit::TokenBucket(TokenBucket { rate, each_period: false, .. }) => self.paced(rate.units(), rate.period(), now),
+            Limit::TokenBucket(TokenBucket { rate, .. }) => (self.windowed(rate.period(), rate.units(), now), 1),
+            Limit::FixedWindow(FixedWindow { limit, period, .. }) => (self.windowed(period, limit, now), 1),
             Limit::SlidingWindow(SlidingWindow { period, method: SlidingMethod::Log, .. }) => {
                 (self.units(|at| at + period.as_nanos() as u64 > now), 1)
             }
@@ -152,11 +152,10 @@ impl Ledger {
         ((0..self.charges.len()).map(since).max().unwrap_or(0), period)
     }
 
-    /// Window after window, each handing what is above the limit to the next.
-    fn windowed(&self, period: Duration, now: u64) -> u64 {
+    /// Window after window, each taking so many units off what the last one leaves it.
+    fn windowed(&self, period: Duration, refill: u64, now: u64) -> u64 {
         let period = period.as_nanos() as u64;
-        (0..=now / period)
-            .fold(0, |used: u64, window| used.saturating_sub(self.limit.capacity()) + self.units(|at| at / period == window))
+        (0..=now / period).fold(0, |used: u64, window| used.saturating_sub(refill) + self.units(|at| at / period == window))
     }
 
     fn admits(&self, now: u64, cost: u64) -> bool {

@@ -62,11 +62,13 @@ impl Naive {
         let valid = || self.grants.iter().filter(|grant| !grant.refunded);
         match self.limits[limit] {
             Limit::Throttle(Throttle { interval, burst }) => self.paced(1, interval, (burst, burst), now, cost),
-            Limit::TokenBucket(bucket) if bucket.interval => {
-                let (limit, window) = (bucket.capacity(), |at: u64| at / bucket.rate.period().as_nanos() as u64);
-                let gone = if window(now) == 0 { limit.saturating_sub(bucket.initial.unwrap_or(limit)) } else { 0 };
-                let used: u64 = valid().filter(|grant| window(grant.at) == window(now)).map(|grant| grant.cost).sum();
-                gone + used + cost <= limit
+            Limit::TokenBucket(TokenBucket { rate, burst, each_period: true, initial }) => {
+                let window = |at: u64| at / rate.period().as_nanos() as u64;
+                let taken =
+                    |in_window| valid().filter(|grant| window(grant.at) == in_window).map(|grant| grant.cost).sum::<u64>();
+                let first = initial.unwrap_or(burst).min(burst) - taken(0);
+                let tokens = (1..=window(now)).fold(first, |tokens, next| (tokens + rate.units()).min(burst) - taken(next));
+                cost <= tokens
             }
             Limit::TokenBucket(TokenBucket { rate, burst, initial, .. }) => {
                 self.paced(rate.units(), rate.period(), (burst, initial.unwrap_or(burst).min(burst)), now, cost)

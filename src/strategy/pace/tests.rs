@@ -1,0 +1,213 @@
+use proptest::prelude::*;
+
+use super::super::Strategy as _; // both globs have a `Strategy`
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+fn rule(units: u64, period: u64, burst: u64) -> PaceRule {
+    PaceRule::continuous(units, period, burst, burst).unwrap()
+}
+
+/// Every grant that counts, with the rule applied to each pair: what GCRA promises, said naively.
+fn within_rule((units, period, burst): (u64, u64, u64), grants: &[(u64, u64)]) -> bool {
+    (0..grants.len()).all(|first| {
+        let mut taken = 0;
+        grants[first..].iter().all(|&(at, cost)| {
+            taken += cost;
+            taken * period <= burst * period + (at - grants[first].0) * units
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// Invariants 1 and 7; trap: a deadline reset to now + interval after each wake.
+    #[test]
+    fn denied_until_exactly_the_predicted_instant_then_granted(
+        units in 1_u64..40, period in 1_u64..1_000, burst in 1_u64..8, initial in 0_u64..9,
+        steps in prop::collection::vec((0_u64..3_000, 1_u64..8, 0_u64..5), 1..60),
+    ) {
+        let rule = PaceRule::continuous(units, period, burst, initial).unwrap();
+        let (mut now, mut grants) = (Moment::START, Vec::new());
+        let mut state = rule.initial(now);
+        prop_assert_eq!(rule.remaining(state, now), initial.min(burst));
+        if initial < burst {
+            grants.push((0, burst - initial)); // as if taken before
+        }
+        for (step, cost, ahead) in steps {
+            now = now.plus(step);
+            let cost = cost.min(burst);
+            let admits = |state, cost| matches!(rule.decide(state, now, cost), Verdict::Granted(_));
+            let remaining = rule.remaining(state, now);
+            prop_assert!(remaining == burst || !admits(state, remaining + 1));
+            prop_assert!(remaining == 0 || admits(state, remaining));
+            prop_assert!(rule.ready_at(state, now, ahead, cost) >= rule.ready_at(state, now, 0, cost));
+            if let Verdict::WaitUntil(at) = rule.decide(state, now, cost) {
+                prop_assert_eq!(at, rule.ready_at(state, now, 0, cost));
+                prop_assert!(matches!(rule.decide(state, at.minus(1), cost), Verdict::WaitUntil(again) if again == at));
+                now = at;
+            }
+            let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+            prop_assert_eq!(next, rule.charge(state, now, cost));
+            state = next;
+            grants.push((now.nanos(), cost));
+            prop_assert!(within_rule((units, period, burst), &grants));
+            let reset = rule.reset_at(state, now);
+            prop_assert!(rule.remaining(state, reset) == burst && rule.backlog(state, reset.minus(1)) > 0);
+        }
+    }
+
+    /// Invariants 1 and 2: grants are taken back in any order, some long after; what stays is within the rule.
+    #[test]
+    fn refunds_in_any_order_never_exceed_the_rule(
+        units in 1_u64..20, period in 1_u64..200, burst in 1_u64..8,
+        steps in prop::collection::vec((prop_oneof![Just(0_u64), 0_u64..400], 1_u64..4, any::<bool>(), any::<prop::sample::Index>()), 1..80),
+    ) {
+        let rule = rule(units, period, burst);
+        let (mut state, mut refund_bound, mut now) = (PaceState::default(), RefundBound::new(Moment::START), Moment::START);
+        let (mut grants, mut undelivered) = (Vec::<(u64, u64)>::new(), Vec::<(u64, u64)>::new());
+        for (step, cost, refund, pick) in steps {
+            now = now.plus(step);
+            if refund && !undelivered.is_empty() {
+                let (at, cost) = undelivered.remove(pick.index(undelivered.len()));
+                let same_instant = at == refund_bound.latest.nanos();
+                let before = state;
+                state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+                prop_assert!(!same_instant || before.arrival - state.arrival == rule.parts_of(cost));
+                let index = grants.iter().position(|&grant| grant == (at, cost)).unwrap();
+                grants.remove(index);
+            }
+            let cost = cost.min(burst);
+            while let Verdict::Granted(next) = rule.decide(state, now, cost) {
+                refund_bound.note(&rule, state, now);
+                state = next;
+                grants.push((now.nanos(), cost));
+                undelivered.push((now.nanos(), cost));
+                prop_assert!(within_rule((units, period, burst), &grants), "{:?}", grants);
+            }
+        }
+    }
+}
+
+/// Trap: overflow at the largest quotas.
+#[test]
+fn the_largest_parameters_do_not_overflow() {
+    let slowest = rule(1, MAX_SPAN_NANOS, 1);
+    let Verdict::Granted(state) = slowest.decide(PaceState::default(), Moment::START, 1) else { panic!() };
+    assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
+    assert_eq!(slowest.decide(state, Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(MAX_SPAN_NANOS)));
+    assert_eq!(PaceRule::continuous(1, MAX_SPAN_NANOS, 2, 2), None);
+    let fastest = rule(u64::MAX, 1, u64::MAX);
+    let late = Moment::NEVER.minus(1);
+    let Verdict::Granted(state) = fastest.decide(PaceState::default(), late, u64::MAX) else { panic!() };
+    assert_eq!(fastest.remaining(state, late), 0);
+    let state = fastest.charge(state, late, u64::MAX);
+    assert_eq!(fastest.charge(state, late, u64::MAX).arrival, u128::MAX, "it saturates");
+}
+
+/// Trap: rates that do not divide a second lose or gain units by rounding.
+#[test]
+fn a_billion_grants_do_not_drift() {
+    // Seven a second, asked for in blocks of seven hundred thousand as fast as they come: a billion take their time exactly.
+    let rule = rule(7, S, 700_000);
+    let (mut state, mut now) = (PaceState::default(), Moment::START);
+    let blocks = 1_000_000_000_u64.div_ceil(700_000);
+    for _ in 0..blocks {
+        now = rule.ready_at(state, now, 0, 700_000);
+        let Verdict::Granted(next) = rule.decide(state, now, 700_000) else { panic!("denied at its retry-after") };
+        state = next;
+    }
+    assert_eq!(now.nanos(), (blocks - 1) * 100_000 * S);
+    assert_eq!(rule.remaining(state, now.plus(S)), 7);
+    assert_eq!(rule.remaining(state, now.plus(S - 1)), 6, "no free parts_per_unit");
+}
+
+#[test]
+fn from_one_a_week_to_a_billion_a_second() {
+    let week = 7 * 24 * 3_600 * S;
+    let rare = rule(1, week, 1);
+    let Verdict::Granted(state) = rare.decide(PaceState::default(), Moment::START, 1) else { panic!() };
+    assert_eq!(rare.decide(state, Moment::from_nanos(week - 1), 1), Verdict::WaitUntil(Moment::from_nanos(week)));
+    let often = rule(S, S, 1_000);
+    let mut state = PaceState::default();
+    for nanos in 0..100_000 {
+        let Verdict::Granted(next) = often.decide(state, Moment::from_nanos(nanos), 1) else { panic!() };
+        state = next;
+    }
+    assert_eq!(often.remaining(state, Moment::from_nanos(99_999)), 999);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// A bucket as one would write it first: tokens, and each refill added up to the burst. Grants are taken back too, any time
+    /// after, which leaves what there would be if they had never been made; few enough that the refund bound has room for all.
+    #[test]
+    fn a_refill_each_period_adds_up_to_the_burst(
+        units in 1_u64..8, period in 1_u64..60, burst in 1_u64..20, initial in 0_u64..22,
+        steps in prop::collection::vec((prop_oneof![Just(0_u64), 0_u64..100], 1_u64..20, 0_u8..10, any::<prop::sample::Index>()), 1..8),
+    ) {
+        let rule = PaceRule::each_period(units, period, burst, initial).unwrap();
+        let mut now = Moment::START;
+        let (mut state, mut refund_bound) = (rule.initial(now), RefundBound::new(now));
+        let mut charges = Vec::<(u64, u64)>::new();
+        let tokens = |charges: &[(u64, u64)], now: u64| {
+            let charged = |at: u64| charges.iter().filter(|charge| charge.0 == at).map(|charge| charge.1 as i64).sum::<i64>();
+            (0..=now).fold(initial.min(burst) as i64, |tokens, at| {
+                let refill = if at > 0 && at % period == 0 { units as i64 } else { 0 };
+                (tokens + refill).min(burst as i64) - charged(at)
+            })
+        };
+        for (step, cost, what, pick) in steps {
+            now = now.plus(step);
+            match what {
+                0 => {
+                    refund_bound.note(&rule, state, now);
+                    state = rule.charge(state, now, cost * 2); // a debt, it may be
+                    charges.push((now.nanos(), cost * 2));
+                }
+                1..=3 if !charges.is_empty() => {
+                    let (at, cost) = charges.remove(pick.index(charges.len()));
+                    state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+                }
+                _ => {
+                    let cost = cost.min(burst);
+                    let admits = |now: Moment| tokens(&charges, now.nanos()) >= cost as i64;
+                    if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                        prop_assert!(!admits(now) && !admits(until.minus(1)) && admits(until));
+                        prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
+                        now = until;
+                    }
+                    prop_assert!(admits(now));
+                    let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                    refund_bound.note(&rule, state, now);
+                    state = next;
+                    charges.push((now.nanos(), cost));
+                }
+            }
+            let tokens = tokens(&charges, now.nanos());
+            prop_assert_eq!(rule.remaining(state, now), tokens.max(0) as u64);
+            prop_assert_eq!(rule.used(state, now), (burst as i64 - tokens) as u64);
+            let reset = rule.reset_at(state, now);
+            prop_assert_eq!(rule.remaining(state, reset), burst);
+            prop_assert!(reset == now || rule.remaining(state, reset.minus(1)) < burst);
+        }
+    }
+}
+
+#[test]
+fn a_refill_each_period_of_any_size_does_not_overflow() {
+    let slowest = PaceRule::each_period(1, MAX_SPAN_NANOS, 1, 1).unwrap();
+    let state = slowest.charge(slowest.initial(Moment::START), Moment::START, 1);
+    assert_eq!(slowest.decide(state, Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(MAX_SPAN_NANOS)));
+    assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
+    assert_eq!(PaceRule::each_period(1, MAX_SPAN_NANOS, 2, 2), None, "two periods until it is full");
+    let fastest = PaceRule::each_period(u64::MAX, 1, u64::MAX, 0).unwrap();
+    assert_eq!(fastest.decide(fastest.initial(Moment::START), Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(1)));
+    let late = Moment::NEVER.minus(1);
+    let state = fastest.charge(fastest.charge(PaceState::default(), late, u64::MAX), late, u64::MAX);
+    assert_eq!(fastest.remaining(state, late), 0);
+    assert!(PaceRule::each_period(4, 1, 8, 8).unwrap().fits_a_word() && !fastest.fits_a_word());
+}
