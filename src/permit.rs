@@ -109,7 +109,7 @@ impl Permit {
     }
 
     /// When it was granted, on tokio's clock: the instant of the decision. `None` where the policy has no need of the clock (a
-    /// [`MaxConcurrency`](crate::MaxConcurrency) without a TTL) and the [builder](crate::LimiterBuilder::record_grant_time), which shows an
+    /// [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts) and the [builder](crate::LimiterBuilder::record_grant_time), which shows an
     /// example, was not asked for it.
     #[must_use]
     pub const fn acquired_at(&self) -> Option<Instant> {

@@ -398,11 +398,19 @@ impl Gate {
 
     /// A permit of `cost` comes back, and its holder says how its work went. `None` when it was reclaimed before: nothing changes.
     ///
-    /// A limit that the permit was granted without learns nothing from it.
-    pub(crate) fn report(&mut self, now: Moment, admission: Admission, cost: u64, outcome: Outcome) -> Option<()> {
+    /// A limit that the permit was granted without learns nothing from it. `rtt_nanos` is the time since the grant, if both were
+    /// read from the same clock.
+    pub(crate) fn report(
+        &mut self,
+        now: Moment,
+        admission: Admission,
+        cost: u64,
+        rtt_nanos: Option<u64>,
+        outcome: Outcome,
+    ) -> Option<()> {
         let in_flight = self.in_flight();
         self.release_live(now, admission, cost)?;
-        let sample = Sample { rtt_nanos: now.since(admission.at), in_flight, outcome };
+        let sample = Sample { rtt_nanos, in_flight, outcome };
         for (slot, granted) in self.slots_of(admission.fence) {
             if let (true, LimitState::Places(rule, _, Some(adaptation))) = (granted, slot) {
                 let (adapt, state) = &mut **adaptation;

@@ -107,7 +107,7 @@ impl Plan {
 
     /// Whether any limit asks what time it is.
     pub(crate) fn follows_time(&self) -> bool {
-        self.ttl.is_some() || !self.compiled.iter().all(Compiled::counts_places)
+        self.ttl.is_some() || !self.compiled.iter().all(|limit| matches!(limit, Compiled::Places(_, None)))
     }
 }
 

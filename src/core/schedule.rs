@@ -300,10 +300,11 @@ impl Schedule {
         now: Moment,
         admission: Admission,
         cost: u64,
+        rtt_nanos: Option<u64>,
         outcome: WorkOutcome,
         effects: &mut Effects,
     ) -> bool {
-        let live = self.gate.report(now, admission, cost, outcome).is_some();
+        let live = self.gate.report(now, admission, cost, rtt_nanos, outcome).is_some();
         self.reevaluate_front(now, effects);
         live
     }

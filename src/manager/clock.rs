@@ -46,14 +46,13 @@ impl Clock {
         }
     }
 
-    /// The moment of an earlier reading, as far as it is surely from the clock of the latest one; or else the start, before all
-    /// that is known.
-    pub(crate) fn moment(&self, reading: Instant) -> Moment {
+    /// The moment of an earlier reading, if it is surely from the clock of the latest one.
+    pub(crate) fn moment(&self, reading: Instant) -> Option<Moment> {
         if !self.others.is_empty() {
-            return Moment::START; // it may be from one of those
+            return None; // it may be from one of those
         }
         let elapsed = self.latest.checked_duration_since(reading).and_then(|elapsed| u64::try_from(elapsed.as_nanos()).ok());
-        elapsed.map_or(Moment::START, |nanos| self.moment.minus(nanos))
+        elapsed.map(|nanos| self.moment.minus(nanos))
     }
 
     #[inline]

@@ -36,7 +36,7 @@ impl Manager {
     pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
         let Granted { fence, claim, at } = granted;
         self.with_state(|state, now, effects| {
-            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
+            let at = at.and_then(|at| state.clock.moment(at)).unwrap_or(Moment::START); // unknown: before all that is known
             state.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
         })
     }
@@ -45,8 +45,8 @@ impl Manager {
     pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
         let Granted { fence, claim, at } = granted;
         self.with_state(|state, now, effects| {
-            let at = at.map_or(Moment::START, |at| state.clock.moment(at));
-            state.schedule.report(now, Admission { fence, at, claim }, cost, outcome, effects)
+            let rtt_nanos = at.and_then(|at| state.clock.moment(at)).map(|at| now.since(at));
+            state.schedule.report(now, Admission { fence, at: now, claim }, cost, rtt_nanos, outcome, effects)
         })
     }
 

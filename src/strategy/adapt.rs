@@ -174,7 +174,8 @@ impl Adapt {
 /// One report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
-    pub(crate) rtt_nanos: u64,
+    /// The time since the grant, where it is known.
+    pub(crate) rtt_nanos: Option<u64>,
     /// Units out when this one came back, its own included.
     pub(crate) in_flight: u64,
     pub(crate) outcome: Outcome,
@@ -240,15 +241,20 @@ impl Adapt {
 
     /// The state after one report.
     pub(crate) fn update(&self, state: AdaptState, sample: Sample) -> AdaptState {
-        let late = self.timeout.is_some_and(|timeout| u128::from(sample.rtt_nanos) > timeout.as_nanos());
+        let late = |rtt_nanos: u64| self.timeout.is_some_and(|timeout| u128::from(rtt_nanos) > timeout.as_nanos());
+        let rtt_nanos = match (sample.outcome, sample.rtt_nanos) {
+            (Outcome::Ignored, _) | (Outcome::Ok, None) => return state,
+            (Outcome::Ok, Some(rtt_nanos)) => rtt_nanos,
+            (Outcome::Overloaded, rtt_nanos) => rtt_nanos.unwrap_or(0),
+        };
         match sample.outcome {
             Outcome::Ignored => state,
             Outcome::Ok | Outcome::Overloaded if state.settle > 0 => AdaptState { settle: state.settle - 1, ..state },
-            Outcome::Ok if !late => match self.rule {
+            Outcome::Ok if !late(rtt_nanos) => match self.rule {
                 AdaptRule::Aimd => self.increase(state, sample),
                 AdaptRule::Gradient { tolerance, smoothing } => {
                     let tolerance = f64::from(tolerance.clamp(1_000, 1_000_000)) / 1e3;
-                    self.follow(state, sample, tolerance, f64::from(smoothing.min(1_000)) / 1e3)
+                    self.follow(state, sample, rtt_nanos, tolerance, f64::from(smoothing.min(1_000)) / 1e3)
                 }
             },
             Outcome::Ok | Outcome::Overloaded => {
@@ -267,10 +273,10 @@ impl Adapt {
     }
 
     /// A report of the gradient rule: at the end of a round, a step.
-    fn follow(&self, state: AdaptState, sample: Sample, tolerance: f64, smoothing: f64) -> AdaptState {
+    fn follow(&self, state: AdaptState, sample: Sample, rtt_nanos: u64, tolerance: f64, smoothing: f64) -> AdaptState {
         let round = Round {
             count: state.round.count + 1,
-            rtt_sum: state.round.rtt_sum + sample.rtt_nanos.max(1) as f64,
+            rtt_sum: state.round.rtt_sum + rtt_nanos.max(1) as f64,
             peak: state.round.peak.max(sample.in_flight),
         };
         if round.count < state.offered.max(ROUND_MIN) {

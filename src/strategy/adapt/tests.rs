@@ -91,7 +91,7 @@ impl Server {
             let Some(Reverse((at, from, refused))) = self.out.pop() else { break };
             let outcome = if refused { Outcome::Overloaded } else { Outcome::Ok };
             done += u64::from(!refused);
-            self.state = self.adapt.update(self.state, Sample { rtt_nanos: at - from, in_flight, outcome });
+            self.state = self.adapt.update(self.state, Sample { rtt_nanos: Some(at - from), in_flight, outcome });
             seen.low = seen.low.min(self.state.found);
             seen.high = seen.high.max(self.state.found);
         }
@@ -175,10 +175,10 @@ fn many_refused_at_once_are_one_overload() {
     for adapt in [Adapt::aimd(), Adapt::gradient()] {
         let mut state = adapt.initial(100);
         for left in (1..=100).rev() {
-            state = adapt.update(state, Sample { rtt_nanos: MS, in_flight: left, outcome: Outcome::Overloaded });
+            state = adapt.update(state, Sample { rtt_nanos: Some(MS), in_flight: left, outcome: Outcome::Overloaded });
         }
         assert_eq!(Adapt::limit(&state), 90);
-        state = adapt.update(state, Sample { rtt_nanos: MS, in_flight: 90, outcome: Outcome::Overloaded });
+        state = adapt.update(state, Sample { rtt_nanos: Some(MS), in_flight: 90, outcome: Outcome::Overloaded });
         assert_eq!(Adapt::limit(&state), 81);
     }
 }
@@ -222,7 +222,7 @@ fn what_is_ignored_changes_nothing() {
         for _ in 0..100 {
             server.run(37 * MS);
             for rtt_nanos in [0, 20 * MS, u64::MAX] {
-                let sample = Sample { rtt_nanos, in_flight: 20, outcome: Outcome::Ignored };
+                let sample = Sample { rtt_nanos: Some(rtt_nanos), in_flight: 20, outcome: Outcome::Ignored };
                 assert_eq!(adapt.update(server.state, sample), server.state);
             }
         }
@@ -263,7 +263,11 @@ fn any_adapt() -> impl Strategy<Value = Adapt> {
 
 fn any_sample() -> impl Strategy<Value = Sample> {
     let outcome = prop_oneof![8 => Just(Outcome::Ok), 1 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
-    (any_number(), any_number(), outcome).prop_map(|(rtt_nanos, in_flight, outcome)| Sample { rtt_nanos, in_flight, outcome })
+    (prop::option::of(any_number()), any_number(), outcome).prop_map(|(rtt_nanos, in_flight, outcome)| Sample {
+        rtt_nanos,
+        in_flight,
+        outcome,
+    })
 }
 
 proptest! {

@@ -1,0 +1,318 @@
+//! Adaptive concurrency from end to end: the limit settles at what a server bears, whichever way the permits are acquired.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::ms;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate::{
+    Adapt, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Outcome, Permit, Policy, SlidingWindow, StreamLimitExt as _,
+};
+
+/// Calls that the server works on at once: the knee.
+const KNEE: usize = 10;
+/// How long it works on each. A call takes longer when it has to wait for its turn.
+const WORK: Duration = ms(20);
+/// The server refuses a call when it holds this many.
+const FULL: usize = 3 * KNEE;
+/// More than the server can take, so that every place of the limit is in use.
+const CALLERS: usize = 60;
+
+struct Server {
+    places: Semaphore,
+    inside: AtomicUsize,
+}
+
+impl Server {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { places: Semaphore::new(KNEE), inside: AtomicUsize::new(0) })
+    }
+
+    async fn call(&self) -> Outcome {
+        if self.inside.load(Ordering::Relaxed) >= FULL {
+            sleep(ms(1)).await;
+            return Outcome::Overloaded;
+        }
+        self.inside.fetch_add(1, Ordering::Relaxed);
+        let place = self.places.acquire().await.unwrap();
+        sleep(WORK).await;
+        drop(place);
+        self.inside.fetch_sub(1, Ordering::Relaxed);
+        Outcome::Ok
+    }
+}
+
+/// Lets all callers call the server until `end`, one call after the other.
+async fn call_until<F>(end: Instant, acquire: impl Fn() -> F + Clone + Send + 'static)
+where
+    F: Future<Output = Permit> + Send,
+{
+    let (server, mut callers) = (Server::new(), JoinSet::new());
+    for _ in 0..CALLERS {
+        let (server, acquire) = (Arc::clone(&server), acquire.clone());
+        callers.spawn(async move {
+            while Instant::now() < end {
+                let permit = acquire().await;
+                permit.report(server.call().await);
+            }
+        });
+    }
+    while let Some(done) = callers.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// The limits seen while the work goes on, after the first four seconds.
+async fn watch(end: Instant, limit: impl Fn() -> u64) -> Vec<u64> {
+    sleep(Duration::from_secs(4)).await;
+    let mut seen = Vec::new();
+    while Instant::now() < end {
+        seen.push(limit());
+        sleep(ms(7)).await;
+    }
+    seen.sort_unstable();
+    seen
+}
+
+/// A rule, and where the limit is to settle.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    adapt: Adapt,
+    low: u64,
+    high: u64,
+}
+
+impl Case {
+    fn all() -> [Self; 4] {
+        [
+            Self { adapt: Adapt::aimd().timeout(WORK + ms(2)), low: 8, high: 12 },
+            Self { adapt: Adapt::aimd(), low: 25, high: 31 }, // the server refuses the 31st
+            Self { adapt: Adapt::gradient(), low: 15, high: 21 }, // 1.5 × 10 + √limit
+            Self { adapt: Adapt::gradient().tolerance(1_100), low: 11, high: 17 }, // 1.1 × 10 + √limit
+        ]
+    }
+
+    fn concurrency(self, initial: u64) -> MaxConcurrency {
+        MaxConcurrency::new(initial).adapt(self.adapt.between(1, 200))
+    }
+
+    /// The gradient rule probes below its limit for the round trip of the unloaded server, so a fifth of the time may be lower. No
+    /// limit is ever higher.
+    #[track_caller]
+    fn assert_settled(self, seen: &[u64]) {
+        let (low, high) = (seen[seen.len() / 5], seen[seen.len() - 1]);
+        assert!(self.low <= low && high <= self.high, "from {low} to {high}: {self:?}");
+    }
+}
+
+fn end() -> Instant {
+    Instant::now() + Duration::from_secs(12)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_limiter_settles_at_the_knee_of_its_server() {
+    for case in Case::all() {
+        for initial in [4, 30] {
+            let (limiter, end) = (Limiter::new(case.concurrency(initial)).unwrap(), end());
+            let work = tokio::spawn(call_until(end, {
+                let limiter = limiter.clone();
+                move || {
+                    let limiter = limiter.clone();
+                    async move { limiter.acquire().await.unwrap() }
+                }
+            }));
+            case.assert_settled(&watch(end, || limiter.check(1).limit()).await);
+            work.await.unwrap();
+        }
+    }
+}
+
+/// Without a queue: every permit is granted in place.
+#[tokio::test(start_paused = true)]
+async fn the_limit_settles_for_callers_who_do_not_wait() {
+    for case in Case::all() {
+        let (limiter, end) = (Limiter::new(case.concurrency(20)).unwrap(), end());
+        let work = tokio::spawn(call_until(end, {
+            let limiter = limiter.clone();
+            move || {
+                let limiter = limiter.clone();
+                async move {
+                    loop {
+                        match limiter.try_acquire() {
+                            Ok(permit) => return permit,
+                            Err(_) => sleep(ms(9)).await,
+                        }
+                    }
+                }
+            }
+        }));
+        case.assert_settled(&watch(end, || limiter.check(1).limit()).await);
+        work.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_each_key_settles_at_the_knee_of_its_server() {
+    for case in Case::all() {
+        let (keyed, end) = (KeyedLimiter::new(case.concurrency(20)).unwrap(), end());
+        let mut work = JoinSet::new();
+        for key in ["a", "b"] {
+            let keyed = keyed.clone();
+            work.spawn(call_until(end, move || {
+                let keyed = keyed.clone();
+                async move { keyed.acquire(&key).await.unwrap() }
+            }));
+        }
+        let (a, b) = tokio::join!(watch(end, || keyed.check(&"a", 1).limit()), watch(end, || keyed.check(&"b", 1).limit()));
+        case.assert_settled(&a);
+        case.assert_settled(&b);
+        work.join_all().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_stream_settles_at_the_knee_of_its_server() {
+    for case in Case::all() {
+        let (limiter, server, end) = (Limiter::new(case.concurrency(20)).unwrap(), Server::new(), end());
+        let items = stream::repeat(()).take_until(sleep_until(end)).with_permits(&limiter);
+        let work = items.for_each_concurrent(None, |((), permit)| async {
+            permit.report(server.call().await);
+        });
+        let (seen, ()) = tokio::join!(watch(end, || limiter.check(1).limit()), work);
+        case.assert_settled(&seen);
+    }
+}
+
+/// The same with a rate beside it, which reads the clock for itself, and with a TTL, which keeps the time of the grant.
+#[tokio::test(start_paused = true)]
+async fn other_limits_beside_it_change_nothing() {
+    for case in Case::all() {
+        let concurrency = case.concurrency(20);
+        let others = [
+            Policy::from(concurrency).and(SlidingWindow::counter(1_000_000, ms(1_000))),
+            Policy::from(concurrency).and(MaxConcurrency::new(500)),
+            Policy::from(concurrency.ttl(Duration::from_secs(60))),
+        ];
+        for policy in others {
+            let (limiter, end) = (Limiter::new(policy).unwrap(), end());
+            let work = tokio::spawn(call_until(end, {
+                let limiter = limiter.clone();
+                move || {
+                    let limiter = limiter.clone();
+                    async move { limiter.acquire().await.unwrap() }
+                }
+            }));
+            case.assert_settled(&watch(end, || limiter.snapshot().concurrency.unwrap()).await);
+            work.await.unwrap();
+        }
+    }
+}
+
+/// 10 at first; a round trip of more than 100 ms is an overload, which leaves 9.
+fn late_after_100_ms() -> MaxConcurrency {
+    MaxConcurrency::new(10).adapt(Adapt::aimd().timeout(ms(100)).between(1, 10))
+}
+
+/// Holds a permit for so long, reports that all went well, and tells the limit.
+async fn work_for(permit: Permit, span: Duration, limiter: &Limiter) -> u64 {
+    sleep(span).await;
+    assert!(permit.report(Outcome::Ok));
+    limiter.check(1).limit()
+}
+
+/// Whichever way a permit is acquired, its round trip begins with the grant: neither with the request nor with the limiter.
+#[tokio::test(start_paused = true)]
+async fn every_way_to_a_permit_measures_the_time_since_the_grant() {
+    for (span, left) in [(ms(100), 10), (ms(101), 9)] {
+        let new = || Limiter::new(late_after_100_ms()).unwrap();
+        let limiter = new();
+        assert_eq!(work_for(limiter.try_acquire().unwrap(), span, &limiter).await, left, "at the limiter's first instant");
+
+        let limiter = new();
+        sleep(ms(5_000)).await;
+        assert_eq!(work_for(limiter.try_acquire().unwrap(), span, &limiter).await, left, "in place");
+        let limiter = new();
+        assert_eq!(work_for(limiter.acquire().await.unwrap(), span, &limiter).await, left, "in place, by a future");
+        let limiter = new();
+        let permit = limiter.request().timeout(ms(7)).acquire().await.unwrap();
+        assert_eq!(work_for(permit, span, &limiter).await, left, "with a timeout");
+        let limiter = new();
+        assert_eq!(work_for(limiter.blocking_acquire().unwrap(), span, &limiter).await, left, "blocking");
+
+        let limiter = new();
+        let held: Vec<_> = (0..10).map(|_| limiter.try_acquire().unwrap()).collect();
+        let queued = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.acquire().await.unwrap() }
+        });
+        sleep(ms(5_000)).await;
+        drop(held);
+        assert_eq!(work_for(queued.await.unwrap(), span, &limiter).await, left, "from the queue");
+
+        let keyed = KeyedLimiter::new(late_after_100_ms()).unwrap();
+        sleep(ms(5_000)).await;
+        let limiter = keyed.limiter(&1).unwrap();
+        assert_eq!(work_for(keyed.try_acquire(&1).unwrap(), span, &limiter).await, left, "of a key");
+        let limiter = keyed.limiter(&2).unwrap();
+        assert_eq!(work_for(keyed.acquire(&2).await.unwrap(), span, &limiter).await, left, "of a key, by a future");
+        let limiter = keyed.limiter(&3).unwrap();
+        let permit = keyed.request(&3).timeout(ms(7)).acquire().await.unwrap();
+        assert_eq!(work_for(permit, span, &limiter).await, left, "of a key, with a timeout");
+        let limiter = keyed.limiter(&4).unwrap();
+        assert_eq!(work_for(limiter.try_acquire().unwrap(), span, &limiter).await, left, "of a key's limiter");
+
+        let limiter = new();
+        let mut items = std::pin::pin!(stream::iter([1]).with_permits(&limiter));
+        let (_, permit) = items.next().await.unwrap();
+        assert_eq!(work_for(permit, span, &limiter).await, left, "of a stream");
+
+        let (first, second) = (new(), new());
+        let group = LimiterGroup::new([first.clone(), second.clone()]);
+        let [permit, _] = <[Permit; 2]>::try_from(group.try_acquire().unwrap().into_permits()).unwrap();
+        assert_eq!(work_for(permit, span, &first).await, left, "of a group");
+        let held: Vec<_> = std::iter::from_fn(|| first.try_acquire().ok()).collect();
+        let queued = tokio::spawn(async move { group.acquire().await.unwrap() });
+        sleep(ms(5_000)).await;
+        drop(held);
+        let [_, permit] = <[Permit; 2]>::try_from(queued.await.unwrap().into_permits()).unwrap();
+        assert_eq!(work_for(permit, span, &second).await, left, "of a group that waited");
+    }
+}
+
+/// None of these hands out the outcome: their permits teach nothing.
+#[tokio::test(start_paused = true)]
+async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
+    let limiter = Limiter::new(late_after_100_ms()).unwrap();
+    limiter.run(sleep(ms(500))).await.unwrap();
+    stream::iter(0..50).for_each_permitted(&limiter, |_| sleep(ms(500))).await.unwrap();
+    assert_eq!(stream::iter(0..50).throttled(&limiter).count().await, 50);
+    drop(limiter.acquire().await.unwrap());
+    assert_eq!(limiter.check(1).limit(), 10);
+}
+
+/// A permit whose grant cannot be told on the clock of its report has a round trip that nobody measured: neither 0 nor the
+/// limiter's age. That it met an overload still counts.
+#[test]
+fn a_permit_from_another_clock_tells_no_round_trip() {
+    let runtime = |paused| tokio::runtime::Builder::new_current_thread().enable_time().start_paused(paused).build().unwrap();
+    let limiter = Limiter::new(late_after_100_ms()).unwrap();
+    let (here, there) = (runtime(false), runtime(true));
+    there.block_on(async {
+        sleep(Duration::from_secs(3_600)).await;
+        drop(limiter.acquire().await.unwrap());
+    });
+    for _ in 0..50 {
+        let permit = here.block_on(limiter.acquire()).unwrap();
+        assert!(permit.report(Outcome::Ok));
+    }
+    assert_eq!(limiter.check(1).limit(), 10);
+    here.block_on(limiter.acquire()).unwrap().report(Outcome::Overloaded);
+    assert_eq!(limiter.check(1).limit(), 9);
+}
