@@ -3,6 +3,7 @@
 //! An entry is a caller's own *out* channel as well: the answer is put into it, and only its owner's key takes it out. So a
 //! permit reaches the caller it was given to, and an abandoned one is found by the same key.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::task::Waker;
 
@@ -74,7 +75,17 @@ pub(crate) struct Queue {
     occupied: u16,
     arrivals: u32,
     levels: [Level; Priority::LEVELS],
-    deadlines: BTreeSet<(Moment, Index)>,
+    deadlines: BTreeSet<Deadline>,
+}
+
+/// When a waiter's time is up; of equal ones, the first in the queue is the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Deadline {
+    at: Moment,
+    priority: Reverse<Priority>,
+    /// Should the count of arrivals begin anew between two that are equal in all else, they change places.
+    arrival: u32,
+    index: Index,
 }
 
 impl Queue {
@@ -112,7 +123,7 @@ impl Queue {
         self.occupied |= 1 << priority.level();
         self.len += 1;
         if deadline != Moment::NEVER {
-            self.deadlines.insert((deadline, index));
+            self.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index });
         }
         index
     }
@@ -146,7 +157,7 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn next_deadline(&self) -> Moment {
         // Most queues have none: do not even look for the first.
-        if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.0) }
+        if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.at) }
     }
 
     /// A waiter whose time is up, with its cost and priority.
@@ -154,8 +165,8 @@ impl Queue {
         if self.deadlines.is_empty() {
             return None;
         }
-        let (deadline, index) = *self.deadlines.first()?;
-        self.arena.get(index).filter(|_| deadline <= now).map(|waiter| (index, waiter.cost, waiter.priority))
+        let Deadline { at, index, .. } = *self.deadlines.first()?;
+        self.arena.get(index).filter(|_| at <= now).map(|waiter| (index, waiter.cost, waiter.priority))
     }
 
     /// The waker of one who waits.
@@ -267,7 +278,7 @@ impl Queue {
     /// done, when he has one already.
     fn answer(&mut self, index: Index, answer: Answer) -> Option<Waker> {
         let waiter = self.arena.get_mut(index)?;
-        let (cost, priority) = (waiter.cost, waiter.priority);
+        let (cost, priority, arrival) = (waiter.cost, waiter.priority, waiter.arrival);
         if !matches!(waiter.slot, Answer::Waiting { .. }) {
             return None;
         }
@@ -281,7 +292,7 @@ impl Queue {
         }
         self.len -= 1;
         if deadline != Moment::NEVER {
-            self.deadlines.remove(&(deadline, index));
+            self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(priority), arrival, index });
         }
         Some(waker)
     }

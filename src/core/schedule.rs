@@ -7,6 +7,8 @@
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 use std::task::Waker;
 use std::time::Duration;
@@ -75,7 +77,7 @@ pub(crate) struct Schedule {
     closed: bool,
     /// All who wait are being dropped: see [`Overflow::Block`].
     dropping: bool,
-    /// Grants in slots that their owners have not taken yet.
+    /// Grants in slots, not taken yet, that hold no place. Those that hold one are in flight already, unless they were reclaimed.
     undelivered: usize,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
     front_ready_at: Moment,
@@ -252,7 +254,7 @@ impl Schedule {
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
     pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
         let answer = self.queue.poll(index, waker)?;
-        self.undelivered -= usize::from(answer.is_ok());
+        self.undelivered -= usize::from(matches!(answer, Ok(Admission { claim: Claim::None, .. })));
         Ok(answer)
     }
 
@@ -268,9 +270,8 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(admission, cost) => {
-                self.undelivered -= 1;
-                if self.gate.settle(now, admission, cost, 0).is_some() {
-                    self.refunded += 1;
+                self.undelivered -= usize::from(admission.claim == Claim::None);
+                if self.take_back(now, admission, cost, 0) {
                     self.run_due(now, effects);
                 }
             }
@@ -288,9 +289,18 @@ impl Schedule {
     /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live: of one that was reclaimed before,
     /// nothing changes.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
+        let live = self.take_back(now, admission, cost, actual);
+        self.reevaluate_front(now, effects);
+        live
+    }
+
+    /// The gate, and an upstream's quota that is spread out, are settled with. Tells whether the grant was live.
+    fn take_back(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> bool {
         let live = self.gate.settle(now, admission, cost, actual).is_some();
         self.refunded += u64::from(live && actual == 0);
-        self.reevaluate_front(now, effects);
+        if let Some(suspension) = self.suspension.as_mut().filter(|_| live) {
+            suspension.settle(admission.fence, cost, actual, self.gate.granted());
+        }
         live
     }
 
@@ -335,7 +345,7 @@ impl Schedule {
     /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         if units < self.spread_below {
-            self.suspension.get_or_insert_default().spread(now, units, until);
+            self.suspension.get_or_insert_default().spread(now, units, until, self.gate.granted());
             self.reevaluate_front(now, effects);
         }
     }
@@ -548,7 +558,7 @@ impl Schedule {
             }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(admission) => {
-                    self.undelivered += 1;
+                    self.undelivered += usize::from(admission.claim == Claim::None);
                     moved = true;
                     effects.wake(self.queue.grant(front.index, admission));
                 }

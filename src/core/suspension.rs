@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::strategy::Moment;
 
-/// Every part of it passes with time; [`Moment::START`] is a part that holds nobody back.
+/// What holds every request back. Each part ends with time; [`Moment::START`] is a part that has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
     /// [`Moment::NEVER`]: until it is resumed.
     paused_until: Moment,
-    /// Until when nobody is accepted, unless somebody comes.
+    /// Until when every request is refused; each request that comes meanwhile starts that time anew.
     blocked_until: Moment,
     spread: Option<Spread>,
 }
@@ -19,62 +19,104 @@ pub(crate) struct Suspension {
 struct Spread {
     /// Nanoseconds a unit.
     interval: u64,
-    /// Units that are left, as far as is known.
-    left: u64,
     next: Moment,
     until: Moment,
+    /// The news with the fewest units left when it came. News of more is stale, but a refund may make it count.
+    binding: Budget,
+    latest: Budget,
+}
+
+/// Units that may still be granted, by what an upstream said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Budget {
+    left: u64,
+    /// The latest grant when it was said. That one and those before it may be counted in, so their refunds do not add to it.
+    fence: u64,
+}
+
+impl Budget {
+    fn settle(&mut self, fence: u64, cost: u64, actual: u64) {
+        if fence > self.fence {
+            self.left = self.left.saturating_add(cost).saturating_sub(actual);
+        }
+    }
+}
+
+impl Spread {
+    fn left(&self) -> u64 {
+        self.binding.left.min(self.latest.left)
+    }
 }
 
 impl Suspension {
-    /// Whether it holds anybody back, now or later.
+    /// Whether it holds no request back, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
-    /// The earliest that anybody can be granted `cost`; [`Moment::NEVER`] when that takes a [`Suspension::resume`]. More than what is left
-    /// of an upstream's quota waits until that is new.
+    /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] when that takes a [`Suspension::resume`]. More than
+    /// what is left of an upstream's quota waits until the quota is new.
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
-        let next = |spread: Spread| if cost > spread.left { spread.until } else { spread.next.min(spread.until) };
+        let next = |spread: Spread| if cost > spread.left() { spread.until } else { spread.next.min(spread.until) };
         let spread = self.spread.map_or(now, next);
         self.paused_until.max(self.blocked_until).max(spread).max(now)
     }
 
-    /// `None` when it is not paused; the longest duration when that has no end.
+    /// `None` when it is not paused; the longest duration when the pause has no end.
     pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
         (self.paused_until > now).then(|| self.paused_until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
     }
 
-    /// A later end stands: a second denial must not cut the first one short.
+    /// Of two pauses the later end stands: a second denial must not cut the first one short.
     pub(crate) fn pause(&mut self, until: Moment) {
         self.paused_until = self.paused_until.max(until);
     }
 
-    /// Ends a pause, and what an upstream's quota asks for.
+    /// Ends a pause, and the spreading of an upstream's quota.
     pub(crate) fn resume(&mut self) {
         (self.paused_until, self.spread) = (Moment::START, None);
     }
 
-    /// Lets `units` through until an upstream's quota is new, at an even pace. As long as it is the same quota, a number that is
-    /// higher than what is known to be left is stale: answers overtake each other.
-    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment) {
-        /// Resets are told in whole seconds, mostly: one that is later than this is another quota's.
+    /// Spreads `units` evenly until an upstream's quota is new; `fence` is that of the latest grant. As long as it is the same
+    /// quota, news of more units than are known to be left is stale, because answers overtake each other.
+    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, fence: u64) {
+        /// Most upstreams state a reset in whole seconds. One that is later by more than that belongs to another quota.
         const SAME: u64 = 1_000_000_000;
         let known = self.spread.filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
-        let left = known.map_or(units, |spread| spread.left.min(units));
-        let interval = until.since(now).div_ceil(left.max(1));
+        let news = Budget { left: units, fence };
+        let (binding, latest) = match known {
+            // Strictly, both pieces of news go on to count. One budget that claims less than either is simpler.
+            Some(spread) if spread.left() <= units => (spread.binding, Budget { left: spread.latest.left.min(units), ..news }),
+            _ => (news, news),
+        };
+        let spread = Spread { interval: 0, next: now, until, binding, latest };
+        let interval = until.since(now).div_ceil(spread.left().max(1));
         let next = known.map_or(now, |spread| spread.next.min(now.plus(interval)));
-        self.spread = Some(Spread { interval, left, next, until });
+        self.spread = Some(Spread { interval, next, ..spread });
     }
 
-    /// Somebody was granted `cost`.
+    /// `cost` was granted.
     pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
         if let Some(spread) = &mut self.spread {
-            spread.left = spread.left.saturating_sub(cost);
+            spread.binding.left = spread.binding.left.saturating_sub(cost);
+            spread.latest.left = spread.latest.left.saturating_sub(cost);
             spread.next = now.plus(spread.interval.saturating_mul(cost));
         }
     }
 
-    /// Accepts nobody until it was quiet for `nanos`.
+    /// A grant of `cost` turned out to take `actual` units. The pace follows the `latest` grant, so only what that one did not
+    /// use makes the next one sooner.
+    pub(crate) fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: u64) {
+        if let Some(spread) = &mut self.spread {
+            spread.binding.settle(fence, cost, actual);
+            spread.latest.settle(fence, cost, actual);
+            if fence == latest && fence > spread.binding.fence {
+                spread.next = spread.next.minus(spread.interval.saturating_mul(cost.saturating_sub(actual)));
+            }
+        }
+    }
+
+    /// Refuses every request until none has come for `nanos`.
     pub(crate) fn block(&mut self, now: Moment, nanos: u64) {
         self.blocked_until = now.plus(nanos);
     }
@@ -106,7 +148,7 @@ mod tests {
     #[test]
     fn a_quota_is_spread_evenly_until_it_is_new() {
         let mut suspension = Suspension::default();
-        suspension.spread(at(0), 4, at(100));
+        suspension.spread(at(0), 4, at(100), 0);
         let mut grants = Vec::new();
         while grants.len() < 6 {
             let now = suspension.ready_at(grants.last().map_or(at(0), |last| *last), 1);
@@ -115,7 +157,7 @@ mod tests {
         }
         assert_eq!(grants, [0, 25, 50, 75, 100, 100].map(at));
         let mut suspension = Suspension::default();
-        suspension.spread(at(0), 4, at(100));
+        suspension.spread(at(0), 4, at(100), 0);
         suspension.note_grant(at(0), 2);
         assert_eq!(suspension.ready_at(at(1), 1), at(50));
     }
@@ -123,21 +165,21 @@ mod tests {
     #[test]
     fn news_of_a_quota_does_not_start_its_pace_anew() {
         let mut suspension = Suspension::default();
-        suspension.spread(at(0), 4, at(100));
+        suspension.spread(at(0), 4, at(100), 0);
         suspension.note_grant(at(0), 1);
-        suspension.spread(at(10), 3, at(100));
+        suspension.spread(at(10), 3, at(100), 0);
         assert_eq!(suspension.ready_at(at(10), 1), at(25));
     }
 
     #[test]
     fn stale_news_of_a_quota_speeds_nothing_up() {
         let mut suspension = Suspension::default();
-        suspension.spread(at(0), 2, at(100));
+        suspension.spread(at(0), 2, at(100), 0);
         suspension.note_grant(at(0), 1);
-        suspension.spread(at(0), 5, at(100)); // said before the grant, heard after it
+        suspension.spread(at(0), 5, at(100), 0); // said before the grant, heard after it
         assert_eq!(suspension.ready_at(at(0), 1), at(50));
         suspension.note_grant(at(50), 1);
-        suspension.spread(at(50), 3, at(100));
+        suspension.spread(at(50), 3, at(100), 0);
         assert_eq!(suspension.ready_at(at(50), 1), at(100), "none is left");
         assert_eq!(suspension.ready_at(at(100), 1), at(100), "the quota is new");
     }
@@ -146,9 +188,9 @@ mod tests {
     fn another_quota_is_not_taken_for_stale_news() {
         const S: u64 = 1_000_000_000;
         let mut suspension = Suspension::default();
-        suspension.spread(at(0), 1, at(S));
+        suspension.spread(at(0), 1, at(S), 0);
         suspension.note_grant(at(0), 1);
-        suspension.spread(at(S / 2), 9, at(60 * S));
+        suspension.spread(at(S / 2), 9, at(60 * S), 0);
         assert_eq!(suspension.ready_at(at(S / 2), 1), at(S / 2));
         assert_eq!(suspension.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
     }

@@ -179,7 +179,7 @@ impl Harness {
             Step::Close => {
                 self.effects(Schedule::close);
                 self.naive.closed = true;
-                self.naive.settle(self.now, &self.indexes);
+                self.naive.settle(self.now);
             }
         }
         self.compare()
@@ -238,16 +238,12 @@ impl Harness {
                     }
                 }
                 self.naive.queue.push(waiting);
-                let indexes = match outcome {
-                    Ok(Outcome::Queued(index)) => {
-                        self.indexes.iter().map(|(id, index)| (*id, *index)).chain([(id, index)]).collect()
-                    }
-                    _ => self.indexes.clone(),
-                };
-                self.naive.settle(now, &indexes);
-                self.indexes = indexes;
+                self.naive.settle(now);
                 match outcome {
-                    Ok(Outcome::Queued(_)) => prop_assert_eq!(self.naive.answers.get(&id), None),
+                    Ok(Outcome::Queued(index)) => {
+                        self.indexes.insert(id, index);
+                        prop_assert_eq!(self.naive.answers.get(&id), None);
+                    }
                     Ok(Outcome::Admitted(admission)) => {
                         prop_assert_eq!(self.naive.answers.get(&id), Some(&AnswerKind::Granted));
                         self.held.push(Held { admission, cost, grant: self.naive.granted_to[&id] });
@@ -325,13 +321,13 @@ impl Harness {
         let index = self.indexes.remove(&id).unwrap();
         self.effects(|schedule, now, effects| schedule.abandon(now, index, effects));
         self.naive.queue.retain(|waiting| waiting.id != id);
-        self.naive.settle(self.now, &self.indexes);
+        self.naive.settle(self.now);
     }
 
     fn release(&mut self, Held { admission, cost, grant }: Held) {
         self.give_back(admission, cost);
         (self.naive.grants[grant].held, self.naive.grants[grant].expires) = (false, u64::MAX);
-        self.naive.settle(self.now, &self.indexes);
+        self.naive.settle(self.now);
     }
 
     fn give_back(&mut self, admission: Admission, cost: u64) {
@@ -367,7 +363,7 @@ impl Harness {
             prop_assert!(front.is_none_or(|cost| !self.naive.admits_all(wake - 1, cost)), "woken too late");
             self.now = (wake + late).min(end);
             self.effects(Schedule::run_due);
-            self.naive.settle(self.now, &self.indexes);
+            self.naive.settle(self.now);
             self.compare()?;
         }
         self.now = end;

@@ -1,9 +1,9 @@
 //! The reference: what each rule says, applied to the list of all grants.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::core::arena::Index;
 use crate::core::queue::AnswerKind;
 use crate::policy::{Limit, Policy};
 use crate::priority::Priority;
@@ -170,7 +170,7 @@ impl Naive {
     }
 
     /// All that is due: reclaims, then grants, then timeouts.
-    pub(super) fn settle(&mut self, now: u64, indexes: &BTreeMap<usize, Index>) {
+    pub(super) fn settle(&mut self, now: u64) {
         for grant in self.grants.iter_mut().filter(|grant| grant.expires <= now) {
             grant.held = false;
         }
@@ -182,7 +182,7 @@ impl Naive {
         self.serve(now);
         let late = |naive: &Self| {
             let late = naive.queue.iter().filter(|waiting| waiting.deadline <= now);
-            late.min_by_key(|waiting| (waiting.deadline, indexes.get(&waiting.id).copied())).map(|waiting| waiting.id)
+            late.min_by_key(|waiting| (waiting.deadline, Reverse(waiting.priority))).map(|waiting| waiting.id)
         };
         while let Some(id) = late(self) {
             self.answer(id, AnswerKind::Failed);
