@@ -36,7 +36,7 @@ impl Driven {
     fn at<R>(&mut self, now: u64, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let mut effects = Effects::default();
         let result = input(&mut self.0, at(now), &mut effects);
-        while effects.apply(|_| ()) {
+        while std::mem::take(&mut effects).unfinished {
             self.0.run_due(at(now), &mut effects);
         }
         result
