@@ -29,7 +29,8 @@ pub(crate) struct Denied {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a gate has few; a box would cost each grant a look elsewhere")]
 enum LimitState {
-    Pace(PaceRule, PaceState, RefundBound),
+    /// What was granted lately is noted from the first grant on: few of many keys with a manager have one.
+    Pace(PaceRule, PaceState, Option<RefundBound>),
     Rule(Rule, StateWords),
     Log(LogRule, Log),
     /// With what moves its limit, where it adapts.
@@ -60,7 +61,7 @@ macro_rules! with_rule {
 impl LimitState {
     fn new(limit: Compiled, now: Moment) -> Self {
         match limit {
-            Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), RefundBound::new(now)),
+            Compiled::Rule(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), None),
             Compiled::Rule(rule) => Self::Rule(rule, rule.initial(now)),
             Compiled::Log(rule) => Self::Log(rule, Log::default()),
             Compiled::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
@@ -97,7 +98,7 @@ impl LimitState {
         match self {
             Self::Pace(rule, state, refund_bound) => {
                 let next = rule.decide(*state, now, cost).wait()?;
-                refund_bound.note(rule, *state, now);
+                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
                 *state = next;
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost).wait()?,
@@ -122,7 +123,7 @@ impl LimitState {
     fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, refund_bound) => {
-                refund_bound.note(rule, *state, now);
+                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
                 *state = rule.charge(*state, now, cost);
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
@@ -143,7 +144,8 @@ impl LimitState {
     /// Takes back what was charged at `at` and never used.
     fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, refund_bound) => *state = rule.refund(*state, refund_bound, at, cost),
+            Self::Pace(rule, state, Some(refund_bound)) => *state = rule.refund(*state, refund_bound, at, cost),
+            Self::Pace(_, _, None) => {} // nothing was granted that it could be
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
@@ -162,7 +164,7 @@ impl LimitState {
 /// A policy with its state.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    plan: Plan,
+    plan: Arc<Plan>,
     /// The first limit of the policy, in line: most policies have but this one.
     first: LimitState,
     rest: Vec<LimitState>,
@@ -183,7 +185,8 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// As new at `now`; `records_grant_time` asks for the time of grants where the policy needs none.
-    pub(crate) fn new(plan: Plan, now: Moment, records_grant_time: bool) -> Self {
+    pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
+        let plan = plan.into();
         let mut slots = plan.compiled().iter().map(|limit| LimitState::new(*limit, now));
         Self {
             first: slots.next().expect("a policy is never empty"),
@@ -202,7 +205,7 @@ impl Gate {
 
     /// A gate that goes on from `fence` with states from elsewhere: one for each limit, all of rules whose state is words; or none,
     /// as new.
-    pub(crate) fn resume(plan: Plan, states: impl Iterator<Item = StateWords>, fence: u64, now: Moment) -> Self {
+    pub(crate) fn resume(plan: Arc<Plan>, states: impl Iterator<Item = StateWords>, fence: u64, now: Moment) -> Self {
         let mut gate = Self { fence, ..Self::new(plan, now, false) };
         for (slot, words) in gate.slots_mut().zip(states) {
             match slot {
@@ -257,7 +260,7 @@ impl Gate {
             match slot {
                 LimitState::Pace(rule, state, refund_bound) => {
                     *state = rule.forgive(*state, now, units);
-                    *refund_bound = RefundBound::new(now);
+                    *refund_bound = None;
                 }
                 LimitState::Rule(rule, state) => *state = rule.forgive(*state, now, units),
                 LimitState::Log(rule, log) => rule.forgive(log, units),
@@ -286,7 +289,7 @@ impl Gate {
     ///
     /// Each new limit takes over from an old one: from one like it, or else of its kind, or else from any that is left. Where
     /// none is left it is new. What is out stays out, and what was leased stays leased, for the new TTL.
-    pub(crate) fn set_plan(&mut self, plan: Plan, now: Moment, carry: UsageCarryOver) {
+    pub(crate) fn set_plan(&mut self, plan: impl Into<Arc<Plan>>, now: Moment, carry: UsageCarryOver) {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
         let old = std::mem::replace(self, new);

@@ -10,6 +10,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -320,7 +321,7 @@ impl Schedule {
     }
 
     /// Goes by another plan from now on: see [`Gate::set_plan`]. Whoever waits for what the new one can never admit is refused.
-    pub(crate) fn set_plan(&mut self, now: Moment, plan: Plan, carry: UsageCarryOver, effects: &mut Effects) {
+    pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
         self.gate.set_plan(plan, now, carry);
         let max = self.gate.max_cost();
         for (index, cost) in self.queue.costs_above(max) {

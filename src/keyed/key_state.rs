@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use crate::core::plan::Plan;
 use crate::decision::Decision;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
@@ -9,7 +11,7 @@ pub(super) const MAX_WORDS: usize = 4;
 ///
 /// It is a [`Gate`](crate::core::gate::Gate) without what few keys need: leases, trails, counts.
 pub(super) struct KeyState<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a Arc<Plan>,
     pub(super) words: &'a mut [u64],
 }
 

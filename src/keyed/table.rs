@@ -174,8 +174,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     fn change_tier(&self, shard: &mut Shard<K, W>, bucket: usize, known: usize, now: Moment) {
         let new = shard.tiers[known].clone();
         let Some(old) = shard.key_state(bucket) else { return };
-        let mut gate = Gate::resume(old.plan.clone(), old.states().map(|(_, state)| state), 0, now);
-        gate.set_plan((*new.plan).clone(), now, UsageCarryOver::AsIs);
+        let mut gate = Gate::resume(Arc::clone(old.plan), old.states().map(|(_, state)| state), 0, now);
+        gate.set_plan(Arc::clone(&new.plan), now, UsageCarryOver::AsIs);
         let Some((_, words)) = shard.idle.get_bucket_mut(bucket) else { return };
         *words = [0; W];
         words[W - 1] = known as u64;
@@ -188,9 +188,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     fn activate(&self, shard: &mut Shard<K, W>, hash: u64, bucket: usize, tier: Option<Tier>, now: Moment) -> Arc<Manager> {
         let key_state = shard.key_state(bucket).expect("a key was found there");
         let states: Vec<_> = key_state.states().map(|(_, state)| state).collect();
-        let mut gate = Gate::resume(key_state.plan.clone(), states.into_iter(), shard.fence, now);
+        let mut gate = Gate::resume(Arc::clone(key_state.plan), states.into_iter(), shard.fence, now);
         if let Some(tier) = tier {
-            gate.set_plan((*tier.plan).clone(), now, UsageCarryOver::AsIs);
+            gate.set_plan(Arc::clone(&tier.plan), now, UsageCarryOver::AsIs);
         }
         let entry = shard.idle.get_bucket_entry(bucket).unwrap_or_else(|_| unreachable!("a key was found there"));
         let (key, _) = entry.remove().0;
@@ -234,7 +234,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
             return Err(Denial::TooManyKeys { max: self.shared.max_keys });
         }
         if !tier.fits {
-            let gate = Gate::resume((*tier.plan).clone(), std::iter::empty(), shard.fence, now);
+            let gate = Gate::resume(Arc::clone(&tier.plan), std::iter::empty(), shard.fence, now);
             return Ok(Location::Active(self.open_active(shard, hash, key, gate)));
         }
         let mut words = [0; W];
@@ -463,7 +463,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> KeyTable<K> f
             Entry::Idle(key_state, _) if cost > 0 => Ok(key_state.decide(now, cost)),
             Entry::Idle(key_state, _) => Ok(key_state.decide(now, 1).refused()),
             Entry::Absent(tier) => {
-                let decision = Gate::new((*tier.plan).clone(), now, false).decide(now, 0, cost.max(1));
+                let decision = Gate::new(Arc::clone(&tier.plan), now, false).decide(now, 0, cost.max(1));
                 Ok(if cost == 0 || !self.has_room() { decision.refused() } else { decision })
             }
         });
@@ -559,6 +559,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize> Table<K, W> {
     fn default_decision(&self) -> Decision {
         let mut shard = self.shard(0);
         let now = shard.clock.now().0;
-        Gate::new((*shard.tiers[0].plan).clone(), now, false).decide(now, 0, 1)
+        Gate::new(Arc::clone(&shard.tiers[0].plan), now, false).decide(now, 0, 1)
     }
 }

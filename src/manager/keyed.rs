@@ -26,9 +26,9 @@ pub(crate) struct Resting {
 
 impl Manager {
     /// [`Manager::set_policy`] with its plan, if it goes by another one.
-    pub(crate) fn apply_policy(self: &Arc<Self>, policy: &Policy, plan: &Plan) {
+    pub(crate) fn apply_policy(self: &Arc<Self>, policy: &Policy, plan: &Arc<Plan>) {
         if self.lock().schedule.gate().policy() != policy {
-            self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan.clone(), UsageCarryOver::AsIs, effects));
+            self.with_timer(|schedule, now, effects| schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects));
         }
     }
 

@@ -180,11 +180,11 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// The least backlog since any instant is kept as a stack of (instant, least backlog found from then on), rising in both. It is
 /// bounded: where it is full, two neighbours become one that claims less than both. It lies beside the state, once a gate,
 /// because few grants are taken back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     latest: Moment,
-    len: usize,
-    found: [(Moment, u128); Self::MAX_LEN],
+    /// At most [`Self::MAX_LEN`].
+    found: Vec<(Moment, u128)>,
 }
 
 impl RefundBound {
@@ -193,9 +193,9 @@ impl RefundBound {
 
     /// Grants decided before `now` are not known of, and cannot be taken back.
     pub(crate) fn new(now: Moment) -> Self {
-        let mut found = [(Moment::START, 0); Self::MAX_LEN];
-        found[0] = (now, 0);
-        Self { latest: now, len: 1, found }
+        let mut found = Vec::with_capacity(1);
+        found.push((now, 0));
+        Self { latest: now, found }
     }
 
     /// Notes a grant decided at `now` on `before`, the state that it found.
@@ -209,29 +209,25 @@ impl RefundBound {
 
     #[inline]
     fn push(&mut self, now: Moment, backlog: u128) {
-        while self.len > 0 && self.found[self.len - 1].1 >= backlog {
-            self.len -= 1;
-        }
-        if self.len == Self::MAX_LEN {
+        while self.found.pop_if(|(_, least)| *least >= backlog).is_some() {}
+        if self.found.len() == Self::MAX_LEN {
             self.found[1].1 = self.found[0].1;
-            self.found.copy_within(1.., 0);
-            self.len -= 1;
+            self.found.remove(0);
         }
-        self.found[self.len] = (now, backlog);
-        self.len += 1;
+        self.found.push((now, backlog));
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {
         if at == self.latest {
             return parts;
         }
-        let later = self.found[..self.len].iter().position(|(instant, _)| *instant > at).unwrap_or(self.len);
-        let back = self.found[..self.len].get(later).map_or(parts, |(_, least)| parts.min(*least));
-        for (_, least) in &mut self.found[later..self.len] {
+        let later = self.found.iter().position(|(instant, _)| *instant > at).unwrap_or(self.found.len());
+        let back = self.found.get(later).map_or(parts, |(_, least)| parts.min(*least));
+        for (_, least) in &mut self.found[later..] {
             *least -= back;
         }
         // Rising again: what was found since an earlier instant includes what was found since a later one.
-        if let Some(&(_, least)) = self.found[..self.len].get(later) {
+        if let Some(&(_, least)) = self.found.get(later) {
             self.found[..later].iter_mut().for_each(|(_, earlier)| *earlier = (*earlier).min(least));
         }
         back
