@@ -20,7 +20,5 @@ mod span;
 
 pub use error::{ParseError, ParseErrorKind};
 
-pub(crate) use span::Span;
-
 #[cfg(test)]
 mod tests;

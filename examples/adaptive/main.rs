@@ -12,6 +12,8 @@
 
 mod callers;
 mod drawing;
+#[path = "../plot/mod.rs"]
+mod plot;
 mod report;
 mod server;
 
@@ -72,7 +74,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("limit    {}", tollgate::Limit::from(options.concurrency()));
     let run = callers::run(&limiter, options.callers, length).await?;
     report::print(&run);
-    drawing::draw(&run, &options.svg)?;
+    drawing::draw(&run, &tollgate::Limit::from(options.concurrency()).to_string(), &options.svg)?;
     println!("drawing  {}", options.svg.display());
     Ok(())
 }

@@ -13,6 +13,8 @@
 mod drawing;
 mod fetch;
 mod options;
+#[path = "../plot/mod.rs"]
+mod plot;
 mod progress;
 mod record;
 mod report;

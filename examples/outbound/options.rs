@@ -7,7 +7,7 @@ use clap::Parser;
 use tollgate::{FixedWindow, MaxConcurrency, Policy, Throttle};
 
 /// Sockets that an unlimited run opens at once: below the usual 1,024 open files, with client and server in one process.
-pub(crate) const SOCKETS: u64 = 256;
+const SOCKETS: u64 = 256;
 
 /// Fetches URLs with bounded concurrency and a bounded pace
 #[derive(Debug, Parser)]
@@ -64,6 +64,11 @@ impl Options {
             Some(requests) => policy.and(FixedWindow::new(requests, self.window_period)),
             None => policy,
         }
+    }
+
+    /// The limits in words.
+    pub(crate) fn limits(&self) -> String {
+        if self.unlimited { format!("no limits but {SOCKETS} sockets") } else { self.policy().to_string() }
     }
 }
 

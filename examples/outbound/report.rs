@@ -2,7 +2,7 @@
 
 use indicatif::HumanCount;
 
-use crate::options::{Options, SOCKETS};
+use crate::options::Options;
 use crate::record::{Outcome, Run};
 
 /// Prints what was measured, each beside its limit.
@@ -11,9 +11,8 @@ pub(crate) fn print(run: &Run, options: &Options) {
     let kept = if *unlimited { " (not kept)" } else { "" };
     let peak = run.in_flight().into_iter().map(|(_, count)| count).max().unwrap_or(0);
     let seconds = run.elapsed.as_secs_f64();
-    let policy = if *unlimited { format!("none but {SOCKETS} sockets") } else { options.policy().to_string() };
 
-    println!("limits            {policy}");
+    println!("limits            {}", options.limits());
     println!("fetched           {:>9}", count(run.count(Outcome::Fetched)));
     println!("failed            {:>9}", count(run.failed()));
     println!("429s              {:>9}", count(run.count(Outcome::TooManyRequests)));

@@ -1,68 +1,35 @@
 //! The drawing: each client's counter over time with the threshold and the ceiling, and below it what became of each attempt.
 
-use std::error::Error;
 use std::ops::Range;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::plot::{self, Area, GREEN, INK, Line, RED, swatch};
 use crate::{Attempt, CLIENTS, Client, Options, SAMPLE, Sample};
 
-const SIZE: (u32, u32) = (1_100, 640);
+const SIZE: (u32, u32) = (1_100, 680);
+/// The height of the upper chart.
 const COUNTERS: u32 = 430;
-/// Both charts leave as much at the left, so that their times are above each other.
-const LEFT: u32 = 70;
-const INK: RGBColor = RGBColor(45, 55, 72);
-const LIMIT: RGBColor = RGBColor(200, 40, 40);
-const SERVED: RGBColor = RGBColor(50, 125, 95);
 /// One for each client.
-const COLORS: [RGBColor; CLIENTS.len()] =
-    [RGBColor(70, 130, 190), RGBColor(50, 125, 95), RGBColor(225, 150, 40), RGBColor(120, 60, 150)];
+const COLORS: [RGBColor; CLIENTS.len()] = [RGBColor(70, 130, 190), GREEN, RGBColor(225, 150, 40), RGBColor(120, 60, 150)];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Outcome = Result<(), Box<dyn Error>>;
-
-/// Writes the drawing to where the options say.
-pub(crate) fn draw(attempts: &[Attempt], samples: &[Sample], options: &Options) -> Outcome {
-    let path = &options.svg;
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
-    }
-    let sheet = SVGBackend::new(path, SIZE).into_drawing_area();
-    sheet.fill(&WHITE)?;
-    let (upper, lower) = sheet.split_vertically(COUNTERS);
-    draw_counters(&upper, samples, options)?;
-    draw_attempts(&lower, attempts, options)?;
-    sheet.present().map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    Ok(())
+/// Writes the drawing to the file that the options name.
+pub(crate) fn draw(attempts: &[Attempt], samples: &[Sample], options: &Options) -> plot::Outcome {
+    let headline = format!("Policy of each client: {}", tollgate::Limit::from(options.penalty()));
+    plot::write(&options.svg, SIZE, &headline, |sheet| {
+        let (upper, lower) = sheet.split_vertically(COUNTERS);
+        draw_counters(&upper, samples, options)?;
+        draw_attempts(&lower, attempts, options)
+    })
 }
 
-fn draw_counters(area: &Area<'_>, samples: &[Sample], options: &Options) -> Outcome {
+fn draw_counters(area: &Area<'_>, samples: &[Sample], options: &Options) -> plot::Outcome {
     let end = options.run.as_secs_f64();
     let threshold = options.threshold as f64;
-    // A ban takes the place of counting what was denied.
+    // With bans, denied attempts do not count: the counter does not rise above the threshold.
     let ceiling = if options.ban.is_some() { threshold } else { threshold.max(options.ceiling as f64) };
-    let mut chart = ChartBuilder::on(area)
-        .caption("The counter of each client", ("sans-serif", 20).into_font().color(&INK))
-        .margin(12)
-        .margin_right(24)
-        .x_label_area_size(44)
-        .y_label_area_size(LEFT)
-        .build_cartesian_2d(0.0..end, 0.0..ceiling * 1.5)?; // room for the legend
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(BLACK.mix(0.08))
-        .axis_style(INK)
-        .label_style(("sans-serif", 14).into_font().color(&INK))
-        .axis_desc_style(("sans-serif", 15).into_font().color(&INK))
-        .x_desc("seconds since the start")
-        .y_label_formatter(&whole)
-        .y_desc("counter")
-        .draw()?;
-
+    let mut chart = plot::chart(area, "The counter of each client", "counter", end, ceiling * 1.5)?; // room for the legend
     let of = |client| samples.iter().filter(|sample| sample.client == client).collect::<Vec<_>>();
     let locked_out = CLIENTS.iter().flat_map(|&client| {
         let spells = spells(&of(client), end, |sample| sample.locked_out.is_some());
@@ -70,64 +37,47 @@ fn draw_counters(area: &Area<'_>, samples: &[Sample], options: &Options) -> Outc
         locked_out
             .map(move |(time, _)| Rectangle::new([(time.start, 0.0), (time.end, ceiling)], color(client).mix(0.12).filled()))
     });
-    chart
-        .draw_series(locked_out)?
-        .label("locked out")
-        .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 20, y + 5)], COLORS[COLORS.len() - 1].mix(0.12).filled()));
+    chart.draw_series(locked_out)?.label("locked out").legend(|(x, y)| swatch(x, y, COLORS[COLORS.len() - 1].mix(0.12)));
     for client in CLIENTS {
         let counters = spells(&of(client), end, |sample| sample.counter as f64);
-        let line = counters.into_iter().flat_map(|(time, counter)| [(time.start, counter), (time.end, counter)]);
-        chart
-            .draw_series(LineSeries::new(line, color(client).stroke_width(2)))?
-            .label(client)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color(client).stroke_width(2)));
+        let points = counters.into_iter().flat_map(|(time, counter)| [(time.start, counter), (time.end, counter)]);
+        Line { label: Some(client), points: points.collect(), color: color(client), dashed: false }.draw(&mut chart)?;
     }
-    chart.draw_series(LineSeries::new([(0.0, threshold), (end, threshold)], LIMIT.stroke_width(2)))?;
-    let name = TextStyle::from(("sans-serif", 14).into_font()).color(&LIMIT).pos(Pos::new(HPos::Left, VPos::Bottom));
-    let named = |text: String, height| Text::new(text, (0.006 * end, height), name.clone());
-    chart.draw_series([named(format!("threshold {threshold}"), threshold)])?;
+    let mut levels = vec![(format!("threshold {threshold}"), threshold, false)];
     if options.ban.is_none() {
-        chart.draw_series(DashedLineSeries::new([(0.0, ceiling), (end, ceiling)], 6, 4, LIMIT.stroke_width(2)))?;
-        chart.draw_series([named(format!("ceiling {ceiling}"), ceiling)])?;
+        levels.push((format!("ceiling {ceiling}"), ceiling, true));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.9))
-        .border_style(INK.mix(0.3))
-        .label_font(("sans-serif", 14).into_font().color(&INK))
-        .draw()?;
-    Ok(())
+    let style = plot::text(14, RED).pos(Pos::new(HPos::Left, VPos::Bottom));
+    for (name, height, dashed) in levels {
+        Line { label: None, points: vec![(0.0, height), (end, height)], color: RED, dashed }.draw(&mut chart)?;
+        chart.draw_series([Text::new(name, (0.006 * end, height), style.clone())])?;
+    }
+    plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 /// A row for each client, with a tick for each attempt.
-fn draw_attempts(area: &Area<'_>, attempts: &[Attempt], options: &Options) -> Outcome {
-    let rows = CLIENTS.len() as f64;
-    let mut chart = ChartBuilder::on(area)
-        .caption("Attempts: served (green, high) and denied (red, low)", ("sans-serif", 20).into_font().color(&INK))
-        .margin(12)
-        .margin_right(24)
-        .x_label_area_size(24)
-        .y_label_area_size(LEFT)
-        .build_cartesian_2d(0.0..options.run.as_secs_f64(), rows..0.0)?;
+fn draw_attempts(area: &Area<'_>, attempts: &[Attempt], options: &Options) -> plot::Outcome {
+    let title = "Attempts: served (green, high) and denied (red, low)";
+    let mut chart = plot::frame(area, title, 24, options.run.as_secs_f64(), CLIENTS.len() as f64..0.0)?;
     chart
         .configure_mesh()
         .disable_mesh()
         .axis_style(INK)
-        .label_style(("sans-serif", 14).into_font().color(&INK))
-        .y_labels(2 * CLIENTS.len() + 1) // also between two rows, where none is named
+        .label_style(plot::text(14, INK))
+        .x_label_formatter(&plot::seconds)
+        .y_labels(2 * CLIENTS.len() + 1) // half of them are between two rows and have no label
         .y_label_formatter(&|&height| if height.fract() == 0.5 { CLIENTS[height as usize].to_owned() } else { String::new() })
         .draw()?;
     let ticks = attempts.iter().map(|attempt| {
         let (at, row) = (attempt.at.as_secs_f64(), row(attempt.client) as f64);
-        let (span, color) = if attempt.served { (0.1..0.55, SERVED) } else { (0.5..0.9, LIMIT) };
+        let (span, color) = if attempt.served { (0.1..0.55, GREEN) } else { (0.5..0.9, RED) };
         PathElement::new([(at, row + span.start), (at, row + span.end)], color.stroke_width(2))
     });
     chart.draw_series(ticks)?;
     Ok(())
 }
 
-/// From when to when something about a client was the same.
+/// The spans of time in which something about a client stayed the same.
 fn spells<T: PartialEq>(samples: &[&Sample], end: f64, what: impl Fn(&Sample) -> T) -> Vec<(Range<f64>, T)> {
     let spells = samples.chunk_by(|one, next| what(one) == what(next));
     let until = |last: &Sample| (last.at + SAMPLE).as_secs_f64().min(end);
@@ -140,9 +90,4 @@ fn row(client: Client) -> usize {
 
 fn color(client: Client) -> RGBColor {
     COLORS[row(client)]
-}
-
-/// Counters are whole; a tick between two of them goes unnamed.
-fn whole(value: &f64) -> String {
-    if (value - value.round()).abs() < 1e-6 { format!("{value:.0}") } else { String::new() }
 }

@@ -9,6 +9,8 @@
 //! It prints all counters once a second, and ends with a drawing in `target/penalty_box.svg`.
 
 mod drawing;
+#[path = "../plot/mod.rs"]
+mod plot;
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -32,7 +32,7 @@ pub(super) fn unit_name(time: Duration) -> Option<&'static str> {
 
 /// Prints a time exactly, to the nanosecond: `100ms`, `1.5s`, `1h30m`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span(pub(crate) Duration);
+pub(super) struct Span(pub(super) Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use super::reader::{MAX_LEN, Reader, Word as _};
+use super::span::Span;
 use super::*;
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
