@@ -1,7 +1,13 @@
-//! Bounds how much happens at once and how fast.
+//! An async rate limiter and concurrency limiter for tokio.
 //!
-//! Programs that call others, and programs that are called, `acquire().await` a [`Permit`], a guard that gives its place back on
-//! drop. What is bounded is a [`Policy`]: one limit or several that must all admit.
+//! A task calls `acquire().await` and gets a [`Permit`], a guard that releases its place on drop. A [`Limiter`] applies a
+//! [`Policy`]: one limit, or several that must all admit a request. There are token buckets, GCRA, fixed and sliding windows,
+//! bounded and adaptive concurrency, and a limiter for each key. When a limit is reached, callers wait in a FIFO queue
+//! (backpressure) or are told when to retry. A limiter never exceeds a limit, is cancel-safe, and reclaims leaked permits.
+//!
+//! ```sh
+//! cargo add tollgate
+//! ```
 //!
 //! ```
 //! use std::time::Duration;
@@ -9,101 +15,130 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // At most 8 at once, and at most 200 a second of which 10 may come in one go.
+//! // At most 8 at the same time, and at most 200 a second in bursts of at most 10.
 //! let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(10));
 //! let limiter = Limiter::new(policy)?;
 //!
-//! let permit = limiter.acquire().await?; // waits its turn
+//! let permit = limiter.acquire().await?; // waits until both limits admit it
 //! // … call the API …
-//! drop(permit); // the next one may go
+//! drop(permit); // the next request may start
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Which limit to choose
+//! # Which limit to use
 //!
-//! | you want | take | worst burst |
+//! | you want | use | largest burst |
 //! |---|---|---|
-//! | a bound on what is out at once | [`MaxConcurrency`] | its limit |
-//! | the same, and leaked permits back | [`MaxConcurrency::ttl`] | its limit |
-//! | an even pace | [`Throttle`] | one |
-//! | a pace that lets bursts through and keeps the rate although timers are late | [`Throttle::burst`] | the burst, at once |
-//! | the same, said as a rate | [`TokenBucket`] | the burst, at once |
-//! | what an API counts "per minute" | [`FixedWindow`] | twice the limit, around a boundary |
-//! | at most so many in any minute | [`SlidingWindow::log`]; above a thousand [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
-//! | to lock out who keeps on asking | [`Penalty`] | its threshold |
-//! | a concurrency that finds what the server bears | [`MaxConcurrency::adapt`] | its limit of the moment |
-//! | several of them | [`Policy::and`] | that of the tightest |
+//! | at most so many permits at the same time, like a semaphore | [`MaxConcurrency`] | its limit |
+//! | the same, and leaked permits reclaimed | [`MaxConcurrency::ttl`] | its limit |
+//! | an even rate: one grant per interval | [`Throttle`] | one |
+//! | a rate with bursts; exact on average despite timer lateness | [`Throttle::burst`] (GCRA) | the burst |
+//! | the same, as a rate and the size of a bucket | [`TokenBucket`] | the burst |
+//! | a quota per window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
+//! | at most so many in every span of a period | [`SlidingWindow::log`]; above a thousand units [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
+//! | to penalise or ban clients that keep retrying | [`Penalty`] | its threshold |
+//! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | the limit of the moment |
+//! | several of these together | [`Policy::and`] | that of the tightest |
 //!
-//! A policy can be [text](Policy#as-text) as well: `"8 concurrent ttl 30s and 100/min"`.
+//! A policy can also be [text](Policy#as-text): `"8 concurrent ttl 30s and 100/min".parse::<Policy>()`.
 //!
-//! # How to ask
+//! # How to ask for a permit
 //!
 //! | you want | call |
 //! |---|---|
 //! | to wait | [`Limiter::acquire`], [`acquire_many`](Limiter::acquire_many) |
-//! | with a priority or a timeout | [`Limiter::request`] |
-//! | not to wait | [`Limiter::try_acquire`], [`check`](Limiter::check) |
+//! | to wait with a priority or a timeout | [`Limiter::request`] |
+//! | not to wait | [`Limiter::try_acquire`]; [`check`](Limiter::check), which takes nothing |
 //! | to run a future under a permit | [`Limiter::run`] |
-//! | to pace a stream, or to work on its items concurrently | [`StreamLimitExt`] |
-//! | from a thread outside the runtime | [`Limiter::blocking_acquire`] |
+//! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
+//! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name, events | [`Limiter::builder`] |
-//! | a limiter for each client, user, endpoint | [`KeyedLimiter`] |
-//! | several limiters in one go, all or none | [`LimiterGroup`] |
+//! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
+//! | permits of several limiters, all or none | [`LimiterGroup`] |
 //!
 //! # Afterwards
 //!
 //! | you want | call |
 //! |---|---|
-//! | to say what the work has cost in the end | [`Permit::settle`]; [`Permit::refund`] when it never started |
-//! | to say how it went, so that a concurrency can adapt | [`Permit::report`] |
-//! | another policy, at run time | [`Limiter::set_policy`] |
-//! | everybody to wait | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
-//! | to heed what an upstream said (429, remaining, reset) | [`Limiter::apply_upstream_signal`] |
-//! | to charge a key or let it off | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
-//! | a policy from a configuration file | `"8 concurrent and 100/min".parse()`: see [`Policy`](Policy#as-text) |
+//! | to tell the actual cost of the work, when it was an estimate | [`Permit::settle`]; [`Permit::refund`] if it never started |
+//! | to tell how the work went, so that a concurrency limit adapts | [`Permit::report`] |
+//! | to replace the policy while requests wait | [`Limiter::set_policy`] |
+//! | to pause all requests | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
+//! | to follow an upstream's response (429, `Retry-After`, `RateLimit`) | [`Limiter::apply_upstream_signal`] |
+//! | to charge a key, or to forgive it | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
+//! | to shut down | [`Limiter::close`], [`drained`](Limiter::drained) |
 //!
 //! # How it works
+//!
+//! A limiter is a manager with three channels:
+//!
+//! | channel | carries | lives in |
+//! |---|---|---|
+//! | **in** | requests that must wait | the queue, under the manager's lock: a list for each priority |
+//! | **out** | the answer to each waiting request | a slot of the request's own, under the same lock |
+//! | **release** | places that come back | nothing: the caller that releases takes the lock and serves the head of the queue |
+//!
+//! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
+//! nobody pays for a message or a task switch. Releasing never blocks, because `Drop` cannot wait.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, nobody waiting ─────────────────────────► Permit
 //!                               │ must wait                                                  ▲  │ drop
 //!                               ▼                                                            │  ▼
-//!                           Queue (priority, then arrival) ──── Gate ── a slot of its own ───┘  Gate
-//!                               ▲                                                               │
-//!                               └── serve the front ◄── release, by whoever releases ◄──────────┘
-//!                                                   ◄── time, by one task with one timer:
-//!                                                       next grant, next reclaim, next deadline
+//!                     in ─► Queue (priority, then arrival) ─► Gate ─► out: the waiter's slot ┘ release
+//!                               ▲                                                               │ somebody waits
+//!                               ├── serve the head ◄────────────────────────────────────────────┘
+//!                               └── driver: one task, one timer: next grant, next reclaim, next timeout
 //! ```
 //!
-//! A gate is a policy with its state; each limit is a pure function from (parameters, state, now, cost) to a verdict that says
-//! when to come back. A caller who need not wait is decided in place. Only the front of the queue is asked, so one timer is
-//! enough for all who wait, and a large request is not starved by small ones behind it.
+//! The gate is a policy with its state. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which
+//! tells when to ask again. A request that need not wait is decided at once by its caller. Only the head of the queue is asked
+//! again, so one timer serves all that wait. When time passes and nobody calls, the *driver* acts: a task that the first waiting
+//! request starts in its own runtime.
 //!
-//! A key of a [`KeyedLimiter`] is that state and nothing else, a word or two for each limit, as long as nobody waits for it; one
-//! task with one timer serves all keys that somebody waits for.
+//! An idle key of a [`KeyedLimiter`] is that state and nothing else: a word or two for each limit. A key that requests wait for
+//! has a manager of its own, and one driver serves all of those.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! 1. **Never over**: at the instant of every decision, no limit holds more than it allows.
-//! 2. **Never lost**: a dropped `acquire` future, at any await point, costs nobody anything.
-//! 3. **In order**: equal priority is served in arrival order, and nobody passes those who wait.
-//! 4. **All or none**: when one limit of a policy denies, no other has been charged, and the denial names it.
-//! 5. **Reclaim once**: a permit whose TTL passed is reclaimed on time; its late drop changes nothing.
-//! 6. **Idle is free**: with no waiter and no TTL outstanding nothing wakes (but, once at most, the timer of a permit that came
-//!    back before its TTL); a queue costs one timer; a grant costs two polls.
-//! 7. **Time is honest**: waiting follows tokio's clock, paused ones too; a retry-after is exact to the nanosecond.
-//! 8. **The runtime may go**: a limiter in a `static` outlives the runtime that first waited on it.
-//! 9. **Bad input is an error**: typed, with the value in it, never a panic and never an endless wait.
+//! 1. **Never over the limit**: at every decision, no limit has granted more than it allows.
+//! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
+//! 3. **FIFO-fair**: within one priority, requests are granted in order of arrival. No newcomer passes them, and small requests
+//!    do not starve a large one.
+//! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
+//! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
+//! 6. **Idle is free**: while no request waits and no permit with a TTL is in flight, there is no task to wake and no timer. (The
+//!    timer for a permit that came back before its TTL may fire once.) A queue of any length needs one timer, and a grant
+//!    two polls.
+//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused. A [`retry_after`](Decision::retry_after) is exact: a
+//!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (It can be a
+//!    [lower bound](#limits-of-the-guarantees).)
+//! 8. **Independent of a runtime**: a limiter in a `static` outlives the runtime that first waited on it.
+//! 9. **Bad input is a typed error** that contains the value; never a panic, never an endless wait.
 //!
-//! The files in `tests/` hold each of them by name.
+//! # Limits of the guarantees
 //!
-//! # Features
+//! - **A permit must be bound to a name.** `let _ = limiter.acquire().await?` releases it at once.
+//! - **A grant counts before it is polled.** A future that is kept but not polled any more may have been granted a permit, and
+//!   then keeps others waiting: see [`Acquire`]. With a TTL the permit is reclaimed.
+//! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. At intervals of a
+//!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly.
+//! - **A cost counts in every limit of a policy.** `8 concurrent and 100000/min` admits no cost above 8. When a request costs
+//!   one place and a thousand tokens, use two limiters and acquire from both.
+//! - **`retry_after` is a lower bound** where it depends on what nobody can know: a release, a priority that comes later, or more
+//!   waiting requests than it looks at. See [`Decision::retry_after`].
+//! - **A change between kinds starts anew.** What was used under a rate, a window or a penalty cannot be carried over to a
+//!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a new budget
+//!   each time.
+//! - **Time ends after 584 years.** It is counted in 64-bit nanoseconds from the building of the limiter, and then stands still.
 //!
-//! None is on unless asked for. It runs on tokio (its `rt`, `sync` and `time`).
+//! # Cargo features
+//!
+//! None is enabled by default. The crate needs tokio with `rt`, `sync` and `time`, and contains no unsafe code.
 //!
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it.
-//! - `full`: all of them.
+//! - `full`: all features.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
