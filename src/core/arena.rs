@@ -230,10 +230,13 @@ impl<T> Arena<T> {
 
     /// The entries of a list, front to back.
     pub(crate) fn indexes(&self, list: &List) -> impl Iterator<Item = Index> {
-        std::iter::successors(list.front(), |index| {
-            let next = self.chunks[index.0 as usize / CHUNK].entries[index.0 as usize % CHUNK].next;
-            (next != NIL).then_some(Index(next))
-        })
+        std::iter::successors(list.front(), |index| self.after(*index))
+    }
+
+    /// The next entry of the list that this one is in.
+    pub(crate) fn after(&self, index: Index) -> Option<Index> {
+        let next = self.chunks[index.0 as usize / CHUNK].entries[index.0 as usize % CHUNK].next;
+        (next != NIL).then_some(Index(next))
     }
 
     #[inline]

@@ -14,7 +14,7 @@ pub(crate) struct Effects {
     pub(crate) first: Option<Waker>,
     /// What is rare, so that the common case carries and drops but a pointer.
     pub(crate) rest: Option<Box<Rest>>,
-    /// The batch was full: call [`run_due`](crate::core::schedule::Schedule::run_due) again.
+    /// There is more to do: call [`run_due`](crate::core::schedule::Schedule::run_due) again.
     pub(crate) unfinished: bool,
 }
 
@@ -43,11 +43,6 @@ impl Effects {
 
     pub(super) fn shed(&mut self, request: &Request, reason: ShedReason) {
         self.rest.get_or_insert_default().shed.push((*request, reason));
-    }
-
-    /// There is more to do when the batch is full.
-    pub(super) fn pause_if_full(&mut self) {
-        self.unfinished = self.is_full();
     }
 
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {

@@ -76,6 +76,8 @@ pub(crate) struct Queue {
     arrivals: u32,
     levels: [Level; Priority::LEVELS],
     deadlines: BTreeSet<Deadline>,
+    /// The next waiter of a [sweep](Queue::sweep).
+    swept_to: Option<Index>,
 }
 
 /// When a waiter's time is up; of equal ones, the first in the queue is the least.
@@ -99,6 +101,7 @@ impl Queue {
             arrivals: 0,
             levels: [Level { waiting: List::EMPTY, units: 0 }; Priority::LEVELS],
             deadlines: BTreeSet::new(),
+            swept_to: None,
         }
     }
 
@@ -249,10 +252,43 @@ impl Queue {
         }
     }
 
-    /// All who wait for more than `max` units, with what they wait for.
-    pub(crate) fn costs_above(&self, max: u64) -> Vec<(Index, u64)> {
-        let indexes = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting));
-        indexes.filter_map(|index| Some((index, self.arena.get(index)?.cost))).filter(|(_, cost)| *cost > max).collect()
+    /// Starts a sweep of all that wait, in order; see [`Queue::next_above`].
+    pub(crate) fn sweep(&mut self) {
+        self.swept_to = self.first_below(Priority::LEVELS);
+    }
+
+    pub(crate) fn is_swept(&self) -> bool {
+        self.swept_to.is_none()
+    }
+
+    /// The next waiter of the sweep that asks for more than `max`, with its cost. Each waiter that is looked at takes one of the
+    /// `steps`; without them it stops, and goes on from there the next time.
+    pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(Index, u64)> {
+        while *steps > 0 {
+            let index = self.swept_to?;
+            *steps -= 1;
+            self.swept_to = self.after(index);
+            if let Some(cost) = self.arena.get(index).map(|waiter| waiter.cost).filter(|cost| *cost > max) {
+                return Some((index, cost));
+            }
+        }
+        None
+    }
+
+    #[cfg(test)]
+    pub(crate) fn next_in_sweep(&self) -> Option<Index> {
+        self.swept_to
+    }
+
+    /// The next waiter in the queue.
+    fn after(&self, index: Index) -> Option<Index> {
+        let level = || self.arena.get(index).map_or(0, |waiter| usize::from(waiter.priority.level()));
+        self.arena.after(index).or_else(|| self.first_below(level()))
+    }
+
+    /// The first waiter of all levels below this one.
+    fn first_below(&self, level: usize) -> Option<Index> {
+        self.levels[..level].iter().rev().find_map(|level| level.waiting.front())
     }
 
     /// The wakers of all who wait, in order.
@@ -283,6 +319,9 @@ impl Queue {
             return None;
         }
         let Answer::Waiting { waker, deadline } = std::mem::replace(&mut waiter.slot, answer) else { return None };
+        if self.swept_to == Some(index) {
+            self.swept_to = self.after(index);
+        }
         let level = &mut self.levels[usize::from(priority.level())];
         self.arena.unlink(&mut level.waiting, index);
         level.units = level.units.saturating_sub(cost);

@@ -320,14 +320,27 @@ impl Schedule {
         live
     }
 
-    /// Goes by another plan from now on: see [`Gate::set_plan`]. Whoever waits for what the new one can never admit is refused.
+    /// Replaces the plan: see [`Gate::set_plan`]. Waiters that ask for more than the new one ever admits are refused, in batches
+    /// and wherever one comes to the front before.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
+        let former_max = self.gate.max_cost();
         self.gate.set_plan(plan, now, carry);
-        let max = self.gate.max_cost();
-        for (index, cost) in self.queue.costs_above(max) {
-            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
+        if self.gate.max_cost() < former_max {
+            self.queue.sweep();
         }
         self.reevaluate_front(now, effects);
+    }
+
+    /// Refuses waiters that ask for more than the plan ever admits.
+    fn refuse_impossible(&mut self, effects: &mut Effects) {
+        /// Waiters looked at before the lock is let go of.
+        const STEPS: usize = 1_024;
+        let (max, mut steps) = (self.gate.max_cost(), STEPS);
+        while !effects.is_full()
+            && let Some((index, cost)) = self.queue.next_above(max, &mut steps)
+        {
+            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
+        }
     }
 
     /// Grants nothing until then, or until [`Schedule::resume`].
@@ -400,7 +413,7 @@ impl Schedule {
         }
         self.dropping = !self.queue.is_empty();
         self.front_ready_at = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
-        effects.pause_if_full();
+        effects.unfinished = effects.is_full();
     }
 
     /// A full queue drops one who waits.
@@ -432,6 +445,7 @@ impl Schedule {
             self.refuse_all(effects);
             return;
         }
+        self.refuse_impossible(effects);
         self.serve(now, effects);
         while let Some((index, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
             let was_front = self.queue.is_front(index);
@@ -443,7 +457,7 @@ impl Schedule {
                 self.serve(now, effects);
             }
         }
-        effects.pause_if_full();
+        effects.unfinished = effects.is_full() || !self.queue.is_swept();
     }
 
     /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
@@ -556,6 +570,11 @@ impl Schedule {
             if effects.is_full() {
                 self.front_ready_at = now;
                 return;
+            }
+            let max = self.gate.max_cost();
+            if front.cost > max {
+                effects.wake(self.queue.refuse(front.index, AcquireError::ExceedsLimit { cost: front.cost, max }));
+                continue;
             }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(admission) => {

@@ -185,3 +185,43 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     }
     assert_eq!(refused, expected);
 }
+
+/// A fixed bug: all were refused under one hold of the lock.
+#[test]
+fn a_new_plan_refuses_impossible_waiters_in_batches() {
+    let mut driven = Driven::new(MaxConcurrency::new(5));
+    let held = driven.try_acquire(0, 5).unwrap();
+    let costs = std::iter::repeat_n([1, 1, 5], 1_000).flatten();
+    let waiting: Vec<_> = costs.map(|cost| (driven.queued(0, cost, None), cost)).collect();
+    let (urgent, low) =
+        (Request { priority: Priority::HIGH, ..request(5, None) }, Request { priority: Priority::LOW, ..request(5, None) });
+    let Ok(Outcome::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
+    let Ok(Outcome::Queued(low)) = driven.request(0, low) else { panic!("it must wait") };
+
+    let plan = Plan::new(MaxConcurrency::new(4).into(), Duration::ZERO).unwrap();
+    let mut effects = Effects::default();
+    driven.0.set_plan(at(0), plan, UsageCarryOver::AsIs, &mut effects);
+    let mut batches = 1;
+    let mut before = 3_002;
+    while std::mem::take(&mut effects).unfinished {
+        assert!(before - driven.0.queue.len() <= 64);
+        assert!(driven.0.queue.front().is_some_and(|front| front.cost <= 4), "none blocks the front");
+        if batches == 3 {
+            // The next one to be looked at leaves meanwhile.
+            let next = driven.0.queue.next_in_sweep().unwrap();
+            let (index, cost) = *waiting.iter().find(|(index, _)| *index == next).unwrap();
+            assert_eq!((cost, driven.answer(index)), (1, None));
+            driven.0.queue.refuse(index, AcquireError::Closed);
+        }
+        before = driven.0.queue.len();
+        driven.0.run_due(at(0), &mut effects);
+        batches += 1;
+    }
+    assert!(batches > 1_000 / 64);
+    assert!(waiting.iter().all(|(index, cost)| *cost == 1 || driven.answer(*index) == Some(AnswerKind::Failed)));
+    assert_eq!(driven.0.queue.len(), 1_999, "and one that left by itself");
+    assert_eq!([urgent, low].map(|index| driven.answer(index)), [Some(AnswerKind::Failed); 2]);
+    assert!(driven.0.release(held.fence, 5, held.claim));
+    driven.run_due(0);
+    assert_eq!(driven.0.queue.len(), 1_995);
+}
