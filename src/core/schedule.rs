@@ -14,20 +14,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::{Admission, Claim};
+use crate::core::lease::Lease;
 use crate::core::plan::Plan;
 use crate::core::queue::{Abandoned, Queue};
-use crate::core::request::Caller;
-use crate::core::request::Request;
+use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
+use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
@@ -112,8 +115,38 @@ impl Schedule {
         }
     }
 
-    pub(crate) fn gate(&mut self) -> &mut Gate {
-        &mut self.gate
+    pub(crate) fn policy(&self) -> &Policy {
+        self.gate.policy()
+    }
+
+    /// The most units that stand against any of the limits.
+    pub(crate) fn used(&self, now: Moment) -> u64 {
+        self.gate.used(now)
+    }
+
+    /// Whether grants know their time.
+    pub(crate) fn records_grant_time(&self) -> bool {
+        self.gate.follows_time()
+    }
+
+    /// Whether permits have a TTL.
+    pub(crate) fn leases_permits(&self) -> bool {
+        self.gate.leases_permits()
+    }
+
+    /// Starts the TTL of a permit anew. Tells whether it is live.
+    pub(crate) fn renew(&mut self, now: Moment, index: Index, fence: u64) -> bool {
+        self.gate.renew(index, fence, now)
+    }
+
+    /// The lease of a permit, while it is live.
+    pub(crate) fn live_lease(&mut self, now: Moment, index: Index, fence: u64) -> Option<&mut Lease> {
+        self.gate.live_lease(index, fence, now)
+    }
+
+    /// The signals of holders that await a reclaim.
+    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
+        self.gate.reclaimed_signals()
     }
 
     /// Whether `now` matters to the inputs; where it does not, any will do.
@@ -382,10 +415,11 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
-    /// Whether nobody waits, nothing is out, and nothing but its policy holds it back: all that there is to know is the gate's.
-    pub(crate) fn rests(&self, now: Moment) -> bool {
+    /// The gate, when nobody waits, nothing is out and nothing else holds requests back: it is all that there is to know.
+    pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
         let unsuspended = self.suspension.is_none_or(|suspension| suspension.is_over(now));
-        unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+        let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0;
+        rests.then_some(&self.gate)
     }
 
     /// Something has changed for the front of the queue.

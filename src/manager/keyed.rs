@@ -27,7 +27,7 @@ pub(crate) struct Resting {
 impl Manager {
     /// [`Manager::set_policy`] with its plan, if it goes by another one.
     pub(crate) fn apply_policy(self: &Arc<Self>, policy: &Policy, plan: &Arc<Plan>) {
-        if self.lock().schedule.gate().policy() != policy {
+        if self.lock().schedule.policy() != policy {
             self.with_timer(|schedule, now, effects| schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects));
         }
     }
@@ -48,18 +48,15 @@ impl Manager {
     pub(crate) fn used(&self) -> u64 {
         let mut state = self.lock();
         let now = state.now().0;
-        state.schedule.gate().used(now)
+        state.schedule.used(now)
     }
 
     /// All that it knows, when nobody waits and nothing is out.
     pub(crate) fn at_rest(&self) -> Option<Resting> {
         let mut state = self.lock();
         let now = state.clock.now().0;
-        if !state.schedule.rests(now) {
-            return None;
-        }
         let clock = state.clock.clone();
-        let gate = state.schedule.gate();
+        let gate = state.schedule.at_rest(now)?;
         let (policy, fence) = (gate.policy().clone(), gate.granted());
         let reset_at = gate.reset_at(now);
         Some(Resting { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })

@@ -26,7 +26,7 @@ impl Manager {
         let mut state = self.lock();
         match state.schedule.poll(index, waker) {
             Ok(Ok(admission)) => {
-                let follows_time = state.schedule.gate().follows_time();
+                let follows_time = state.schedule.records_grant_time();
                 granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
                 self.unlock_after_answer(state);
                 Ok(Enqueued::Granted)

@@ -51,21 +51,21 @@ impl Manager {
     }
 
     pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {
-        self.with_schedule(|schedule, now, _| schedule.gate().renew(index, fence, now))
+        self.with_schedule(|schedule, now, _| schedule.renew(now, index, fence))
     }
 
     /// Whether a leased permit is live.
     pub(crate) fn is_live(&self, index: Index, fence: u64) -> bool {
         let mut state = self.lock();
         let now = state.now().0;
-        state.schedule.gate().live_lease(index, fence, now).is_some()
+        state.schedule.live_lease(now, index, fence).is_some()
     }
 
     /// When a live permit expires; `None` when it is not live, or has no TTL any more.
     pub(crate) fn expires_at(&self, index: Index, fence: u64) -> Option<Instant> {
         let mut state = self.lock();
         let now = state.now().0;
-        let expires_at = state.schedule.gate().live_lease(index, fence, now)?.expires_at.known()?;
+        let expires_at = state.schedule.live_lease(now, index, fence)?.expires_at.known()?;
         Some(state.clock.instant(expires_at))
     }
 
@@ -73,7 +73,7 @@ impl Manager {
     pub(crate) fn reclaim_signal(self: &Arc<Self>, index: Index, fence: u64) -> Option<OwnedNotified> {
         let mut state = self.lock();
         let now = state.now().0;
-        let lease = state.schedule.gate().live_lease(index, fence, now)?;
+        let lease = state.schedule.live_lease(now, index, fence)?;
         // Made under the lock, so that no reclaim comes between.
         let notified = Arc::clone(lease.reclaimed.get_or_insert_default()).notified_owned();
         let driver = state.ensure_driver_here().ok().flatten();
@@ -100,7 +100,7 @@ impl Manager {
         let is_drained = state.schedule.is_drained();
         // A leaked permit comes back with time only, and the driver may have gone with its runtime.
         let driver =
-            if is_drained || !state.schedule.gate().leases_permits() { None } else { state.ensure_driver_here().ok().flatten() };
+            if is_drained || !state.schedule.leases_permits() { None } else { state.ensure_driver_here().ok().flatten() };
         drop(state);
         if let Some(runtime) = driver {
             self.timer_host.start(self, runtime);

@@ -33,7 +33,7 @@ impl Driven for Manager {
             return;
         }
         let wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
-        let reclaimed_signals: Vec<Arc<Notify>> = state.schedule.gate().reclaimed_signals().cloned().collect();
+        let reclaimed_signals: Vec<Arc<Notify>> = state.schedule.reclaimed_signals().cloned().collect();
         drop(state);
         wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
         reclaimed_signals.iter().for_each(|reclaimed| reclaimed.notify_waiters());

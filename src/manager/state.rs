@@ -51,7 +51,7 @@ impl State {
         if next >= self.armed {
             // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
             // each would cost more than all the rest, and it fires once at most.
-            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.gate().leases_permits() {
+            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.leases_permits() {
                 self.armed = Moment::NEVER;
                 return TimerAction::WakeDriver;
             }

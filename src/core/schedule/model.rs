@@ -340,7 +340,7 @@ impl Harness {
 
     fn renew(&mut self, Held { admission, grant, .. }: Held) -> Result<(), TestCaseError> {
         let Some(lease) = admission.claim.lease() else { return Ok(()) };
-        let live = self.effects(|schedule, now, _| schedule.gate().renew(lease, admission.fence, now));
+        let live = self.effects(|schedule, now, _| schedule.gate.renew(lease, admission.fence, now));
         let grant = &mut self.naive.grants[grant];
         prop_assert_eq!(live, grant.held);
         if live {
@@ -381,7 +381,7 @@ impl Harness {
         prop_assert_eq!(snapshot.queued as usize, self.naive.queue.len());
         prop_assert_eq!(snapshot.granted as usize, self.naive.grants.len());
         prop_assert_eq!(snapshot.refunded as usize, self.naive.grants.iter().filter(|grant| grant.refunded).count());
-        if self.schedule.gate().holds_places() {
+        if self.schedule.gate.holds_places() {
             let out: u64 = self.naive.grants.iter().filter(|grant| grant.held).map(|grant| grant.cost).sum();
             prop_assert_eq!(snapshot.in_flight, out);
         }
