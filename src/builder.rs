@@ -15,12 +15,12 @@ use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
-/// The options of a limiter: what [`Limiter::builder`] returns.
+/// Builds a [`Limiter`] with options. [`Limiter::builder`] returns it.
 ///
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Limiter, MaxConcurrency, Overflow};
+/// use tollgate::{Limiter, MaxConcurrency};
 ///
 /// let limiter = Limiter::builder(MaxConcurrency::new(8)).name("search").max_queue(10_000).build()?;
 /// assert_eq!(limiter.name(), Some("search"));
@@ -132,8 +132,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// Records in every permit [when it was granted](crate::Permit::acquired_at). Defaults to off where the policy needs no clock
-    /// (a [`MaxConcurrency`](crate::MaxConcurrency) without a TTL): there, each grant then reads the clock once.
+    /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
+    /// where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not adapt. With
+    /// it, each grant reads the clock.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -149,12 +150,12 @@ impl LimiterBuilder {
     /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none; a second call
     /// replaces the first observer.
     ///
-    /// The observer runs in the task or thread that caused the event, and outside every lock. It must be quick and must not
-    /// block. The limiter catches a panic in it.
+    /// The observer runs outside every lock, in the task or thread that happens to act for the limiter. It must be quick and must
+    /// not block. The limiter catches a panic in it.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{LimiterEvent, Limiter, MaxConcurrency};
+    /// use tollgate::{Limiter, LimiterEvent, MaxConcurrency};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -75,7 +75,7 @@ impl Limiter {
         &self.manager
     }
 
-    /// The name that the limiter was built with. See [`LimiterBuilder::name`](crate::LimiterBuilder::name).
+    /// The name that the limiter was built with. See [`LimiterBuilder`](crate::LimiterBuilder) for an example.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.manager.name().map(AsRef::as_ref)
