@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{
     Adapt, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Outcome, Permit, Policy, SlidingWindow, StreamLimitExt as _,
+    TryAcquireError,
 };
 
 /// Calls that the server works on at once: the knee.
@@ -315,4 +316,83 @@ fn a_permit_from_another_clock_tells_no_round_trip() {
     assert_eq!(limiter.check(1).limit(), 10);
     here.block_on(limiter.acquire()).unwrap().report(Outcome::Overloaded);
     assert_eq!(limiter.check(1).limit(), 9);
+}
+
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// 20 at first; an overload leaves 18.
+fn aimd() -> MaxConcurrency {
+    MaxConcurrency::new(20).adapt(Adapt::aimd())
+}
+
+/// A fixed bug: a key whose limit had moved was kept for good, and so the table filled up.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_limit_has_moved_makes_room_ten_minutes_after_its_last_report() {
+    for concurrency in [aimd(), MaxConcurrency::new(20).adapt(Adapt::gradient())] {
+        let keyed = KeyedLimiter::builder(concurrency).max_keys(100).build().unwrap();
+        for key in 0..100 {
+            keyed.try_acquire(&key).unwrap().report(Outcome::Overloaded);
+        }
+        sleep(TEN_MINUTES - ms(1)).await;
+        assert_eq!(keyed.try_acquire(&100).unwrap_err(), TryAcquireError::TooManyKeys { max: 100 });
+        assert_eq!(keyed.check(&0, 1).limit(), 18);
+        sleep(ms(1)).await;
+        assert_eq!(keyed.check(&0, 1).limit(), 20);
+        for key in 100..1_100 {
+            keyed.try_acquire(&key).unwrap().report(Outcome::Ignored);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_limit_starts_again_ten_minutes_after_the_last_report() {
+    let limiter = Limiter::new(aimd()).unwrap();
+    limiter.try_acquire().unwrap().report(Outcome::Overloaded);
+    sleep(TEN_MINUTES - ms(1)).await;
+    assert_eq!((limiter.check(1).limit(), limiter.check(1).remaining(), limiter.snapshot().concurrency), (18, 18, Some(18)));
+    drop(limiter.try_acquire().unwrap()); // reports nothing
+    sleep(ms(1)).await;
+    assert_eq!((limiter.check(1).limit(), limiter.check(1).remaining(), limiter.snapshot().concurrency), (20, 20, Some(20)));
+    let held: Vec<_> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();
+    assert_eq!(held.len(), 20);
+}
+
+/// Never over: while any place is out the limit stays as it is, of a key as well.
+#[tokio::test(start_paused = true)]
+async fn a_limit_with_a_place_out_does_not_start_again() {
+    let keyed = KeyedLimiter::builder(aimd()).max_keys(2).build().unwrap();
+    keyed.try_acquire(&"held").unwrap().report(Outcome::Overloaded);
+    let held = keyed.try_acquire(&"held").unwrap();
+    sleep(2 * TEN_MINUTES).await;
+    for key in ["a", "b", "c", "d"] {
+        keyed.try_acquire(&key).unwrap().report(Outcome::Ignored);
+    }
+    assert_eq!((keyed.check(&"held", 1).limit(), keyed.check(&"held", 1).remaining()), (18, 17));
+    let others: Vec<_> = std::iter::from_fn(|| keyed.try_acquire(&"held").ok()).collect();
+    assert_eq!(others.len(), 17);
+    drop((held, others));
+    assert_eq!(keyed.check(&"held", 1).remaining(), 20);
+    let all: Vec<_> = std::iter::from_fn(|| keyed.try_acquire(&"held").ok()).collect();
+    assert_eq!(all.len(), 20);
+}
+
+/// Whoever waits for a place is served by releases alone, and what is served from an idle limit is served from the new one.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_starts_again_serves_those_who_wait() {
+    let limiter = Limiter::new(aimd()).unwrap();
+    limiter.try_acquire().unwrap().report(Outcome::Overloaded);
+    let held: Vec<_> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();
+    let waiting: Vec<_> = (0..30)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { std::mem::forget(limiter.acquire().await.unwrap()) })
+        })
+        .collect();
+    sleep(2 * TEN_MINUTES).await;
+    assert_eq!((held.len(), limiter.snapshot().queued), (18, 30));
+    limiter.pause_for(ms(10)); // so that all places are back before anybody is served
+    drop(held);
+    sleep(ms(20)).await;
+    assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().concurrency, limiter.snapshot().queued), (20, Some(20), 10));
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }

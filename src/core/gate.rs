@@ -67,7 +67,7 @@ impl LimitState {
             Compiled::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
             Compiled::Places(rule, Some(adapt)) => {
                 let state = adapt.initial(rule.limit);
-                let rule = ConcurrencyRule { limit: Adapt::limit(&state) };
+                let rule = ConcurrencyRule { limit: state.limit() };
                 Self::Places(rule, ConcurrencyState::default(), Some(Box::new((adapt, state))))
             }
         }
@@ -231,9 +231,7 @@ impl Gate {
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         let slots = self.slots().zip(self.plan.compiled());
         let reset_at = slots.map(|(slot, limit)| match (slot, limit) {
-            (LimitState::Places(rule, ..), Compiled::Places(initial, Some(adapt))) => {
-                if rule.limit == Adapt::limit(&adapt.initial(initial.limit)) { now } else { Moment::NEVER }
-            }
+            (LimitState::Places(_, _, Some(adaptation)), _) => adaptation.0.reset_at(&adaptation.1, now),
             (slot, _) => with_rule!(slot, |rule, state| rule.reset_at(state, now)),
         });
         reset_at.max().unwrap_or(now)
@@ -413,12 +411,13 @@ impl Gate {
     ) -> Option<()> {
         let in_flight = self.in_flight();
         self.release_live(now, admission, cost)?;
-        let sample = Sample { rtt_nanos, in_flight, outcome };
+        let Admission { fence, .. } = admission;
+        let sample = Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence: self.fence };
         for (slot, granted) in self.slots_of(admission.fence) {
             if let (true, LimitState::Places(rule, _, Some(adaptation))) = (granted, slot) {
                 let (adapt, state) = &mut **adaptation;
-                *state = adapt.update(*state, sample);
-                rule.limit = Adapt::limit(state);
+                *state = adapt.update(*state, now, sample);
+                rule.limit = state.limit();
             }
         }
         Some(())

@@ -4,6 +4,7 @@ use std::collections::BinaryHeap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::strategy::Moment;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -18,9 +19,12 @@ struct Server {
     jitter: bool,
     refuses: bool,
     callers: u64,
+    /// Units that a call costs.
+    cost: u64,
     free_at: Vec<u64>,
-    /// (back at, granted at, refused)
-    out: BinaryHeap<Reverse<(u64, u64, bool)>>,
+    /// (back at, granted at, fence, refused)
+    out: BinaryHeap<Reverse<(u64, u64, u64, bool)>>,
+    granted: u64,
     now: u64,
     random: u64,
 }
@@ -28,7 +32,7 @@ struct Server {
 /// What a run saw.
 #[derive(Debug)]
 struct Seen {
-    /// The least and the greatest limit found. What is offered dips below for the looks.
+    /// The least and the greatest estimate. The limit is lower during probes.
     low: f64,
     high: f64,
     /// Done of what the server could have done.
@@ -44,8 +48,10 @@ impl Server {
             jitter: false,
             refuses: true,
             callers: u64::MAX,
+            cost: 1,
             free_at: vec![0; workers],
             out: BinaryHeap::new(),
+            granted: 0,
             now: 0,
             random: 0x9E37_79B9_7F4A_7C15,
         }
@@ -64,36 +70,39 @@ impl Server {
     }
 
     fn enter(&mut self) {
+        self.granted += 1;
         let full = 3 * self.free_at.len();
-        let holds = || self.out.iter().filter(|Reverse((_, _, refused))| !refused).count();
+        let holds = || self.out.iter().filter(|Reverse((.., refused))| !refused).count();
         if self.refuses && self.out.len() >= full && holds() >= full {
-            self.out.push(Reverse((self.now + MS, self.now, true)));
+            self.out.push(Reverse((self.now + MS, self.now, self.granted, true)));
             return;
         }
         let service = self.service();
         let worker = self.free_at.iter_mut().min().expect("a worker");
         *worker = self.now.max(*worker) + service;
-        self.out.push(Reverse((*worker, self.now, false)));
+        self.out.push(Reverse((*worker, self.now, self.granted, false)));
     }
 
     fn run(&mut self, span: u64) -> Seen {
         let (start, until) = (self.now, self.now + span);
-        let (mut seen, mut done) = (Seen { low: self.state.found, high: self.state.found, throughput: 0.0 }, 0_u64);
+        let (mut seen, mut done) = (Seen { low: self.state.estimate, high: self.state.estimate, throughput: 0.0 }, 0_u64);
         loop {
-            while (self.out.len() as u64) < Adapt::limit(&self.state).min(self.callers) {
+            while (self.out.len() as u64) < (self.state.limit() / self.cost).min(self.callers) {
                 self.enter();
             }
             match self.out.peek() {
                 Some(&Reverse((at, ..))) if at <= until => self.now = at,
                 _ => break,
             }
-            let in_flight = self.out.len() as u64;
-            let Some(Reverse((at, from, refused))) = self.out.pop() else { break };
+            let in_flight = self.out.len() as u64 * self.cost;
+            let Some(Reverse((at, from, fence, refused))) = self.out.pop() else { break };
             let outcome = if refused { Outcome::Overloaded } else { Outcome::Ok };
             done += u64::from(!refused);
-            self.state = self.adapt.update(self.state, Sample { rtt_nanos: Some(at - from), in_flight, outcome });
-            seen.low = seen.low.min(self.state.found);
-            seen.high = seen.high.max(self.state.found);
+            let rtt_nanos = Some(at - from);
+            let sample = Sample { outcome, rtt_nanos, cost: self.cost, in_flight, fence, latest_fence: self.granted };
+            self.state = self.adapt.update(self.state, Moment::from_nanos(self.now), sample);
+            seen.low = seen.low.min(self.state.estimate);
+            seen.high = seen.high.max(self.state.estimate);
         }
         self.now = until;
         seen.throughput = done as f64 * self.base as f64 / (self.now - start) as f64 / self.free_at.len() as f64;
@@ -170,16 +179,97 @@ fn aimd_swings_below_the_limit_at_which_the_server_refuses() {
     }
 }
 
+/// A report of the permit with this fence, when as many were granted as `latest_fence` says.
+fn sample(outcome: Outcome, fence: u64, latest_fence: u64) -> Sample {
+    Sample { outcome, rtt_nanos: Some(MS), cost: 1, in_flight: latest_fence - fence + 1, fence, latest_fence }
+}
+
 #[test]
 fn many_refused_at_once_are_one_overload() {
     for adapt in [Adapt::aimd(), Adapt::gradient()] {
-        let mut state = adapt.initial(100);
-        for left in (1..=100).rev() {
-            state = adapt.update(state, Sample { rtt_nanos: Some(MS), in_flight: left, outcome: Outcome::Overloaded });
+        for cost in [1, 10] {
+            let mut state = adapt.initial(100);
+            for fence in 1..=100 / cost {
+                let refused = Sample { cost, ..sample(Outcome::Overloaded, fence, 100 / cost) };
+                state = adapt.update(state, Moment::START, refused);
+            }
+            assert_eq!(state.limit(), 90);
+            state = adapt.update(state, Moment::START, sample(Outcome::Overloaded, 101, 101));
+            assert_eq!(state.limit(), 81);
         }
-        assert_eq!(Adapt::limit(&state), 90);
-        state = adapt.update(state, Sample { rtt_nanos: Some(MS), in_flight: 90, outcome: Outcome::Overloaded });
-        assert_eq!(Adapt::limit(&state), 81);
+    }
+}
+
+/// A fixed bug: reports to pass over were counted, so those that never came, of permits that were dropped, left others passed over.
+#[test]
+fn permits_that_are_dropped_do_not_delay_what_later_ones_report() {
+    for outcome in [None, Some(Outcome::Ignored)] {
+        let adapt = Adapt::aimd();
+        let mut state = adapt.update(adapt.initial(100), Moment::START, sample(Outcome::Overloaded, 1, 100));
+        for fence in 2..=100 {
+            state = outcome.map_or(state, |outcome| adapt.update(state, Moment::START, sample(outcome, fence, 100)));
+        }
+        state = adapt.update(state, Moment::START, sample(Outcome::Overloaded, 101, 190));
+        assert_eq!(state.limit(), 81, "{outcome:?}");
+    }
+}
+
+/// Cost is counted in units, as the limit is: a round is one round trip, whatever a call costs.
+#[test]
+fn a_round_counts_units() {
+    for cost in [1, 5] {
+        let mut server = Server { cost, ..Server::new(aimd().between(5, 1_000), 10 * cost, 50) };
+        let risen = server.run(20 * server.base).high - (10 * cost) as f64;
+        assert!((18.0..=20.0).contains(&risen), "one more in each round: {risen} with a cost of {cost}");
+    }
+    let mut server = Server { cost: 5, ..Server::new(Adapt::gradient().between(5, 1_000), 20, 50) };
+    server.run(10 * SECOND);
+    within(&server.run(20 * SECOND), 375.0, 420.0); // settles at 1.5 × 250 + √limit
+}
+
+#[test]
+fn a_round_trip_that_is_not_known_counts_with_an_overload_only() {
+    for adapt in [Adapt::gradient(), aimd()] {
+        let unknown = |outcome| Sample { rtt_nanos: None, ..sample(outcome, 1, 20) };
+        let state = adapt.initial(20);
+        assert_eq!(adapt.update(state, Moment::START, unknown(Outcome::Ok)), state);
+        assert_eq!(adapt.update(state, Moment::START, unknown(Outcome::Overloaded)).limit(), 18);
+    }
+}
+
+#[test]
+fn bounds_that_meet_hold_the_limit_and_work_that_takes_no_time_raises_it_to_the_ceiling() {
+    for adapt in [Adapt::gradient(), aimd()] {
+        let mut server = Server::new(adapt.between(20, 20), 20, 5);
+        within(&server.run(20 * SECOND), 20.0, 20.0);
+        let adapt = adapt.between(1, 200);
+        let mut state = adapt.initial(20);
+        for fence in 1..40_000 {
+            let at_once = Sample { rtt_nanos: Some(0), in_flight: state.limit(), ..sample(Outcome::Ok, fence, fence) };
+            state = adapt.update(state, Moment::START, at_once);
+        }
+        assert_eq!(state.estimate, 200.0);
+    }
+}
+
+/// As good as new: after ten minutes without a report, or when no report has changed anything.
+#[test]
+fn an_idle_limit_starts_again_ten_minutes_after_its_last_report() {
+    const TEN_MINUTES: u64 = 600 * SECOND;
+    let at = Moment::from_nanos;
+    for adapt in [Adapt::gradient(), aimd()] {
+        let new = adapt.initial(20);
+        assert_eq!(adapt.reset_at(&new, at(7)), at(7));
+        let unused = if adapt.rule == AdaptRule::Aimd { Outcome::Ok } else { Outcome::Ignored };
+        assert_eq!(adapt.update(new, at(7), sample(unused, 1, 1)), new);
+
+        let first = adapt.update(new, at(1), sample(Outcome::Overloaded, 1, 1));
+        let last = adapt.update(first, at(5), sample(Outcome::Ok, 2, 2));
+        assert_eq!(adapt.update(last, at(9), sample(Outcome::Ignored, 3, 3)), last);
+        assert_eq!(adapt.reset_at(&last, at(9)), at(5 + TEN_MINUTES));
+        assert_eq!(adapt.while_idle(last, at(4 + TEN_MINUTES)), last);
+        assert_eq!(adapt.while_idle(last, at(5 + TEN_MINUTES)), new);
+        assert_eq!(adapt.while_idle(last, Moment::NEVER), new);
     }
 }
 
@@ -222,8 +312,8 @@ fn what_is_ignored_changes_nothing() {
         for _ in 0..100 {
             server.run(37 * MS);
             for rtt_nanos in [0, 20 * MS, u64::MAX] {
-                let sample = Sample { rtt_nanos: Some(rtt_nanos), in_flight: 20, outcome: Outcome::Ignored };
-                assert_eq!(adapt.update(server.state, sample), server.state);
+                let ignored = Sample { rtt_nanos: Some(rtt_nanos), ..sample(Outcome::Ignored, u64::MAX, u64::MAX) };
+                assert_eq!(adapt.update(server.state, Moment::NEVER, ignored), server.state);
             }
         }
     }
@@ -263,11 +353,17 @@ fn any_adapt() -> impl Strategy<Value = Adapt> {
 
 fn any_sample() -> impl Strategy<Value = Sample> {
     let outcome = prop_oneof![8 => Just(Outcome::Ok), 1 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
-    (prop::option::of(any_number()), any_number(), outcome).prop_map(|(rtt_nanos, in_flight, outcome)| Sample {
-        rtt_nanos,
-        in_flight,
-        outcome,
-    })
+    let fences = prop_oneof![8 => Just((1, 0)), 1 => (any_number(), any_number())]; // the first counts after any other
+    (outcome, prop::option::of(any_number()), any_number(), any_number(), fences).prop_map(
+        |(outcome, rtt_nanos, cost, in_flight, (fence, latest_fence))| Sample {
+            outcome,
+            rtt_nanos,
+            cost,
+            in_flight,
+            fence,
+            latest_fence,
+        },
+    )
 }
 
 proptest! {
@@ -275,19 +371,26 @@ proptest! {
     fn no_parameters_and_no_reports_lead_out_of_the_bounds(
         adapt in any_adapt(),
         initial in any_number(),
-        samples in prop::collection::vec(any_sample(), 0..600),
+        samples in prop::collection::vec((any_sample(), any_number()), 0..600),
     ) {
         let floor = adapt.floor.max(1);
         let bounds = floor..=adapt.ceiling.max(floor);
-        let mut state = adapt.initial(initial);
-        prop_assert!(bounds.contains(&Adapt::limit(&state)));
-        for sample in samples {
-            // Nothing out: every report counts, not only those after the last change.
-            state = adapt.update(AdaptState { settle: 0, ..state }, sample);
-            prop_assert!(bounds.contains(&Adapt::limit(&state)));
-            prop_assert!(state.found.is_finite() && state.found >= 1.0);
+        let (new, mut now) = (adapt.initial(initial), Moment::START);
+        let mut state = new;
+        prop_assert!(bounds.contains(&state.limit()));
+        for (sample, pause) in samples {
+            now = now.plus(pause);
+            state = adapt.update(state, now, sample);
+            prop_assert!(bounds.contains(&state.limit()));
+            prop_assert!(state.estimate.is_finite() && state.estimate >= 1.0);
             prop_assert!(state.baseline.is_none_or(|baseline| baseline.is_finite() && baseline >= 1.0));
             prop_assert!(state.round.rtt_sum.is_finite());
+
+            let reset_at = adapt.reset_at(&state, now);
+            prop_assert!(adapt.while_idle(state, reset_at) == new);
+            if state != new {
+                prop_assert!(adapt.while_idle(state, reset_at.minus(1)) == state);
+            }
         }
     }
 }
