@@ -106,7 +106,10 @@ impl LimitState {
                 rule.decide(log, now, cost)?;
                 rule.charge(log, now, cost);
             }
-            Self::Places(rule, state, _) => *state = rule.decide(*state, now, cost).wait()?,
+            Self::Places(rule, state, adaptation) => {
+                restart_if_idle(rule, *state, adaptation, now);
+                *state = rule.decide(*state, now, cost).wait()?;
+            }
         }
         Ok(())
     }
@@ -128,7 +131,10 @@ impl LimitState {
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
             Self::Log(rule, log) => rule.charge(log, now, cost),
-            Self::Places(rule, state, _) => *state = rule.charge(*state, now, cost),
+            Self::Places(rule, state, adaptation) => {
+                restart_if_idle(rule, *state, adaptation, now);
+                *state = rule.charge(*state, now, cost);
+            }
         }
     }
 
@@ -152,12 +158,28 @@ impl LimitState {
         }
     }
 
-    /// The units that it admits at once, as it is now.
-    fn capacity(&self, limit: &Limit) -> u64 {
-        match self {
-            Self::Places(rule, ..) => rule.limit,
-            _ => limit.capacity(),
-        }
+    /// The rule of a concurrency, with the limit that it has at `now`.
+    fn concurrency(&self, now: Moment) -> Option<ConcurrencyRule> {
+        let Self::Places(rule, state, adaptation) = self else { return None };
+        Some(match adaptation.as_deref() {
+            Some((adapt, learnt)) if state.in_use == 0 => ConcurrencyRule { limit: adapt.while_idle(*learnt, now).limit() },
+            _ => *rule,
+        })
+    }
+}
+
+/// Starts an idle limit again where that is due: with the first grant, since nobody can tell before.
+#[inline(always)]
+fn restart_if_idle(
+    rule: &mut ConcurrencyRule,
+    state: ConcurrencyState,
+    adaptation: &mut Option<Box<(Adapt, AdaptState)>>,
+    now: Moment,
+) {
+    if let (0, Some(adaptation)) = (state.in_use, adaptation) {
+        let (adapt, learnt) = &mut **adaptation;
+        *learnt = adapt.while_idle(*learnt, now);
+        rule.limit = learnt.limit();
     }
 }
 
@@ -424,9 +446,8 @@ impl Gate {
     }
 
     /// The units that may be out at once, as it is now: the least of all its concurrencies.
-    pub(crate) fn concurrency(&self) -> Option<u64> {
-        let limits = self.slots().zip(self.plan.limits()).filter(|(slot, _)| slot.places().is_some());
-        limits.map(|(slot, limit)| slot.capacity(limit)).min()
+    pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
+        self.slots().filter_map(|slot| slot.concurrency(now)).map(|rule| rule.limit).min()
     }
 
     /// Somebody who does not wait was denied `cost`. Tells whether that changed anything.
@@ -499,11 +520,14 @@ impl Gate {
 
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let asked = self.slots().map(|slot| with_rule!(slot, |rule, state| rule.report(state, now, ahead, cost)));
+        let asked = self.slots().map(|slot| match (slot, slot.concurrency(now)) {
+            (LimitState::Places(_, state, _), Some(rule)) => rule.report(*state, now, ahead, cost),
+            _ => with_rule!(slot, |rule, state| rule.report(state, now, ahead, cost)),
+        });
         let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
-        match self.slots().nth(decision.binding) {
-            Some(LimitState::Places(rule, ..)) => Decision { limit: rule.limit, ..decision },
-            _ => decision,
+        match self.slots().nth(decision.binding).and_then(|slot| slot.concurrency(now)) {
+            Some(rule) => Decision { limit: rule.limit, ..decision },
+            None => decision,
         }
     }
 

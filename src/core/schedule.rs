@@ -528,7 +528,7 @@ impl Schedule {
         let next = next.and_then(|next| next.max(suspended_until).known());
         LimiterSnapshot {
             in_flight: self.gate.in_flight(),
-            concurrency: self.gate.concurrency(),
+            concurrency: self.gate.concurrency(now),
             queued: self.queue.len() as u64,
             granted: self.gate.granted(),
             denied: self.denied,
