@@ -1,5 +1,5 @@
-//! The front door of an API: each client has a quota by its plan, and for each endpoint a token bucket of its own. One client
-//! changes its plan in the middle of the minute, and keeps what it has used.
+//! An API that limits its clients: each client has a quota that its plan sets, and a token bucket for each endpoint. One client
+//! changes its plan in the middle of the minute; what it has used still counts.
 //!
 //! ```text
 //! cargo run --example api_quota                                        # a minute of 3 s
@@ -21,14 +21,14 @@ use tollgate::{
     ConfigError, Decision, FixedWindow, KeyedLimiter, LimiterGroup, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError,
 };
 
-/// Clients in tiers before an API with dear and cheap endpoints
+/// Limits the clients of an API by their plan, and by endpoint
 #[derive(Debug, Parser)]
 #[command(allow_negative_numbers = true)]
 struct Options {
-    /// How long the "minute" of all quotas and buckets lasts
+    /// Length of the "minute" of all quotas and buckets
     #[arg(long, value_name = "MS", default_value_t = 3_000)]
     minute_ms: u64,
-    /// How the quota of a client is counted
+    /// How the quota of a client is counted: in fixed windows, or in a sliding window
     #[arg(long, value_enum, default_value_t = Window::Fixed)]
     window: Window,
 }
@@ -41,7 +41,7 @@ enum Window {
 
 type Client = &'static str;
 
-/// What a client pays for: a quota.
+/// The plan of a client sets its quota.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
     Free,
@@ -71,7 +71,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Units that a request takes of the client's quota and of the endpoint's bucket.
+    /// How many units a request takes from the client's quota, and as many from the endpoint's bucket.
     fn cost(self) -> u64 {
         match self {
             Self::Status | Self::Search => 1,
@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// Units of one client at this endpoint.
+    /// The token bucket that each client has at this endpoint.
     fn bucket(self, minute: Duration) -> Policy {
         let (per_minute, burst) = match self {
             Self::Status => (60_000, 10_000),
@@ -89,7 +89,7 @@ impl Endpoint {
         TokenBucket::new(Rate::new(per_minute, minute), burst).into()
     }
 
-    /// Of 20 requests, 17 are cheap.
+    /// The endpoint of a client's nth request. Of 20 requests, 17 are for the status.
     fn of_request(number: u64) -> Self {
         match number % 20 {
             7 | 14 => Self::Search,
@@ -123,7 +123,7 @@ impl Api {
         self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(client, plan);
     }
 
-    /// One request: it is charged to the quota and to the bucket, or to neither.
+    /// Makes one request. It is charged to the quota and to the bucket, or to neither.
     fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), Box<TryAcquireError>> {
         let both = LimiterGroup::new([self.quotas.limiter(&client)?, self.buckets.limiter(&(client, endpoint))?]);
         both.try_acquire_many(endpoint.cost()).map(drop).map_err(|denied| denied.error.into())
@@ -134,12 +134,12 @@ fn plan_of(plans: &RwLock<HashMap<Client, Plan>>, client: Client) -> Plan {
     plans.read().unwrap_or_else(PoisonError::into_inner).get(client).copied().unwrap_or(Plan::Free)
 }
 
-/// What became of a client's requests.
+/// How many of a client's requests were served, and which limits denied the others.
 struct Tally {
     client: Client,
     asked: u64,
     served: u64,
-    /// For each limit: when it denied first, what, and what it said.
+    /// The first denial by each limit: when, for which endpoint, and the limit's answer.
     denials: Vec<(Duration, Endpoint, Decision)>,
 }
 
@@ -151,15 +151,15 @@ impl Tally {
     }
 }
 
-/// Sends so many requests, evenly over a time.
-async fn hammer(api: Arc<Api>, client: Client, requests: u64, during: Duration) -> Result<Tally, TryAcquireError> {
-    const TURNS: u32 = 100;
-    let mut turns = interval((during / TURNS).max(Duration::from_nanos(1)));
+/// Sends this many requests, spread evenly over a time.
+async fn send(api: Arc<Api>, client: Client, requests: u64, during: Duration) -> Result<Tally, TryAcquireError> {
+    const TICKS: u32 = 100;
+    let mut ticks = interval((during / TICKS).max(Duration::from_nanos(1)));
     let start = Instant::now();
     let mut tally = Tally { client, asked: 0, served: 0, denials: Vec::new() };
-    for turn in 1..=u64::from(TURNS) {
-        turns.tick().await;
-        while tally.asked < requests * turn / u64::from(TURNS) {
+    for tick in 1..=u64::from(TICKS) {
+        ticks.tick().await;
+        while tally.asked < requests * tick / u64::from(TICKS) {
             let endpoint = Endpoint::of_request(tally.asked);
             match api.call(client, endpoint) {
                 Ok(()) => tally.served += 1,
@@ -189,25 +189,25 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let part = Duration::from_millis(options.minute_ms).mul_f64(0.4);
     let api = Arc::new(Api::new(options)?);
 
-    println!("1. Four clients hammer for {part:?}, two fifths of a minute");
+    println!("1. Four clients send requests for {part:?}, which is 0.4 of a minute");
     let mut clients = JoinSet::new();
     for (client, plan, requests) in
         [("alice", Plan::Free, 600), ("bob", Plan::Starter, 6_000), ("carol", Plan::Higher, 30_000), ("dave", Plan::Free, 600)]
     {
         api.subscribe(client, plan);
-        clients.spawn(hammer(Arc::clone(&api), client, requests, part));
+        clients.spawn(send(Arc::clone(&api), client, requests, part));
     }
     let mut tallies = clients.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
     tallies.sort_unstable_by_key(|tally| tally.client);
     print(&api, &tallies);
 
-    println!("\n2. In the middle of the minute dave moves from free to starter, and what he has used stays used");
+    println!("\n2. In the middle of the minute dave moves from the free plan to starter; what dave has used still counts");
     tell(&api, "before", "dave");
     api.subscribe("dave", Plan::Starter);
     tell(&api, "after", "dave");
-    print(&api, &[hammer(Arc::clone(&api), "dave", 6_000, part).await?]);
+    print(&api, &[send(Arc::clone(&api), "dave", 6_000, part).await?]);
 
-    println!("\n3. alice waits for as long as she is told to");
+    println!("\n3. alice waits for the retry-after, and is allowed again");
     tell(&api, "before", "alice");
     sleep(api.quotas.check(&"alice", 1).retry_after().unwrap_or_default()).await;
     tell(&api, "after", "alice");
@@ -222,7 +222,7 @@ fn print(api: &Api, tallies: &[Tally]) {
         let [asked, served, denied] = [asked, served, asked - served].map(|count| HumanCount(count).to_string());
         println!("   {client:<6}  {plan:<7}  {asked:>8} {served:>8} {denied:>8}   {left} of {limit}");
     }
-    println!("   who was first denied by each limit, when, and asking for what");
+    println!("   the first denial of each client by each limit: when, and for which endpoint");
     for Tally { client, denials, .. } in tallies {
         for (at, endpoint, why) in denials {
             let by = why.denied_by().map(ToString::to_string).unwrap_or_default();
@@ -231,7 +231,7 @@ fn print(api: &Api, tallies: &[Tally]) {
     }
 }
 
-/// A client's numbers, and what it would be told now.
+/// Prints what a client has used, and the answer that it would get now.
 fn tell(api: &Api, when: &str, client: Client) {
     let used = api.quotas.snapshot(&client).map_or(0, |numbers| numbers.used);
     let answer = api.quotas.check(&client, 1);
@@ -247,10 +247,10 @@ fn lower(name: &impl Debug) -> String {
 }
 
 fn retry(why: &Decision) -> String {
-    why.retry_after().map_or_else(|| "who knows".to_owned(), millis)
+    why.retry_after().map_or_else(|| "unknown".to_owned(), millis)
 }
 
-/// Told in full: who retries a moment before it is denied again.
+/// With microseconds: a client that retries a moment too early is denied again.
 fn millis(span: Duration) -> String {
     format!("{:.3} ms", span.as_secs_f64() * 1e3)
 }

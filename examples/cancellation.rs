@@ -1,4 +1,4 @@
-//! What it costs to change one's mind: nothing, at any moment.
+//! Cancelling a request for a permit at any moment loses no permit and delays nobody.
 //!
 //! ```text
 //! cargo run --example cancellation
@@ -8,21 +8,27 @@ use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
+use clap::Parser;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tollgate::{Limiter, MaxConcurrency, RunError, Throttle};
 
-// One thread: nothing happens between two lines unless one of them awaits, so each moment can be picked.
+/// Cancels requests for permits at chosen moments and shows that nothing is lost
+#[derive(Debug, Parser)]
+struct Options {}
+
+// With one thread, other tasks run only while this one awaits: so the example can choose each moment.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    Options::parse();
     dropped_while_it_waits().await?;
-    dropped_with_its_permit_on_the_way().await?;
-    dropped_with_a_paced_permit_on_the_way().await?;
+    dropped_before_it_takes_its_permit().await?;
+    dropped_before_it_takes_a_throttled_permit().await?;
     dropped_by_the_limiter().await
 }
 
 async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
-    println!("1. An acquire that is dropped while it waits leaves the queue");
+    println!("1. A request that is dropped while it waits leaves the queue");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     let mut second = pin!(limiter.acquire());
@@ -41,15 +47,15 @@ async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn dropped_with_its_permit_on_the_way() -> Result<(), Box<dyn Error>> {
-    println!("2. A permit on its way to somebody who has left goes to the next");
+async fn dropped_before_it_takes_its_permit() -> Result<(), Box<dyn Error>> {
+    println!("2. A permit whose request is dropped before it takes the permit goes to the next request");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     let mut first = Box::pin(limiter.acquire());
     let mut second = pin!(limiter.acquire());
     assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
     drop(taken);
-    tell("granted to the first, who has not looked yet", &limiter);
+    tell("granted to the first, which has not taken it yet", &limiter);
     drop(first);
     tell("the first was dropped", &limiter);
     let _permit = second.await?;
@@ -57,15 +63,15 @@ async fn dropped_with_its_permit_on_the_way() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn dropped_with_a_paced_permit_on_the_way() -> Result<(), Box<dyn Error>> {
-    println!("3. The same with a pace of one per 500 ms: no turn is lost");
+async fn dropped_before_it_takes_a_throttled_permit() -> Result<(), Box<dyn Error>> {
+    println!("3. The same under a throttle of one per 500 ms: no grant is lost");
     let limiter = Limiter::new(Throttle::every(Duration::from_millis(500)))?;
     let start = Instant::now();
     limiter.acquire().await?.release();
     let mut first = Box::pin(limiter.acquire());
     assert!(poll!(first.as_mut()).is_pending());
     sleep(Duration::from_millis(600)).await;
-    tell("granted at 500 ms to the first, who has not looked yet at 600 ms", &limiter);
+    tell("granted at 500 ms to the first, which has not taken it at 600 ms", &limiter);
     drop(first);
     limiter.acquire().await?.release();
     tell(&format!("the first was dropped; the next got its permit at {} ms", start.elapsed().as_millis()), &limiter);
@@ -73,7 +79,7 @@ async fn dropped_with_a_paced_permit_on_the_way() -> Result<(), Box<dyn Error>> 
 }
 
 async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
-    println!("4. Work whose permit is reclaimed is dropped where it stands");
+    println!("4. run() drops the work when the permit is reclaimed");
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_millis(300)))?;
     let stuck = limiter.run(async {
         let _cleanup = Cleanup;
@@ -84,16 +90,16 @@ async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
         other => println!("   unexpected: {other:?}"),
     }
     let answer = limiter.run(async { 6 * 7 }).await?;
-    tell(&format!("the next one ran to its end: {answer}"), &limiter);
+    tell(&format!("the next work ran to its end and returned {answer}"), &limiter);
     Ok(())
 }
 
-/// Stands for whatever the work holds open.
+/// Stands for a resource that the work holds.
 struct Cleanup;
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        println!("   the work closes what it had open");
+        println!("   the dropped work releases its resources");
     }
 }
 

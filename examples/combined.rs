@@ -1,13 +1,13 @@
-//! Several limits at once, read from text: which of them denies, and when it is worth to come again.
+//! Several limits in one policy, read from text: which of them denies, and when to retry.
 //!
 //! ```text
 //! cargo run --example combined
 //! cargo run --example combined -- "3 concurrent and throttle every 100ms burst 3"
-//! cargo run --example combined -- "20/s brust 5"      # exit code 2, and where the mistake is
+//! cargo run --example combined -- "20/s brust 5"      # exit code 2; the error points at the mistake
 //! ```
 //!
-//! One caller starts as much work as it is let: each takes 50 ms, and 500 ms in every other second. When it is denied, it comes
-//! back exactly when it was told to; where only a release helps, when work ends.
+//! One caller starts as much work as the policy admits. Each piece of work takes 50 ms, and 500 ms in every other second. A denied
+//! caller sleeps for the retry-after. When there is none, because it takes a release, the caller waits until some work ends.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{Decision, Limiter, Permit, Policy, TryAcquireError};
 
-/// Works under a policy given as text, and tells which of its limits denied
+/// Works under a policy given as text, and shows which of its limits denied
 #[derive(Debug, Parser)]
 struct Options {
     /// Limits joined by `and`
     #[arg(default_value = "4 concurrent ttl 2s and 20/s burst 5 and sliding log 60/5s")]
     policy: String,
-    /// How long it works
+    /// How long to work
     #[arg(long, value_name = "SECONDS", default_value_t = 7)]
     seconds: u32,
 }
 
-// One thread: a permit that comes back is seen in the instant in which it does.
+// One thread, so that the caller continues right after the release that it waits for.
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     if let Err(error) = run(&Options::parse()).await {
@@ -61,11 +61,11 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             }
             Err(error) => return Err(error.into()),
         }
-        while works.try_join_next().is_some() {} // those that have ended meanwhile
+        while works.try_join_next().is_some() {} // removes the work that has ended
     }
     log.end_streak();
 
-    println!("\n{} granted; denied", limiter.snapshot().granted);
+    println!("\n{} granted, and denied:", limiter.snapshot().granted);
     for (limit, denials) in policy.limits().iter().zip(&log.denials) {
         println!("{denials:>9} times by `{limit}`");
     }
@@ -78,12 +78,12 @@ async fn work(permit: Permit, start: Instant) {
     permit.release();
 }
 
-/// Prints a line for the first denial by a limit, and one for all that follow by the same limit.
+/// Prints one line for the first denial by a limit, and one line for all further ones in a row by the same limit.
 struct Log {
     start: Instant,
     granted: u64,
     streak: Option<Streak>,
-    /// By each limit of the policy.
+    /// How often each limit of the policy denied.
     denials: Vec<u64>,
 }
 
@@ -101,8 +101,9 @@ impl Log {
             Some(streak) if streak.by == by => streak.more += 1,
             _ => {
                 self.end_streak();
-                let after = decision.retry_after().map_or("a release".to_owned(), |after| format!("{after:.1?}"));
-                println!("{}  {:>9}  `{}`, until {after}", self.at(), self.granted, policy.limits()[by]);
+                let after =
+                    decision.retry_after().map_or("until a permit is released".to_owned(), |after| format!("for {after:.1?}"));
+                println!("{}  {:>9}  `{}`, {after}", self.at(), self.granted, policy.limits()[by]);
                 self.streak = Some(Streak { by, more: 0, granted_before: self.granted });
             }
         }
@@ -110,7 +111,7 @@ impl Log {
 
     fn end_streak(&mut self) {
         if let Some(Streak { more: more @ 1.., granted_before, .. }) = self.streak.take() {
-            println!("{}  {:>9}  … and {more} times more", self.at(), format!("+{}", self.granted - granted_before));
+            println!("{}  {:>9}  … and {more} more", self.at(), format!("+{}", self.granted - granted_before));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who is served when, and who is not: priorities, a full queue, and timeouts that fail at once.
+//! The order in which requests are served: priorities, a full queue, and timeouts that fail at once.
 //!
 //! ```text
 //! cargo run --example priorities
@@ -7,13 +7,19 @@
 use std::error::Error;
 use std::time::Duration;
 
+use clap::Parser;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow, Priority, Throttle};
 
-// One thread, so that tasks run in the order in which they were spawned and every run prints the same.
+/// Shows the order of service under priorities, a full queue and timeouts
+#[derive(Debug, Parser)]
+struct Options {}
+
+// One thread, so that tasks run in the order in which they were spawned: every run prints the same.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    Options::parse();
     served_by_priority_then_arrival().await?;
     for overflow in [Overflow::Reject, Overflow::DropOldest, Overflow::DropLowestPriority] {
         full_queue(overflow).await?;
@@ -32,20 +38,20 @@ const CALLERS: [(&str, Priority); 6] = [
 
 async fn served_by_priority_then_arrival() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
-    println!("one place, taken; six ask for it in this order: {}", names());
+    println!("one place, which is taken; six callers ask for it in this order (priority): {}", names());
     println!("served: {}\n", serve(&limiter).await?);
     Ok(())
 }
 
 async fn full_queue(overflow: Overflow) -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(3).overflow(overflow).build()?;
-    println!("the same six, and a queue that holds three: {overflow:?}");
+    println!("the same six callers, a queue of at most three, and Overflow::{overflow:?}");
     println!("served: {}", serve(&limiter).await?);
-    println!("{} did not get in or were dropped\n", limiter.snapshot().shed);
+    println!("refused or dropped: {}\n", limiter.snapshot().shed);
     Ok(())
 }
 
-/// Has all ask while the only place is taken, then frees it. Who was served, in order.
+/// Lets all callers ask while the only place is taken, then releases the place. Returns who was served, in order.
 async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
     let taken = limiter.acquire().await?;
     let mut callers = JoinSet::new();
@@ -61,7 +67,7 @@ async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
             }
         });
     }
-    tokio::task::yield_now().await; // they ask
+    tokio::task::yield_now().await; // here the callers ask
     drop(taken);
     let mut served = Vec::new();
     while let Some(caller) = callers.join_next().await {
@@ -75,20 +81,20 @@ fn names() -> String {
 }
 
 async fn fails_at_once() -> Result<(), Box<dyn Error>> {
-    println!("one permit per minute, and a caller who has 5 s:");
+    println!("one permit per minute, and a caller with a timeout of 5 s:");
     let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)))?;
-    limiter.acquire().await?.release(); // spent all the same: what a rate granted does not come back
+    limiter.acquire().await?.release(); // a release gives nothing back to a rate: the minute's permit is spent
     let five_seconds = limiter.request().timeout(Duration::from_secs(5));
     let start = Instant::now();
     report(five_seconds.acquire().await.err(), start);
 
-    println!("one place, held for who knows how long, and a caller who has 200 ms:");
+    println!("one place, not released, and a caller with a timeout of 200 ms:");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let _taken = limiter.acquire().await?;
     let start = Instant::now();
     report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
 
-    println!("one place that comes back after 100 ms, and the same caller:");
+    println!("one place, released after 100 ms, and the same caller:");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     tokio::spawn(async move {

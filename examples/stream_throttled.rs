@@ -1,4 +1,4 @@
-//! Streams under limits: items paced, items with permits, and concurrent work under permits.
+//! Streams under limits: `throttled`, `with_permits` and `for_each_permitted`.
 //!
 //! ```text
 //! cargo run --example stream_throttled
@@ -7,14 +7,20 @@
 use std::error::Error;
 use std::time::Duration;
 
+use clap::Parser;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 use tollgate::{Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
 
 const TENTH: Duration = Duration::from_millis(100);
 
+/// Runs streams under limits
+#[derive(Debug, Parser)]
+struct Options {}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    Options::parse();
     throttled().await?;
     with_permits().await?;
     for_each_permitted().await?;
@@ -23,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn throttled() -> Result<(), Box<dyn Error>> {
-    println!("throttled: five items, one per 100 ms, two at first");
+    println!("throttled: five items, two at first and then one per 100 ms");
     let limiter = Limiter::new(Throttle::every(TENTH).burst(2))?;
     let start = Instant::now();
     let mut items = stream::iter(["a", "b", "c", "d", "e"]).throttled(&limiter);
@@ -34,7 +40,7 @@ async fn throttled() -> Result<(), Box<dyn Error>> {
 }
 
 async fn with_permits() -> Result<(), Box<dyn Error>> {
-    println!("with_permits: four items handed to tasks of their own, two at a time; each task works for 150 ms");
+    println!("with_permits: four items, each with its permit in a task of its own; two tasks at a time, 150 ms of work each");
     let limiter = Limiter::new(MaxConcurrency::new(2))?;
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -44,7 +50,7 @@ async fn with_permits() -> Result<(), Box<dyn Error>> {
             println!("  {} {item} starts with permit {}", stamp(start), permit.fence());
             sleep(TENTH + TENTH / 2).await;
             println!("  {} {item} ends", stamp(start));
-            drop(permit); // and the stream goes on
+            drop(permit); // lets the stream yield the next item
         });
     }
     tasks.join_all().await;
@@ -52,7 +58,7 @@ async fn with_permits() -> Result<(), Box<dyn Error>> {
 }
 
 async fn for_each_permitted() -> Result<(), Box<dyn Error>> {
-    println!("for_each_permitted: the same without tasks, three at a time and one start per 50 ms; 300 ms of work each");
+    println!("for_each_permitted: six items without tasks; three at a time, one start per 50 ms, 300 ms of work each");
     let limiter = Limiter::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(TENTH / 2)))?;
     let start = Instant::now();
     let work = async |item| {
@@ -60,12 +66,12 @@ async fn for_each_permitted() -> Result<(), Box<dyn Error>> {
         sleep(3 * TENTH).await;
     };
     stream::iter(["a", "b", "c", "d", "e", "f"]).for_each_permitted(&limiter, work).await?;
-    println!("  {} all done, {} in flight", stamp(start), limiter.snapshot().in_flight);
+    println!("  {} all have ended, {} in flight", stamp(start), limiter.snapshot().in_flight);
     Ok(())
 }
 
 async fn closed() -> Result<(), Box<dyn Error>> {
-    println!("a limiter that is closed half-way: the stream ends, tells why, and loses no item");
+    println!("a limiter that is closed half-way: the stream ends, has the reason, and loses no item");
     let limiter = Limiter::new(Throttle::every(TENTH))?;
     let start = Instant::now();
     let mut items = stream::iter(["a", "b", "c", "d"]).throttled(&limiter);

@@ -1,12 +1,13 @@
-//! A budget of tokens, spent on calls whose cost is known only afterwards: what `settle` gains, and what it holds back.
+//! A budget of tokens for calls whose cost is known only afterwards: what `settle` gains, and how it handles a debt.
 //!
 //! ```text
 //! cargo run --example token_budget                      # 600,000 tokens a minute, 5 s
-//! cargo run --example token_budget -- --estimate 2000   # the worse the estimate, the larger the gain
+//! cargo run --example token_budget -- --estimate 2000   # a worse estimate, a larger gain
 //! ```
 //!
-//! Each call takes its estimate with `acquire_many`. One half of the workers leaves it at that; the other half, with a budget of
-//! its own, settles each permit at what the call used: the difference goes back to the budget, or is a debt.
+//! Each call takes its estimate with `acquire_many`. There are two groups of workers, each with a budget of its own. The first
+//! keeps to the estimate. The second settles each permit at what the call has used: the difference goes back to the budget, or
+//! is a debt.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,25 +19,29 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::{Limiter, Rate, TokenBucket};
 
-/// Calls a model whose use of tokens is known only afterwards, within a budget of tokens
+/// The last call waits until a debt is paid, which takes hours with a small budget.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Calls a model within a budget of tokens; what a call uses is known only afterwards
 #[derive(Debug, Clone, Parser)]
 struct Options {
     /// Tokens a minute
     #[arg(long, value_name = "TOKENS", default_value_t = 600_000)]
     budget: u64,
-    /// What each call is thought to use at most
+    /// Estimate of the tokens that a call uses
     #[arg(long, value_name = "TOKENS", default_value_t = 1_000)]
     estimate: u64,
-    /// Workers, each of which makes one call after the other
+    /// Workers in each group; each makes one call after the other
     #[arg(long, value_name = "N", default_value_t = 16)]
     workers: usize,
-    /// How long they work
+    /// How long the workers work
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     seconds: u32,
 }
 
 impl Options {
-    /// It holds what comes in a second: a refund that finds the bucket full is lost. And one call at least.
+    /// The bucket holds what comes in a second, so that there is room for refunds: one that finds the bucket full is lost. It
+    /// also holds the estimate of one call.
     fn bucket(&self) -> TokenBucket {
         TokenBucket::new(Rate::per_minute(self.budget), self.estimate.max(self.budget / 60))
     }
@@ -52,22 +57,22 @@ async fn main() {
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let Options { budget, estimate, workers, seconds } = options;
-    println!("{workers} workers for {seconds} s, each call estimated at {} tokens;", count(*estimate));
-    println!("a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
+    println!("{workers} workers in each group, {seconds} s, an estimate of {} tokens for each call,", count(*estimate));
+    println!("and a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
     let (kept, settled) = tokio::join!(spend(options, false), spend(options, true));
     print(&kept?, &settled?, options);
     in_debt(options).await
 }
 
-/// What a model would answer: how many tokens the call has used.
+/// Stands for a model: it takes a while and returns how many tokens the call has used.
 async fn call_the_model(call: u64) -> u64 {
-    // 100 to 699, in an order that looks random and is the same in every run.
+    // 100 to 699, in an order that looks random but is the same in every run.
     let used = 100 + (call + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 600;
     sleep(Duration::from_micros(20_000 + 300 * used)).await;
     used
 }
 
-/// What was granted in the time, and what it has used.
+/// What one group has spent.
 #[derive(Debug, Default)]
 struct Spent {
     calls: u64,
@@ -76,7 +81,7 @@ struct Spent {
 }
 
 async fn spend(options: &Options, settles: bool) -> Result<Spent, Box<dyn Error>> {
-    // Empty at first: what is spent then is the rate, without a burst to begin with.
+    // The bucket starts empty, so that the result shows the rate without an initial burst.
     let limiter = Limiter::new(options.bucket().initial(0))?;
     let end = Instant::now() + Duration::from_secs(options.seconds.into());
     let estimate = options.estimate;
@@ -114,13 +119,13 @@ fn print(kept: &Spent, settled: &Spent, options: &Options) {
     row("tokens estimated", &|spent| count(spent.estimated));
     row("tokens used", &|spent| count(spent.used));
     row("used per second", &|spent| count(a_second(spent) as u64));
-    row("of the budget", &|spent| format!("{:.0} %", a_second(spent) * 6_000.0 / options.budget as f64));
+    row("share of the budget", &|spent| format!("{:.0} %", a_second(spent) * 6_000.0 / options.budget as f64));
 }
 
-/// One call uses six times its estimate; the next one waits until the budget has caught up.
+/// One call uses six times its estimate. The next call waits until the debt is paid.
 async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
     let (estimate, limiter) = (options.estimate, Limiter::new(options.bucket().initial(options.estimate))?);
-    println!("\na call that is estimated at {} tokens and uses {}:", count(estimate), count(6 * estimate));
+    println!("\na call whose estimate is {} tokens and that uses {}:", count(estimate), count(6 * estimate));
     let tell = |what: &str| {
         let next = limiter.check(estimate);
         let when = next.retry_after().map_or("at once".to_owned(), |after| format!("in {after:.0?}"));
@@ -132,8 +137,10 @@ async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
     permit.settle(6 * estimate);
     tell("settled");
     let start = Instant::now();
-    limiter.acquire_many(estimate).await?.settle(estimate / 2);
-    println!("  the next call waited {:.0?}", start.elapsed());
+    match limiter.request().cost(estimate).timeout(LONGEST_WAIT).acquire().await {
+        Ok(_) => println!("  the next call waited {:.0?}", start.elapsed()),
+        Err(_) => println!("  the next call would wait longer than {LONGEST_WAIT:?}, so this example ends here"),
+    }
     Ok(())
 }
 

@@ -1,15 +1,16 @@
-//! Ten workers and one limiter: who gets which permit, and when, under each of four rules.
+//! Ten workers share one limiter: which worker gets which permit, and when, under each of four rules.
 //!
 //! ```text
 //! cargo run --example worker_pool -- throttle       # one per second
 //! cargo run --example worker_pool -- concurrency    # three at a time
-//! cargo run --example worker_pool -- leak           # five at once, never given back; five more once those are reclaimed
+//! cargo run --example worker_pool -- leak           # five at once that are never released; five more when those are reclaimed
 //! cargo run --example worker_pool -- window         # five now and five in the next window
 //! ```
 //!
-//! Each takes its intervals as options: `throttle --interval-ms 200`. See `leak --help` and the like.
+//! Each rule has options, such as `throttle --interval-ms 200`; `leak --help` lists those of `leak`.
 
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -17,12 +18,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
 
-/// Ten workers and one limiter: who gets which permit, and when
+/// Lets workers share one limiter, and shows which worker gets which permit, and when
 #[derive(Debug, Parser)]
 struct Options {
     #[command(subcommand)]
     rule: Rule,
-    /// Workers, all of which ask at once
+    /// Number of workers; all ask at once
     #[arg(long, global = true, default_value_t = 10)]
     workers: usize,
 }
@@ -34,21 +35,21 @@ enum Rule {
         #[arg(long, default_value_t = 1_000)]
         interval_ms: u64,
     },
-    /// At most so many permits out at once; each worker holds its own for a while
+    /// A limited number of permits at once; each worker holds its permit for a while
     Concurrency {
         #[arg(long, default_value_t = 3)]
         limit: u64,
         #[arg(long, default_value_t = 1_000)]
         hold_ms: u64,
     },
-    /// Workers that never give their permits back: reclaimed by force when the TTL has passed
+    /// Workers that never release their permits: the limiter reclaims each permit when its TTL has passed
     Leak {
         #[arg(long, default_value_t = 5)]
         limit: u64,
         #[arg(long, default_value_t = 2_000)]
         ttl_ms: u64,
     },
-    /// So many permits in each window
+    /// A limited number of permits in each window
     Window {
         #[arg(long, default_value_t = 5)]
         limit: u64,
@@ -70,13 +71,13 @@ impl Rule {
     /// What a worker does with its permit.
     async fn work(self, worker: usize, permit: Permit, start: Instant) {
         match self {
-            // These permits hold no place: what was granted is spent, held or not.
+            // These permits hold no place: holding one has no effect.
             Self::Throttle { .. } | Self::Window { .. } => {}
             Self::Concurrency { hold_ms, .. } => {
                 sleep(Duration::from_millis(hold_ms)).await;
-                say(start.elapsed(), &format!("worker {worker:>2} gives it back"));
+                say(start.elapsed(), &format!("worker {worker:>2} releases it"));
             }
-            // A leak that nobody will ever hear of, and one whose holder is still there and is told.
+            // One half forgets its permits. The other half still has them, and learns when they are reclaimed.
             Self::Leak { .. } if worker.is_multiple_of(2) => permit.forget(),
             Self::Leak { .. } => {
                 permit.reclaimed().await;
@@ -86,7 +87,7 @@ impl Rule {
     }
 }
 
-// One thread: what happens in one instant is printed in the order in which it happened.
+// One thread, so that things are printed in the order in which they happened.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let Options { rule, workers } = Options::parse();
@@ -100,7 +101,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     };
 
-    println!("{workers} workers, {}", rule.policy());
+    println!("{workers} workers under: {}", rule.policy());
     let mut pool = JoinSet::new();
     for worker in 1..=workers {
         let limiter = limiter.clone();
@@ -116,16 +117,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
         done??;
     }
     let end = limiter.snapshot();
-    println!("{} granted, {} reclaimed, {} still out, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
+    println!("{} granted, {} reclaimed, {} in flight, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
     Ok(())
 }
 
 fn tell(event: &LimiterEvent, start: Instant) {
     if let LimiterEvent::Reclaimed { fence, held, acquired_in, .. } = event {
-        say(start.elapsed(), &format!("permit {fence} is reclaimed after {held:.1?}; asked for in {acquired_in}"));
+        say(start.elapsed(), &format!("permit {fence} is reclaimed after {held:.1?}; it was acquired in {acquired_in}"));
     }
 }
 
+/// Prints a line. The program ends when its output is no longer read, as by `head`.
 fn say(at: Duration, what: &str) {
-    println!("{:>6.3} s  {what}", at.as_secs_f64());
+    if writeln!(io::stdout(), "{:>6.3} s  {what}", at.as_secs_f64()).is_err() {
+        std::process::exit(0);
+    }
 }

@@ -1,4 +1,4 @@
-//! The fetching: one permit for each request, from before it is sent until its body was read.
+//! Fetches with one permit for each request, held from before the request is sent until its body is read.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::progress::Progress;
 use crate::record::{Outcome, Record, Run};
 
-/// Fetches all, as many at once and as fast as the limiter lets it.
+/// Fetches all URLs, as fast as the limiter admits them.
 pub(crate) async fn all(
     urls: Vec<Result<Url, String>>,
     limiter: &Limiter,
@@ -33,7 +33,7 @@ pub(crate) async fn all(
     let (mut fetches, mut unsent) = (JoinSet::new(), 0);
     for url in urls {
         let asked = Instant::now();
-        // The permit comes first and the task after it, so that no more tasks run than there are permits.
+        // The task starts after its permit was granted, so that there are never more tasks than permits.
         match admit(url).await {
             Ok((url, permit)) => {
                 let fetch = Fetch { url, permit, client: client.clone(), timeout: options.timeout, progress: progress.clone() };
@@ -51,7 +51,7 @@ pub(crate) async fn all(
     Run { records, unsent, elapsed }
 }
 
-/// One request on its way.
+/// One request that has its permit.
 struct Fetch {
     url: Url,
     permit: Permit,
@@ -67,11 +67,11 @@ impl Fetch {
         let outcome = tokio::select! {
             biased;
             outcome = self.fetch() => outcome,
-            // Somebody else has the place by now: to go on would be one too many in flight.
-            () = self.permit.reclaimed() => self.failed("its permit was reclaimed, raise --ttl"),
+            // The place may belong to another request by now. To continue would exceed the limit.
+            () = self.permit.reclaimed() => self.failed("its permit was reclaimed; raise --ttl"),
         };
-        // The place is free from when the permit expires, or else from the release. The clock is read before that: what
-        // counts as in flight is never too little.
+        // The place is free when the permit expires, or else when it is released below. The clock is read before the release, so
+        // that the next request with this place never seems to start before this one ends.
         let now = Instant::now();
         let finished = expires.map_or(now, |expires| expires.min(now));
         self.permit.release();
@@ -109,7 +109,7 @@ impl Fetch {
     }
 }
 
-/// What lies at the bottom of an error: "connection refused", not "error sending request".
+/// The innermost source of an error: "connection refused" rather than "error sending request".
 pub(crate) fn root_cause(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

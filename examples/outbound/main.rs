@@ -1,14 +1,14 @@
-//! Fetches URLs with bounded concurrency and a bounded pace, and draws what happened.
+//! Fetches URLs with a limited concurrency and a limited rate, and draws what happened.
 //!
 //! ```text
-//! cargo run --release --example outbound                      # its own web server, 2,000 pages
+//! cargo run --release --example outbound                      # 2,000 pages of a web server of its own
 //! cargo run --release --example outbound -- --unlimited       # the same without limits: a storm of 429s
 //! cargo run --release --example outbound -- urls.txt          # one URL a line
 //! grep -o 'https://[^"]*' page.html | cargo run --release --example outbound -- --rate 5 -
 //! ```
 //!
-//! It ends with a table on standard output and a drawing in `target/outbound.svg`. The exit code is 0 when every page came,
-//! 1 when some did not, 2 when it could not start or draw.
+//! It prints a table and writes a drawing to `target/outbound.svg`. The exit code is 0 when every page was fetched, 1 when some
+//! were not, and 2 when it could not start or draw.
 
 mod drawing;
 mod fetch;
@@ -43,13 +43,13 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    // Stamped, because the drawing wants to know when each permit was granted, and pure concurrency reads no clock.
+    // The drawing needs the time of each grant. A limiter of concurrency alone records it only on request.
     let limiter = Limiter::builder(options.policy()).name("outbound").record_grant_time().build()?;
     let mut client = Client::builder().user_agent("tollgate-outbound").timeout(options.timeout);
     let urls = match &options.input {
         Some(input) => urls::read(input)?,
         None => {
-            client = client.no_proxy().tls_certs_only([]); // neither is needed, so neither may be in the way
+            client = client.no_proxy().tls_certs_only([]); // the server is local: a proxy or missing certificates must not matter
             server::start(options.pages).await?
         }
     };

@@ -1,4 +1,4 @@
-//! The command line, and the policy that it asks for.
+//! The command line, and the policy that it makes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,47 +6,47 @@ use std::time::Duration;
 use clap::Parser;
 use tollgate::{FixedWindow, MaxConcurrency, Policy, Throttle};
 
-/// Sockets that an unlimited run opens at once: below the usual 1,024 open files, with client and server in one process.
+/// How many sockets an unlimited run opens at once. Client and server are in one process, which may usually have 1,024 open files.
 const SOCKETS: u64 = 256;
 
-/// Fetches URLs with bounded concurrency and a bounded pace
+/// Fetches URLs with a limited concurrency and a limited rate
 #[derive(Debug, Parser)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Options {
-    /// File of URLs, one a line (`-`: standard input); without it, pages of a web server of its own
+    /// File of URLs, one in each line; `-` is standard input (default: pages of a web server of its own)
     #[arg(value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Requests in flight at once
+    /// Limit of requests in flight at once
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) concurrency: u64,
-    /// Requests a second
+    /// Limit of requests a second
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// Requests that may start at once after a lull, before the rate holds
+    /// How many requests may start at once after an idle time
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) burst: u64,
-    /// Requests in each window as well (default: no such limit)
+    /// Limit of requests in each window (default: none)
     #[arg(long, value_name = "N")]
     window: Option<u64>,
-    /// How long a window lasts
+    /// Length of a window
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "window")]
     window_period: Duration,
-    /// After this a request loses its permit and is dropped (default: never)
+    /// Time after which a request loses its permit and is dropped (default: never)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ttl: Option<Duration>,
-    /// How long one HTTP request may take
+    /// Timeout of one HTTP request
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// How long a request may wait for its permit (default: as long as it takes)
+    /// Timeout of the wait for a permit (default: none)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) max_wait: Option<Duration>,
-    /// Pages that its own web server has
+    /// Number of pages of the web server of its own
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub(crate) pages: usize,
-    /// See what happens without limits
+    /// Fetch without limits
     #[arg(long)]
     pub(crate) unlimited: bool,
-    /// Where the drawing goes
+    /// File for the drawing
     #[arg(long, value_name = "FILE", default_value = "target/outbound.svg")]
     pub(crate) svg: PathBuf,
 }
@@ -72,15 +72,15 @@ impl Options {
     }
 }
 
-/// A pace has an interval, and 0 a second has none: the one nonsense that the limiter cannot be shown.
+/// A throttle takes an interval, and there is none for a rate of 0. So this number is checked here and not by the limiter.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (1e-6..=1e9).contains(&rate) => Ok(rate),
-        _ => Err("give it a number of requests a second from 0.000001 to 1000000000".into()),
+        _ => Err("give a number of requests a second from 0.000001 to 1000000000".into()),
     }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "give it a number of seconds".to_owned())?;
+    let seconds = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

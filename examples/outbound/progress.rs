@@ -1,4 +1,4 @@
-//! The progress bar, and lines of text that do not break it.
+//! The progress bar, and failures printed above it.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-/// Failures that get a line each; of the others only the number is told.
+/// How many failures are printed. Of the others only the number is printed.
 const LINES: usize = 10;
 
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! What happened to each request, in times since the start.
+//! What happened to each request. All times are since the start.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ pub(crate) enum Outcome {
 /// One request that had its permit.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// From the moment it asked for its permit until it was granted.
+    /// How long it waited for its permit.
     pub(crate) waited: Duration,
     pub(crate) granted: Duration,
     pub(crate) finished: Duration,
     pub(crate) outcome: Outcome,
 }
 
-/// A whole run; its records are in the order of their grants.
+/// A whole run. The records are in the order of their grants.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) records: Vec<Record>,
-    /// Lines that were no URL, and requests that got no permit.
+    /// Lines that were not a URL, and requests that got no permit.
     pub(crate) unsent: usize,
     pub(crate) elapsed: Duration,
 }
@@ -40,18 +40,18 @@ impl Run {
         self.unsent + self.count(Outcome::Failed)
     }
 
-    /// A page that was refused with 429 is a page that did not come, and the limits were there to prevent it. Only who runs
-    /// without limits into the example's own server asked for just that.
+    /// Whether every page was fetched. An answer of 429 counts as a failure, since the limits are there to prevent it, except
+    /// in an unlimited run against the example's own server, which is meant to show it.
     pub(crate) fn all_well(&self, options: &Options) -> bool {
-        let storm_wanted = options.unlimited && options.input.is_none();
-        self.failed() == 0 && (storm_wanted || self.count(Outcome::TooManyRequests) == 0)
+        let shows_refusals = options.unlimited && options.input.is_none();
+        self.failed() == 0 && (shows_refusals || self.count(Outcome::TooManyRequests) == 0)
     }
 
-    /// How many were in flight from each instant on. A request is in flight while it holds its permit.
+    /// Each change of the number of requests in flight: when, and the new number. A request is in flight while it holds its permit.
     pub(crate) fn in_flight(&self) -> Vec<(Duration, i64)> {
         let starts = self.records.iter().map(|record| (record.granted, true));
         let ends = self.records.iter().map(|record| (record.finished, false));
-        // Within one instant ends sort first: a place is free before it is granted again.
+        // At the same instant an end sorts before a start: a place is free before it is granted again.
         let mut changes: Vec<_> = starts.chain(ends).collect();
         changes.sort_unstable();
         let counted = changes.into_iter().scan(0, |count, (at, start)| {
@@ -61,7 +61,7 @@ impl Run {
         counted.collect()
     }
 
-    /// The most that were granted in any one second.
+    /// The largest number of grants in any one second.
     pub(crate) fn busiest_second(&self) -> usize {
         let grants = &self.records;
         let from = |index: usize| {

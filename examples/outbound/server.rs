@@ -1,5 +1,5 @@
-//! The service to fetch from when no URLs are given: slow in places, and strict. Its limiter is its own; it knows nothing of
-//! the client's.
+//! The web server to fetch from when no URLs are given. It answers 429 to requests above its limits. Its limiter and the client's
+//! do not know each other.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use reqwest::Url;
 use tokio::net::TcpListener;
 use tollgate::{Limiter, MaxConcurrency, Policy, Throttle, TryAcquireError};
 
-/// 200 a second and 8 at once, the client's default limits. The burst makes up for the network, which delivers late and then
-/// several together: a client that keeps to 200 a second with a burst of 10 and to 8 at once can have 8 under way besides the
-/// 10 of its burst. So 18 is enough however slow the network is, and no such client is ever turned away.
+/// 200 a second and 8 at once, the same as the client's default limits, but with a larger burst. The network delivers some
+/// requests late and then several together. A client with a burst of 10 and 8 requests at once can so appear to have a burst of
+/// at most 18. With a burst of 20, the server never refuses such a client.
 fn limits() -> Policy {
     Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(20))
 }
 
-/// Serves on a free port of the loopback until the program ends. Returns the address of every page.
+/// Serves on a free local port until the program ends. Returns the URL of each page.
 pub(crate) async fn start(pages: usize) -> Result<Vec<Result<Url, String>>, Box<dyn std::error::Error>> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| format!("cannot serve on 127.0.0.1: {error}"))?;
     let home = Url::parse(&format!("http://{}/", listener.local_addr()?))?;
@@ -29,7 +29,7 @@ pub(crate) async fn start(pages: usize) -> Result<Vec<Result<Url, String>>, Box<
 }
 
 async fn page(State(limiter): State<Limiter>, Path(page): Path<u64>) -> Response {
-    // Dropped when this function ends, before the answer is sent: when the client sees the answer, its place is free.
+    // Dropped before the answer is sent, so that the place is free when the client gets the answer.
     let _permit = match limiter.try_acquire() {
         Ok(permit) => permit,
         Err(error) => return refusal(&error),
@@ -40,15 +40,15 @@ async fn page(State(limiter): State<Limiter>, Path(page): Path<u64>) -> Response
 
 fn refusal(error: &TryAcquireError) -> Response {
     let TryAcquireError::Denied(decision) = error else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    // The header counts whole seconds. The limiter knows no time when it takes a release: then a second is as good as any.
+    // The header has whole seconds. There is no retry-after when it takes a release; then a second is a guess.
     let seconds = decision.retry_after().map_or(1, |after| after.as_nanos().div_ceil(1_000_000_000));
     (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], decision.to_string()).into_response()
 }
 
-/// 5 to 60 ms, the same for a page in every run. Their mean is just short of 40 ms, at which 8 at once make 200 a second: so
-/// the client meets now the one limit, now the other.
+/// How long a page takes: 5 to 60 ms, the same in every run. The mean is a little less than 40 ms, at which 8 at once would be 200
+/// a second. So sometimes the rate limits the client, and sometimes the concurrency.
 fn latency(page: u64) -> Duration {
-    // The finalizer of splitmix64, so that neighbours differ.
+    // The finalizer of splitmix64, so that neighbouring pages differ.
     let mut hash = page.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

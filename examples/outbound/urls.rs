@@ -1,11 +1,11 @@
-//! Where the URLs come from: one a line, blank lines and `#` comments aside.
+//! Reads URLs, one in each line. Blank lines and lines that begin with `#` are skipped.
 
 use std::io::read_to_string;
 use std::path::Path;
 
 use reqwest::Url;
 
-/// The URLs in a file or in standard input, each line that is none with the reason.
+/// The URLs in a file or in standard input. A line that is not a URL is an error with the reason.
 pub(crate) fn read(input: &Path) -> Result<Vec<Result<Url, String>>, String> {
     let text = if input == Path::new("-") { read_to_string(std::io::stdin()) } else { std::fs::read_to_string(input) };
     let text = text.map_err(|error| format!("cannot read {}: {error}", input.display()))?;

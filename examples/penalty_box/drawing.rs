@@ -1,4 +1,4 @@
-//! The drawing: each client's counter over time with the threshold and the ceiling, and below it what became of each attempt.
+//! The drawing: each client's counter over time with the threshold and the ceiling, and below it each attempt.
 
 use std::ops::Range;
 

@@ -1,18 +1,20 @@
-//! One abuser among clients who behave, before a search API that keeps a counter for each: it rises with every attempt, falls
-//! with time, and locks out who is above the threshold. Who keeps on asking stays out.
+//! A search API with one abusive client among well-behaved ones. The API has a counter for each client: every attempt raises the
+//! counter, time lowers it, and a client above the threshold is locked out. A client that keeps on retrying stays locked out.
 //!
 //! ```text
 //! cargo run --example penalty_box
-//! cargo run --example penalty_box -- --ban 0.4 --longest-ban 4    # bans instead, each twice as long as the last
+//! cargo run --example penalty_box -- --ban 0.4 --longest-ban 4    # with bans, each twice as long as the one before
 //! ```
 //!
-//! It prints all counters once a second, and ends with a drawing in `target/penalty_box.svg`.
+//! It prints all counters once a second, and writes a drawing to `target/penalty_box.svg`.
 
 mod drawing;
 #[path = "../plot/mod.rs"]
 mod plot;
 
 use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,35 +24,35 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep_until};
 use tollgate::{KeyedLimiter, Penalty, Rate, TryAcquireError};
 
-/// How often the counters are looked at for the drawing.
+/// The counters are read this often for the drawing.
 const SAMPLE: Duration = Duration::from_millis(10);
 
-/// One abuser among clients who behave, before a search API
+/// A search API with one abusive client among well-behaved ones
 #[derive(Debug, Parser)]
 #[command(allow_negative_numbers = true)]
 struct Options {
-    /// Attempts that the counter admits
+    /// Attempts that a counter admits
     #[arg(long, value_name = "N", default_value_t = 10)]
     threshold: u64,
-    /// What a step takes off the counter
+    /// How much the counter falls in each step
     #[arg(long, value_name = "N", default_value_t = 2)]
     fall: u64,
-    /// How long a step is
+    /// Length of a step
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     step: Duration,
-    /// The highest that denied attempts raise the counter
+    /// Denied attempts raise the counter up to this
     #[arg(long, value_name = "N", default_value_t = 20)]
     ceiling: u64,
-    /// Lock out for this long instead of counting denied attempts; each further ban is twice as long
+    /// Length of the first ban; each further ban is twice as long (default: no bans, denied attempts count)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ban: Option<Duration>,
-    /// The longest ban
+    /// Length of the longest ban
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = seconds, requires = "ban")]
     longest_ban: Duration,
-    /// How long all of it takes
+    /// Length of the run
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = seconds)]
     run: Duration,
-    /// Where the drawing goes
+    /// File for the drawing
     #[arg(long, value_name = "FILE", default_value = "target/penalty_box.svg")]
     svg: PathBuf,
 }
@@ -65,7 +67,7 @@ impl Options {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.001..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give it a number of seconds from 0.001 to 3600".into()),
+        _ => Err("give a number of seconds from 0.001 to 3600".into()),
     }
 }
 
@@ -74,7 +76,8 @@ type SearchApi = KeyedLimiter<Client>;
 
 const CLIENTS: [Client; 4] = ["alice", "bob", "carol", "eve"];
 
-/// When a client asks, as shares of the run: eve hammers for a good third of it, is quiet, and comes back with manners.
+/// When a client makes its attempts. eve retries constantly from 0.1 to 0.48 of the run, stops, and comes back at 0.86 with a low
+/// rate.
 fn visits(client: Client, run: Duration) -> Vec<Duration> {
     let every = |period: f64, from: f64, to: f64| {
         let (from, to) = (from * run.as_secs_f64(), to * run.as_secs_f64());
@@ -84,7 +87,7 @@ fn visits(client: Client, run: Duration) -> Vec<Duration> {
     match client {
         "alice" => every(0.8, 0.03, 1.0).collect(),
         "bob" => every(0.3, 0.05, 1.0).collect(),
-        // A page that sends seven searches, now and then.
+        // Now and then a page that makes seven searches at once.
         "carol" => {
             every(2.2, 0.06, 1.0).flat_map(|page| (0..7).map(move |search| page + Duration::from_millis(20 * search))).collect()
         }
@@ -92,19 +95,19 @@ fn visits(client: Client, run: Duration) -> Vec<Duration> {
     }
 }
 
-/// What became of one attempt.
+/// One attempt and its result.
 struct Attempt {
     client: Client,
     at: Duration,
     served: bool,
 }
 
-/// A counter at one instant.
+/// The counter of a client at one instant.
 struct Sample {
     client: Client,
     at: Duration,
     counter: u64,
-    /// Denied, and for how long.
+    /// For how long the client is locked out, if it is.
     locked_out: Option<Duration>,
 }
 
@@ -128,7 +131,7 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let api = SearchApi::new(options.penalty())?;
-    println!("{}", tollgate::Policy::from(options.penalty()));
+    say(format_args!("policy of each client: {}", tollgate::Policy::from(options.penalty())));
 
     let start = Instant::now();
     let mut clients = JoinSet::new();
@@ -143,11 +146,11 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
     report(&attempts, &samples);
     drawing::draw(&attempts, &samples, options)?;
-    println!("drawing in {}", options.svg.display());
+    say(format_args!("drawing  {}", options.svg.display()));
     Ok(())
 }
 
-/// A client's attempts, each at its time.
+/// Makes the attempts of one client, each at its time.
 async fn search(api: SearchApi, client: Client, visits: Vec<Duration>, start: Instant) -> Result<Vec<Attempt>, TryAcquireError> {
     let mut attempts = Vec::new();
     for visit in visits {
@@ -162,7 +165,7 @@ async fn search(api: SearchApi, client: Client, visits: Vec<Duration>, start: In
     Ok(attempts)
 }
 
-/// Looks at all counters until the run is over, and prints them once a second.
+/// Reads all counters until the run is over, and prints them once a second.
 async fn watch(api: &SearchApi, start: Instant, options: &Options) -> Vec<Sample> {
     let mut ticks = interval(SAMPLE);
     let (mut samples, mut dump_at) = (Vec::new(), Duration::from_secs(1));
@@ -180,13 +183,14 @@ async fn watch(api: &SearchApi, start: Instant, options: &Options) -> Vec<Sample
 }
 
 fn dump(now: &[Sample], options: &Options) {
-    println!("\n{:>4.1} s  counter", now[0].at.as_secs_f64());
+    say(format_args!("\n{:>4.1} s  counter", now[0].at.as_secs_f64()));
     for sample in now {
-        println!("  {:<6} {:>5}  {}  {}", sample.client, sample.counter, bar(sample.counter, options), state(sample));
+        let Sample { client, counter, .. } = sample;
+        say(format_args!("  {client:<6} {counter:>5}  {}  {}", bar(*counter, options), state(sample)));
     }
 }
 
-/// Up to the ceiling, with a mark at the threshold.
+/// A bar from 0 to the ceiling, with a mark at the threshold.
 fn bar(counter: u64, Options { threshold, ceiling, .. }: &Options) -> String {
     const WIDTH: u64 = 30;
     let most = (*ceiling).max(*threshold);
@@ -207,12 +211,20 @@ fn state(sample: &Sample) -> String {
     }
 }
 
+/// Prints a line. The program ends when its output is no longer read, as by `head`.
+fn say(line: impl Display) {
+    if writeln!(io::stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
 fn report(attempts: &[Attempt], samples: &[Sample]) {
-    println!("\nclient   asked   served   denied   highest counter");
+    say("\nclient   asked   served   denied   highest counter");
     for client in CLIENTS {
         let of_client = || attempts.iter().filter(|attempt| attempt.client == client);
         let (asked, served) = (of_client().count(), of_client().filter(|attempt| attempt.served).count());
         let highest = samples.iter().filter(|sample| sample.client == client).map(|sample| sample.counter).max();
-        println!("{client:<6} {asked:>7} {served:>8} {:>8} {:>17}", asked - served, highest.unwrap_or(0));
+        let (denied, highest) = (asked - served, highest.unwrap_or(0));
+        say(format_args!("{client:<6} {asked:>7} {served:>8} {denied:>8} {highest:>17}"));
     }
 }
