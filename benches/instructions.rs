@@ -1,4 +1,4 @@
-//! One operation in a loop, to count its instructions.
+//! Runs one operation in a loop, to count its instructions.
 //!
 //! ```text
 //! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --bench instructions --no-run
@@ -6,7 +6,7 @@
 //! callgrind_annotate callgrind.out.…
 //! ```
 //!
-//! The difference between a run of 200,000 and one of 100,000, over 100,000, is what one operation costs.
+//! The cost of one operation is the difference between a run of 200,000 operations and one of 100,000, divided by 100,000.
 
 use std::env;
 use std::future::Future;
@@ -69,7 +69,9 @@ fn main() {
     let operation = OPERATIONS.iter().find(|(name, _)| Some(*name) == arguments.first().map(String::as_str));
     match (operation, times) {
         (Some((_, run)), Ok(times)) => run(times),
-        _ => println!("arguments: an operation and how often. Operations: {}", OPERATIONS.map(|(name, _)| name).join(", ")),
+        _ => {
+            println!("usage: instructions OPERATION [TIMES]; the operations are {}", OPERATIONS.map(|(name, _)| name).join(", "))
+        }
     }
 }
 
@@ -81,7 +83,7 @@ fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
 }
 
-/// What is used stays used.
+/// What is used is not given back during a run.
 fn slow() -> Policy {
     Throttle::every(Duration::from_secs(1)).burst(1_000_000_000).into()
 }
@@ -109,7 +111,7 @@ fn awaited(times: u64, policy: impl Into<Policy>) {
     });
 }
 
-/// 64 tasks that hold across a yield.
+/// 64 tasks that each hold a permit across a yield.
 fn handed_over<F, P, E>(times: u64, acquire: impl Fn() -> F + Clone + Send + 'static)
 where
     F: Future<Output = Result<P, E>> + Send,

@@ -1,4 +1,4 @@
-//! Tollgate alone, operation by operation: to see what a change does. How it compares is the business of `peers`.
+//! Measures single operations of tollgate, to see the effect of a change. `peers` compares tollgate with others.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn denied(c: &mut Criterion) {
     c.bench_function("denied", |b| b.iter(|| limiter.try_acquire().is_err()));
 }
 
-/// 64 turns of 8 tasks each, one at a time: all but the first of them handed over.
+/// 8 tasks with 64 turns each and one place. Every permit but the first is handed from one task to the next.
 fn handed_over(c: &mut Criterion) {
     let runtime = runtime();
     let limiter = limiter(MaxConcurrency::new(1));

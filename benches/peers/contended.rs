@@ -1,4 +1,4 @@
-//! W3: 64 tasks, each in a loop: acquire, hold across a yield, drop.
+//! W3: 64 tasks, each of which acquires a permit, holds it across a yield and drops it, in a loop.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::table::{Bar, Row, Unit};
 const TASKS: usize = 64;
 const ROUNDS: usize = 21;
 const SLICE: Duration = Duration::from_millis(100);
-/// For turns per task: long enough that a worker which the machine suspends for a moment does not show in the median.
+/// For counting the turns of each task: so long that a short suspension of a worker by the machine does not show in the median.
 const LONG_SLICE: Duration = Duration::from_millis(500);
 const LONG_SLICES: usize = 5;
 
@@ -38,7 +38,7 @@ pub(crate) fn held_across_a_yield() -> Vec<Row> {
 fn one_limit(runtime: &Runtime, threads: &str, places: u32) -> Vec<Row> {
     let case = format!("{TASKS} tasks, limit {places}, {threads}");
     let spread_case = format!("{case}: max/min per task");
-    let callers_queue = (places as usize) < TASKS;
+    let tasks_wait = (places as usize) < TASKS;
 
     let limiter = limiter(MaxConcurrency::new(places.into()));
     let ours = |slice| hammer(runtime, slice, || limiter.acquire());
@@ -48,11 +48,11 @@ fn one_limit(runtime: &Runtime, threads: &str, places: u32) -> Vec<Row> {
         hammer(runtime, slice, move || Arc::clone(&semaphore).acquire_owned())
     };
 
-    let bar = Bar::AtLeast(if callers_queue { 0.85 } else { 1.0 });
+    let bar = Bar::AtLeast(if tasks_wait { 0.85 } else { 1.0 });
     let mut rows = Contest::new(("W3", &case), Unit::Millions, || ours(SLICE).per_micro)
         .against("tokio acquire_owned().await", Some(bar), || theirs(SLICE).per_micro)
         .run(ROUNDS);
-    if callers_queue {
+    if tasks_wait {
         let spreads = (0..LONG_SLICES).map(|_| (ours(LONG_SLICE).spread, theirs(LONG_SLICE).spread));
         let (ours, theirs): (Vec<f64>, Vec<f64>) = spreads.unzip();
         let theirs = ("tokio", median(theirs));
@@ -62,9 +62,9 @@ fn one_limit(runtime: &Runtime, threads: &str, places: u32) -> Vec<Row> {
 }
 
 struct Turns {
-    /// Over all tasks.
+    /// Turns of all tasks in each microsecond.
     per_micro: f64,
-    /// The most of a task over the fewest.
+    /// The most turns of any task, divided by the fewest.
     spread: f64,
 }
 

@@ -1,4 +1,4 @@
-//! W4: one rate decision in place, granted or denied.
+//! W4: one decision of one limit, granted or denied.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const BAR: Option<Bar> = Some(Bar::AtMost(1.2));
 
 pub(crate) fn one_decision() -> Vec<Row> {
     let mut rows = throttle();
-    // One in 142,857,142.857… ns.
+    // One unit in 142,857,142.857… ns: not a whole number.
     let seven_a_second = TokenBucket::new(Rate::per_second(7), PLENTY.into());
     let many = u32::MAX.into();
-    // So short that the log stays small, and so large that no loop fills it.
+    // A period so short that the log stays small, and a limit so large that no loop reaches it.
     let log = SlidingWindow::log(many, Duration::from_micros(100));
     rows.extend(granted("FixedWindow", FixedWindow::new(many, HOUR)));
     rows.extend(granted("TokenBucket", TokenBucket::new(Rate::per_second(PLENTY.into()), PLENTY.into())));
@@ -39,7 +39,7 @@ pub(crate) fn one_decision() -> Vec<Row> {
     rows
 }
 
-/// What a decision costs with two and with three limits, in the time of one with a single limit.
+/// Decisions of two and of three limits, compared with one of a single limit.
 pub(crate) fn of_several_limits() -> Vec<Row> {
     let policies = several_limits();
     let [one, two, three] = policies.each_ref().map(|policy| limiter(policy.clone()));
@@ -52,7 +52,7 @@ pub(crate) fn of_several_limits() -> Vec<Row> {
         .collect()
 }
 
-/// Policies of one, two and three limits that admit all.
+/// Policies of one, two and three limits that admit everything.
 pub(crate) fn several_limits() -> [Policy; 3] {
     let limit = |seconds| Throttle::every(Duration::from_secs(seconds)).burst(PLENTY.into());
     let [one, two] = [1, 2].map(|seconds| Policy::from(limit(seconds)));

@@ -1,15 +1,15 @@
-//! An allocator that counts live bytes while it is asked to.
+//! An allocator that counts live bytes while counting is on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
-/// Off for all workloads but one, so that counting costs the others a load and a branch.
+/// Off for workloads that measure time. For them, the allocator costs one load and one branch more.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
 pub(crate) struct Counting;
 
-/// Bytes that are live after `work` and were not before. What `work` hands back is dropped uncounted.
+/// The bytes that `work` allocates and does not free, and its result. The caller drops the result, which is not counted.
 pub(crate) fn bytes_kept_by<T>(work: impl FnOnce() -> T) -> (isize, T) {
     LIVE.store(0, Ordering::Relaxed);
     COUNTING.store(true, Ordering::Relaxed);
@@ -24,8 +24,8 @@ fn count(bytes: usize, sign: isize) {
     }
 }
 
-// SAFETY: every call goes to `System` with the caller's own arguments, whose contract is the same; counting touches no memory
-// but two atomics and does not allocate.
+// SAFETY: every call is passed on to `System` with the caller's own arguments, under the same contract. Counting touches only two
+// atomics and does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);

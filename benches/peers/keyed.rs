@@ -1,4 +1,4 @@
-//! W5: one decision on the rate of one key of many; what the keys take; the longest call while they go.
+//! W5: one decision for one key of many; the memory of the keys; the longest call while the keys expire.
 
 use std::hint::black_box;
 use std::thread::sleep;
@@ -37,7 +37,7 @@ pub(crate) fn one_decision() -> Vec<Row> {
     rows
 }
 
-/// Keys never become as good as new here: it is the steady state that is measured.
+/// Measures the steady state: no key becomes idle and is forgotten.
 fn granted(case: &str, keys: usize, spread: Spread) -> Vec<Row> {
     eprintln!("  {case}");
     let limiter = KeyedLimiter::new(slow()).expect("a sound policy");
@@ -123,7 +123,7 @@ fn bytes_each<T>(fill: impl FnOnce() -> T) -> (f64, T) {
     (bytes as f64 / MILLION as f64, filled)
 }
 
-/// A million keys become as good as new at the same time; then there are calls until they are gone.
+/// A million keys become idle at the same time. Then there are calls until the table has forgotten them.
 pub(crate) fn longest_call() -> Vec<Row> {
     const PERIOD: Duration = Duration::from_secs(2);
     const BURST: u32 = 1_000_000;
@@ -168,9 +168,9 @@ pub(crate) fn longest_call() -> Vec<Row> {
 }
 
 struct Calls {
-    /// Nanoseconds, in order.
+    /// The nanoseconds of each call, sorted.
     spans: Vec<u32>,
-    /// Of as many that do nothing, right after.
+    /// The same for an empty loop that ran right after, for as long.
     idle: Vec<u32>,
 }
 
@@ -194,10 +194,10 @@ impl Calls {
     }
 }
 
-/// Times calls for as long as there are to be more.
+/// Times each call, until one returns `false`.
 fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
     const MOST: usize = 20 * MILLION;
-    // Written once, so that no page of it is new to the machine later.
+    // Filled first, so that no page fault is measured later.
     let mut spans = vec![u32::MAX; MOST];
     let mut measure = |call: &mut dyn FnMut(usize) -> bool| {
         let mut count = 0;
@@ -214,13 +214,13 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
         sorted
     };
     let spans = measure(&mut call);
-    // Not as many: for as long, so that the machine has as many occasions to interrupt it.
+    // For as long, not for as many calls: so the machine interrupts both loops about equally often.
     let end = Instant::now() + Duration::from_nanos(spans.iter().map(|span| u64::from(*span)).sum());
     let idle = measure(&mut |_| Instant::now() < end);
     Calls { spans, idle }
 }
 
-/// A second a unit, so that what is used stays used.
+/// One unit a second, so that what is used is not given back during the run.
 fn slow() -> Throttle {
     Throttle::every(SECOND).burst(PLENTY.into())
 }
@@ -229,11 +229,11 @@ fn governor(quota: Quota) -> Governor {
     RateLimiter::dashmap_with_clock(quota, MonotonicClock)
 }
 
-/// Which keys come, and how often.
+/// How often each key is used.
 #[derive(Clone, Copy)]
 enum Spread {
     Uniform,
-    /// The key of rank `n` comes in proportion to `1 / n`.
+    /// The key of rank `n` is used in proportion to `1 / n`.
     Zipf,
 }
 
@@ -257,12 +257,12 @@ impl Spread {
     }
 }
 
-/// The key of this number: neighbours are no neighbours.
+/// The key with this number. Neighbouring numbers have keys far apart.
 fn key(number: usize) -> u64 {
     scatter(!(number as u64))
 }
 
-/// Splitmix64.
+/// The finalizer of splitmix64.
 fn scatter(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

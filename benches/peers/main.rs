@@ -1,12 +1,12 @@
-//! The limiter and its peers on the workloads that matter, interleaved in one run.
+//! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench --bench peers               all, about three minutes
-//! cargo bench --bench peers -- W1 W3      some
+//! cargo bench --bench peers               all workloads, about three minutes
+//! cargo bench --bench peers -- W1 W3      some of them
 //! ```
 //!
-//! Absolute figures move between machines and from minute to minute; only ratios inside one run say something. So the peers of a
-//! workload take turns in short batches, and a ratio is the median over the rounds of the ratio in each round.
+//! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
+//! peers of a workload take turns in short batches, and a ratio is the median of the ratios of all rounds.
 
 mod contended;
 mod decision;
@@ -46,7 +46,7 @@ const WORKLOADS: [Workload; 11] = [
 
 fn main() {
     let (flags, names): (Vec<_>, Vec<_>) = env::args().skip(1).partition(|arg| arg.starts_with("--"));
-    // Cargo says `--bench` when it benches; `cargo test --all-targets` does not, and is not to take minutes.
+    // `cargo bench` passes `--bench`. `cargo test --all-targets` does not, and must not take minutes.
     if flags.is_empty() && names.is_empty() {
         println!("run as `cargo bench --bench peers`");
         return;

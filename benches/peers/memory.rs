@@ -1,4 +1,4 @@
-//! W7: heap bytes a queued waiter takes, above a task that is parked on nothing.
+//! W7: the heap bytes of a queued waiter, in addition to those of a task that waits for nothing.
 
 use std::future::{Future, pending};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use crate::heap::bytes_kept_by;
 use crate::setup::{current_thread, limiter};
 use crate::table::{Bar, Row, Unit};
 
-/// A static, so that the tasks carry nothing for its sake.
+/// A static, so that the tasks need not hold a reference to it.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn per_waiter() -> Vec<Row> {
@@ -22,7 +22,7 @@ pub(crate) fn per_waiter() -> Vec<Row> {
     in_tasks.chain([alone()]).collect()
 }
 
-/// What a waiter takes when tokio does not round its task up to a multiple of 128 bytes.
+/// The bytes of a waiter in a box, where tokio does not round its task up to a multiple of 128 bytes.
 fn alone() -> Row {
     let limiter = limiter(MaxConcurrency::new(1));
     let _permit = limiter.try_acquire();
@@ -69,8 +69,8 @@ fn waiters(count: usize) -> [Row; 2] {
     [row(("tokio acquire_owned()", owned), Some(Bar::AtMost(128.0))), row(("tokio acquire()", borrowed), None)]
 }
 
-/// Heap bytes for each of so many tasks that wait for what never comes. The future is made in the task: one that is moved into
-/// an async block takes its space there twice.
+/// Heap bytes of each of so many tasks that wait forever. Each task creates its future itself: a future that is moved into an async
+/// block takes up its space twice.
 fn bytes_each<F>(count: usize, wait: impl Fn() -> F + Clone + Send + 'static) -> f64
 where
     F: Future<Output: Send> + Send,

@@ -1,4 +1,4 @@
-//! Contestants that take turns.
+//! Contestants that take turns in rounds.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use crate::table::{Bar, Row, Unit};
 
 type Batch<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
-/// Ours and its peers in one case of a workload. A batch hands back its figure, in the unit of the contest.
+/// Tollgate and its peers in one case of a workload. A batch returns its figure in the unit of the contest.
 pub(crate) struct Contest<'a> {
     what: (&'a str, &'a str),
     unit: Unit,
@@ -37,7 +37,7 @@ impl<'a> Contest<'a> {
         self.peers.iter().enumerate().map(row).collect()
     }
 
-    /// Who begins changes from round to round, so that nobody always runs behind the same one.
+    /// Runs one batch of each. The first one changes from round to round, so that none always runs after the same other one.
     fn round(&mut self, round: usize) -> Vec<f64> {
         let mut batches: Vec<&mut Batch<'a>> =
             std::iter::once(&mut self.ours).chain(self.peers.iter_mut().map(|p| &mut p.2)).collect();
@@ -50,7 +50,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// Nanoseconds an operation, of operations that do not wait.
+/// Nanoseconds for each operation; the operations do not wait.
 pub(crate) fn nanos_each(operations: u32, mut operation: impl FnMut()) -> f64 {
     let start = Instant::now();
     for _ in 0..operations {

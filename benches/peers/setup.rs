@@ -1,4 +1,4 @@
-//! Runtimes, and the limiters that several workloads share.
+//! Runtimes and limiters that several workloads use.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,32 +23,32 @@ pub(crate) fn two_workers() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// It lives as long as the process, as a limiter in a `static` does: tasks borrow it.
+/// A limiter that lives as long as the process, like one in a `static`, so that tasks can borrow it.
 pub(crate) fn limiter(policy: impl Into<Policy>) -> &'static Limiter {
     Box::leak(Box::new(Limiter::new(policy).expect("a sound policy")))
 }
 
-/// Units in [`never_waiting`]'s burst: a second's worth, so that no loop outruns it.
+/// The burst of [`never_waiting`]: as many units as a second brings, so that no loop uses them up.
 pub(crate) const PLENTY: u32 = 1_000_000_000;
 
-/// A throttle that admits faster than any loop can ask.
+/// A throttle that is faster than any loop.
 pub(crate) fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(PLENTY.into())
 }
 
-/// The same for governor.
+/// The same throttle for governor.
 pub(crate) fn never_waiting_quota() -> Quota {
     let burst = PLENTY.try_into().expect("not zero");
     Quota::with_period(Duration::from_nanos(1)).expect("not zero").allow_burst(burst)
 }
 
-/// On the clock that tollgate reads.
+/// A governor that reads the same clock as tollgate.
 pub(crate) fn governor(quota: Quota) -> Arc<Governor<MonotonicClock>> {
     Arc::new(RateLimiter::direct_with_clock(quota, MonotonicClock))
 }
 
-/// Nanoseconds an operation of a task that does so many, one after another. A spawned task, since only there tokio's
-/// cooperative budget costs what it costs in a program.
+/// Nanoseconds for each operation of a task that performs so many, one after another. The task is spawned because only then does
+/// tokio's cooperative budget cost what it costs in a program.
 pub(crate) fn nanos_each_in_task<F>(runtime: &Runtime, operations: u32, task: F) -> f64
 where
     F: Future<Output = ()> + Send + 'static,

@@ -1,4 +1,4 @@
-//! W8: a stream through a limiter that never waits, per item.
+//! W8: one item of a stream through a limiter that never makes it wait.
 
 use std::future::Future;
 use std::hint::black_box;

@@ -1,8 +1,8 @@
-//! What is printed: a Markdown table whose columns also line up in a terminal.
+//! The table that is printed: Markdown whose columns are also aligned in a terminal.
 
 use std::fmt;
 
-/// What a ratio, or a figure of ours, must meet.
+/// The bar that a ratio, or a figure of tollgate's, is held to.
 #[derive(Clone, Copy)]
 pub(crate) enum Bar {
     AtMost(f64),
@@ -29,7 +29,7 @@ impl fmt::Display for Bar {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
-    /// Nanoseconds an operation.
+    /// Nanoseconds for each operation.
     Nanos,
     /// Microseconds.
     Micros,
@@ -38,7 +38,7 @@ pub(crate) enum Unit {
     Bytes,
     CpuSeconds,
     Percent,
-    /// A number without a unit, to so many decimals.
+    /// A number without a unit, with so many decimals.
     Plain(usize),
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Ours against a peer's; the bar is on the ratio of the two.
+    /// Tollgate's figure and a peer's; the bar is for their ratio.
     pub(crate) fn against(what: (&str, &str), unit: Unit, ours: f64, peer: (&str, f64), ratio: f64, bar: Option<Bar>) -> Self {
         let theirs = format!("{}: {}", peer.0, unit.show(peer.1));
         Self::new(what, unit.show(ours), theirs, format!("{ratio:.2}"), bar, ratio)
     }
 
-    /// A figure of ours alone, or beside that of a peer; the bar is on ours.
+    /// Tollgate's figure, alone or next to a peer's; the bar is for tollgate's.
     pub(crate) fn figure(what: (&str, &str), unit: Unit, ours: f64, peer: Option<(&str, f64)>, bar: Option<Bar>) -> Self {
         let theirs = peer.map_or_else(String::new, |(name, figure)| format!("{name}: {}", unit.show(figure)));
         Self::new(what, unit.show(ours), theirs, String::new(), bar, ours)

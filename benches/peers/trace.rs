@@ -1,50 +1,50 @@
-//! What happened to tasks that waited: their grants, and what these say about rate, limit and order.
+//! The grants of tasks that waited, and what follows from them about rate, limit and order.
 
 use std::time::{Duration, Instant};
 
-/// When a task got through, and how it had asked for that.
+/// When a task was granted its permit, and its way through the queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Grant {
-    /// The instant of the decision where the limiter tells it, otherwise that of its arrival.
+    /// The instant of the decision where the limiter records it, otherwise the instant at which the task got the permit.
     pub(crate) at: Instant,
     pub(crate) turn: Option<Turn>,
 }
 
-/// A request's way through the queue.
+/// The way of a request through the queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) asked: Instant,
-    /// By then it stood in the queue.
+    /// At this instant it was in the queue.
     pub(crate) queued: Instant,
     pub(crate) fence: u64,
 }
 
 pub(crate) struct Trace {
     tasks: Vec<Vec<Grant>>,
-    /// In order.
+    /// The instants of all grants, sorted.
     instants: Vec<Instant>,
     interval: Duration,
     burst: u64,
 }
 
 impl Trace {
-    /// The grants of each task, and the rule they were to keep.
+    /// The grants of each task, and the throttle that they must keep to.
     pub(crate) fn new(tasks: Vec<Vec<Grant>>, interval: Duration, burst: u64) -> Self {
         let mut instants: Vec<Instant> = tasks.iter().flatten().map(|grant| grant.at).collect();
         instants.sort_unstable();
-        assert!(instants.len() as u64 > burst, "fewer grants than the burst: nothing can be said");
+        assert!(instants.len() as u64 > burst, "there are fewer grants than the burst");
         Self { tasks, instants, interval, burst }
     }
 
-    /// How far the rate was from the one asked for, in percent, from the first grant to the last. The burst was there before
-    /// the first and does not count.
+    /// How far the rate from the first grant to the last was from the wanted one, in percent. The burst was there before the first
+    /// grant and does not count.
     pub(crate) fn rate_error(&self) -> f64 {
         let paced = self.instants.len() as u64 - self.burst;
         let elapsed = self.instants[self.instants.len() - 1] - self.instants[0];
         100.0 * (paced as f64 * self.interval.as_secs_f64() / elapsed.as_secs_f64() - 1.0)
     }
 
-    /// The most grants in any span of this length.
+    /// The largest number of grants in any span of this length.
     pub(crate) fn most_within(&self, span: Duration) -> usize {
         let mut first = 0;
         let counts = self.instants.iter().enumerate().map(|(last, at)| {
@@ -56,15 +56,15 @@ impl Trace {
         counts.max().unwrap_or(0)
     }
 
-    /// What the rule allows in a span of this length.
+    /// The number of grants that the throttle allows in a span of this length.
     pub(crate) fn allowed_within(&self, span: Duration) -> u64 {
         self.burst + (span.as_nanos() / self.interval.as_nanos()) as u64
     }
 
-    /// Grants above the rule in the worst span of any length, in intervals; at most 0 when it was kept.
+    /// How many grants were too many in the worst span of any length; at most 0 when the throttle was kept.
     ///
-    /// Grants `i..=j` keep it when `j - i + 1 <= burst + (at(j) - at(i)) / interval`. So with `lead(k) = k - at(k) / interval`,
-    /// what is over is the largest rise of the lead, less `burst - 1`.
+    /// The grants `i..=j` keep it when `j - i + 1 <= burst + (at(j) - at(i)) / interval`. With `lead(k) = k - at(k) / interval`, the
+    /// excess is the largest rise of the lead, minus `burst - 1`.
     pub(crate) fn over(&self) -> f64 {
         let interval = self.interval.as_nanos() as i128;
         let mut lowest = i128::MAX;
@@ -81,7 +81,7 @@ impl Trace {
         self.tasks.iter().filter(|grants| grants.is_empty()).count()
     }
 
-    /// The most turns of a task less the fewest. The first burst does not count: nobody queues for it.
+    /// The most turns of any task minus the fewest. The first burst does not count, since no task queues for it.
     pub(crate) fn spread(&self) -> usize {
         let end_of_burst = self.instants[self.burst as usize - 1];
         let turns = |grants: &Vec<Grant>| grants.iter().filter(|grant| grant.at > end_of_burst).count();
@@ -89,8 +89,8 @@ impl Trace {
         turns.iter().max().unwrap_or(&0) - turns.iter().min().unwrap_or(&0)
     }
 
-    /// How often somebody passed somebody else: a later fence has an earlier instant, or goes to a request that stood in the
-    /// queue before the other one was made.
+    /// How often a request was served out of order: a later fence has an earlier instant, or belongs to a request that was in the
+    /// queue before the request with the earlier fence was made.
     pub(crate) fn out_of_order(&self) -> usize {
         let mut turns: Vec<(Turn, Instant)> =
             self.tasks.iter().flatten().filter_map(|grant| Some((grant.turn?, grant.at))).collect();

@@ -1,4 +1,4 @@
-//! W1 and W2: an owned permit that nobody else wants, acquired and dropped.
+//! W1 and W2: acquiring and dropping an owned permit without contention.
 
 use std::fmt::Debug;
 use std::future::Future;

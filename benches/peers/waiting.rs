@@ -1,4 +1,4 @@
-//! W6: a thousand tasks that wait, in a loop, at a given rate, for three seconds. One run for each: it is long enough.
+//! W6: a thousand tasks that wait in a loop at a given rate, for three seconds. That is long enough for a single run of each.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -57,7 +57,7 @@ fn with_burst(rate: u32) -> Vec<Row> {
     rows
 }
 
-/// An idle interval is never made up for: the rate is what timers allow, and only told.
+/// Without a burst, idle time earns nothing: the rate is what the timers allow, and has no bar.
 fn without_burst(rate: u32) -> Vec<Row> {
     eprintln!("  {rate} a second, no burst");
     let interval = Duration::from_secs(1) / rate;
@@ -69,7 +69,7 @@ fn without_burst(rate: u32) -> Vec<Row> {
     rows
 }
 
-/// What must hold at any rate: never over, always in order.
+/// What must hold at any rate: never over the limit, always in order.
 fn kept(case: &str, trace: &Trace) -> Vec<Row> {
     let figure =
         |what, figure, bar| Row::figure(("W6", &format!("{case}{what}")), Unit::Plain(0), figure, None, Some(Bar::AtMost(bar)));
@@ -97,7 +97,7 @@ fn of_governor(interval: Duration, burst: u32) -> Run {
     })
 }
 
-/// It refills at most once per tick of tokio's timer, and comes closest to its rate when it seldom does.
+/// It refills at most once per tick of tokio's timer. It is closest to its rate when it refills rarely.
 fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
     let size = burst as usize;
     let bucket = leaky_bucket::RateLimiter::builder().max(size).initial(size).refill(size).interval(interval * burst).build();
@@ -116,7 +116,7 @@ async fn turn(limiter: &Limiter) -> Grant {
     let asked = Instant::now();
     let mut queued = None;
     let permit = poll_fn(|cx| {
-        let in_budget = has_budget_remaining(); // without it, the poll does not get as far as the queue
+        let in_budget = has_budget_remaining(); // without budget, the poll returns before it reaches the queue
         let answer = acquire.as_mut().poll(cx);
         if in_budget {
             queued.get_or_insert_with(Instant::now);
@@ -125,7 +125,7 @@ async fn turn(limiter: &Limiter) -> Grant {
     });
     let permit = permit.await.expect("a permit");
     let turn = queued.map(|queued| Turn { asked, queued, fence: permit.fence() });
-    Grant { at: permit.acquired_at().expect("a rate stamps its permits").into_std(), turn }
+    Grant { at: permit.acquired_at().expect("a rate records its grant times").into_std(), turn }
 }
 
 fn run<F>(interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
