@@ -1,0 +1,44 @@
+//! The names of the crate stand beside those of axum, http, futures and std in one file: it would not compile otherwise.
+
+mod common;
+
+use axum::extract::Request;
+use axum::http::request::Builder;
+use axum::http::{Extensions, Method, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::response::sse::Event;
+use futures_util::future::{Future, FutureExt, TryFutureExt};
+use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
+use tollgate::{
+    Acquire, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, ForEachPermitted, GroupError, GroupPermit, KeySnapshot,
+    KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder, LimiterEvent,
+    LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest,
+    Policy, Priority, PriorityError, Rate, RunError, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled,
+    TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
+};
+
+/// Uses every import, so that none can be left out of the list without a warning.
+#[expect(dead_code, clippy::type_complexity, reason = "only their names matter")]
+struct Names<'a, S: Stream>(
+    Option<(Request, Builder, Extensions, Method, Response<()>, StatusCode, Event)>,
+    Option<(Acquire<'a>, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, GroupError<RunError>, GroupPermit)>,
+    Option<(KeySnapshot, KeyedLimiter<u8>, KeyedLimiterBuilder<u8>, KeyedLimiterEvent<'a, u8>, KeyedPermitRequest<'a, u8>)>,
+    Option<(Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow)>,
+    Option<(ParseError, ParseErrorKind, Penalty, Permit, PermitRequest<'a>, Policy, Priority, PriorityError, Rate, ShedReason)>,
+    Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
+    Option<(ForEachPermitted<S, (), ()>, Throttled<S>, WithPermits<S>)>,
+);
+
+/// The methods of the extension traits do not hide each other either.
+#[tokio::test(start_paused = true)]
+async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
+    let limiter = common::limiter(MaxConcurrency::new(1));
+    let acquired = limiter.acquire().map_ok(|permit| permit.cost()).map(Result::unwrap);
+    fn is_future(future: impl Future<Output = u64>) -> impl Future<Output = u64> {
+        future
+    }
+    assert_eq!(is_future(acquired).await, 1);
+    let items = stream::iter([1, 2]).throttled(&limiter).map(Ok::<i32, ()>).try_collect::<Vec<_>>().await;
+    assert_eq!(items, Ok(vec![1, 2]));
+    assert_eq!(StatusCode::TOO_MANY_REQUESTS.into_response().status(), 429);
+}
