@@ -10,11 +10,11 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use tollgate::{
-    Acquire, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, ForEachPermitted, GroupError, GroupPermit, KeySnapshot,
-    KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder, LimiterEvent,
-    LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest,
-    Policy, Priority, PriorityError, Rate, RunError, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled,
-    TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
+    Acquire, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, ForEachPermitted, GroupError, GroupPermit,
+    KeySnapshot, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder,
+    LimiterEvent, LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit,
+    PermitRequest, Policy, Priority, PriorityError, Rate, RunError, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt,
+    Throttle, Throttled, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.

@@ -111,6 +111,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     /// change while the key lives: what has been used then stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy).
     /// Policies are cheap to clone and to compare with their clone; made anew each time they are compared limit by limit.
     ///
+    /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips between
+    /// two policies of different kinds gets a new budget each time.
+    ///
     /// The policy that the builder was made with is then only what [`check`](KeyedLimiter::check) names when a tier makes no sense:
     /// then the other calls get [`Config`](crate::TryAcquireError::Config). Where there are more than 64 different policies, keys
     /// of the others take a kilobyte each.
