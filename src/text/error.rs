@@ -88,7 +88,11 @@ fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
                 [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
                 one => one.concat(),
             };
-            let found = if at.is_empty() { "the end of the text".to_owned() } else { found() };
+            let found = match at.is_empty() {
+                false => found(),
+                true if text[at.start..].trim().is_empty() => "the end of the text".to_owned(),
+                true => "nothing".to_owned(), // a unit or a period that is missing in the middle of the text
+            };
             format!("expected {expected}, found {found}")
         }
         ParseErrorKind::NumberTooLarge { max } => format!("{} is too large; the largest number is {max}", found()),

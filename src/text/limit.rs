@@ -42,7 +42,7 @@ macro_rules! one_of {
     };
 }
 
-// In the order in which an error lists them.
+// An error lists them in this order.
 one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
 
 /// `20/s burst 40 refilled each period initial 0`
@@ -73,7 +73,7 @@ impl Clause for TokenBucket {
 /// `8 concurrent ttl 30s gradient from 4 to 200`
 impl Clause for MaxConcurrency {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        let Some(limit) = reader.take()? else { return Ok(None) };
+        let Some(limit) = reader.take_described("a concurrency such as `8 concurrent`")? else { return Ok(None) };
         if !reader.eat("concurrent") {
             reader.also_expect("`/` and a time directly after the number");
             return Err(reader.unexpected());

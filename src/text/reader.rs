@@ -135,11 +135,16 @@ impl<'a> Reader<'a> {
 
     /// Takes the next word if it looks like such a value.
     pub(super) fn take<T: Word>(&mut self) -> Result<Option<T>, ParseError> {
+        self.take_described(T::DESCRIPTION)
+    }
+
+    /// The same, with another description for errors.
+    pub(super) fn take_described<T: Word>(&mut self, description: &str) -> Result<Option<T>, ParseError> {
         let next = self.next();
         let value = T::read(&self.text[next.clone()]).map_err(|error| self.error(error.offset_by(next.start)))?;
         match value {
             Some(_) => self.advance(next.end),
-            None => self.also_expect(T::DESCRIPTION),
+            None => self.also_expect(description),
         }
         Ok(value)
     }

@@ -255,10 +255,15 @@ fn errors_say_where_and_what() {
     for (text, said, pointed) in [
         (
             "8 concurrent and\n\t2x",
-            "expected a rate such as `100/min`, a whole number, `throttle`, `every`, `fixed`, `window`, `sliding` or `penalty`, found `2x`".to_owned(),
+            "expected a rate such as `100/min`, a concurrency such as `8 concurrent`, `throttle`, `every`, `fixed`, `window`, `sliding` or `penalty`, found `2x`".to_owned(),
             "   2x\n   ^^",
         ),
         ("100 ", "expected `concurrent` or `/` and a time directly after the number, found the end of the text".to_owned(), "  100 \n     ^"),
+        (
+            "8 concurrent ttl 30 and 1/s",
+            format!("expected {units} or `week`, found nothing"),
+            "  8 concurrent ttl 30 and 1/s\n                     ^",
+        ),
         ("9µ/s burst 1", "expected a whole number, found `9µ`".to_owned(), "  9µ/s burst 1\n  ^^"),
         ("3/250m5x burst 2", format!("expected {units} or `week`, found `x`"), "  3/250m5x burst 2\n         ^"),
         (
