@@ -143,7 +143,7 @@ pub(crate) fn longest_call() -> Vec<Row> {
         new = call + 1;
         limiter.len() > new
     });
-    rows.extend(calls.rows("1,000,000 keys go, calls with new keys"));
+    rows.extend(calls.rows("1,000,000 keys expire, calls with new keys"));
 
     let limiter = filled();
     let known = Spread::Uniform.sequence(MILLION);
@@ -151,7 +151,7 @@ pub(crate) fn longest_call() -> Vec<Row> {
         black_box(limiter.try_acquire(&known[call % known.len()]).is_ok());
         limiter.len() > MILLION / 2
     });
-    rows.extend(calls.rows("half of 1,000,000 keys go, calls with those"));
+    rows.extend(calls.rows("half of 1,000,000 keys expire, calls with known keys"));
 
     let governor = governor(Quota::with_period(PERIOD).expect("not zero"));
     (0..MILLION).for_each(|number| assert!(governor.check_key(&key(number)).is_ok()));
@@ -162,8 +162,8 @@ pub(crate) fn longest_call() -> Vec<Row> {
     let start = Instant::now();
     governor.shrink_to_fit();
     let shrunk = start.elapsed().as_secs_f64() * 1e6;
-    rows.push(Row::figure(("W5", "1,000,000 keys go: governor's retain_recent()"), Unit::Micros, theirs, None, None));
-    rows.push(Row::figure(("W5", "1,000,000 keys go: governor's shrink_to_fit()"), Unit::Micros, shrunk, None, None));
+    rows.push(Row::figure(("W5", "1,000,000 keys expire: governor's retain_recent()"), Unit::Micros, theirs, None, None));
+    rows.push(Row::figure(("W5", "1,000,000 keys expire: governor's shrink_to_fit()"), Unit::Micros, shrunk, None, None));
     rows
 }
 
@@ -180,7 +180,7 @@ impl Calls {
         let longest = |spans: &[u32]| f64::from(spans[spans.len() - 1]) / 1e3;
         let too_long = |spans: &[u32]| (spans.len() - spans.partition_point(|span| *span <= 100_000)) as f64;
         let row = |what: &str, unit, of: &dyn Fn(&[u32]) -> f64, bar| {
-            let idle = Some(("no call at all", of(&self.idle)));
+            let idle = Some(("empty loop", of(&self.idle)));
             Row::figure(("W5", &format!("{case}: {what}")), unit, of(&self.spans), idle, bar)
         };
         vec![

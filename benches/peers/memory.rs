@@ -69,8 +69,8 @@ fn waiters(count: usize) -> [Row; 2] {
     [row(("tokio acquire_owned()", owned), Some(Bar::AtMost(128.0))), row(("tokio acquire()", borrowed), None)]
 }
 
-/// Heap bytes of each of so many tasks that wait forever. Each task creates its future itself: a future that is moved into an async
-/// block takes up its space twice.
+/// Heap bytes of each of `count` tasks that wait forever. Each task creates its future itself: a future that is moved into an
+/// async block takes up its space twice.
 fn bytes_each<F>(count: usize, wait: impl Fn() -> F + Clone + Send + 'static) -> f64
 where
     F: Future<Output: Send> + Send,

@@ -47,8 +47,8 @@ pub(crate) fn governor(quota: Quota) -> Arc<Governor<MonotonicClock>> {
     Arc::new(RateLimiter::direct_with_clock(quota, MonotonicClock))
 }
 
-/// Nanoseconds for each operation of a task that performs so many, one after another. The task is spawned because only then does
-/// tokio's cooperative budget cost what it costs in a program.
+/// Nanoseconds for each operation of a task that performs `operations`, one after another. The task is spawned because only then
+/// does tokio's cooperative budget cost what it costs in a program.
 pub(crate) fn nanos_each_in_task<F>(runtime: &Runtime, operations: u32, task: F) -> f64
 where
     F: Future<Output = ()> + Send + 'static,

@@ -38,7 +38,7 @@ pub(crate) enum Unit {
     Bytes,
     CpuSeconds,
     Percent,
-    /// A number without a unit, with so many decimals.
+    /// A number without a unit, with this number of decimals.
     Plain(usize),
 }
 

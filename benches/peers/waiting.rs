@@ -50,7 +50,7 @@ fn with_burst(rate: u32) -> Vec<Row> {
         Row::figure(("W6", &bare_error), Unit::Percent, error(&ours), Some(("leaky-bucket", error(&leaky_bucket))), None),
         cpu("governor", &governor, Some(Bar::AtMost(0.1))),
         cpu("leaky-bucket", &leaky_bucket, None),
-        figure("nobody unserved", Unit::Plain(0), &|run| run.trace.unserved() as f64, Some(Bar::AtMost(0.0))),
+        figure("tasks unserved", Unit::Plain(0), &|run| run.trace.unserved() as f64, Some(Bar::AtMost(0.0))),
         figure("max - min per task", Unit::Plain(0), &|run| run.trace.spread() as f64, None),
     ];
     rows.extend(kept(&case(""), &ours.trace));

@@ -12,9 +12,9 @@ use reqwest::Url;
 use tokio::net::TcpListener;
 use tollgate::{Limiter, MaxConcurrency, Policy, Throttle, TryAcquireError};
 
-/// 200 a second and 8 at once, the same as the client's default limits, but with a larger burst. The network delivers some
-/// requests late and then several together. A client with a burst of 10 and 8 requests at once can so appear to have a burst of
-/// at most 18. With a burst of 20, the server never refuses such a client.
+/// 200 a second and 8 at once, the same as the client's default limits, but with a larger burst. The network can deliver requests
+/// late and several together: the burst of 10 of such a client then arrives together with the 8 requests that are on their way.
+/// With a burst of 20, the server never refuses a client that keeps these limits.
 fn limits() -> Policy {
     Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(20))
 }

@@ -38,7 +38,7 @@ fn number(text: &str) -> &str {
     if fraction == 0 { &text[..whole] } else { &text[..whole + 1 + fraction] }
 }
 
-/// How many nanoseconds so many units of `unit` nanoseconds are. Nothing is rounded.
+/// Multiplies a decimal number by the nanoseconds of a unit. Nothing is rounded.
 fn nanos(number: &str, unit: u64) -> Result<u128, ParseErrorKind> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole = whole.parse::<u128>().ok().and_then(|whole| whole.checked_mul(u128::from(unit))).ok_or_else(too_long)?;
