@@ -1,0 +1,140 @@
+//! Invariant 8: a waiter never depends on a runtime that is not run while its own is.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::ms;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_test::{assert_pending, task};
+use tollgate::{Limiter, MaxConcurrency, Permit, Policy, Throttle};
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Everything here ends within this, or it hangs.
+fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
+}
+
+/// One place, which is out; the driver in a runtime that is alive and never run again; a task that waits in one that is run.
+struct DriverAsleep {
+    limiter: &'static Limiter,
+    out: Permit,
+    awake: Runtime,
+    waiting: JoinHandle<()>,
+    _asleep: Runtime,
+}
+
+impl DriverAsleep {
+    fn new() -> Self {
+        let limiter: &Limiter = Box::leak(Box::new(Limiter::new(MaxConcurrency::new(1)).unwrap()));
+        let (out, asleep, awake) = (limiter.try_acquire().unwrap(), current_thread(), multi_thread());
+        let mut starts_the_driver = task::spawn(limiter.acquire());
+        asleep.block_on(async { assert_pending!(starts_the_driver.poll()) });
+        let waiting = awake.spawn(async { drop(limiter.acquire().await.unwrap()) });
+        while limiter.snapshot().queued < 2 {
+            thread::yield_now();
+        }
+        Self { limiter, out, awake, waiting, _asleep: asleep }
+    }
+
+    /// The place comes back, and the rest is a matter of time.
+    fn is_served_in_time(self) {
+        drop(self.out);
+        within_ten_seconds(&self.awake, self.waiting).unwrap();
+    }
+}
+
+/// A fixed bug: nobody woke the waiters when time began to matter, so none found out that their driver was not run.
+#[test]
+fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
+    let waiting = DriverAsleep::new();
+    waiting.limiter.pause_for(ms(50));
+    waiting.is_served_in_time();
+}
+
+/// A fixed bug: the driver of the third runtime went with it, and the one that was left was not run.
+#[test]
+fn a_pause_that_is_set_in_a_runtime_that_ends_is_over_on_time() {
+    let waiting = DriverAsleep::new();
+    current_thread().block_on(async { waiting.limiter.pause_for(ms(50)) });
+    waiting.is_served_in_time();
+}
+
+/// A fixed bug, as with a pause.
+#[test]
+fn waiters_are_served_at_the_rate_that_a_new_policy_sets() {
+    let waiting = DriverAsleep::new();
+    let throttle = Throttle::every(ms(50));
+    waiting.limiter.set_policy(throttle).unwrap();
+    waiting.is_served_in_time();
+}
+
+/// A fixed bug, as with a pause: a request with a timeout makes time matter as well.
+#[test]
+fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
+    let limiter: &Limiter = Box::leak(Box::new(Limiter::new(MaxConcurrency::new(2)).unwrap()));
+    let (_out, asleep, awake) = (limiter.try_acquire().unwrap(), current_thread(), multi_thread());
+    let mut starts_the_driver = task::spawn(limiter.acquire_many(2));
+    asleep.block_on(async { assert_pending!(starts_the_driver.poll()) });
+    let waiting = awake.spawn(async { drop(limiter.acquire().await.unwrap()) });
+    while limiter.snapshot().queued < 2 {
+        thread::yield_now();
+    }
+    // It goes first, wants more than there is, and gives up after 50 ms: then the others can be served.
+    let urgent = limiter.request().cost(2).priority(tollgate::Priority::HIGH).timeout(ms(50));
+    let mut gives_up = task::spawn(urgent.acquire());
+    current_thread().block_on(async { assert_pending!(gives_up.poll()) });
+    drop(starts_the_driver);
+    within_ten_seconds(&awake, waiting).unwrap();
+}
+
+/// A fixed bug: the drivers slept until an instant on the clock of whoever had called last.
+#[test]
+fn calls_from_a_clock_that_is_an_hour_ahead_keep_nobody_on_the_real_one_asleep() {
+    for policy in [Policy::from(Throttle::every(ms(20))), MaxConcurrency::new(1).ttl(ms(20)).into()] {
+        let limiter = Limiter::new(policy).unwrap();
+        limiter.try_acquire().unwrap().forget();
+        let (done, handle) = (AtomicBool::new(false), limiter.clone());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+                paused.block_on(async {
+                    tokio::time::advance(Duration::from_secs(3_600)).await;
+                    while !done.load(Ordering::Relaxed) {
+                        drop(handle.check(1));
+                    }
+                });
+            });
+            let (answers, blocking) = std::sync::mpsc::channel();
+            let handle = limiter.clone();
+            thread::spawn(move || {
+                for _ in 0..10 {
+                    handle.blocking_acquire().unwrap().forget();
+                }
+                answers.send(())
+            });
+            let runtime = current_thread();
+            let tasks = runtime.block_on(async {
+                tokio::time::timeout(Duration::from_secs(10), async {
+                    for _ in 0..10 {
+                        limiter.acquire().await.unwrap().forget();
+                    }
+                })
+                .await
+            });
+            let blocking = blocking.recv_timeout(Duration::from_secs(10));
+            done.store(true, Ordering::Relaxed);
+            assert!(tasks.is_ok() && blocking.is_ok(), "it hangs: {tasks:?}, {blocking:?}");
+        });
+    }
+}
