@@ -29,6 +29,8 @@ mod release_channel;
 mod run_due;
 mod shared_driver;
 mod state;
+mod watch;
+mod watchers;
 
 pub(crate) use self::acquire_all::try_acquire_all;
 pub(crate) use self::answer::{Enqueued, Granted};

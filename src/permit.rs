@@ -138,9 +138,7 @@ impl Permit {
     /// It can be dropped and called again at any time, and awaited from several places.
     pub async fn reclaimed(&self) {
         let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
-        while let Some(notified) = manager.reclaim_signal(lease, self.fence) {
-            notified.await;
-        }
+        manager.reclaimed(lease, self.fence).await;
     }
 
     /// Starts its TTL anew. Tells whether it is live: one whose TTL has passed is not revived. Does nothing without a TTL, and

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::grant::{Admission, Claim};
@@ -501,11 +499,6 @@ impl Gate {
     /// The lease of a permit, while it is live.
     pub(crate) fn live_lease(&mut self, index: Index, fence: u64, now: Moment) -> Option<&mut Lease> {
         self.leases.as_mut()?.get_mut(index, fence).filter(|lease| now < lease.expires_at)
-    }
-
-    /// The reclaimed_signals of holders who await a reclaim.
-    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
-        self.leases.iter().flat_map(Leases::reclaimed_signals)
     }
 
     #[inline(always)]

@@ -1,9 +1,5 @@
 //! Leases: permits with a TTL, in the order in which they expire.
 
-use std::sync::Arc;
-
-use tokio::sync::Notify;
-
 use crate::core::arena::{Arena, Index, List};
 use crate::core::request::Caller;
 use crate::strategy::Moment;
@@ -19,9 +15,6 @@ pub(crate) struct Lease {
     pub(crate) renewed_at: Moment,
     pub(crate) expires_at: Moment,
     pub(crate) caller: Caller,
-    /// Rung, outside, for a holder that awaits the reclaim: when it was carried out, or somebody else must keep the time. A
-    /// payload here.
-    pub(crate) reclaimed: Option<Arc<Notify>>,
 }
 
 /// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
@@ -58,18 +51,13 @@ impl Leases {
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
         let expires_at = expiry(self.ttl, now);
-        let index =
-            self.arena.insert(Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller, reclaimed: None });
+        let index = self.arena.insert(Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller });
         self.arena.push_back(&mut self.by_expiry, index);
         index
     }
 
     pub(crate) fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {
         self.arena.get_mut(index).filter(|lease| lease.fence == fence)
-    }
-
-    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
-        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index)?.reclaimed.as_ref())
     }
 
     pub(crate) fn next_expiry(&self) -> Moment {

@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
@@ -142,11 +140,6 @@ impl Schedule {
     /// The lease of a permit, while it is live.
     pub(crate) fn live_lease(&mut self, now: Moment, index: Index, fence: u64) -> Option<&mut Lease> {
         self.gate.live_lease(index, fence, now)
-    }
-
-    /// The signals of holders that await a reclaim.
-    pub(crate) fn reclaimed_signals(&self) -> impl Iterator<Item = &Arc<Notify>> {
-        self.gate.reclaimed_signals()
     }
 
     /// Whether `now` matters to the inputs; where it does not, any will do.

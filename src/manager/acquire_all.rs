@@ -44,7 +44,7 @@ pub(crate) fn try_acquire_all(
     });
 
     // Wakers run other people's code: only when the last lock is let go of.
-    let unlocked: Vec<_> = states.into_iter().map(Manager::unlock).collect();
+    let unlocked: Vec<_> = states.into_iter().zip(&effects).map(|(state, effects)| Manager::unlock(state, effects)).collect();
     for ((manager, unlocked), mut effects) in managers.iter().zip(unlocked).zip(effects) {
         manager.apply(unlocked, &mut effects);
     }

@@ -20,7 +20,8 @@ use crate::strategy::Moment;
 /// What is left to do once the lock is let go of.
 pub(super) struct Unlocked {
     timer_action: TimerAction,
-    drained: bool,
+    /// Those who await what has happened.
+    watchers: Vec<Waker>,
 }
 
 impl Manager {
@@ -78,14 +79,15 @@ impl Manager {
     /// Lets go of the lock and carries out the effects, until all that is due is done.
     #[inline]
     pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
-        let unlocked = Self::unlock(state);
+        let unlocked = Self::unlock(state, effects);
         self.apply(unlocked, effects);
     }
 
     /// Lets go of the lock; what is left to do is to be [applied](Manager::apply) when no other is held.
     #[inline]
-    pub(super) fn unlock(mut state: MutexGuard<'_, State>) -> Unlocked {
-        Unlocked { timer_action: state.timer_action(), drained: state.schedule.is_drained() }
+    pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &Effects) -> Unlocked {
+        let watchers = if state.watchers.is_empty() { Vec::new() } else { state.take_watchers(effects) };
+        Unlocked { timer_action: state.timer_action(), watchers }
     }
 
     pub(super) fn apply(self: &Arc<Self>, mut unlocked: Unlocked, effects: &mut Effects) {
@@ -96,16 +98,14 @@ impl Manager {
                 TimerAction::StartDriver(handle) => self.timer_host.start(self, handle),
             }
             let unfinished = self.carry_out(effects);
-            if unlocked.drained {
-                self.drained.notify_waiters();
-            }
+            wake_all(unlocked.watchers);
             if !unfinished {
                 return;
             }
             let mut state = self.lock();
             let now = state.now().0;
             state.schedule.run_due(now, effects);
-            unlocked = Self::unlock(state);
+            unlocked = Self::unlock(state, effects);
         }
     }
 
@@ -134,16 +134,11 @@ impl Manager {
         let Rest { wakers, discarded, reclaimed, shed } = rest;
         reclaimed.iter().for_each(|lease| self.report_reclaim(lease));
         shed.iter().for_each(|(request, reason)| self.report_shed(request, *reason));
-        for waker in first.into_iter().chain(wakers) {
-            contain_panic(|| waker.wake()); // or the others would stay asleep
-        }
-        drop(discarded);
+        wake_all(first.into_iter().chain(wakers));
+        discarded.into_iter().for_each(|waker| contain_panic(|| drop(waker)));
     }
 
     fn report_reclaim(&self, lease: &Lease) {
-        if let Some(reclaimed) = &lease.reclaimed {
-            reclaimed.notify_waiters();
-        }
         if self.observer.is_some() {
             self.observer.emit(&LimiterEvent::Reclaimed {
                 id: permit_id(self.id_prefix(), lease.fence),
@@ -158,4 +153,9 @@ impl Manager {
     fn report_shed(&self, &Request { cost, priority, caller, .. }: &Request, reason: ShedReason) {
         self.observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
     }
+}
+
+/// Wakes everybody: a waker that panics leaves no other asleep.
+pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
 }

@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::clock::Clock;
 use super::driver::TimerHost;
 use super::state::{Now, State};
@@ -15,7 +13,6 @@ use crate::observe::Observer;
 pub(crate) struct Manager {
     state: Mutex<State>,
     pub(super) timer_host: TimerHost,
-    pub(super) drained: Notify,
     /// The random part of permit ids.
     id_prefix: u64,
     name: Option<Arc<str>>,
@@ -34,15 +31,7 @@ impl Manager {
         name: Option<Arc<str>>,
         observer: Observer,
     ) -> Self {
-        Self {
-            state: Mutex::new(State::new(schedule, clock)),
-            timer_host,
-            drained: Notify::new(),
-            id_prefix,
-            name,
-            observer,
-            since_epoch,
-        }
+        Self { state: Mutex::new(State::new(schedule, clock)), timer_host, id_prefix, name, observer, since_epoch }
     }
 
     /// The random part of permit ids.

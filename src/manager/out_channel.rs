@@ -44,11 +44,9 @@ impl Manager {
     }
 
     /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
-    fn unlock_after_answer(&self, state: MutexGuard<'_, State>) {
-        let drained = state.schedule.is_drained();
-        drop(state);
-        if drained {
-            self.drained.notify_waiters();
+    fn unlock_after_answer(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+        if !state.watchers.is_empty() {
+            self.unlock_and_apply(state, &mut Effects::default());
         }
     }
 

@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::answer::Granted;
@@ -67,44 +66,5 @@ impl Manager {
         let now = state.now().0;
         let expires_at = state.schedule.live_lease(now, index, fence)?.expires_at.known()?;
         Some(state.clock.instant(expires_at))
-    }
-
-    /// Completes when the permit is reclaimed, or somebody else must keep the time: ask again. `None` when it is not live.
-    pub(crate) fn reclaim_signal(self: &Arc<Self>, index: Index, fence: u64) -> Option<OwnedNotified> {
-        let mut state = self.lock();
-        let now = state.now().0;
-        let lease = state.schedule.live_lease(now, index, fence)?;
-        // Made under the lock, so that no reclaim comes between.
-        let notified = Arc::clone(lease.reclaimed.get_or_insert_default()).notified_owned();
-        let driver = state.ensure_driver_here().ok().flatten();
-        drop(state);
-        if let Some(runtime) = driver {
-            self.timer_host.start(self, runtime);
-        }
-        Some(notified)
-    }
-
-    /// Completes when it is closed and all places have come back.
-    pub(crate) async fn drained(self: &Arc<Self>) {
-        loop {
-            let drained = self.drained.notified(); // before the look: a drain between the two would be missed
-            if self.is_drained() {
-                return;
-            }
-            drained.await;
-        }
-    }
-
-    fn is_drained(self: &Arc<Self>) -> bool {
-        let (mut state, _) = self.lock_and_advance();
-        let is_drained = state.schedule.is_drained();
-        // A leaked permit comes back with time only, and the driver may have gone with its runtime.
-        let driver =
-            if is_drained || !state.schedule.leases_permits() { None } else { state.ensure_driver_here().ok().flatten() };
-        drop(state);
-        if let Some(runtime) = driver {
-            self.timer_host.start(self, runtime);
-        }
-        is_drained
     }
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::runtime;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::apply::wake_all;
 use super::lock::Manager;
 use super::shared_driver::Driven;
-use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::schedule::Schedule;
 
@@ -32,12 +31,10 @@ impl Driven for Manager {
         if !state.driver_left(runtime) {
             return;
         }
-        let wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
-        let reclaimed_signals: Vec<Arc<Notify>> = state.schedule.reclaimed_signals().cloned().collect();
+        let mut wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
+        wakers.extend(state.watchers.take_all());
         drop(state);
-        wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
-        reclaimed_signals.iter().for_each(|reclaimed| reclaimed.notify_waiters());
-        self.drained.notify_waiters();
+        wake_all(wakers);
     }
 }
 

@@ -1,9 +1,13 @@
 //! What lies under a manager's lock: the schedule, its clock, and who keeps the time.
 
+use std::task::Waker;
+
 use tokio::runtime::{self, Handle};
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::watchers::{Awaited, Watchers};
+use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
@@ -22,6 +26,7 @@ pub(super) struct State {
     unusable: Vec<runtime::Id>,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
+    pub(super) watchers: Watchers,
 }
 
 /// What must be done so that somebody wakes when time matters next.
@@ -33,7 +38,7 @@ pub(super) enum TimerAction {
 
 impl State {
     pub(super) fn new(schedule: Schedule, clock: Clock) -> Self {
-        Self { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER }
+        Self { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER, watchers: Watchers::default() }
     }
 
     /// Now, where it matters.
@@ -87,6 +92,19 @@ impl State {
             _ if self.drivers.is_empty() => Err(AcquireError::NoRuntime),
             _ => Ok(None),
         }
+    }
+
+    /// The wakers of those who await what has happened by now.
+    #[cold]
+    pub(super) fn take_watchers(&mut self, effects: &Effects) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for lease in effects.rest.iter().flat_map(|rest| &rest.reclaimed) {
+            self.watchers.take(Awaited::Reclaim(lease.fence), &mut wakers);
+        }
+        if self.schedule.is_drained() {
+            self.watchers.take(Awaited::Drain, &mut wakers);
+        }
+        wakers
     }
 
     /// A driver has left. Tells whether it was the last.

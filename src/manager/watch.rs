@@ -1,0 +1,67 @@
+//! A future that awaits a reclaim or the drain.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::lock::Manager;
+use super::watchers::{Awaited, WatcherId};
+use crate::core::arena::Index;
+
+/// Completes when what it awaits has happened.
+#[derive(Debug)]
+#[must_use = "it does nothing unless awaited"]
+pub(crate) struct Watch<'a> {
+    manager: &'a Arc<Manager>,
+    awaited: Awaited,
+    /// Where the lease is that is to be reclaimed.
+    lease: Option<Index>,
+    id: Option<WatcherId>,
+}
+
+impl Manager {
+    /// Completes when the permit is not live any more.
+    pub(crate) fn reclaimed(self: &Arc<Self>, index: Index, fence: u64) -> Watch<'_> {
+        Watch { manager: self, awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
+    }
+
+    /// Completes when the limiter is closed and every place has come back.
+    pub(crate) fn drained(self: &Arc<Self>) -> Watch<'_> {
+        Watch { manager: self, awaited: Awaited::Drain, lease: None, id: None }
+    }
+}
+
+impl Future for Watch<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let waker = cx.waker().clone(); // outside the lock: it runs other people's code
+        let Self { manager, awaited, lease, id } = &mut *self;
+        let (mut state, (now, _)) = manager.lock_and_advance();
+        let (happened, needs_driver) = match (*awaited, *lease) {
+            (Awaited::Reclaim(fence), Some(index)) => (state.schedule.live_lease(now, index, fence).is_none(), true),
+            // A leaked permit comes back with time only, and the driver may have gone with its runtime.
+            _ => (state.schedule.is_drained(), state.schedule.leases_permits()),
+        };
+        if happened {
+            return Poll::Ready(());
+        }
+        let replaced = state.watchers.watch(*awaited, id, waker);
+        let driver = if needs_driver { state.ensure_driver_here().ok().flatten() } else { None };
+        drop(state);
+        if let Some(runtime) = driver {
+            manager.timer_host.start(manager, runtime);
+        }
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let waker = self.manager.lock().watchers.unwatch(self.awaited, id);
+            drop(waker); // outside the lock
+        }
+    }
+}

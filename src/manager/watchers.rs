@@ -1,0 +1,56 @@
+//! Who awaits a reclaim, or the drain: their wakers, under the manager's lock.
+//!
+//! They are taken out under the lock and woken one by one outside it, each with its panic contained. tokio's `Notify` would stop at
+//! the first waker that panics.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+/// What is awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Awaited {
+    Drain,
+    /// The reclaim of the permit with this fence.
+    Reclaim(u64),
+}
+
+/// Tells one who waits from the others.
+pub(super) type WatcherId = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Watchers {
+    wakers: BTreeMap<(Awaited, WatcherId), Waker>,
+    latest: WatcherId,
+}
+
+impl Watchers {
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.wakers.is_empty()
+    }
+
+    /// Has the waker woken when it happens. `id` is `None` at first, and set then. Returns the waker that is replaced.
+    pub(super) fn watch(&mut self, awaited: Awaited, id: &mut Option<WatcherId>, waker: Waker) -> Option<Waker> {
+        let id = *id.get_or_insert_with(|| {
+            self.latest += 1;
+            self.latest
+        });
+        self.wakers.insert((awaited, id), waker)
+    }
+
+    pub(super) fn unwatch(&mut self, awaited: Awaited, id: WatcherId) -> Option<Waker> {
+        self.wakers.remove(&(awaited, id))
+    }
+
+    /// It has happened: takes out who is to be woken.
+    pub(super) fn take(&mut self, awaited: Awaited, wakers: &mut Vec<Waker>) {
+        while let Some((&key, _)) = self.wakers.range((awaited, 0)..=(awaited, WatcherId::MAX)).next() {
+            wakers.extend(self.wakers.remove(&key));
+        }
+    }
+
+    /// Takes out everybody, so that they look for a driver.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.wakers).into_values()
+    }
+}
