@@ -169,7 +169,7 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
             let out = limiter.try_acquire().unwrap();
             let nosy = || {
                 let handle = limiter.clone();
-                waker(move |_| drop(handle.snapshot()))
+                waker(move |_| _ = handle.snapshot())
             };
             let mut futures: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire())).collect();
             for _ in 0..2 {

@@ -10,7 +10,7 @@ use common::ms;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_test::{assert_pending, task};
-use tollgate::{Limiter, MaxConcurrency, Permit, Policy, Throttle};
+use tollgate::{Acquire, Limiter, MaxConcurrency, Permit, Policy, Priority, Throttle};
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -31,6 +31,7 @@ struct DriverAsleep {
     out: Permit,
     awake: Runtime,
     waiting: JoinHandle<()>,
+    front: task::Spawn<Acquire<'static>>,
     _asleep: Runtime,
 }
 
@@ -38,18 +39,18 @@ impl DriverAsleep {
     fn new() -> Self {
         let limiter: &Limiter = Box::leak(Box::new(Limiter::new(MaxConcurrency::new(1)).unwrap()));
         let (out, asleep, awake) = (limiter.try_acquire().unwrap(), current_thread(), multi_thread());
-        let mut starts_the_driver = task::spawn(limiter.acquire());
-        asleep.block_on(async { assert_pending!(starts_the_driver.poll()) });
+        let mut front = task::spawn(limiter.acquire());
+        asleep.block_on(async { assert_pending!(front.poll()) });
         let waiting = awake.spawn(async { drop(limiter.acquire().await.unwrap()) });
         while limiter.snapshot().queued < 2 {
             thread::yield_now();
         }
-        Self { limiter, out, awake, waiting, _asleep: asleep }
+        Self { limiter, out, awake, waiting, front, _asleep: asleep }
     }
 
-    /// The place comes back, and the rest is a matter of time.
+    /// The place comes back, the front gives up, and the rest is a matter of time.
     fn is_served_in_time(self) {
-        drop(self.out);
+        drop((self.out, self.front));
         within_ten_seconds(&self.awake, self.waiting).unwrap();
     }
 }
@@ -74,9 +75,9 @@ fn a_pause_that_is_set_in_a_runtime_that_ends_is_over_on_time() {
 #[test]
 fn waiters_are_served_at_the_rate_that_a_new_policy_sets() {
     let waiting = DriverAsleep::new();
-    let throttle = Throttle::every(ms(50));
-    waiting.limiter.set_policy(throttle).unwrap();
-    waiting.is_served_in_time();
+    waiting.limiter.set_policy(Throttle::every(ms(50))).unwrap();
+    assert_eq!((waiting.limiter.snapshot().queued, waiting.front.is_woken()), (1, true), "the front takes the first unit");
+    within_ten_seconds(&waiting.awake, waiting.waiting).unwrap();
 }
 
 /// A fixed bug, as with a pause: a request with a timeout makes time matter as well.
@@ -91,7 +92,7 @@ fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
         thread::yield_now();
     }
     // It goes first, wants more than there is, and gives up after 50 ms: then the others can be served.
-    let urgent = limiter.request().cost(2).priority(tollgate::Priority::HIGH).timeout(ms(50));
+    let urgent = limiter.request().cost(2).priority(Priority::HIGH).timeout(ms(50));
     let mut gives_up = task::spawn(urgent.acquire());
     current_thread().block_on(async { assert_pending!(gives_up.poll()) });
     drop(starts_the_driver);

@@ -172,14 +172,6 @@ impl Queue {
         self.arena.get(index).filter(|_| at <= now).map(|waiter| (index, waiter.cost, waiter.priority))
     }
 
-    /// The waker of one who waits.
-    pub(crate) fn waker(&self, index: Index) -> Option<Waker> {
-        match &self.arena.get(index)?.slot {
-            Answer::Waiting { waker, .. } => Some(waker.clone()),
-            _ => None,
-        }
-    }
-
     /// [`Moment::NEVER`] when there is none, or the request was answered.
     pub(crate) fn deadline(&self, index: Index) -> Moment {
         match self.arena.get(index) {
@@ -214,19 +206,37 @@ impl Queue {
         self.answer(index, Answer::Failed(error))
     }
 
-    /// Takes the answer out, if there is one; then the key is spent. Otherwise `waker` will be woken, and the one that it
-    /// replaces is handed back, to be dropped outside every lock.
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
-        let waiter = self.arena.get_mut(index).expect("a index is valid until its owner has his answer");
+    /// Takes the answer out, if there is one; then the index is spent. `Err`: there is none, and it tells whether the waker in the
+    /// slot is another one, and `waker` is to be put there instead. See [`Queue::replace_waker`].
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, bool> {
+        let waiter = self.arena.get_mut(index).expect("an index is valid until its owner has its answer");
         let answer = match &mut waiter.slot {
-            Answer::Waiting { waker: current, .. } => {
-                return Err((!current.will_wake(waker)).then(|| std::mem::replace(current, waker.clone())));
-            }
+            Answer::Waiting { waker: current, .. } => return Err(!current.will_wake(waker)),
             Answer::Granted(admission) => Ok(*admission),
             Answer::Failed(error) => Err(error.clone()),
         };
         self.arena.discard(index);
         Ok(answer)
+    }
+
+    /// Has another waker woken when there is an answer. Returns the one that it replaces, to be woken or dropped outside every
+    /// lock; `None`, and nothing done, where the request was answered.
+    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Option<Waker> {
+        match &mut self.arena.get_mut(index)?.slot {
+            Answer::Waiting { waker: current, .. } => Some(std::mem::replace(current, waker)),
+            _ => None,
+        }
+    }
+
+    /// Takes the waker of one that waits. Once it is woken its owner polls again, and leaves another one.
+    pub(crate) fn take_waker(&mut self, index: Index) -> Option<Waker> {
+        self.replace_waker(index, Waker::noop().clone())
+    }
+
+    /// [`Queue::take_waker`] of all that wait, in order.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        let indexes: Vec<Index> = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
+        indexes.into_iter().filter_map(|index| self.take_waker(index)).collect()
     }
 
     /// The owner gives his request up; the key is spent.
@@ -289,15 +299,6 @@ impl Queue {
     /// The first waiter of all levels below this one.
     fn first_below(&self, level: usize) -> Option<Index> {
         self.levels[..level].iter().rev().find_map(|level| level.waiting.front())
-    }
-
-    /// The wakers of all who wait, in order.
-    pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
-        let indexes = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting));
-        indexes.filter_map(|index| match &self.arena.get(index)?.slot {
-            Answer::Waiting { waker, .. } => Some(waker),
-            _ => None,
-        })
     }
 
     /// What is in a slot; `None` while it waits.

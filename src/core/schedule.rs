@@ -166,8 +166,18 @@ impl Schedule {
         self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
 
-    pub(crate) fn wakers(&self) -> impl Iterator<Item = &Waker> {
-        self.queue.wakers()
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Takes the wakers of all who wait: see [`Queue::take_waker`].
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        self.queue.take_wakers()
+    }
+
+    /// See [`Queue::replace_waker`].
+    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Option<Waker> {
+        self.queue.replace_waker(index, waker)
     }
 
     /// The common case, and the fastest: nobody waits, nothing is due, and the gate admits. `None`: ask again with effects.
@@ -226,21 +236,22 @@ impl Schedule {
         }
     }
 
-    /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects.
+    /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects. Takes the
+    /// `waker` where the request is queued.
     #[inline(always)]
-    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &Waker) -> Option<Index> {
+    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
         let waits = !self.queue.is_empty() && self.front_ready_at > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
         (waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER)
-            .then(|| self.queue.push(request, waker.clone()))
+            .then(|| self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone())))
     }
 
-    /// A request that is ready to wait. `waker` is woken when its slot has an answer.
+    /// A request that is ready to wait. `waker` is taken where the request is queued, and woken when its slot has an answer.
     pub(crate) fn request(
         &mut self,
         now: Moment,
         request: &Request,
-        waker: &Waker,
+        waker: &mut Option<Waker>,
         effects: &mut Effects,
     ) -> Result<Outcome, AcquireError> {
         let &Request { cost, priority, deadline, caller, .. } = request;
@@ -264,22 +275,19 @@ impl Schedule {
             }
         }
         self.make_room(now, request, effects)?;
-        let index = self.queue.push(request, waker.clone());
+        let index = self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone()));
         if !self.queue.is_front(index) && self.front_ready_at > now && deadline > now {
             return Ok(Outcome::Queued(index)); // nothing to decide before those ahead are served
         }
         self.run_due(now, effects);
-        match self.poll(index, waker) {
+        match self.poll(index, Waker::noop()) {
             Ok(answer) => answer.map(Outcome::Admitted),
-            Err(replaced) => {
-                effects.discard(replaced);
-                Ok(Outcome::Queued(index))
-            }
+            Err(_) => Ok(Outcome::Queued(index)),
         }
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, Option<Waker>> {
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, bool> {
         let answer = self.queue.poll(index, waker)?;
         self.undelivered -= usize::from(matches!(answer, Ok(Admission { claim: Claim::None, .. })));
         Ok(answer)
@@ -613,7 +621,7 @@ impl Schedule {
                     self.front_ready_at = until;
                     if front.blocking && (moved || before != until) {
                         // It keeps the time for all, and must learn when it is to wake.
-                        effects.wake(self.queue.waker(front.index));
+                        effects.wake(self.queue.take_waker(front.index));
                     }
                     return;
                 }

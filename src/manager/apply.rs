@@ -39,18 +39,21 @@ impl Manager {
         result
     }
 
-    /// [`Manager::with_schedule`] for inputs that may make time matter where it did not before. The waiters may rely until then on
-    /// a driver in a runtime that is not run, so one is started where this runs as well.
+    /// [`Manager::with_schedule`] for inputs that may make time matter where it did not before.
     pub(super) fn with_timer<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let mut state = self.lock();
         let (now, mut effects) = (state.clock.now().0, Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
+        let matters = state.schedule.follows_time();
+        let waiting = state.time_begins_to_matter(matters);
+        // Those who wait outside every runtime rely on a driver elsewhere: one more, where this runs.
         let is_awaited = state.schedule.next_wake() != Moment::NEVER;
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
         self.unlock_and_apply(state, &mut effects);
         if let Some(runtime) = driver {
             self.timer_host.start(self, runtime);
         }
+        wake_all(waiting);
         result
     }
 

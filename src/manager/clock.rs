@@ -39,6 +39,12 @@ impl Clock {
         shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
     }
 
+    /// Where a moment lies on the caller's clock, which is read: the latest reading may be of another one.
+    pub(crate) fn instant_here(&mut self, moment: Moment) -> Instant {
+        self.now();
+        self.instant(moment)
+    }
+
     /// Goes on from another clock that began as this one did, if that is ahead.
     pub(crate) fn catch_up(&mut self, other: Self) {
         if other.moment > self.moment {

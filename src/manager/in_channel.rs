@@ -3,10 +3,12 @@
 //! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
 //! enters it.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use super::answer::{Enqueued, Granted, Refused};
+use super::apply::wake_all;
 use super::lock::Manager;
 use super::order::Order;
 use super::state::{Now, State};
@@ -53,27 +55,38 @@ impl Manager {
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
+    ///
+    /// A clone of a waker runs other people's code, so it is made outside the lock: before it where the latest request had to
+    /// wait, as this one may; or else only once it is known to be needed, so that a grant in place costs none.
     #[inline(never)]
     pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
+        let has_waited = self.has_waited.load(Relaxed);
+        let mut cloned = has_waited.then(|| waker.clone());
         let mut state = self.lock();
         let (now, instant) = state.now();
-        match state.schedule.admit_in_place(now, order.cost, order.caller) {
-            Some(admission) => {
-                granted.fill_in(admission, instant);
-                self.unlock_after_grant(state, &admission);
-                Ok(Enqueued::Granted)
+        if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+            granted.fill_in(admission, instant);
+            self.unlock_after_grant(state, &admission);
+            if has_waited {
+                self.has_waited.store(false, Relaxed);
             }
-            None => {
-                if timeout.is_none()
-                    && state.has_driver(order.blocking)
-                    && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), waker)
-                {
-                    return Ok(Enqueued::Queued(index));
-                }
-                self.enqueue(state, (now, instant), order, timeout, waker, granted)
-            }
+            return Ok(Enqueued::Granted);
         }
+        if !has_waited {
+            self.has_waited.store(true, Relaxed);
+            drop(state);
+            cloned = Some(waker.clone());
+            let (state, now) = self.lock_now();
+            return self.enqueue(state, now, order, timeout, &mut cloned, granted);
+        }
+        if timeout.is_none()
+            && state.has_driver(order.blocking)
+            && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), &mut cloned)
+        {
+            return Ok(Enqueued::Queued(index));
+        }
+        self.enqueue(state, (now, instant), order, timeout, &mut cloned, granted)
     }
 
     /// The rest of [`Manager::acquire`], where it is not decided in place. `timeout` in nanoseconds.
@@ -84,7 +97,7 @@ impl Manager {
         now: Now,
         order: &Order,
         timeout: Option<u64>,
-        waker: &Waker,
+        waker: &mut Option<Waker>,
         granted: &mut Granted,
     ) -> Result<Enqueued, Refused> {
         let (mut state, (mut now, instant)) = self.advance_if_due(state, now);
@@ -92,9 +105,11 @@ impl Manager {
             now = state.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
+        let matters = timeout.is_some() || state.schedule.follows_time();
+        let waiting = state.time_begins_to_matter(matters);
         let mut effects = Effects::default();
         let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
-        match outcome {
+        let answer = match outcome {
             Ok(Outcome::Queued(index)) if state.has_driver(order.blocking) && effects.is_empty() => {
                 drop(state);
                 Ok(Enqueued::Queued(index))
@@ -109,7 +124,9 @@ impl Manager {
                 self.unlock_and_apply(state, &mut effects);
                 Err(error.into())
             }
-        }
+        };
+        wake_all(waiting);
+        answer
     }
 
     /// The last step of a request that waits: the driver may have gone with its runtime, or the caller to another one.

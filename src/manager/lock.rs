@@ -1,5 +1,6 @@
 //! The manager itself, and its lock.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use crate::observe::Observer;
 #[derive(Debug)]
 pub(crate) struct Manager {
     state: Mutex<State>,
+    /// The latest request had to wait: the next one that may wait clones its waker before it takes the lock.
+    pub(super) has_waited: AtomicBool,
     pub(super) timer_host: TimerHost,
     /// The random part of permit ids.
     id_prefix: u64,
@@ -31,7 +34,15 @@ impl Manager {
         name: Option<Arc<str>>,
         observer: Observer,
     ) -> Self {
-        Self { state: Mutex::new(State::new(schedule, clock)), timer_host, id_prefix, name, observer, since_epoch }
+        Self {
+            state: Mutex::new(State::new(schedule, clock)),
+            has_waited: AtomicBool::new(false),
+            timer_host,
+            id_prefix,
+            name,
+            observer,
+            since_epoch,
+        }
     }
 
     /// The random part of permit ids.
@@ -49,8 +60,8 @@ impl Manager {
         self.name.as_ref()
     }
 
-    /// Nothing of ours panics under the lock, and nothing of others runs there but the clone of a waker; were one to panic,
-    /// going on beats a limiter that fails for ever.
+    /// Nothing of ours panics under the lock, and nothing of others runs there. Were there a panic all the same, going on beats a
+    /// limiter that fails for ever.
     #[inline(always)]
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -23,22 +23,34 @@ impl Manager {
         waker: &Waker,
         granted: &mut Granted,
     ) -> Result<Enqueued, Refused> {
-        let mut state = self.lock();
-        match state.schedule.poll(index, waker) {
-            Ok(Ok(admission)) => {
-                let follows_time = state.schedule.records_grant_time();
-                granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
-                self.unlock_after_answer(state);
-                Ok(Enqueued::Granted)
-            }
-            Ok(Err(error)) => {
-                self.unlock_after_answer(state);
-                Err(error.into())
-            }
-            Err(replaced) => {
-                let mut effects = Effects::default();
-                effects.discard(replaced);
-                self.ensure_driver(state, index, order, &mut effects)
+        let mut cloned = None;
+        loop {
+            let mut state = self.lock();
+            match state.schedule.poll(index, waker) {
+                Ok(Ok(admission)) => {
+                    let follows_time = state.schedule.records_grant_time();
+                    granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
+                    self.unlock_after_answer(state);
+                    return Ok(Enqueued::Granted);
+                }
+                Ok(Err(error)) => {
+                    self.unlock_after_answer(state);
+                    return Err(error.into());
+                }
+                Err(is_another) => {
+                    let replaced = match cloned.take() {
+                        Some(cloned) if is_another => state.schedule.replace_waker(index, cloned),
+                        None if is_another => {
+                            drop(state);
+                            cloned = Some(waker.clone()); // outside the lock: it runs other people's code
+                            continue;
+                        }
+                        unneeded => unneeded,
+                    };
+                    let answer = self.ensure_driver(state, index, order, &mut Effects::default());
+                    drop(replaced); // outside the lock, as above
+                    return answer;
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! What is done when time has passed, on behalf of a driver or of a thread that blocks.
 
 use std::sync::Arc;
-use std::task::Waker;
 
 use tokio::runtime;
 use tokio::time::Instant;
@@ -17,7 +16,7 @@ impl Driven for Manager {
         self.with_schedule(Schedule::run_due);
         let mut state = self.lock();
         let others_sleep_too_long = state.rearm();
-        let next = state.schedule.next_wake().known().map(|next| state.clock.instant(next));
+        let next = state.schedule.next_wake().known().map(|next| state.clock.instant_here(next));
         drop(state);
         if others_sleep_too_long {
             self.timer_host.wake(&*self);
@@ -31,7 +30,7 @@ impl Driven for Manager {
         if !state.driver_left(runtime) {
             return;
         }
-        let mut wakers: Vec<Waker> = state.schedule.wakers().cloned().collect();
+        let mut wakers = state.schedule.take_wakers();
         wakers.extend(state.watchers.take_all());
         drop(state);
         wake_all(wakers);
@@ -42,7 +41,7 @@ impl Manager {
     /// Does what is due for a caller that blocks its thread, and says until when it may do so.
     pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, index: Index) -> Option<Instant> {
         self.with_schedule(Schedule::run_due);
-        let state = self.lock();
-        state.schedule.wake_of(index).known().map(|next| state.clock.instant(next))
+        let mut state = self.lock();
+        state.schedule.wake_of(index).known().map(|next| state.clock.instant_here(next))
     }
 }

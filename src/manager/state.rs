@@ -26,6 +26,9 @@ pub(super) struct State {
     unusable: Vec<runtime::Id>,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
+    /// Time has mattered since the queue was last seen empty. Until then a waiter may rely on a driver in another runtime; from
+    /// then on each has one in its own, for the other may be alive and yet not be run.
+    time_matters: bool,
     pub(super) watchers: Watchers,
 }
 
@@ -38,7 +41,15 @@ pub(super) enum TimerAction {
 
 impl State {
     pub(super) fn new(schedule: Schedule, clock: Clock) -> Self {
-        Self { schedule, clock, drivers: Vec::new(), unusable: Vec::new(), armed: Moment::NEVER, watchers: Watchers::default() }
+        Self {
+            time_matters: schedule.follows_time(),
+            schedule,
+            clock,
+            drivers: Vec::new(),
+            unusable: Vec::new(),
+            armed: Moment::NEVER,
+            watchers: Watchers::default(),
+        }
     }
 
     /// Now, where it matters.
@@ -70,17 +81,26 @@ impl State {
         TimerAction::WakeDriver
     }
 
-    /// Whether a caller who joins the queue can rely on those who act already, and need not hurry them.
+    /// Time may begin to matter, or may have. Returns the wakers of those who wait if it is so and was not: they rely on a driver
+    /// that may sit in a runtime that is not run, and find one where they run when they are polled.
+    pub(super) fn time_begins_to_matter(&mut self, matters: bool) -> Vec<Waker> {
+        if !matters {
+            self.time_matters &= self.schedule.has_waiters();
+            return Vec::new();
+        }
+        if std::mem::replace(&mut self.time_matters, true) { Vec::new() } else { self.schedule.take_wakers() }
+    }
+
+    /// Whether a caller that joins the queue can rely on those who act already, and need not hurry them.
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
-        (blocking || !self.drivers.is_empty() && !self.schedule.follows_time()) && self.schedule.next_wake() >= self.armed
+        (blocking || !self.drivers.is_empty() && !self.time_matters) && self.schedule.next_wake() >= self.armed
     }
 
     /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
     ///
-    /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own: the other may
-    /// be alive and yet not be run.
+    /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own.
     pub(super) fn ensure_driver_here(&mut self) -> Result<Option<Handle>, AcquireError> {
-        if !self.drivers.is_empty() && !self.schedule.follows_time() {
+        if !self.drivers.is_empty() && !self.time_matters {
             return Ok(None);
         }
         match Handle::try_current() {

@@ -200,9 +200,11 @@ impl Harness {
         let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
         let request =
             Request { cost, priority, deadline: Moment::from_nanos(deadline), caller: Location::caller(), blocking: false };
-        let outcome = self.effects(|schedule, now, effects| match schedule.enqueue_behind(now, &request, Waker::noop()) {
-            Some(index) => Ok(Outcome::Queued(index)),
-            None => schedule.request(now, &request, Waker::noop(), effects),
+        let outcome = self.effects(|schedule, now, effects| {
+            match schedule.enqueue_behind(now, &request, &mut Some(Waker::noop().clone())) {
+                Some(index) => Ok(Outcome::Queued(index)),
+                None => schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects),
+            }
         });
         let max = self.naive.limits.iter().map(Limit::capacity).min().unwrap();
         let waiting = Waiting { id, cost, priority, deadline };

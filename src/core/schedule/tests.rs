@@ -47,7 +47,7 @@ impl Driven {
     }
 
     fn request(&mut self, now: u64, request: Request) -> Result<Outcome, AcquireError> {
-        self.at(now, |schedule, now, effects| schedule.request(now, &request, Waker::noop(), effects))
+        self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects))
     }
 
     fn queued(&mut self, now: u64, cost: u64, deadline: Option<u64>) -> Index {

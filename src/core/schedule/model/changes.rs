@@ -335,9 +335,11 @@ impl Harness {
                 let (id, level) = (self.arrivals, Priority::new(priority).unwrap());
                 self.arrivals += 1;
                 let request = Request { cost, priority: level, deadline, caller: Location::caller(), blocking: false };
-                let outcome = self.input(|schedule, now, effects| match schedule.enqueue_behind(now, &request, Waker::noop()) {
-                    Some(index) => Ok(Outcome::Queued(index)),
-                    None => schedule.request(now, &request, Waker::noop(), effects),
+                let outcome = self.input(|schedule, now, effects| {
+                    match schedule.enqueue_behind(now, &request, &mut Some(Waker::noop().clone())) {
+                        Some(index) => Ok(Outcome::Queued(index)),
+                        None => schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects),
+                    }
                 });
                 match outcome {
                     Ok(Outcome::Queued(index)) => drop(self.waiting.insert(id, Waiting { index, cost, priority })),
