@@ -14,23 +14,28 @@ use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
 
-/// How often a waiter lets go of what it has got, because another member denies, before it waits for one after the other and
-/// keeps what it gets.
+/// How often a waiting group gives up the permit that it holds because another member denies. After that it waits for one member
+/// after the other, and keeps what it gets.
 const OPTIMISTIC_ROUNDS: usize = 4;
 
 /// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
 ///
-/// All are asked at one moment, so when one denies, no other has been charged, and the denial names it. The limits of one limiter
-/// are better combined as a [`Policy`](crate::Policy); this is for limiters that others share otherwise. One that is given twice is
-/// charged once.
+/// All are asked at one moment. When one denies, no other has been charged, and the denial names it. The limits of one limiter are
+/// better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter that is given
+/// twice is charged once.
 ///
 /// # Order
 ///
-/// Who waits for a group waits in the queue of the limiter that denied, with what that grants in his hand then asks the others, and
-/// if one of those denies lets go of it (a [refund](Permit::refund)) and waits for that one. So at first nobody who waits for a
-/// group holds up a limiter that would admit others. Where that comes to nothing a few times, because others are always quicker,
-/// he waits for one limiter after the other, in the queue of each, and keeps what he gets: in an order that is the same for all
-/// groups, so that none waits in a circle, and each gets through.
+/// A group that must wait joins the queue of the limiter that denied. With the permit that it gets there it asks the others. If one of
+/// those denies, it gives the permit back (a [refund](Permit::refund)) and joins the queue of that one. So at first a waiting group
+/// never holds up a limiter that would admit others.
+///
+/// Where that fails a few times because others are always quicker, the group waits for one limiter after the other, in the queue of
+/// each, and keeps what it gets. The order of the limiters is the same for all groups, so no groups wait for each other in a circle,
+/// and each gets through.
+///
+/// The [TTL](crate::MaxConcurrency::ttl) of a permit counts from its delivery by the group. A permit that is reclaimed while the
+/// group waits for others is waited for again.
 ///
 /// # Examples
 ///
@@ -105,7 +110,7 @@ impl GroupPermit {
         self.settle(0)
     }
 
-    /// Gives them back now: the same as dropping it, in plain sight.
+    /// Releases them; equivalent to `drop(permit)`.
     pub fn release(self) {
         drop(self);
     }
@@ -117,7 +122,7 @@ impl LimiterGroup {
         members.into_iter().fold(Self { members: Vec::new() }, Self::and)
     }
 
-    /// One limiter more. See [`LimiterGroup::new`].
+    /// Adds a limiter. See [`LimiterGroup::new`].
     #[must_use]
     pub fn and(mut self, member: Limiter) -> Self {
         if !self.members.iter().any(|other| Arc::ptr_eq(other.manager(), member.manager())) {
@@ -151,11 +156,11 @@ impl LimiterGroup {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives back what it holds, and its place in the queue.
+    /// Dropping the future refunds what it holds, and gives up its place in the queue.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`], and of which limiter.
+    /// Those of [`Limiter::acquire`], with the limiter that refused.
     #[track_caller]
     pub fn acquire(&self) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
         self.acquire_many(1)
@@ -175,6 +180,11 @@ impl LimiterGroup {
                 // A task that acquires in a loop must let its neighbours have a turn.
                 coop::consume_budget().await;
                 let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
+                    Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
+                        permits.into_iter().for_each(|permit| _ = permit.refund());
+                        held = None;
+                        continue;
+                    }
                     Ok(mut permits) => {
                         if let Some(held) = held {
                             permits.insert(held.member, held.keep());
@@ -183,7 +193,7 @@ impl LimiterGroup {
                     }
                     Err((member, _)) => member,
                 };
-                // Not while it waits for another.
+                // Nothing is held while another limiter is waited for.
                 drop(held.take());
                 held = Some(self.wait_for(denied_by, cost, caller).await?);
             }
@@ -192,13 +202,20 @@ impl LimiterGroup {
         }
     }
 
-    /// Waits for one limiter after the other, by their addresses: whoever has one waits only for one that comes after it.
+    /// Waits for one limiter after the other, by their addresses: a group that holds one waits only for one that comes after it.
+    ///
+    /// The exception is one that was reclaimed meanwhile: it is waited for again, with the others kept. Groups that wait in a circle
+    /// because of that wait for a limiter with a TTL, and its TTL ends the circle.
     async fn acquire_one_by_one(&self, cost: u64, caller: Caller) -> Result<GroupPermit, GroupError<AcquireError>> {
         let mut order: Vec<usize> = (0..self.members.len()).collect();
         order.sort_unstable_by_key(|&member| Arc::as_ptr(self.members[member].manager()));
-        let mut held = Vec::with_capacity(order.len());
-        for member in order {
-            held.push(self.wait_for(member, cost, caller).await?);
+        let mut held: Vec<RefundOnDrop> = Vec::with_capacity(order.len());
+        loop {
+            held.retain(RefundOnDrop::renew);
+            match order.iter().find(|&&member| held.iter().all(|held| held.member != member)) {
+                Some(&member) => held.push(self.wait_for(member, cost, caller).await?),
+                None => break,
+            }
         }
         held.sort_unstable_by_key(|held| held.member);
         Ok(GroupPermit { permits: held.into_iter().map(RefundOnDrop::keep).collect() })
@@ -230,7 +247,7 @@ impl LimiterGroup {
         &self.members
     }
 
-    /// Asks all but one, for a caller who `waits` if one denies, or who does not.
+    /// Asks all but one. `waits` tells whether the caller will wait if one denies.
     fn try_all(
         &self,
         but: Option<usize>,
@@ -249,13 +266,18 @@ impl LimiterGroup {
     }
 }
 
-/// A permit that goes back as if it had never been granted, unless it is kept.
+/// A permit that is refunded on drop, unless it is kept.
 struct RefundOnDrop {
     member: usize,
     permit: Option<Permit>,
 }
 
 impl RefundOnDrop {
+    /// Tells whether it is live; then its TTL starts anew, so that it is live when it is delivered.
+    fn renew(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::renew)
+    }
+
     fn keep(mut self) -> Permit {
         self.permit.take().expect("it is kept once")
     }

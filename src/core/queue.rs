@@ -233,10 +233,10 @@ impl Queue {
         self.replace_waker(index, Waker::noop().clone())
     }
 
-    /// [`Queue::take_waker`] of all that wait, in order.
-    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+    /// [`Queue::take_waker`] of all that wait but one, in order.
+    pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
         let indexes: Vec<Index> = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
-        indexes.into_iter().filter_map(|index| self.take_waker(index)).collect()
+        indexes.into_iter().filter(|index| Some(*index) != except).filter_map(|index| self.take_waker(index)).collect()
     }
 
     /// The owner gives his request up; the key is spent.

@@ -170,9 +170,9 @@ impl Schedule {
         !self.queue.is_empty()
     }
 
-    /// Takes the wakers of all who wait: see [`Queue::take_waker`].
-    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
-        self.queue.take_wakers()
+    /// See [`Queue::take_wakers`].
+    pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
+        self.queue.take_wakers(except)
     }
 
     /// See [`Queue::replace_waker`].

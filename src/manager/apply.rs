@@ -44,8 +44,7 @@ impl Manager {
         let mut state = self.lock();
         let (now, mut effects) = (state.clock.now().0, Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
-        let matters = state.schedule.follows_time();
-        let waiting = state.time_begins_to_matter(matters);
+        let waiting = state.time_begins_to_matter(None);
         // Those who wait outside every runtime rely on a driver elsewhere: one more, where this runs.
         let is_awaited = state.schedule.next_wake() != Moment::NEVER;
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };

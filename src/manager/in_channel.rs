@@ -105,16 +105,21 @@ impl Manager {
             now = state.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
-        let matters = timeout.is_some() || state.schedule.follows_time();
-        let waiting = state.time_begins_to_matter(matters);
+        state.forget_time_if_nobody_waits();
         let mut effects = Effects::default();
         let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
-        let answer = match outcome {
-            Ok(Outcome::Queued(index)) if state.has_driver(order.blocking) && effects.is_empty() => {
-                drop(state);
-                Ok(Enqueued::Queued(index))
+        match outcome {
+            Ok(Outcome::Queued(index)) => {
+                let waiting = state.time_begins_to_matter(Some(index));
+                let answer = if state.has_driver(order.blocking) && effects.is_empty() {
+                    drop(state);
+                    Ok(Enqueued::Queued(index))
+                } else {
+                    self.ensure_driver(state, index, order, &mut effects)
+                };
+                wake_all(waiting);
+                answer
             }
-            Ok(Outcome::Queued(index)) => self.ensure_driver(state, index, order, &mut effects),
             Ok(Outcome::Admitted(admission)) => {
                 granted.fill_in(admission, instant);
                 self.unlock_and_apply(state, &mut effects);
@@ -124,9 +129,7 @@ impl Manager {
                 self.unlock_and_apply(state, &mut effects);
                 Err(error.into())
             }
-        };
-        wake_all(waiting);
-        answer
+        }
     }
 
     /// The last step of a request that waits: the driver may have gone with its runtime, or the caller to another one.

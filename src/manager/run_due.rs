@@ -30,7 +30,7 @@ impl Driven for Manager {
         if !state.driver_left(runtime) {
             return;
         }
-        let mut wakers = state.schedule.take_wakers();
+        let mut wakers = state.schedule.take_wakers(None);
         wakers.extend(state.watchers.take_all());
         drop(state);
         wake_all(wakers);

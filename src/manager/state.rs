@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::watchers::{Awaited, Watchers};
+use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
@@ -81,14 +82,21 @@ impl State {
         TimerAction::WakeDriver
     }
 
-    /// Time may begin to matter, or may have. Returns the wakers of those who wait if it is so and was not: they rely on a driver
-    /// that may sit in a runtime that is not run, and find one where they run when they are polled.
-    pub(super) fn time_begins_to_matter(&mut self, matters: bool) -> Vec<Waker> {
-        if !matters {
-            self.time_matters &= self.schedule.has_waiters();
+    /// Returns the wakers of those who wait if time matters now and did not before, but for a `newcomer`. They rely on a driver that
+    /// may sit in a runtime that is not run, and find one where they run when they are polled.
+    pub(super) fn time_begins_to_matter(&mut self, newcomer: Option<Index>) -> Vec<Waker> {
+        if self.time_matters || !self.schedule.follows_time() {
             return Vec::new();
         }
-        if std::mem::replace(&mut self.time_matters, true) { Vec::new() } else { self.schedule.take_wakers() }
+        self.time_matters = true;
+        self.schedule.take_wakers(newcomer)
+    }
+
+    /// Those who join an empty queue rely on any driver where time does not matter now.
+    pub(super) fn forget_time_if_nobody_waits(&mut self) {
+        if !self.schedule.has_waiters() {
+            self.time_matters = self.schedule.follows_time();
+        }
     }
 
     /// Whether a caller that joins the queue can rely on those who act already, and need not hurry them.
