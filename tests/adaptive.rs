@@ -333,6 +333,7 @@ async fn a_key_whose_limit_has_moved_makes_room_ten_minutes_after_its_last_repor
         for key in 0..100 {
             keyed.try_acquire(&key).unwrap().report(Outcome::Overloaded);
         }
+        assert_eq!(keyed.snapshot(&0).unwrap().reset_after, TEN_MINUTES);
         sleep(TEN_MINUTES - ms(1)).await;
         assert_eq!(keyed.try_acquire(&100).unwrap_err(), TryAcquireError::TooManyKeys { max: 100 });
         assert_eq!(keyed.check(&0, 1).limit(), 18);
@@ -350,6 +351,7 @@ async fn an_idle_limit_starts_again_ten_minutes_after_the_last_report() {
     limiter.try_acquire().unwrap().report(Outcome::Overloaded);
     sleep(TEN_MINUTES - ms(1)).await;
     assert_eq!((limiter.check(1).limit(), limiter.check(1).remaining(), limiter.snapshot().concurrency), (18, 18, Some(18)));
+    assert_eq!(limiter.check(1).reset_after(), ms(1));
     drop(limiter.try_acquire().unwrap()); // reports nothing
     sleep(ms(1)).await;
     assert_eq!((limiter.check(1).limit(), limiter.check(1).remaining(), limiter.snapshot().concurrency), (20, 20, Some(20)));

@@ -11,8 +11,8 @@ use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, Log, LogRule, Moment, Outcome, PaceRule, PaceState, RefundBound, Rule,
-    Sample, StateWords, Strategy,
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, Log, LogRule, Moment, Outcome, PaceRule, PaceState,
+    RefundBound, Rule, Sample, StateWords, Strategy,
 };
 
 /// Until when a denied cost must wait: an instant, or [`Moment::NEVER`] where it takes a release.
@@ -156,6 +156,14 @@ impl LimitState {
         }
     }
 
+    /// When it is as good as new, if nothing is out.
+    fn reset_at(&self, now: Moment) -> Moment {
+        match self {
+            Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
+            slot => with_rule!(slot, |rule, state| rule.reset_at(state, now)),
+        }
+    }
+
     /// The rule of a concurrency, with the limit that it has at `now`.
     fn concurrency(&self, now: Moment) -> Option<ConcurrencyRule> {
         let Self::Places(rule, state, adaptation) = self else { return None };
@@ -249,12 +257,7 @@ impl Gate {
 
     /// When it is as good as new, but for its count of grants, if nothing is out; [`Moment::NEVER`] where time does not make it so.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
-        let slots = self.slots().zip(self.plan.compiled());
-        let reset_at = slots.map(|(slot, limit)| match (slot, limit) {
-            (LimitState::Places(_, _, Some(adaptation)), _) => adaptation.0.reset_at(&adaptation.1, now),
-            (slot, _) => with_rule!(slot, |rule, state| rule.reset_at(state, now)),
-        });
-        reset_at.max().unwrap_or(now)
+        self.slots().map(|slot| slot.reset_at(now)).max().unwrap_or(now)
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -514,7 +517,9 @@ impl Gate {
     /// What a caller who does not wait is told, when `ahead` units wait before him.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.slots().map(|slot| match (slot, slot.concurrency(now)) {
-            (LimitState::Places(_, state, _), Some(rule)) => rule.report(*state, now, ahead, cost),
+            (LimitState::Places(_, state, _), Some(rule)) => {
+                LimitReport { reset_at: slot.reset_at(now), ..rule.report(*state, now, ahead, cost) }
+            }
             _ => with_rule!(slot, |rule, state| rule.report(state, now, ahead, cost)),
         });
         let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);

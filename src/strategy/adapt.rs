@@ -44,8 +44,8 @@ pub enum Outcome {
 /// # Restart
 ///
 /// A limit starts again from its initial value, with nothing learnt, when nothing was reported for **ten minutes** and no permit
-/// is out. A busy time is seldom followed by the same server after so long a pause; TCP restarts its window after a pause too (RFC
-/// 5681, section 4.1). While any permit is out, the limit stays as it is. By the same rule a
+/// is out. What was learnt about a server so long ago says little about it now; TCP restarts its window after a pause for the same
+/// reason (RFC 5681, section 4.1). While any permit is out, the limit stays as it is. By the same rule a
 /// [`KeyedLimiter`](crate::KeyedLimiter) forgets a key whose limit has moved.
 ///
 /// # Examples
