@@ -1,4 +1,4 @@
-//! The callers, and what they saw.
+//! The callers and what they measure.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::server::{PHASES, Refused, Server};
 
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// One call that had its permit, in times since the start.
+/// One call, with its times since the start.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) finished: Duration,
@@ -22,7 +22,7 @@ pub(crate) struct Call {
 
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// How long each phase lasted.
+    /// The length of each phase.
     pub(crate) length: Duration,
     pub(crate) calls: Vec<Call>,
     /// The limit over time.
@@ -35,7 +35,7 @@ impl Run {
     }
 }
 
-/// Lets so many call while the server goes through its phases.
+/// Lets `callers` tasks call the server while it goes through its phases.
 pub(crate) async fn run(limiter: &Limiter, callers: usize, length: Duration) -> Result<Run, Box<dyn Error>> {
     let (server, start) = (Arc::new(Server::new()?), Instant::now());
     let end = start + length * PHASES.len() as u32;
@@ -53,7 +53,7 @@ pub(crate) async fn run(limiter: &Limiter, callers: usize, length: Duration) -> 
     Ok(Run { length, calls, limits: watch.await? })
 }
 
-/// One caller: one call after the other.
+/// One caller: makes one call after the other.
 async fn call(limiter: Limiter, server: Arc<Server>, start: Instant, end: Instant) -> Vec<Call> {
     let mut calls = Vec::new();
     while Instant::now() < end

@@ -1,4 +1,4 @@
-//! The drawing: limit, latency and throughput over time, each beside what the server has to offer.
+//! The drawing: limit, latency and throughput over time, each beside what the server can do.
 
 use std::path::Path;
 
@@ -17,31 +17,31 @@ const ILL: RGBColor = RGBColor(245, 190, 110);
 
 type Points = Vec<(f64, f64)>;
 
-/// Writes the drawing to the file, with the limit that ran as its headline.
-pub(crate) fn draw(run: &Run, limit: &str, path: &Path) -> plot::Outcome {
-    plot::write(path, SIZE, limit, |sheet| draw_charts(run, sheet))
+/// Writes the drawing to the file. Its headline is the limit, and the title of the first chart says what that does.
+pub(crate) fn draw(run: &Run, limit: &str, title: &str, path: &Path) -> plot::Outcome {
+    plot::write(path, SIZE, limit, |sheet| draw_charts(run, title, sheet))
 }
 
-fn draw_charts(run: &Run, sheet: &Area<'_>) -> plot::Outcome {
+fn draw_charts(run: &Run, title: &str, sheet: &Area<'_>) -> plot::Outcome {
     let areas = sheet.split_evenly((3, 1));
 
     let limits = run.limits.iter().map(|&(at, limit)| (at.as_secs_f64(), limit as f64)).collect();
     let lines = [
         Line { label: Some("limit"), points: limits, color: LIMIT, dashed: false },
         Line {
-            label: Some("places of the server"),
+            label: Some("the server's places"),
             points: reference(run, |phase| phase.places as f64),
             color: SERVER,
             dashed: true,
         },
         Line {
-            label: Some("places and queue: above this it refuses"),
+            label: Some("its places and its queue: above this it refuses"),
             points: reference(run, |phase| (phase.places + QUEUE) as f64),
             color: RED,
             dashed: true,
         },
     ];
-    draw_chart(&areas[0], "Limit", "calls at once", run, lines.into())?;
+    draw_chart(&areas[0], title, "calls at once", run, lines.into())?;
 
     let latency = bins(run, |calls| {
         let served: Vec<_> = calls.iter().filter(|call| !call.refused).map(|call| call.latency.as_secs_f64() * 1e3).collect();
@@ -50,13 +50,13 @@ fn draw_charts(run: &Run, sheet: &Area<'_>) -> plot::Outcome {
     let lines = [
         Line { label: Some("mean latency of calls served"), points: latency, color: LIMIT, dashed: false },
         Line {
-            label: Some("what the work takes, without queue"),
+            label: Some("what the work takes"),
             points: reference(run, |phase| phase.work.as_secs_f64() * 1e3),
             color: SERVER,
             dashed: true,
         },
     ];
-    draw_chart(&areas[1], "Latency", "milliseconds", run, lines.into())?;
+    draw_chart(&areas[1], "Latency: above the dashed line it is time in the server's queue", "milliseconds", run, lines.into())?;
 
     let rate =
         |refused| move |calls: &[Call]| Some(calls.iter().filter(|call| call.refused == refused).count() as f64 * BINS_A_SECOND);
@@ -68,14 +68,14 @@ fn draw_charts(run: &Run, sheet: &Area<'_>) -> plot::Outcome {
     draw_chart(&areas[2], "Throughput", "calls a second", run, lines.into())
 }
 
-/// A number of each phase, as steps.
+/// A value of each phase, as steps.
 fn reference(run: &Run, value: impl Fn(&Phase) -> f64) -> Points {
     let length = run.length.as_secs_f64();
     let ends = PHASES.iter().enumerate().map(|(index, phase)| (index as f64 * length, value(phase)));
     ends.flat_map(|(from, value)| [(from, value), (from + length, value)]).collect()
 }
 
-/// A number of the calls that ended in each tenth of a second, at its middle.
+/// A value of the calls that ended in each tenth of a second, at the middle of that.
 fn bins(run: &Run, value: impl Fn(&[Call]) -> Option<f64>) -> Points {
     let bin = |call: &Call| (call.finished.as_secs_f64() * BINS_A_SECOND) as usize;
     let all = (run.end().as_secs_f64() * BINS_A_SECOND) as usize;

@@ -1,14 +1,14 @@
-//! A server that loses half its places, and later takes three times as long; a concurrency that finds out by itself.
+//! A concurrency limit that follows a server, which loses half its places and later takes three times as long for each call.
 //!
 //! ```text
 //! cargo run --release --example adaptive                        # additive increase, multiplicative decrease
-//! cargo run --release --example adaptive -- --rule gradient     # from the latency alone
-//! cargo run --release --example adaptive -- --fixed 20          # too few while it is well
-//! cargo run --release --example adaptive -- --fixed 120         # too many, always
+//! cargo run --release --example adaptive -- --rule gradient     # from latency: needs no refusals
+//! cargo run --release --example adaptive -- --fixed 20          # does not adapt: too low while the server is well
+//! cargo run --release --example adaptive -- --fixed 120         # does not adapt: always too high
 //! ```
 //!
-//! Callers always have work. Each takes a permit, calls the server, and reports how that went; the limiter knows nothing else of
-//! the server. It ends with a table on standard output and a drawing in `target/adaptive.svg`.
+//! The callers always have work. Each acquires a permit, calls the server and reports the outcome. The limiter knows nothing else
+//! about the server. The example prints a table and writes a drawing to `target/adaptive.svg`.
 
 mod callers;
 mod drawing;
@@ -24,13 +24,13 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use tollgate::{Adapt, Limiter, MaxConcurrency};
 
-/// Calls a server whose capacity changes, with a concurrency that follows it
+/// Calls a server whose capacity changes, with a concurrency limit that follows it
 #[derive(Debug, Parser)]
 struct Options {
-    /// How the limit moves
+    /// The rule by which the limit adapts
     #[arg(long, value_enum, default_value_t = Rule::Aimd)]
     rule: Rule,
-    /// A limit that does not move
+    /// A limit that does not adapt
     #[arg(long, value_name = "N", conflicts_with = "rule")]
     fixed: Option<u64>,
     /// Callers, each of which makes one call after the other
@@ -39,7 +39,7 @@ struct Options {
     /// How long each of the five phases lasts
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     seconds: u32,
-    /// Where the drawing goes
+    /// The file for the drawing
     #[arg(long, value_name = "FILE", default_value = "target/adaptive.svg")]
     svg: PathBuf,
 }
@@ -58,6 +58,17 @@ impl Options {
             (None, Rule::Gradient) => MaxConcurrency::new(10).adapt(Adapt::gradient().between(4, 200)),
         }
     }
+
+    /// What the limit does, as a title of its chart.
+    fn title(&self) -> &'static str {
+        match (self.fixed, self.rule) {
+            (Some(_), _) => "Limit: fixed",
+            (None, Rule::Aimd) => "Limit: rises until the server refuses a call, which it does when its queue is full",
+            (None, Rule::Gradient) => {
+                "Limit: rises until calls take 1.5 times as long as when few are out; the dips measure that"
+            }
+        }
+    }
 }
 
 #[tokio::main]
@@ -69,12 +80,12 @@ async fn main() {
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let limiter = Limiter::new(options.concurrency())?;
+    let (limiter, limit) = (Limiter::new(options.concurrency())?, tollgate::Limit::from(options.concurrency()).to_string());
     let length = Duration::from_secs(options.seconds.max(1).into());
-    println!("limit    {}", tollgate::Limit::from(options.concurrency()));
+    println!("limit    {limit}");
     let run = callers::run(&limiter, options.callers, length).await?;
     report::print(&run);
-    drawing::draw(&run, &tollgate::Limit::from(options.concurrency()).to_string(), &options.svg)?;
+    drawing::draw(&run, &limit, options.title(), &options.svg)?;
     println!("drawing  {}", options.svg.display());
     Ok(())
 }

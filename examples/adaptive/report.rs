@@ -1,9 +1,9 @@
-//! The table at the end.
+//! The table that is printed at the end.
 
 use crate::callers::Run;
 use crate::server::PHASES;
 
-/// Prints a line for each phase, what was served beside what the server could.
+/// Prints a line for each phase: what the server served, and what it can serve.
 pub(crate) fn print(run: &Run) {
     println!(
         "\n{:<20} {:>6} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}",

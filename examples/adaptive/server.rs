@@ -1,5 +1,5 @@
-//! The server: it works on some requests at once, has a queue for others, and refuses the rest. Its limiter is its own; the
-//! callers' knows nothing of it.
+//! The server. It works on some requests at once, queues some, and refuses the rest. Its limiter is its own: the callers' limiter
+//! does not know it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tollgate::{ConfigError, Limiter, MaxConcurrency};
 
-/// Requests that may wait for their turn.
+/// Requests that may wait.
 pub(crate) const QUEUE: u64 = 40;
-/// How long it takes to say no.
+/// How long a refusal takes.
 const REFUSAL: Duration = Duration::from_millis(5);
 
-/// How the server does for a while.
+/// What the server can do for a while.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     /// Requests that it works on at once.
     pub(crate) places: u64,
-    /// What one takes on average, its time in the queue aside.
+    /// What one takes on average, without its time in the queue.
     pub(crate) work: Duration,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Server {
     calls: AtomicU64,
 }
 
-/// The queue was full.
+/// The server refused the request because its queue was full.
 #[derive(Debug)]
 pub(crate) struct Refused;
 
@@ -71,7 +71,7 @@ impl Server {
         Ok(())
     }
 
-    /// A quarter more or less than the mean, in an order that looks random.
+    /// Up to a quarter more or less than the mean, in an order that looks random.
     fn work(&self) -> Duration {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let share = (call + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -109,7 +109,8 @@ impl Adapt {
     /// - The baseline. Netflix's is an average of all round trips and so follows a queue that persists: a steady overload becomes
     ///   the norm, and the limit drifts up to where the server refuses. Here only rounds at low load count: those in which less
     ///   than half of the limit was in use, and a probe after every 32 rounds, for which the limit is lowered to
-    ///   `limit / (2 × tolerance)`, below the knee (the idea of BBR's ProbeRTT and of Envoy's minimum-RTT window).
+    ///   `limit / (2 × tolerance)`, below the knee (the idea of BBR's ProbeRTT and of Envoy's minimum-RTT window). Each probe moves
+    ///   the baseline by a quarter: when the work itself becomes slower, the limit is lower than it could be for a few probes.
     /// - √limit in place of a constant 4 (as in Netflix's older `GradientLimit`): 4 are many for a server that bears 2, and few for
     ///   one that bears 1000.
     /// - It steps once a round, not at each report.
