@@ -24,7 +24,7 @@ struct Options {
     #[command(subcommand)]
     rule: Rule,
     /// Number of workers; all ask at once
-    #[arg(long, global = true, default_value_t = 10)]
+    #[arg(long, value_name = "N", global = true, default_value_t = 10)]
     workers: usize,
 }
 
@@ -32,28 +32,35 @@ struct Options {
 enum Rule {
     /// One permit per interval
     Throttle {
-        #[arg(long, default_value_t = 1_000)]
+        /// Time between two permits
+        #[arg(long, value_name = "MS", default_value_t = 1_000)]
         interval_ms: u64,
     },
     /// A limited number of permits at once; each worker holds its permit for a while
     Concurrency {
-        #[arg(long, default_value_t = 3)]
+        /// Permits at once
+        #[arg(long, value_name = "N", default_value_t = 3)]
         limit: u64,
-        #[arg(long, default_value_t = 1_000)]
+        /// How long a worker holds its permit
+        #[arg(long, value_name = "MS", default_value_t = 1_000)]
         hold_ms: u64,
     },
     /// Workers that never release their permits: the limiter reclaims each permit when its TTL has passed
     Leak {
-        #[arg(long, default_value_t = 5)]
+        /// Permits at once
+        #[arg(long, value_name = "N", default_value_t = 5)]
         limit: u64,
-        #[arg(long, default_value_t = 2_000)]
+        /// Time after which a permit is reclaimed
+        #[arg(long, value_name = "MS", default_value_t = 2_000)]
         ttl_ms: u64,
     },
     /// A limited number of permits in each window
     Window {
-        #[arg(long, default_value_t = 5)]
+        /// Permits in each window
+        #[arg(long, value_name = "N", default_value_t = 5)]
         limit: u64,
-        #[arg(long, default_value_t = 2_000)]
+        /// Length of a window
+        #[arg(long, value_name = "MS", default_value_t = 2_000)]
         window_ms: u64,
     },
 }
