@@ -38,8 +38,8 @@
 //! | a quota per window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
 //! | at most so many in every span of a period | [`SlidingWindow::log`]; above a thousand units [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
 //! | to penalise or ban clients that keep retrying | [`Penalty`] | its threshold |
-//! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | the limit of the moment |
-//! | several of these together | [`Policy::and`] | that of the tightest |
+//! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
+//! | several of these together | [`Policy::and`] | that of the tightest limit |
 //!
 //! A policy can also be [text](Policy#as-text): `"8 concurrent ttl 30s and 100/min".parse::<Policy>()`.
 //!
@@ -77,7 +77,7 @@
 //! |---|---|---|
 //! | **in** | requests that must wait | the queue, under the manager's lock: a list for each priority |
 //! | **out** | the answer to each waiting request | a slot of the request's own, under the same lock |
-//! | **release** | places that come back | nothing: the caller that releases takes the lock and serves the head of the queue |
+//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the head of the queue |
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
 //! nobody pays for a message or a task switch. Releasing never blocks, because `Drop` cannot wait.
@@ -108,9 +108,9 @@
 //!    do not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
-//! 6. **Idle is free**: while no request waits and no permit with a TTL is in flight, there is no task to wake and no timer. (The
-//!    timer for a permit that came back before its TTL may fire once.) A queue of any length needs one timer, and a grant
-//!    two polls.
+//! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
+//!    wakes. (The timer for a permit that came back before its TTL may fire once.) A queue of any length needs one timer, and a
+//!    grant two polls.
 //! 7. **Exact time**: waiting follows tokio's clock, also when it is paused. A [`retry_after`](Decision::retry_after) is exact: a
 //!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (It can be a
 //!    [lower bound](#limits-of-the-guarantees).)
