@@ -5,6 +5,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod effects;
+pub(crate) mod forecast;
 pub(crate) mod gate;
 pub(crate) mod grant;
 pub(crate) mod lease;

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
+use crate::core::forecast::{Forecast, LimitForecast, LogForecast};
 use crate::core::grant::{Admission, Claim};
 use crate::core::lease::{Lease, Leases};
 use crate::core::plan::{Compiled, Plan};
 use crate::core::request::Caller;
+use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{
@@ -26,7 +28,7 @@ pub(crate) struct Denied {
 /// One limit with its state.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a gate has few; a box would cost each grant a look elsewhere")]
-enum LimitState {
+pub(super) enum LimitState {
     /// What was granted lately is noted from the first grant on: few of many keys with a manager have one.
     Pace(PaceRule, PaceState, Option<RefundBound>),
     Rule(Rule, StateWords),
@@ -81,7 +83,7 @@ impl LimitState {
 
     /// Would the cost be admitted? If not, until when must it wait?
     #[inline(always)]
-    fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
+    pub(super) fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
             Self::Pace(rule, state, _) => rule.decide(*state, now, cost).wait().map(drop),
             Self::Rule(rule, state) => rule.decide(*state, now, cost).wait().map(drop),
@@ -113,7 +115,7 @@ impl LimitState {
     }
 
     #[inline(always)]
-    fn release(&mut self, cost: u64) {
+    pub(super) fn release(&mut self, cost: u64) {
         if let Self::Places(_, state, _) = self {
             *state = state.release(cost);
         }
@@ -121,7 +123,7 @@ impl LimitState {
 
     /// Takes the cost whether or not it is admitted: a debt, for which those who come later wait.
     #[inline]
-    fn charge(&mut self, now: Moment, cost: u64) {
+    pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, refund_bound) => {
                 refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
@@ -162,6 +164,15 @@ impl LimitState {
             Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
             slot => with_rule!(slot, |rule, state| rule.reset_at(state, now)),
         }
+    }
+
+    fn forecast(&self, now: Moment) -> LimitForecast<'_> {
+        LimitForecast::Copied(match self {
+            Self::Log(rule, log) => return LimitForecast::Log(LogForecast::new(rule, log)),
+            Self::Pace(rule, state, _) => Self::Pace(*rule, *state, None),
+            Self::Rule(rule, state) => Self::Rule(*rule, *state),
+            Self::Places(rule, state, _) => Self::Places(self.concurrency(now).unwrap_or(*rule), *state, None),
+        })
     }
 
     /// The rule of a concurrency, with the limit that it has at `now`.
@@ -512,6 +523,21 @@ impl Gate {
     /// The earliest that `cost` can be admitted when `ahead` units go first; a lower bound, see [`Strategy::ready_at`].
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
         self.slots().map(|slot| with_rule!(slot, |rule, state| rule.ready_at(state, now, ahead, cost))).max().unwrap_or(now)
+    }
+
+    /// What would be granted from `now` on. Places come back as `reclaims` says.
+    pub(crate) fn forecast<R: Iterator<Item = (Moment, u64)>>(
+        &self,
+        now: Moment,
+        suspension: Option<Suspension>,
+        reclaims: R,
+    ) -> Forecast<'_, R> {
+        Forecast::new(self.slots().map(|slot| slot.forecast(now)), suspension, reclaims, now)
+    }
+
+    /// When each lease expires, first to last, with the units that come back.
+    pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
+        self.leases.iter().flat_map(Leases::expiries)
     }
 
     /// What a caller who does not wait is told, when `ahead` units wait before him.

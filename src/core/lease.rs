@@ -64,6 +64,11 @@ impl Leases {
         self.by_expiry.front().and_then(|index| self.arena.get(index)).map_or(Moment::NEVER, |lease| lease.expires_at)
     }
 
+    /// When each lease expires, first to last, with the units that come back.
+    pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
+        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index).map(|lease| (lease.expires_at, lease.cost)))
+    }
+
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;

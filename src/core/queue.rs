@@ -76,6 +76,7 @@ pub(crate) struct Queue {
     arrivals: u32,
     levels: [Level; Priority::LEVELS],
     deadlines: BTreeSet<Deadline>,
+    units_with_deadline: u128,
     /// The next waiter of a [sweep](Queue::sweep).
     swept_to: Option<Index>,
 }
@@ -101,6 +102,7 @@ impl Queue {
             arrivals: 0,
             levels: [Level { waiting: List::EMPTY, units: 0 }; Priority::LEVELS],
             deadlines: BTreeSet::new(),
+            units_with_deadline: 0,
             swept_to: None,
         }
     }
@@ -126,6 +128,7 @@ impl Queue {
         self.occupied |= 1 << priority.level();
         self.len += 1;
         if deadline != Moment::NEVER {
+            self.units_with_deadline += u128::from(cost);
             self.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index });
         }
         index
@@ -163,13 +166,28 @@ impl Queue {
         if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.at) }
     }
 
-    /// A waiter whose time is up, with its cost and priority.
-    pub(crate) fn expired(&self, now: Moment) -> Option<(Index, u64, Priority)> {
-        if self.deadlines.is_empty() {
-            return None;
+    /// The first waiter whose time is up.
+    pub(crate) fn expired(&self, now: Moment) -> Option<Index> {
+        (self.next_deadline() <= now).then(|| self.deadlines.first().map(|first| first.index))?
+    }
+
+    /// Units that surely go before a newcomer of this priority and deadline, if nobody gives up. A waiter whose time is up before
+    /// the newcomer's may leave, so it is not counted; where many have a deadline, some that stay are not counted either.
+    pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
+        /// Deadlines that are looked at.
+        const LOOKED_AT: usize = 64;
+        let ahead = self.units_ahead_of(priority);
+        let cost_ahead = |other: &Deadline| match self.arena.get(other.index) {
+            Some(waiter) if waiter.priority >= priority => u128::from(waiter.cost),
+            _ => 0,
+        };
+        let leaving = self.deadlines.iter().take_while(|other| other.at <= deadline);
+        if leaving.clone().nth(LOOKED_AT).is_none() {
+            return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
         }
-        let Deadline { at, index, .. } = *self.deadlines.first()?;
-        self.arena.get(index).filter(|_| at <= now).map(|waiter| (index, waiter.cost, waiter.priority))
+        let staying = self.deadlines.iter().rev().take_while(|other| other.at > deadline).take(LOOKED_AT);
+        let patient = u128::from(ahead).saturating_sub(self.units_with_deadline);
+        saturating(patient + staying.map(cost_ahead).sum::<u128>())
     }
 
     /// [`Moment::NEVER`] when there is none, or the request was answered.
@@ -290,6 +308,15 @@ impl Queue {
         self.swept_to
     }
 
+    /// All that wait, in order, with their costs and deadlines.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Index, u64, Moment)> {
+        let indexes = std::iter::successors(self.first_below(Priority::LEVELS), |index| self.after(*index));
+        indexes.filter_map(|index| match self.arena.get(index)? {
+            &Waiter { slot: Answer::Waiting { deadline, .. }, cost, .. } => Some((index, cost, deadline)),
+            _ => None,
+        })
+    }
+
     /// The next waiter in the queue.
     fn after(&self, index: Index) -> Option<Index> {
         let level = || self.arena.get(index).map_or(0, |waiter| usize::from(waiter.priority.level()));
@@ -332,10 +359,15 @@ impl Queue {
         }
         self.len -= 1;
         if deadline != Moment::NEVER {
+            self.units_with_deadline -= u128::from(cost);
             self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(priority), arrival, index });
         }
         Some(waker)
     }
+}
+
+fn saturating(units: u128) -> u64 {
+    u64::try_from(units).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

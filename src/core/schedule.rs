@@ -79,6 +79,8 @@ pub(crate) struct Schedule {
     closed: bool,
     /// All who wait are being dropped: see [`Overflow::Block`].
     dropping: bool,
+    /// The batch was full before all that can be granted was: who is late has been decided.
+    serving: bool,
     /// Grants in slots, not taken yet, that hold no place. Those that hold one are in flight already, unless they were reclaimed.
     undelivered: usize,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
@@ -103,6 +105,7 @@ impl Schedule {
             suspension: None,
             closed: false,
             dropping: false,
+            serving: false,
             undelivered: 0,
             front_ready_at: Moment::NEVER,
             denied: 0,
@@ -240,7 +243,7 @@ impl Schedule {
     /// `waker` where the request is queued.
     #[inline(always)]
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
-        let waits = !self.queue.is_empty() && self.front_ready_at > now && !self.queue.would_be_front(request.priority);
+        let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
         (waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER)
             .then(|| self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone())))
@@ -267,7 +270,7 @@ impl Schedule {
             Err(Refusal::MustWait) => {}
         }
         if deadline != Moment::NEVER {
-            let ahead = self.queue.units_ahead_of(priority);
+            let ahead = self.queue.units_surely_ahead_of(priority, deadline);
             // Nor does anybody go for one who will not stay.
             let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
             if passes_by || self.ready_at(now, ahead, cost) > deadline {
@@ -295,6 +298,7 @@ impl Schedule {
 
     /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
     pub(crate) fn abandon(&mut self, now: Moment, index: Index, effects: &mut Effects) {
+        self.catch_up(now, effects);
         let was_front = self.queue.is_front(index);
         match self.queue.abandon(index) {
             Abandoned::Waiting(waker) => {
@@ -314,16 +318,29 @@ impl Schedule {
         }
     }
 
-    /// A permit comes back; nothing happens when it was reclaimed before. Tells whether somebody wants to know: then
-    /// [`Schedule::run_due`] is to follow.
+    /// A permit comes back; nothing happens when it was reclaimed before. `false`, and nothing done: somebody waits for it, and
+    /// [`Schedule::release_to_next`] is to be called.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
-        self.gate.release(fence, cost, claim).is_some() && (!self.queue.is_empty() || self.closed)
+        let unawaited = self.queue.is_empty() && !self.closed;
+        if unawaited {
+            self.gate.release(fence, cost, claim);
+        }
+        unawaited
+    }
+
+    /// [`Schedule::release`], and whoever waited for it is served.
+    pub(crate) fn release_to_next(&mut self, now: Moment, fence: u64, cost: u64, claim: Claim, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        if self.gate.release(fence, cost, claim).is_some() {
+            self.run_due(now, effects);
+        }
     }
 
     /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live: of one that was reclaimed before,
     /// nothing changes.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
+        self.catch_up(now, effects);
         let live = self.take_back(now, admission, cost, actual);
         self.reevaluate_front(now, effects);
         live
@@ -349,6 +366,7 @@ impl Schedule {
         outcome: WorkOutcome,
         effects: &mut Effects,
     ) -> bool {
+        self.catch_up(now, effects);
         let live = self.gate.report(now, admission, cost, rtt_nanos, outcome).is_some();
         self.reevaluate_front(now, effects);
         live
@@ -357,6 +375,7 @@ impl Schedule {
     /// Replaces the plan: see [`Gate::set_plan`]. Waiters that ask for more than the new one ever admits are refused, in batches
     /// and wherever one comes to the front before.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
+        self.catch_up(now, effects);
         let former_max = self.gate.max_cost();
         self.gate.set_plan(plan, now, carry);
         if self.gate.max_cost() < former_max {
@@ -379,11 +398,13 @@ impl Schedule {
 
     /// Grants nothing until then, or until [`Schedule::resume`].
     pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
         self.suspension.get_or_insert_default().pause(until);
         self.reevaluate_front(now, effects);
     }
 
     pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension {
             suspension.resume();
             self.reevaluate_front(now, effects);
@@ -392,6 +413,7 @@ impl Schedule {
 
     /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
         if units < self.spread_below {
             self.suspension.get_or_insert_default().spread(now, units, until, self.gate.granted());
             self.reevaluate_front(now, effects);
@@ -400,18 +422,21 @@ impl Schedule {
 
     /// Charges units that nobody asked for.
     pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
         self.gate.charge(now, units);
         self.reevaluate_front(now, effects);
     }
 
     /// Lets off up to so many units, whenever they were charged.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
         self.gate.forgive(now, units);
         self.reevaluate_front(now, effects);
     }
 
     /// Makes all limits of time as good as new; what is out stays out.
     pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
         self.gate.reset(now);
         self.reevaluate_front(now, effects);
     }
@@ -433,6 +458,7 @@ impl Schedule {
 
     /// From now on everybody is refused, those who wait first.
     pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
         self.closed = true;
         self.run_due(now, effects);
     }
@@ -466,9 +492,28 @@ impl Schedule {
         }
     }
 
-    /// Does what is due: places come back first, then those who wait are served, then those whose time is up are refused, so
-    /// that nobody times out at the instant at which he could have been served.
+    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime may be left to
+    /// keep the time. Nothing wakes for the end of a pause while nobody waits.
+    #[inline]
+    fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
+        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+            self.run_due(now, effects);
+        }
+    }
+
+    /// Does what is due, in the order of time; at one instant places come back first, then the front is served, then those whose
+    /// time is up are refused, so that a grant wins a tie with a deadline.
+    ///
+    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which that would
+    /// have happened in time ([`Schedule::refuse_late`]); but a grant is charged at `now`, when it is given. Were it charged at the
+    /// instant at which it was due, several that were due one after another would be given at once, and a window that is counted
+    /// from now on would hold more than its limit. Charged at `now` it is admitted like any other grant, so nothing is ever over.
+    /// The price: of several late grants, the rate may admit only the first. The others then wait for it, or are refused when their
+    /// time is up by now.
     pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
+        if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
+            self.refuse_late(now, effects);
+        }
         if self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
             self.suspension = None;
         }
@@ -482,17 +527,52 @@ impl Schedule {
         }
         self.refuse_impossible(effects);
         self.serve(now, effects);
-        while let Some((index, cost, priority)) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            let was_front = self.queue.is_front(index);
-            let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
-            let error = self.time_out(now, others, cost);
-            effects.wake(self.queue.refuse(index, error));
-            if was_front {
-                self.front_ready_at = now;
+        while let Some(index) = self.queue.expired(now).filter(|_| !effects.is_full()) {
+            self.refuse_expired(now, index, effects);
+            if self.front_ready_at <= now {
                 self.serve(now, effects);
             }
         }
         effects.unfinished = effects.is_full() || !self.queue.is_swept();
+    }
+
+    /// Refuses those whose time was up before `now` and before their turn. What an undelayed timer would have done since is tried out
+    /// in a [forecast](crate::core::forecast).
+    ///
+    /// It looks at so many waiters that the lock is not held for long. Those behind them are decided as of `now`.
+    fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
+        const LOOKED_AT: usize = 256;
+        // Nothing has happened since the last input but what is due from this instant on.
+        let first_due = if self.front_ready_at <= now {
+            self.front_ready_at
+        } else {
+            self.gate.next_expiry().min(self.queue.next_deadline())
+        };
+        let mut forecast = self.gate.forecast(first_due, self.suspension, self.gate.expiries());
+        let mut late = Vec::new();
+        for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
+            if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
+                if deadline >= now {
+                    break; // it waits on, and so do those behind it
+                }
+                late.push(index);
+            }
+        }
+        drop(forecast);
+        for index in late {
+            self.refuse_expired(now, index, effects);
+        }
+    }
+
+    /// Refuses a waiter whose time is up.
+    fn refuse_expired(&mut self, now: Moment, index: Index, effects: &mut Effects) {
+        let Some(Request { cost, priority, .. }) = self.queue.request(index) else { return };
+        let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
+        let error = self.time_out(now, others, cost);
+        if self.queue.is_front(index) {
+            self.front_ready_at = now;
+        }
+        effects.wake(self.queue.refuse(index, error));
     }
 
     /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
@@ -559,11 +639,7 @@ impl Schedule {
                 cost => Refusal::ExceedsLimit { cost, max: self.gate.max_cost() },
             });
         }
-        // The timer may be late: what is due goes first. It also reclaims where no runtime is left to do it on time.
-        // Nobody wakes for the end of a pause that nobody waits for.
-        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
-            self.run_due(now, effects);
-        }
+        self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension
             && suspension.is_blocked(now)
         {
@@ -600,10 +676,11 @@ impl Schedule {
     /// however small his cost, or a large one would starve.
     fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
+        self.serving = false;
         let mut moved = false;
         while let Some(front) = self.queue.front() {
             if effects.is_full() {
-                self.front_ready_at = now;
+                (self.front_ready_at, self.serving) = (now, true);
                 return;
             }
             let max = self.gate.max_cost();

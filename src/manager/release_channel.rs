@@ -18,16 +18,16 @@ use crate::strategy::{Moment, Outcome};
 impl Manager {
     pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         let mut state = self.lock();
-        if state.schedule.release(fence, cost, claim) {
-            self.serve_and_unlock(state);
+        if !state.schedule.release(fence, cost, claim) {
+            self.release_to_next(state, fence, cost, claim);
         }
     }
 
     /// The rest of [`Manager::release`], where somebody waits for it.
     #[inline(never)]
-    fn serve_and_unlock<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
+    fn release_to_next<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, fence: u64, cost: u64, claim: Claim) {
         let (now, mut effects) = (state.now().0, Effects::default());
-        state.schedule.run_due(now, &mut effects);
+        state.schedule.release_to_next(now, fence, cost, claim, &mut effects);
         self.unlock_and_apply(state, &mut effects);
     }
 

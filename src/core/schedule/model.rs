@@ -334,8 +334,8 @@ impl Harness {
 
     fn give_back(&mut self, admission: Admission, cost: u64) {
         self.effects(|schedule, now, effects| {
-            if schedule.release(admission.fence, cost, admission.claim) {
-                schedule.run_due(now, effects);
+            if !schedule.release(admission.fence, cost, admission.claim) {
+                schedule.release_to_next(now, admission.fence, cost, admission.claim, effects);
             }
         });
     }

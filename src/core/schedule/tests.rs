@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::queue::AnswerKind;
 use crate::policy::Policy;
-use crate::strategy::{MaxConcurrency, SlidingWindow, Throttle};
+use crate::strategy::{FixedWindow, MaxConcurrency, SlidingWindow, Throttle};
 
 fn at(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)
@@ -71,6 +71,7 @@ impl Driven {
 }
 
 const GRANTED: Option<AnswerKind> = Some(AnswerKind::Granted);
+const FAILED: Option<AnswerKind> = Some(AnswerKind::Failed);
 
 mod spreading {
     use super::*;
@@ -139,10 +140,7 @@ fn a_grant_that_was_reclaimed_in_its_slot_is_not_out() {
     let mut driven = Driven::new(MaxConcurrency::new(1).ttl(nanos(100)));
     let held = driven.try_acquire(0, 1).unwrap();
     let untaken = driven.queued(0, 1, None);
-    driven.at(10, |schedule, now, effects| {
-        assert!(schedule.release(held.fence, 1, held.claim));
-        schedule.run_due(now, effects);
-    });
+    driven.at(10, |schedule, now, effects| schedule.release_to_next(now, held.fence, 1, held.claim, effects));
     driven.at(10, Schedule::close);
     assert_eq!(driven.answer(untaken), GRANTED);
     assert!(!driven.0.is_drained());
@@ -179,7 +177,7 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     let Ok(Outcome::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
     expected.insert(0, urgent);
     let mut refused = Vec::new();
-    while let Some((index, ..)) = driven.0.queue.expired(at(1_000)) {
+    while let Some(index) = driven.0.queue.expired(at(1_000)) {
         driven.0.queue.refuse(index, AcquireError::Closed);
         refused.push(index);
     }
@@ -221,7 +219,99 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
     assert!(waiting.iter().all(|(index, cost)| *cost == 1 || driven.answer(*index) == Some(AnswerKind::Failed)));
     assert_eq!(driven.0.queue.len(), 1_999, "and one that left by itself");
     assert_eq!([urgent, low].map(|index| driven.answer(index)), [Some(AnswerKind::Failed); 2]);
-    assert!(driven.0.release(held.fence, 5, held.claim));
-    driven.run_due(0);
+    driven.at(0, |schedule, now, effects| schedule.release_to_next(now, held.fence, 5, held.claim, effects));
     assert_eq!(driven.0.queue.len(), 1_995);
+}
+
+/// What is due is done in the order of time, however late the timer is.
+mod late {
+    use super::*;
+
+    #[test]
+    fn a_release_serves_none_whose_time_was_up_before() {
+        let mut driven = Driven::new(MaxConcurrency::new(1));
+        let held = driven.try_acquire(0, 1).unwrap();
+        let (first, second) = (driven.queued(0, 1, Some(20)), driven.queued(0, 1, None));
+        driven.at(200, |schedule, now, effects| schedule.release_to_next(now, held.fence, 1, held.claim, effects));
+        assert_eq!((driven.answer(first), driven.answer(second)), (FAILED, GRANTED));
+    }
+
+    #[test]
+    fn a_new_policy_serves_none_whose_time_was_up_before() {
+        let mut driven = Driven::new(MaxConcurrency::new(1));
+        driven.try_acquire(0, 1).unwrap();
+        let waiting = driven.queued(0, 1, Some(20));
+        let plan = Plan::new(MaxConcurrency::new(2).into(), Duration::ZERO).unwrap();
+        driven.at(200, |schedule, now, effects| schedule.set_plan(now, plan, UsageCarryOver::AsIs, effects));
+        assert_eq!(driven.answer(waiting), FAILED);
+    }
+
+    #[test]
+    fn a_turn_that_came_in_time_is_granted_late_and_charged_when_it_is_given() {
+        let mut driven = Driven::new(SlidingWindow::log(1, nanos(100)));
+        driven.try_acquire(0, 1).unwrap();
+        let (first, second) = (driven.queued(0, 1, Some(150)), driven.queued(0, 1, Some(160)));
+        driven.run_due(199);
+        assert_eq!((driven.answer(first), driven.answer(second)), (GRANTED, FAILED));
+        assert_eq!(driven.retry_after(199, 1), Some(100), "nobody gets another within a period");
+    }
+
+    #[test]
+    fn a_place_that_was_reclaimed_in_time_goes_to_whoever_waited_then() {
+        let mut driven = Driven::new(MaxConcurrency::new(1).ttl(nanos(100)));
+        driven.try_acquire(0, 1).unwrap();
+        let waiting: Vec<_> = [90, 100, 101, 102].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
+        driven.run_due(500);
+        let answers: Vec<_> = waiting.into_iter().map(|index| driven.answer(index)).collect();
+        assert_eq!(answers, [FAILED, GRANTED, FAILED, FAILED]);
+    }
+
+    #[test]
+    fn of_several_late_grants_a_pace_gives_but_what_it_admits_now() {
+        let mut driven = Driven::new(Throttle::every(nanos(10)));
+        driven.try_acquire(0, 1).unwrap();
+        let waiting: Vec<_> = [15, 25, 35, 1_000].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
+        driven.run_due(50);
+        let answers: Vec<_> = waiting.iter().map(|index| driven.answer(*index)).collect();
+        assert_eq!(answers, [GRANTED, FAILED, FAILED, None]);
+        assert_eq!(driven.0.next_wake(), at(60));
+        let mut driven = Driven::new(Throttle::every(nanos(10)).burst(3));
+        driven.try_acquire(0, 3).unwrap();
+        let waiting: Vec<_> = [15, 25, 25, 1_000].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
+        driven.run_due(50);
+        let answers: Vec<_> = waiting.iter().map(|index| driven.answer(*index)).collect();
+        assert_eq!(answers, [GRANTED, GRANTED, FAILED, GRANTED]);
+    }
+
+    /// A grant in time is not taken for a late one when it comes with a later batch.
+    #[test]
+    fn more_than_a_batch_is_decided_as_of_one_instant() {
+        let mut driven = Driven::new(MaxConcurrency::new(200).ttl(nanos(100)));
+        driven.try_acquire(0, 200).unwrap();
+        let waiting: Vec<_> =
+            (0..200).map(|nth| driven.queued(0, 1, Some(if nth % 2 == 0 { 120 } else { 99 + nth % 3 }))).collect();
+        driven.run_due(150);
+        for (nth, index) in waiting.into_iter().enumerate() {
+            assert_eq!(driven.answer(index), if nth % 2 == 1 && nth % 3 == 0 { FAILED } else { GRANTED }, "{nth}");
+        }
+    }
+
+    /// A fixed bug: a request was refused at once for those ahead of it that would have left before its own time was up.
+    #[test]
+    fn those_that_may_leave_in_time_make_no_wait_known_to_be_longer() {
+        let mut driven = Driven::new(FixedWindow::new(2, nanos(100)));
+        driven.try_acquire(0, 2).unwrap();
+        let ahead: Vec<_> = (0..80).map(|nth| driven.queued(0, 2, Some(100 + nth / 2))).collect();
+        let waiting = driven.queued(0, 2, Some(150));
+        let known = driven.request(0, request(2, Some(99)));
+        assert!(matches!(known, Err(AcquireError::TimedOut { .. })), "no window opens before: {known:?}");
+        driven.queued(0, 2, None);
+        let known = driven.request(0, request(2, Some(199)));
+        assert!(matches!(known, Err(AcquireError::TimedOut { .. })), "one stays: {known:?}");
+        for index in ahead {
+            driven.at(0, |schedule, now, effects| schedule.abandon(now, index, effects));
+        }
+        driven.run_due(100);
+        assert_eq!(driven.answer(waiting), GRANTED);
+    }
 }

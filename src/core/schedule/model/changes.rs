@@ -439,8 +439,8 @@ impl Harness {
     fn release(&mut self, Held { admission, cost }: Held) {
         self.give_back(admission.fence, true);
         self.input(|schedule, now, effects| {
-            if schedule.release(admission.fence, cost, admission.claim) {
-                schedule.run_due(now, effects);
+            if !schedule.release(admission.fence, cost, admission.claim) {
+                schedule.release_to_next(now, admission.fence, cost, admission.claim, effects);
             }
         });
     }

@@ -42,6 +42,8 @@ pub(super) struct Naive {
     pub(super) answers: BTreeMap<usize, AnswerKind>,
     pub(super) granted_to: BTreeMap<usize, usize>,
     pub(super) closed: bool,
+    /// When all that was due was done.
+    settled: u64,
 }
 
 impl Naive {
@@ -55,6 +57,7 @@ impl Naive {
             answers: BTreeMap::new(),
             granted_to: BTreeMap::new(),
             closed: false,
+            settled: 0,
         }
     }
 
@@ -169,8 +172,23 @@ impl Naive {
         }
     }
 
-    /// All that is due: reclaims, then grants, then timeouts.
+    /// All that is due. Whoever an undelayed timer would have refused before now is refused first.
     pub(super) fn settle(&mut self, now: u64) {
+        if !self.closed && self.queue.iter().any(|waiting| waiting.deadline < now) {
+            let mut in_time = self.clone();
+            (self.settled..now).for_each(|instant| in_time.settle_at(instant));
+            let late =
+                |waiting: &&Waiting| waiting.deadline < now && in_time.answers.get(&waiting.id) == Some(&AnswerKind::Failed);
+            for id in self.queue.iter().filter(late).map(|waiting| waiting.id).collect::<Vec<_>>() {
+                self.answer(id, AnswerKind::Failed);
+            }
+        }
+        self.settle_at(now);
+        self.settled = now;
+    }
+
+    /// All that is due at one instant: reclaims, then grants, then timeouts.
+    fn settle_at(&mut self, now: u64) {
         for grant in self.grants.iter_mut().filter(|grant| grant.expires <= now) {
             grant.held = false;
         }
@@ -190,11 +208,13 @@ impl Naive {
         }
     }
 
-    /// Would a newcomer be served by `deadline` if every holder released at once and nobody gave up?
+    /// Would a newcomer be served by `deadline` if every holder released at once, and of those that wait only those gave up whose
+    /// time is up by then?
     pub(super) fn could_be_served(&self, now: u64, waiting: Waiting, deadline: u64) -> bool {
         let mut best = self.clone();
         let id = waiting.id;
         best.grants.iter_mut().for_each(|grant| grant.held = false);
+        best.queue.retain(|waiting| waiting.deadline > deadline);
         best.queue.iter_mut().for_each(|waiting| waiting.deadline = u64::MAX);
         best.queue.push(Waiting { deadline: u64::MAX, ..waiting });
         (now..=deadline).any(|at| {

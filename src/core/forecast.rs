@@ -1,0 +1,139 @@
+//! What a gate would grant at later instants if nobody else came: its states are copied, and grants are made on the copies.
+//!
+//! A log is not copied, however long it is: the grants of the forecast are kept beside it.
+
+use std::collections::VecDeque;
+use std::iter::Peekable;
+
+use crate::core::gate::LimitState;
+use crate::core::suspension::Suspension;
+use crate::strategy::{Log, LogRule, Moment};
+
+/// A copy of a gate that moves on in time. `R` yields the places that come back by themselves: when, and how many units.
+#[derive(Debug)]
+pub(crate) struct Forecast<'a, R: Iterator<Item = (Moment, u64)>> {
+    limits: Vec<LimitForecast<'a>>,
+    suspension: Option<Suspension>,
+    reclaims: Peekable<R>,
+    now: Moment,
+}
+
+#[derive(Debug)]
+pub(super) enum LimitForecast<'a> {
+    Copied(LimitState),
+    Log(LogForecast<'a>),
+}
+
+/// A log, and the grants of the forecast that have not left it, oldest first.
+#[derive(Debug)]
+pub(super) struct LogForecast<'a> {
+    rule: &'a LogRule,
+    log: &'a Log,
+    granted: VecDeque<(Moment, u64)>,
+}
+
+impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
+    pub(super) fn new(
+        limits: impl Iterator<Item = LimitForecast<'a>>,
+        suspension: Option<Suspension>,
+        reclaims: R,
+        now: Moment,
+    ) -> Self {
+        Self { limits: limits.collect(), suspension, reclaims: reclaims.peekable(), now }
+    }
+
+    /// The instant that it has reached.
+    pub(crate) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Moves on to the instant at which `cost` is admitted and takes it, if that instant is not after `latest`. Otherwise it
+    /// moves on to `latest`; a release that nobody can foresee may be needed. Tells which.
+    pub(crate) fn take(&mut self, cost: u64, latest: Moment) -> bool {
+        loop {
+            let ready = self.ready_at(cost);
+            if ready <= self.now {
+                self.limits.iter_mut().for_each(|limit| limit.charge(self.now, cost));
+                if let Some(suspension) = &mut self.suspension {
+                    suspension.note_grant(self.now, cost);
+                }
+                return true;
+            }
+            let reclaim = self.reclaims.peek().map_or(Moment::NEVER, |reclaim| reclaim.0);
+            let next = ready.min(reclaim);
+            if next > latest || next == Moment::NEVER {
+                self.advance(latest);
+                return false;
+            }
+            self.advance(next);
+        }
+    }
+
+    /// When `cost` is admitted if nothing comes back; [`Moment::NEVER`] when that takes a release.
+    pub(crate) fn ready_at(&self, cost: u64) -> Moment {
+        let suspended_until = self.suspension.map_or(self.now, |suspension| suspension.ready_at(self.now, cost));
+        self.limits.iter().map(|limit| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
+    }
+
+    /// Moves on to `later`.
+    fn advance(&mut self, later: Moment) {
+        while let Some((_, cost)) = self.reclaims.next_if(|reclaim| reclaim.0 <= later) {
+            self.limits.iter_mut().for_each(|limit| limit.release(cost));
+        }
+        self.now = self.now.max(later);
+    }
+}
+
+impl LimitForecast<'_> {
+    fn ready_at(&self, now: Moment, cost: u64) -> Moment {
+        match self {
+            Self::Copied(limit) => limit.peek(now, cost).err().unwrap_or(now),
+            Self::Log(log) => log.ready_at(now, cost),
+        }
+    }
+
+    fn charge(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Copied(limit) => limit.charge(now, cost),
+            Self::Log(log) => log.charge(now, cost),
+        }
+    }
+
+    fn release(&mut self, cost: u64) {
+        if let Self::Copied(limit) = self {
+            limit.release(cost);
+        }
+    }
+}
+
+impl<'a> LogForecast<'a> {
+    pub(super) fn new(rule: &'a LogRule, log: &'a Log) -> Self {
+        Self { rule, log, granted: VecDeque::new() }
+    }
+
+    /// Between two instants at which grants of the forecast leave, those that are left are as good as a part of the cost.
+    fn ready_at(&self, now: Moment, cost: u64) -> Moment {
+        let ready_at = |from: Moment, cost: u64| self.rule.decide(self.log, from, cost).err().unwrap_or(from);
+        let mut left: u64 = self.granted.iter().map(|grant| grant.1).sum();
+        let mut from = now;
+        for (granted, units) in &self.granted {
+            let leaves = granted.plus(self.rule.period);
+            let ready = ready_at(from, cost.saturating_add(left));
+            if ready < leaves {
+                return ready;
+            }
+            (from, left) = (from.max(leaves), left - units);
+        }
+        ready_at(from, cost)
+    }
+
+    fn charge(&mut self, now: Moment, cost: u64) {
+        while self.granted.front().is_some_and(|grant| grant.0.plus(self.rule.period) <= now) {
+            self.granted.pop_front();
+        }
+        match self.granted.back_mut().filter(|grant| grant.0 == now) {
+            Some((_, units)) => *units += cost,
+            None => self.granted.push_back((now, cost)),
+        }
+    }
+}
