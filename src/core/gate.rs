@@ -27,7 +27,6 @@ pub(crate) struct Denied {
 
 /// One limit with its state.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a gate has few; a box would cost each grant a look elsewhere")]
 pub(super) enum LimitState {
     /// What was granted lately is noted from the first grant on: few of many keys with a manager have one.
     Pace(PaceRule, PaceState, Option<RefundBound>),

@@ -7,11 +7,17 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
+use super::event::{KeyedLimiterEvent, KeyedObserver};
+use super::idle::{KeptHash, is_std_key};
 use super::key_state::MAX_WORDS;
 use super::key_table::KeyTable;
-use super::shard::{Shard, Tier};
-use super::table::{KeyedObserver, Shared, Table, TierOf};
-use super::{KeyedLimiter, KeyedLimiterEvent};
+use super::limiter::KeyedLimiter;
+use super::shard::Shard;
+use super::shards::Shards;
+use super::shared::{IdPrefixes, Shared};
+use super::table::Table;
+use super::tier::{TierOf, Tiers};
+use super::when_full::WhenFull;
 use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
@@ -58,20 +64,24 @@ pub struct KeyedLimiterBuilder<K> {
     observer: Option<KeyedObserver<K>>,
 }
 
-/// What becomes of a new key when as many are known as may be, and none that was looked at is as good as new. See
-/// [`KeyedLimiterBuilder::when_full`] for an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// It is turned away with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys): no known key gets back what it has used.
-    #[default]
-    Deny,
-    /// Of up to 32 known keys, the one goes that would be as good as new first, and gets back what it has used.
-    EvictSoonestReset,
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
+    /// A keyed limiter with the default options. See the [type's example](KeyedLimiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+        Self::builder(policy).build()
+    }
+
+    /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`].
+    pub fn builder(policy: impl Into<Policy>) -> KeyedLimiterBuilder<K> {
+        KeyedLimiterBuilder::new(policy.into())
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
-    pub(super) fn new(policy: Policy) -> Self {
+    fn new(policy: Policy) -> Self {
         let (options, when_full, tier_of, observer) = (Options::default(), WhenFull::Deny, None, None);
         Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, settles: false, options, observer }
     }
@@ -173,50 +183,65 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
-        let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let plan = Plan::new(policy.clone(), since_epoch)?;
         let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
-        let (width, tiered) = (plan.width().unwrap_or(0), tier_of.is_some());
+        let (width, tiered) = (plan.width().filter(|_| !settles), tier_of.is_some());
         let shared = Shared {
-            hasher: SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random()),
-            plan: (!tiered && !settles && plan.width().is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
-            id_prefix,
-            id_prefixes: Default::default(),
+            plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
+            id_prefixes: IdPrefixes::new(id_prefix),
             since_epoch,
             name,
-            max_keys,
-            when_full,
             tier_of,
-            settles,
             options: Options { observed: observer.is_some(), ..options },
             observer,
             shared_driver: Arc::default(),
-            len: Default::default(),
-            next_shard: Default::default(),
         };
+        let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
+        let parts = Parts { shared, policy, plan, settles, hasher, max_keys, when_full };
         // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
-        let table: Arc<dyn KeyTable<K>> = match (tiered, width) {
-            (false, 0..=1) => Arc::new(table::<K, 1>(shared, clock, policy, plan)),
-            (false, 2) => Arc::new(table::<K, 2>(shared, clock, policy, plan)),
-            _ => Arc::new(table::<K, MAX_WORDS>(shared, clock, policy, plan)),
+        let table: Arc<dyn KeyTable<K>> = match (is_std_key::<K>(), tiered, width.unwrap_or(0)) {
+            (true, false, 0..=1) => Arc::new(parts.table::<1, ()>()),
+            (true, false, 2) => Arc::new(parts.table::<2, ()>()),
+            (true, ..) => Arc::new(parts.table::<MAX_WORDS, ()>()),
+            (false, false, 0..=1) => Arc::new(parts.table::<1, u64>()),
+            (false, false, 2) => Arc::new(parts.table::<2, u64>()),
+            (false, ..) => Arc::new(parts.table::<MAX_WORDS, u64>()),
         };
-        Ok(KeyedLimiter::from_table(table))
+        Ok(KeyedLimiter { table })
     }
 }
 
-fn table<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize>(
+/// What a table is made of, however wide it is.
+struct Parts<K> {
     shared: Shared<K>,
-    clock: Clock,
     policy: Policy,
     plan: Plan,
-) -> Table<K, W> {
-    let tiered = shared.tier_of.is_some();
-    let words = shared.words::<W>();
-    let tier = move || Tier::new(policy.clone(), plan.deep_clone(), words);
-    let few = (shared.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
-    let shards = shared.max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
-    Table::new(shared, shards, |id_prefix| Shard::new(clock.clone(), id_prefix, tier(), tiered))
+    settles: bool,
+    hasher: SeedableRandomState,
+    max_keys: usize,
+    when_full: WhenFull,
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
+    fn table<const W: usize, H: KeptHash>(self) -> Table<K, W, H> {
+        let Self { shared, policy, plan, settles, hasher, max_keys, when_full } = self;
+        let tiered = shared.tier_of.is_some();
+        let words = match (settles, tiered) {
+            (true, _) => 0, // every permit is to know its limiter, so no key is idle
+            (false, true) => W - 1,
+            (false, false) => W,
+        };
+        let clock = Clock::new();
+        let few = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
+        let number = max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
+        let shards = (0..number).map(|_| {
+            let tiers = Tiers::new(policy.clone(), plan.deep_clone(), tiered, words);
+            Shard::new(clock.clone(), shared.id_prefixes.next(), tiers, hasher.clone())
+        });
+        let shards = Shards::new(shards, hasher.clone(), max_keys, when_full);
+        Table::new(shared, shards)
+    }
 }
 
 impl<K> fmt::Debug for KeyedLimiterBuilder<K> {

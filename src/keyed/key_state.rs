@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::core::gate::Gate;
 use crate::core::plan::Plan;
 use crate::decision::Decision;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
@@ -9,7 +10,7 @@ pub(super) const MAX_WORDS: usize = 4;
 
 /// The state of one key: a word or two for each limit, next to each other.
 ///
-/// It is a [`Gate`](crate::core::gate::Gate) without what few keys need: leases, trails, counts.
+/// It is a [`Gate`] without what few keys need: leases, counts, what bounds refunds.
 pub(super) struct KeyState<'a> {
     pub(super) plan: &'a Arc<Plan>,
     pub(super) words: &'a mut [u64],
@@ -86,7 +87,12 @@ impl KeyState<'_> {
         self.states().map(|(rule, state)| rule.reset_at(state, now)).max().unwrap_or(now)
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = (&Rule, StateWords)> {
+    /// The same as a gate, after so many grants.
+    pub(super) fn gate(&self, fence: u64, now: Moment) -> Gate {
+        Gate::resume(Arc::clone(self.plan), self.states().map(|(_, state)| state), fence, now)
+    }
+
+    fn states(&self) -> impl Iterator<Item = (&Rule, StateWords)> {
         self.plan.words().map(|(rule, at)| (rule, load(self.words, rule, at)))
     }
 

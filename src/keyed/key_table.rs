@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::KeySnapshot;
+use super::snapshot::KeySnapshot;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};

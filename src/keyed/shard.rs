@@ -1,70 +1,96 @@
 //! One of the parts of a keyed limiter, each under a lock of its own.
 //!
-//! A key is *quiet* or has a *line*. A quiet key is its state and nothing else. A key that somebody waits for, that has places out,
-//! or whose limiter somebody holds, has a manager like any limiter has: its line. It becomes quiet again when nobody needs that.
+//! A key is *idle* or *active*. An idle key is its state and nothing else. A key that somebody waits for, that has places out, or
+//! whose limiter somebody holds, is active: it has a manager like any limiter. It becomes idle again when nobody needs that.
+//!
+//! No code of others runs here but the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`]: keys
+//! that go are put aside in [`Removed`], to be dropped when no lock is held.
 
 use std::hash::Hash;
 use std::sync::Arc;
 
+use foldhash::quality::SeedableRandomState;
 use hashbrown::HashTable;
 
+use super::idle::{Idle, KeptHash};
 use super::key_state::KeyState;
-use crate::core::plan::Plan;
-use crate::error::ConfigError;
+use super::tier::{Tier, Tiers};
+use crate::carry_over::UsageCarryOver;
+use crate::contain_panic::contain_panic;
+use crate::core::gate::Gate;
 use crate::manager::{Clock, Manager, Resting};
-use crate::policy::Policy;
 use crate::strategy::Moment;
 
-/// The policy of some keys.
-#[derive(Debug, Clone)]
-pub(super) struct Tier {
-    pub(super) policy: Policy,
-    pub(super) plan: Arc<Plan>,
-    /// Whether the state of a key fits among the quiet.
-    pub(super) fits: bool,
-}
-
 #[derive(Debug)]
-pub(super) struct Shard<K, const W: usize> {
+pub(super) struct Shard<K, const W: usize, H> {
     pub(super) clock: Clock,
-    /// The random part of the ids of permits of quiet keys.
+    /// The random part of the ids of permits of idle keys.
     pub(super) id_prefix: u64,
-    /// The fence of the latest grant to a quiet key, at least.
+    /// The fence of the latest grant to an idle key, at least.
     pub(super) fence: u64,
-    /// Where keys have tiers, the last word is the tier's number.
-    pub(super) idle: HashTable<(K, [u64; W])>,
-    pub(super) active: HashTable<(K, Arc<Manager>)>,
-    /// All that were seen here; the first is that of the limiter.
-    pub(super) tiers: Vec<Tier>,
-    tiered: bool,
-    /// Calls other than grants to known keys.
-    pub(super) accesses: u32,
+    pub(super) idle: HashTable<Idle<K, W, H>>,
+    active: HashTable<Active<K>>,
+    pub(super) tiers: Tiers,
+    hasher: SeedableRandomState,
+    /// Calls other than grants to idle keys.
+    accesses: u32,
     /// Where the next look for keys that can go begins.
     idle_cursor: usize,
     active_cursor: usize,
 }
 
-/// How many tiers a shard keeps. A key of one more has a line of its own.
-const MAX_TIERS: usize = 64;
+#[derive(Debug)]
+struct Active<K> {
+    key: K,
+    hash: u64,
+    manager: Arc<Manager>,
+}
 
-impl Tier {
-    /// `words`: how many there are for the state of a quiet key.
-    pub(super) fn new(policy: Policy, plan: Plan, words: usize) -> Self {
-        let fits = plan.width().is_some_and(|width| width <= words);
-        Self { policy, plan: Arc::new(plan), fits }
+/// Where a key is.
+pub(super) enum Location {
+    Idle { bucket: usize },
+    Active(Arc<Manager>),
+    Absent,
+}
+
+/// What left a shard: keys, and managers with their observers, run code of others when they are dropped.
+#[derive(Debug)]
+pub(super) struct Removed<K> {
+    keys: Vec<K>,
+    managers: Vec<Arc<Manager>>,
+}
+
+impl<K> Default for Removed<K> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), managers: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq, const W: usize> Shard<K, W> {
-    pub(super) fn new(clock: Clock, id_prefix: u64, tier: Tier, tiered: bool) -> Self {
+impl<K> Removed<K> {
+    /// Drops everything. No lock is held. A panic of a key is no business of the call in which it goes.
+    pub(super) fn discard(self) {
+        let Self { keys, managers } = self;
+        keys.into_iter().for_each(|key| contain_panic(|| drop(key)));
+        managers.into_iter().for_each(|manager| contain_panic(|| drop(manager)));
+    }
+
+    fn key(&mut self, key: K) {
+        if std::mem::needs_drop::<K>() {
+            self.keys.push(key);
+        }
+    }
+}
+
+impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
+    pub(super) fn new(clock: Clock, id_prefix: u64, tiers: Tiers, hasher: SeedableRandomState) -> Self {
         Self {
             clock,
             id_prefix,
             fence: 0,
             idle: HashTable::new(),
             active: HashTable::new(),
-            tiers: vec![tier],
-            tiered,
+            tiers,
+            hasher,
             accesses: 0,
             idle_cursor: 0,
             active_cursor: 0,
@@ -75,126 +101,203 @@ impl<K: Hash + Eq, const W: usize> Shard<K, W> {
         self.idle.len() + self.active.len()
     }
 
-    pub(super) fn manager(&self, hash: u64, key: &K) -> Option<&Arc<Manager>> {
-        if self.active.is_empty() {
-            return None; // the common case
-        }
-        self.active.find(hash, |(other, _)| other == key).map(|(_, manager)| manager)
+    /// Counts a call. Tells whether it is its turn to look for keys that can go.
+    pub(super) fn count_access(&mut self) -> bool {
+        /// Calls between two such looks.
+        const EVERY: u32 = 8;
+        self.accesses = self.accesses.wrapping_add(1);
+        self.accesses.is_multiple_of(EVERY)
     }
 
-    /// The number of the tier with this policy (`words` as in [`Tier::new`]), or else the tier itself, where there are too many to keep.
-    pub(super) fn tier(
-        &mut self,
-        policy: Policy,
-        words: usize,
-        compile: impl FnOnce(Policy) -> Result<Plan, ConfigError>,
-    ) -> Result<Result<usize, Tier>, ConfigError> {
-        if let Some(known) = self.tiers.iter().position(|tier| tier.policy == policy) {
-            return Ok(Ok(known));
+    /// The `Eq` of keys runs here; nothing has changed when it panics.
+    pub(super) fn locate(&self, hash: u64, key: &K) -> Location {
+        let is_it = |active: &Active<K>| active.hash == hash && active.key == *key;
+        if let Some(active) = self.active.find(hash, is_it) {
+            return Location::Active(Arc::clone(&active.manager));
         }
-        let tier = Tier::new(policy.clone(), compile(policy)?, words);
-        if self.tiers.len() == MAX_TIERS {
-            return Ok(Err(Tier { fits: false, ..tier }));
+        match self.idle.find_bucket_index(hash, |idle| idle.is(hash, key)) {
+            Some(bucket) => Location::Idle { bucket },
+            None => Location::Absent,
         }
-        self.tiers.push(tier);
-        Ok(Ok(self.tiers.len() - 1))
     }
 
-    /// The state of a quiet key.
+    /// The state of an idle key.
     pub(super) fn key_state(&mut self, bucket: usize) -> Option<KeyState<'_>> {
-        let (_, words) = self.idle.get_bucket_mut(bucket)?;
-        Some(key_state(&self.tiers, words, self.tiered))
+        Some(self.tiers.state(&mut self.idle.get_bucket_mut(bucket)?.words))
     }
 
-    /// Looks at a few keys and lets those go that are as good as new; keys whose line nobody needs become quiet.
-    pub(super) fn reap(&mut self, samples: usize, now: Moment, hash: impl Fn(&K) -> u64) {
-        for _ in 0..samples.min(self.idle.num_buckets()) {
+    pub(super) fn tier_at(&self, bucket: usize) -> usize {
+        self.idle.get_bucket(bucket).map_or(0, |idle| self.tiers.number_in(&idle.words))
+    }
+
+    /// Makes a key of a known tier idle, as new. Returns its bucket.
+    pub(super) fn insert_new(&mut self, hash: u64, key: K, tier: usize, now: Moment) -> usize {
+        let mut words = self.tiers.words(tier);
+        self.tiers.state(&mut words).fill(now);
+        self.insert_idle(hash, key, words)
+    }
+
+    fn insert_idle(&mut self, hash: u64, key: K, words: [u64; W]) -> usize {
+        let hasher = &self.hasher;
+        let idle = Idle { key, words, hash: H::keep(hash) };
+        self.idle.insert_unique(hash, idle, |idle| idle.hash.of(&idle.key, hasher)).bucket_index()
+    }
+
+    pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
+        self.active.insert_unique(hash, Active { key, hash, manager }, |active| active.hash);
+    }
+
+    /// Gives an idle key another tier. What it has used stays used.
+    pub(super) fn change_tier(&mut self, bucket: usize, tier: usize, now: Moment) {
+        let plan = self.tiers.get(Ok(tier)).plan;
+        let Some(mut gate) = self.key_state(bucket).map(|key_state| key_state.gate(0, now)) else { return };
+        gate.set_plan(plan, now, UsageCarryOver::AsIs);
+        let mut words = self.tiers.words(tier);
+        if let Some(states) = gate.states() {
+            self.tiers.state(&mut words).restore(states.into_iter());
+        }
+        if let Some(idle) = self.idle.get_bucket_mut(bucket) {
+            idle.words = words;
+        }
+    }
+
+    /// Takes an idle key out, for a manager of its tier or of another.
+    pub(super) fn take_idle(&mut self, bucket: usize, tier: Option<Tier>, now: Moment) -> Option<(K, Gate)> {
+        let fence = self.fence;
+        let mut gate = self.key_state(bucket)?.gate(fence, now);
+        if let Some(tier) = tier {
+            gate.set_plan(tier.plan, now, UsageCarryOver::AsIs);
+        }
+        Some((self.idle.get_bucket_entry(bucket).ok()?.remove().0.key, gate))
+    }
+
+    /// Looks at a few idle keys and at a few active ones. Those that are as good as new go; active ones that nobody needs become
+    /// idle.
+    pub(super) fn reap(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) {
+        for _ in 0..idle.min(self.idle.num_buckets()) {
             self.idle_cursor = next(self.idle_cursor, self.idle.num_buckets());
             let bucket = self.idle_cursor;
-            if self.key_state(bucket).is_some_and(|key_state| key_state.reset_at(now) <= now)
-                && let Ok(entry) = self.idle.get_bucket_entry(bucket)
-            {
-                entry.remove();
+            if self.key_state(bucket).is_some_and(|key_state| key_state.reset_at(now) <= now) {
+                self.remove_idle(bucket).into_iter().for_each(|key| removed.key(key));
             }
         }
-        for _ in 0..samples.div_ceil(2).min(self.active.num_buckets()) {
-            self.active_cursor = next(self.active_cursor, self.active.num_buckets());
-            self.deactivate(self.active_cursor, &hash);
+        for _ in 0..active.min(self.active.len()) {
+            if let Some(bucket) = self.next_active() {
+                self.deactivate(bucket, removed);
+            }
         }
-        shrink(&mut self.idle, |(key, _)| hash(key));
-        shrink(&mut self.active, |(key, _)| hash(key));
+        let hasher = &self.hasher;
+        shrink(&mut self.idle, |idle| idle.hash.of(&idle.key, hasher));
+        shrink(&mut self.active, |active| active.hash);
     }
 
-    /// All that a line knows which nobody needs. New clones of it are made under the shard's lock only; whoever takes its turns may
+    fn remove_idle(&mut self, bucket: usize) -> Option<K> {
+        Some(self.idle.get_bucket_entry(bucket).ok()?.remove().0.key)
+    }
+
+    /// The bucket of the next active key.
+    fn next_active(&mut self) -> Option<usize> {
+        for _ in 0..self.active.num_buckets() {
+            self.active_cursor = next(self.active_cursor, self.active.num_buckets());
+            if self.active.get_bucket(self.active_cursor).is_some() {
+                return Some(self.active_cursor);
+            }
+        }
+        None
+    }
+
+    /// The manager of an active key that nobody else holds. New clones of it are made under the shard's lock only; a driver may
     /// hold one for a moment, and changes nothing where nobody waits.
-    fn rest(&self, bucket: usize) -> Option<Resting> {
-        let (_, manager) = self.active.get_bucket(bucket).filter(|(_, manager)| Arc::strong_count(manager) == 1)?;
-        manager.at_rest()
+    fn unshared(&self, bucket: usize) -> Option<&Arc<Manager>> {
+        self.active.get_bucket(bucket).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
     }
 
-    /// Removes a line that rests. The fences of its key go on from there, when it comes back.
-    fn remove_active(&mut self, bucket: usize, fence: u64, clock: Clock) -> Option<K> {
-        let entry = self.active.get_bucket_entry(bucket).ok()?;
-        self.fence = self.fence.max(fence);
-        self.clock.catch_up(clock);
-        Some(entry.remove().0.0)
-    }
-
-    /// Ends a line that nobody needs.
-    fn deactivate(&mut self, bucket: usize, hash: &impl Fn(&K) -> u64) {
-        let Some(Resting { policy, states, is_new, fence, clock, .. }) = self.rest(bucket) else { return };
-        let tier = self.tiers.iter().position(|tier| tier.fits && tier.policy == policy);
-        if !is_new && (tier.is_none() || states.is_none()) {
+    /// Makes an active key that nobody needs idle; one that is as good as new goes.
+    fn deactivate(&mut self, bucket: usize, removed: &mut Removed<K>) {
+        let Some(manager) = self.unshared(bucket) else { return };
+        let Some(is_new) = manager.rests_until().map(|rest| rest.is_new) else { return };
+        if !is_new && !self.tiers.any_fits() {
             return;
         }
-        let Some(key) = self.remove_active(bucket, fence, clock) else { return };
-        if let (false, Some(tier), Some(states)) = (is_new, tier, states) {
-            let mut words = [0; W];
-            if self.tiered {
-                words[W - 1] = tier as u64;
-            }
-            key_state(&self.tiers, &mut words, self.tiered).restore(states.into_iter());
-            self.idle.insert_unique(hash(&key), (key, words), |(key, _)| hash(key));
+        let Some(resting) = manager.at_rest() else { return };
+        if is_new {
+            self.remove_active(bucket, &resting, removed).into_iter().for_each(|(_, key)| removed.key(key));
+            return;
+        }
+        let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states) else { return };
+        let mut words = self.tiers.words(tier);
+        self.tiers.state(&mut words).restore(states.iter().copied());
+        if let Some((hash, key)) = self.remove_active(bucket, &resting, removed) {
+            self.insert_idle(hash, key, words);
         }
     }
 
-    /// Of a few keys, the one goes that would be as good as new first: a quiet one, or where there is none one whose line nobody
-    /// needs. Tells which, and when it would have been.
-    pub(super) fn evict(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
-        self.evict_idle(samples, now).or_else(|| self.evict_active(samples))
+    /// Removes an active key that nobody needs. Its fences go on from there when it comes back.
+    fn remove_active(&mut self, bucket: usize, resting: &Resting, removed: &mut Removed<K>) -> Option<(u64, K)> {
+        let Active { key, hash, manager } = self.active.get_bucket_entry(bucket).ok()?.remove().0;
+        removed.managers.push(manager);
+        self.fence = self.fence.max(resting.fence);
+        self.clock.catch_up(resting.clock.clone());
+        Some((hash, key))
     }
 
-    fn evict_active(&mut self, samples: usize) -> Option<(K, Moment)> {
-        let mut nearest: Option<(usize, Resting)> = None;
-        for _ in 0..samples.min(self.active.num_buckets()) {
-            self.active_cursor = next(self.active_cursor, self.active.num_buckets());
-            if let Some(rest) = self.rest(self.active_cursor)
-                && nearest.as_ref().is_none_or(|(_, nearest)| rest.reset_at < nearest.reset_at)
-            {
-                nearest = Some((self.active_cursor, rest));
-            }
-        }
-        let (bucket, Resting { reset_at, fence, clock, .. }) = nearest?;
-        Some((self.remove_active(bucket, fence, clock)?, reset_at))
+    /// Of a few keys, the one goes that would be as good as new first: an idle one, or where there is none an active one that
+    /// nobody needs. Tells which, and when it would have been.
+    pub(super) fn evict(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) -> Option<(K, Moment)> {
+        self.evict_idle(idle, now).or_else(|| self.evict_active(active, removed))
     }
 
     fn evict_idle(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
         let buckets = self.idle.num_buckets();
         let start = self.idle_cursor;
-        let mut found = Vec::with_capacity(samples);
-        for step in 0..buckets {
-            let bucket = (start + step) % buckets;
-            if let Some(key_state) = self.key_state(bucket) {
-                found.push((key_state.reset_at(now), bucket));
+        let (mut found, mut soonest) = (0, None);
+        for bucket in (start..buckets).chain(0..start.min(buckets)) {
+            let Some(reset_at) = self.key_state(bucket).map(|key_state| key_state.reset_at(now)) else { continue };
+            if soonest.is_none_or(|soonest| (reset_at, bucket) < soonest) {
+                soonest = Some((reset_at, bucket));
             }
-            if found.len() == samples {
+            found += 1;
+            if found == samples {
                 break;
             }
         }
-        let (reset_at, bucket) = found.into_iter().min()?;
+        let (reset_at, bucket) = soonest?;
         self.idle_cursor = bucket;
-        let entry = self.idle.get_bucket_entry(bucket).ok()?;
-        Some((entry.remove().0.0, reset_at))
+        Some((self.remove_idle(bucket)?, reset_at))
+    }
+
+    fn evict_active(&mut self, samples: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
+        /// Keys that are looked at where none can go. That somebody else holds a manager is seen at once.
+        const MOST: usize = 48;
+        let mut soonest: Option<(Moment, usize)> = None;
+        for sample in 0..MOST.min(self.active.len()) {
+            if sample >= samples && soonest.is_some() {
+                break;
+            }
+            let bucket = self.next_active()?;
+            let reset_at = self.unshared(bucket).and_then(|manager| manager.rests_until()).map(|rest| rest.reset_at);
+            if let Some(reset_at) = reset_at
+                && soonest.is_none_or(|soonest| reset_at < soonest.0)
+            {
+                soonest = Some((reset_at, bucket));
+            }
+        }
+        let (reset_at, bucket) = soonest?;
+        let resting = self.unshared(bucket)?.at_rest()?;
+        Some((self.remove_active(bucket, &resting, removed)?.1, reset_at))
+    }
+
+    /// The idle keys with their states, and the active ones with their managers. The `Clone` of keys runs here; nothing changes
+    /// when it panics.
+    #[expect(clippy::type_complexity, reason = "said once")]
+    pub(super) fn snapshots<S>(&mut self, of_idle: impl Fn(&KeyState<'_>, Moment) -> S) -> (Vec<(K, S)>, Vec<(K, Arc<Manager>)>)
+    where
+        K: Clone,
+    {
+        let now = self.clock.now().0;
+        let Self { idle, active, tiers, .. } = self;
+        let idle = idle.iter_mut().map(|idle| (idle.key.clone(), of_idle(&tiers.state(&mut idle.words), now))).collect();
+        (idle, active.iter().map(|active| (active.key.clone(), Arc::clone(&active.manager))).collect())
     }
 }
 
@@ -207,10 +310,4 @@ fn shrink<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
 
 fn next(cursor: usize, buckets: usize) -> usize {
     if cursor + 1 < buckets { cursor + 1 } else { 0 }
-}
-
-/// The state of a quiet key, with the plan that it goes by.
-pub(super) fn key_state<'a, const W: usize>(tiers: &'a [Tier], words: &'a mut [u64; W], tiered: bool) -> KeyState<'a> {
-    let tier = if tiered { words[W - 1] as usize } else { 0 };
-    KeyState { plan: &tiers[tier].plan, words }
 }

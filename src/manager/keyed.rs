@@ -10,16 +10,21 @@ use crate::core::schedule::Schedule;
 use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
 
-/// A manager that nobody needs.
+/// When a manager that nobody needs is as good as new.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest {
+    /// [`Moment::NEVER`] where time does not make it so.
+    pub(crate) reset_at: Moment,
+    /// It is so now.
+    pub(crate) is_new: bool,
+}
+
+/// All that a manager knows which nobody needs.
 #[derive(Debug)]
 pub(crate) struct Resting {
     pub(crate) policy: Policy,
     /// The states of all limits; `None` where one is more than words.
     pub(crate) states: Option<Vec<StateWords>>,
-    /// When it is as good as new; [`Moment::NEVER`] where time does not make it so.
-    pub(crate) reset_at: Moment,
-    /// It is so now.
-    pub(crate) is_new: bool,
     pub(crate) fence: u64,
     pub(crate) clock: Clock,
 }
@@ -51,14 +56,20 @@ impl Manager {
         state.schedule.used(now)
     }
 
+    /// When it is as good as new, if nobody waits and nothing is out.
+    pub(crate) fn rests_until(&self) -> Option<Rest> {
+        let mut state = self.lock();
+        let now = state.clock.now().0;
+        let reset_at = state.schedule.at_rest(now)?.reset_at(now);
+        Some(Rest { reset_at, is_new: reset_at <= now })
+    }
+
     /// All that it knows, when nobody waits and nothing is out.
     pub(crate) fn at_rest(&self) -> Option<Resting> {
         let mut state = self.lock();
         let now = state.clock.now().0;
         let clock = state.clock.clone();
         let gate = state.schedule.at_rest(now)?;
-        let (policy, fence) = (gate.policy().clone(), gate.granted());
-        let reset_at = gate.reset_at(now);
-        Some(Resting { policy, states: gate.states(), reset_at, is_new: reset_at <= now, fence, clock })
+        Some(Resting { policy: gate.policy().clone(), states: gate.states(), fence: gate.granted(), clock })
     }
 }

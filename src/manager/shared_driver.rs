@@ -3,8 +3,8 @@
 //! A limiter has a [driver](super::driver) of its own. The active keys of a keyed limiter share one: in each runtime one task runs
 //! each manager when it is due.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -37,7 +37,8 @@ pub(crate) struct SharedDriver {
 struct RuntimeTimers {
     runtime: runtime::Id,
     wakeup: Arc<Notify>,
-    managers: HashMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
+    /// A tree: a hash table of many keys that grows stops every one of them.
+    managers: BTreeMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
     /// Those that are due at some time, each once, with the time that stands beside it in `managers`.
     timeline: BTreeSet<(Due, ManagerAddr)>,
     /// How many calls there were.
@@ -69,7 +70,7 @@ impl SharedDriver {
             runtimes.push(RuntimeTimers {
                 runtime: runtime.id(),
                 wakeup: Arc::default(),
-                managers: HashMap::new(),
+                managers: BTreeMap::new(),
                 timeline: BTreeSet::new(),
                 calls: 0,
             });

@@ -193,9 +193,7 @@ impl RefundBound {
 
     /// Grants decided before `now` are not known of, and cannot be taken back.
     pub(crate) fn new(now: Moment) -> Self {
-        let mut found = Vec::with_capacity(1);
-        found.push((now, 0));
-        Self { latest: now, found }
+        Self { latest: now, found: vec![(now, 0)] }
     }
 
     /// Notes a grant decided at `now` on `before`, the state that it found.

@@ -1,0 +1,32 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::event::LimiterEvent;
+
+/// Something that a keyed limiter did of its own accord. See [`KeyedLimiterBuilder::on_event`] for an example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeyedLimiterEvent<'a, K> {
+    /// A key had to go before it was as good as new: [`WhenFull::EvictSoonestReset`].
+    Evicted {
+        /// The key.
+        key: &'a K,
+        /// How long until it would have been.
+        reset_after: Duration,
+    },
+    /// A new key was turned away: [`WhenFull::Deny`].
+    TooManyKeys {
+        /// The key.
+        key: &'a K,
+    },
+    /// What the limiter of one key did.
+    Limiter {
+        /// The key.
+        key: &'a K,
+        /// What it did.
+        event: &'a LimiterEvent,
+    },
+}
+
+/// Who is told of events, outside every lock.
+pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedLimiterEvent<'_, K>) + Send + Sync>;

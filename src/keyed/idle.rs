@@ -1,0 +1,91 @@
+use std::any::TypeId;
+use std::hash::{BuildHasher, Hash};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use foldhash::quality::SeedableRandomState;
+
+/// A key that is its state and nothing else.
+#[derive(Debug)]
+pub(super) struct Idle<K, const W: usize, H> {
+    pub(super) key: K,
+    /// The state of its limits. Where keys have tiers, the last word is the number of the tier.
+    pub(super) words: [u64; W],
+    pub(super) hash: H,
+}
+
+impl<K: Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
+    #[inline(always)]
+    pub(super) fn is(&self, hash: u64, key: &K) -> bool {
+        self.hash.may_be(hash) && self.key == *key
+    }
+}
+
+/// The hash of an idle key, where it is kept beside the key.
+///
+/// A table that grows or shrinks needs the hash of every key in it, under its lock, where no code of others may run: it could
+/// panic halfway through, or use the limiter. So the hash is kept, and then `Eq` is asked only about keys whose hashes are equal.
+/// That takes 8 bytes a key, a third more for the smallest keys. [Keys of the standard library](is_std_key) run no code of others:
+/// for these, nothing is kept.
+pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
+    fn keep(hash: u64) -> Self;
+    /// Whether this may be the hash of an equal key.
+    fn may_be(self, hash: u64) -> bool;
+    fn of<K: Hash>(self, key: &K, hasher: &SeedableRandomState) -> u64;
+}
+
+impl KeptHash for () {
+    fn keep(_: u64) -> Self {}
+
+    #[inline(always)]
+    fn may_be(self, _: u64) -> bool {
+        true
+    }
+
+    fn of<K: Hash>(self, key: &K, hasher: &SeedableRandomState) -> u64 {
+        hasher.hash_one(key)
+    }
+}
+
+impl KeptHash for u64 {
+    fn keep(hash: u64) -> Self {
+        hash
+    }
+
+    #[inline(always)]
+    fn may_be(self, hash: u64) -> bool {
+        self == hash
+    }
+
+    fn of<K: Hash>(self, _: &K, _: &SeedableRandomState) -> u64 {
+        self
+    }
+}
+
+/// Whether the code of a key is the standard library's.
+pub(super) fn is_std_key<K: 'static>() -> bool {
+    macro_rules! any_of {
+        ($($key:ty),*) => { [$(TypeId::of::<$key>()),*].contains(&TypeId::of::<K>()) };
+    }
+    any_of!(
+        u8,
+        u16,
+        u32,
+        u64,
+        u128,
+        usize,
+        i8,
+        i16,
+        i32,
+        i64,
+        i128,
+        isize,
+        bool,
+        char,
+        IpAddr,
+        Ipv4Addr,
+        Ipv6Addr,
+        SocketAddr,
+        String,
+        &'static str
+    )
+}

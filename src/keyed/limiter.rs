@@ -1,0 +1,253 @@
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::key_table::KeyTable;
+use super::request::KeyedPermitRequest;
+use super::snapshot::KeySnapshot;
+use crate::decision::Decision;
+use crate::error::{AcquireError, TryAcquireError};
+use crate::limiter::Limiter;
+use crate::manager::Order;
+use crate::permit::Permit;
+
+/// One limiter for each key: for each client, user, endpoint. Clones share one and the same.
+///
+/// # Keys
+///
+/// A key is known from its first request on, and as good as new then. It is forgotten when it is as good as new again, so that
+/// nothing is lost by it. Each call looks at a few others for some that can go: there is no sweep, no task and no timer for a key
+/// that nobody waits for. At most [`max_keys`](KeyedLimiterBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
+/// hashed with a seed that is drawn for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with fewer tokens than
+/// it holds starts with those again when its key comes back.)
+///
+/// A key whose policy is of rates takes a word or two for each of its limits, and its own size; 23 bytes in all at a million keys of
+/// 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). A key that somebody waits for, that has
+/// places out, or whose policy has a [`MaxConcurrency`](crate::MaxConcurrency) or a [log](crate::SlidingWindow::log), takes about
+/// a kilobyte as long as that is so.
+///
+/// # Permits
+///
+/// Those of a [`MaxConcurrency`](crate::MaxConcurrency) are as a [`Limiter`]'s. Those of rates hold nothing and know nothing of
+/// their limiter, so [settling](Permit::settle) them does nothing and says so. For that, build it with
+/// [`settle_permits`](KeyedLimiterBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
+/// paused, observed, run under.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+///
+/// let per_client = KeyedLimiter::<IpAddr>::new(TokenBucket::new(Rate::per_minute(2), 2))?;
+/// let (alice, bob) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+/// assert!(per_client.try_acquire(&alice).is_ok() && per_client.try_acquire(&alice).is_ok());
+/// assert!(per_client.try_acquire(&alice).is_err());
+/// assert!(per_client.try_acquire(&bob).is_ok());
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub struct KeyedLimiter<K> {
+    pub(super) table: Arc<dyn KeyTable<K>>,
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
+    /// Waits until every limit of the key's policy admits one unit, in the [order](Limiter#order) of arrival at this key.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Limiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`]; [`AcquireError::TooManyKeys`], and [`AcquireError::Config`] where keys have tiers.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_millis(100)))?;
+    /// let start = tokio::time::Instant::now();
+    /// for host in ["a", "b", "a", "b"] {
+    ///     let _permit = per_host.acquire(&host).await?;
+    /// }
+    /// assert_eq!(start.elapsed(), Duration::from_millis(100));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire<'a>(&'a self, key: &'a K) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+        self.acquire_many(key, 1)
+    }
+
+    /// [`KeyedLimiter::acquire`] for a cost of several units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`] and of [`Limiter::acquire_many`].
+    #[track_caller]
+    pub fn acquire_many<'a>(&'a self, key: &'a K, cost: u64) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+        self.request(key).cost(cost).acquire()
+    }
+
+    /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].
+    #[track_caller]
+    pub fn request<'a>(&'a self, key: &'a K) -> KeyedPermitRequest<'a, K> {
+        KeyedPermitRequest { table: &self.table, key, order: Order::new(1, Location::caller()) }
+    }
+
+    /// Takes one unit of the key's now, or nothing. See the [type's example](KeyedLimiter#examples).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::TooManyKeys`], and [`TryAcquireError::Config`] where keys have tiers.
+    #[inline]
+    #[track_caller]
+    pub fn try_acquire(&self, key: &K) -> Result<Permit, TryAcquireError> {
+        self.try_acquire_many(key, 1)
+    }
+
+    /// [`KeyedLimiter::try_acquire`] for a cost of several units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::try_acquire`] and of [`Limiter::try_acquire_many`].
+    #[inline]
+    #[track_caller]
+    pub fn try_acquire_many(&self, key: &K, cost: u64) -> Result<Permit, TryAcquireError> {
+        self.table.try_acquire(key, cost, Location::caller())
+    }
+
+    /// What [`KeyedLimiter::try_acquire_many`] would say, taking nothing; a key that is not known stays so, and is denied where the
+    /// table is full, or where its tier makes no sense. See
+    /// [`Limiter::check`].
+    pub fn check(&self, key: &K, cost: u64) -> Decision {
+        self.table.check(key, cost)
+    }
+
+    /// The key's own limiter: everything that a [`Limiter`] can do. The key stays known as long as it is held; what was
+    /// changed through it (a pause, a policy) holds at least as long; but where keys have tiers, each call by the key brings the
+    /// policy of its tier back.
+    ///
+    /// # Errors
+    ///
+    /// [`TryAcquireError::TooManyKeys`], or [`TryAcquireError::Config`] where keys have tiers.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_model = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(100_000), 10_000))?;
+    /// let tokens = per_model.limiter(&"small")?;
+    /// tokens.acquire_many(800).await?.settle(350);
+    /// assert_eq!(per_model.check(&"small", 1).remaining(), 9_650);
+    ///
+    /// tokens.pause_for(Duration::from_secs(5));
+    /// assert!(per_model.check(&"small", 1).is_paused());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limiter(&self, key: &K) -> Result<Limiter, TryAcquireError> {
+        Ok(Limiter::from_manager(self.table.manager(key)?))
+    }
+
+    /// Charges the key so many units, whatever its limits admit: those who come later wait for it. A
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and bans only at a denied attempt; units in a
+    /// [log](crate::SlidingWindow::log) leave after a period, however many; a [`MaxConcurrency`](crate::MaxConcurrency) is not
+    /// charged. Tells whether the key is known now; a full table may have no place for it.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(10, Rate::per_second(1)))?;
+    /// assert!(per_client.penalize(&"eve", 10)); // a wrong password
+    /// assert!(per_client.try_acquire(&"eve").is_err());
+    /// per_client.reward(&"eve", 10); // it was a typo
+    /// assert!(per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn penalize(&self, key: &K, units: u64) -> bool {
+        self.table.penalize(key, units)
+    }
+
+    /// Lets the key off up to so many units, the latest first. What is out stays out, and a ban stays ([`reset`](Self::reset) ends
+    /// it). See [`KeyedLimiter::penalize`].
+    pub fn reward(&self, key: &K, units: u64) {
+        self.table.reward(key, units);
+    }
+
+    /// Makes the key as good as new; what is out stays out, and who waits goes on. Tells whether it was known.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    /// let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(1), 1))?;
+    /// assert!(per_client.try_acquire(&"eve").is_ok() && per_client.try_acquire(&"eve").is_err());
+    /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn reset(&self, key: &K) -> bool {
+        self.table.reset(key)
+    }
+
+    /// The numbers of a key; `None` when it is not known, and so as good as new.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
+    /// (0..5).for_each(|_| drop(per_client.try_acquire(&"eve")));
+    /// let eve = per_client.snapshot(&"eve").unwrap();
+    /// assert_eq!((eve.used, eve.limit, eve.remaining), (5, 3, 0));
+    /// assert_eq!(per_client.snapshot(&"bob"), None);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self, key: &K) -> Option<KeySnapshot> {
+        self.table.snapshot(key)
+    }
+
+    /// The numbers of all keys that are known, in no order. A part of the keys is looked at at a time, others go on meanwhile: it
+    /// is a table of the moment for each part, not of one moment for all.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
+    /// per_client.penalize(&"eve", 2);
+    /// for (client, numbers) in per_client.snapshots() {
+    ///     println!("{client:>8} {:>4} of {}", numbers.used, numbers.limit);
+    /// }
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn snapshots(&self) -> impl Iterator<Item = (K, KeySnapshot)> + use<K> {
+        let table = Arc::clone(&self.table);
+        (0..).map_while(move |shard| table.snapshots(shard)).flatten()
+    }
+
+    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedLimiterBuilder::max_keys`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether no key is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K> Clone for KeyedLimiter<K> {
+    fn clone(&self) -> Self {
+        Self { table: Arc::clone(&self.table) }
+    }
+}
+
+impl<K> fmt::Debug for KeyedLimiter<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (len, max_keys) = (self.table.len(), self.table.max_keys());
+        f.debug_struct("KeyedLimiter").field("len", &len).field("max_keys", &max_keys).finish_non_exhaustive()
+    }
+}

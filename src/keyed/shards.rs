@@ -1,0 +1,155 @@
+//! The shards of a keyed limiter, and the bound on how many keys are known in all of them.
+
+use std::hash::{BuildHasher, Hash};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use foldhash::quality::SeedableRandomState;
+
+use super::idle::KeptHash;
+use super::shard::{Removed, Shard};
+use super::when_full::WhenFull;
+use crate::strategy::Moment;
+
+/// How many keys a call looks at for some that can go. An active key takes some hundred nanoseconds to look at, an idle one a few.
+#[derive(Clone, Copy)]
+struct Samples {
+    idle: usize,
+    active: usize,
+}
+
+const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
+/// Where there is no room for a new key; in its shard, and in one more.
+const WHEN_FULL: Samples = Samples { idle: 64, active: 4 };
+/// The one of these that would be as good as new first is evicted. Where none can be, [`Shard::evict`] looks at some more.
+const EVICTION: Samples = Samples { idle: 32, active: 16 };
+/// Shards that are looked into where the new key's own has none that can be evicted.
+const OTHER_SHARDS: usize = 2;
+
+pub(super) type ShardGuard<'a, K, const W: usize, H> = MutexGuard<'a, Shard<K, W, H>>;
+
+pub(super) struct Shards<K, const W: usize, H> {
+    shards: Box<[Mutex<Shard<K, W, H>>]>,
+    hasher: SeedableRandomState,
+    when_full: WhenFull,
+    max_keys: usize,
+    len: AtomicUsize,
+    /// The shard that is looked at next where there is no room.
+    next: AtomicUsize,
+}
+
+impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
+    pub(super) fn new(
+        shards: impl Iterator<Item = Shard<K, W, H>>,
+        hasher: SeedableRandomState,
+        max_keys: usize,
+        when_full: WhenFull,
+    ) -> Self {
+        let shards = shards.map(Mutex::new).collect();
+        Self { shards, hasher, when_full, max_keys, len: AtomicUsize::new(0), next: AtomicUsize::new(0) }
+    }
+
+    #[inline(always)]
+    pub(super) fn hash(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The shard of a key. No code of others but the `Eq` and `Clone` of keys runs under its lock; where that panicked, nothing
+    /// had changed.
+    #[inline(always)]
+    pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
+        // Neither the bits that choose the bucket nor those that are kept beside it.
+        let index = (u64::from((hash >> 25) as u32) * self.shards.len() as u64) >> 32;
+        self.shards[index as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One shard after the other.
+    pub(super) fn get(&self, index: usize) -> Option<ShardGuard<'_, K, W, H>> {
+        Some(self.shards.get(index)?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    pub(super) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Whether a new key gets a place, if no other comes first.
+    pub(super) fn has_room(&self) -> bool {
+        self.when_full != WhenFull::Deny || self.len() < self.max_keys
+    }
+
+    /// Looks at a few keys for some that can go.
+    pub(super) fn reap_some(&self, shard: &mut Shard<K, W, H>, now: Moment, removed: &mut Removed<K>) {
+        self.reap(shard, ON_THE_WAY, now, removed);
+    }
+
+    /// The same from a guard, which ends here, and then the keys that went.
+    #[cold]
+    pub(super) fn reap_and_unlock(&self, mut shard: ShardGuard<'_, K, W, H>, now: Moment) {
+        let mut removed = Removed::default();
+        self.reap_some(&mut shard, now, &mut removed);
+        drop(shard);
+        removed.discard();
+    }
+
+    fn reap(&self, shard: &mut Shard<K, W, H>, samples: Samples, now: Moment, removed: &mut Removed<K>) {
+        let before = shard.len();
+        shard.reap(samples.idle, samples.active, now, removed);
+        self.len.fetch_sub(before - shard.len(), Relaxed);
+    }
+
+    /// Counts one key more, if there may be one. Where there is no room, a few keys are looked at here and in other shards that
+    /// nobody holds: nothing in proportion to the keys.
+    pub(super) fn make_room(
+        &self,
+        shard: &mut Shard<K, W, H>,
+        now: Moment,
+        evicted: &mut Option<(K, Moment)>,
+        removed: &mut Removed<K>,
+    ) -> bool {
+        if self.count_one_more() {
+            return true;
+        }
+        self.reap(shard, WHEN_FULL, now, removed);
+        let mut other = self.next_other();
+        if let Some(other) = &mut other {
+            let now = other.clock.now().0;
+            self.reap(other, WHEN_FULL, now, removed);
+        }
+        if self.count_one_more() {
+            return true;
+        }
+        if self.when_full == WhenFull::Deny {
+            return false;
+        }
+        *evicted = shard.evict(EVICTION.idle, EVICTION.active, now, removed);
+        for _ in 0..OTHER_SHARDS {
+            if evicted.is_some() {
+                break;
+            }
+            if let Some(mut other) = other.take().or_else(|| self.next_other()) {
+                let now = other.clock.now().0;
+                *evicted = other.evict(EVICTION.idle, EVICTION.active, now, removed);
+            }
+        }
+        evicted.is_some() // its place is taken over
+    }
+
+    /// The next shard that nobody holds.
+    fn next_other(&self) -> Option<ShardGuard<'_, K, W, H>> {
+        let index = self.next.fetch_add(1, Relaxed) % self.shards.len();
+        match self.shards[index].try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Ok(other) => Some(other),
+            Err(TryLockError::Poisoned(other)) => Some(other.into_inner()),
+        }
+    }
+
+    fn count_one_more(&self) -> bool {
+        let more = |len| (len < self.max_keys).then_some(len + 1);
+        self.len.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+}

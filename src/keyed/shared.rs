@@ -1,0 +1,40 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::event::KeyedObserver;
+use super::tier::TierOf;
+use crate::core::plan::Plan;
+use crate::core::schedule::Options;
+use crate::manager::SharedDriver;
+
+/// What all keys share.
+pub(super) struct Shared<K> {
+    /// That of all keys, where all can be idle and none has a tier: an idle key is then found and asked at once.
+    pub(super) plan: Option<Arc<Plan>>,
+    pub(super) id_prefixes: IdPrefixes,
+    pub(super) since_epoch: Duration,
+    pub(super) tier_of: Option<TierOf<K>>,
+    pub(super) name: Option<Arc<str>>,
+    pub(super) options: Options,
+    pub(super) observer: Option<KeyedObserver<K>>,
+    pub(super) shared_driver: Arc<SharedDriver>,
+}
+
+/// Where the random parts of permit ids come from: each manager has one, and the idle keys of each shard.
+pub(super) struct IdPrefixes {
+    first: u64,
+    count: AtomicU64,
+}
+
+impl IdPrefixes {
+    pub(super) fn new(first: u64) -> Self {
+        Self { first, count: AtomicU64::new(0) }
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        /// An id, as a UUID, has no room for some of the bits below.
+        const SHIFT: u32 = 16;
+        self.first.wrapping_add(self.count.fetch_add(1, Relaxed) << SHIFT)
+    }
+}

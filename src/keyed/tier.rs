@@ -1,0 +1,106 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::key_state::KeyState;
+use crate::core::plan::Plan;
+use crate::error::ConfigError;
+use crate::policy::Policy;
+
+pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
+
+/// The policy of some keys.
+#[derive(Debug, Clone)]
+pub(super) struct Tier {
+    pub(super) policy: Policy,
+    pub(super) plan: Arc<Plan>,
+    /// Whether the state of a key fits into the words of an idle key.
+    pub(super) fits: bool,
+}
+
+/// The tiers that a shard has seen; the first is the limiter's own policy.
+#[derive(Debug)]
+pub(super) struct Tiers {
+    seen: Vec<Tier>,
+    /// Whether keys have tiers; otherwise there is but the first.
+    tiered: bool,
+    /// Words for the state of an idle key, beside the number of its tier.
+    words: usize,
+}
+
+/// A tier by its number, or the tier itself where there are too many to keep.
+pub(super) type TierRef = Result<usize, Tier>;
+
+impl Tiers {
+    /// How many tiers a shard keeps. A key of one more is always active.
+    const MAX: usize = 64;
+
+    pub(super) fn new(policy: Policy, plan: Plan, tiered: bool, words: usize) -> Self {
+        Self { seen: vec![Tier::new(policy, plan, words)], tiered, words }
+    }
+
+    pub(super) fn own(&self) -> &Tier {
+        &self.seen[0]
+    }
+
+    /// The tier of a policy; without one, the limiter's own.
+    pub(super) fn find(&mut self, policy: Option<&Policy>, since_epoch: Duration) -> Result<TierRef, ConfigError> {
+        let Some(policy) = policy else { return Ok(Ok(0)) };
+        if let Some(known) = self.position(policy) {
+            return Ok(Ok(known));
+        }
+        let tier = Tier::new(policy.clone(), Plan::new(policy.clone(), since_epoch)?, self.words);
+        if self.seen.len() == Self::MAX {
+            return Ok(Err(Tier { fits: false, ..tier }));
+        }
+        self.seen.push(tier);
+        Ok(Ok(self.seen.len() - 1))
+    }
+
+    fn position(&self, policy: &Policy) -> Option<usize> {
+        self.seen.iter().position(|tier| tier.policy == *policy)
+    }
+
+    /// The number of a tier whose keys can be idle.
+    pub(super) fn number_of(&self, policy: &Policy) -> Option<usize> {
+        self.position(policy).filter(|number| self.seen[*number].fits)
+    }
+
+    pub(super) fn get(&self, tier: TierRef) -> Tier {
+        tier.map_or_else(|own| own, |number| self.seen[number].clone())
+    }
+
+    /// Whether a key of this tier can be idle.
+    pub(super) fn fits(&self, number: usize) -> bool {
+        self.seen[number].fits
+    }
+
+    /// Whether a key of any tier can be idle.
+    pub(super) fn any_fits(&self) -> bool {
+        self.seen.iter().any(|tier| tier.fits)
+    }
+
+    pub(super) fn number_in<const W: usize>(&self, words: &[u64; W]) -> usize {
+        if self.tiered { words[W - 1] as usize } else { 0 }
+    }
+
+    /// The words of an idle key of a tier, with all else zero.
+    pub(super) fn words<const W: usize>(&self, number: usize) -> [u64; W] {
+        let mut words = [0; W];
+        if self.tiered {
+            words[W - 1] = number as u64;
+        }
+        words
+    }
+
+    /// The state of an idle key, with the plan of its tier.
+    pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [u64; W]) -> KeyState<'a> {
+        KeyState { plan: &self.seen[self.number_in(words)].plan, words }
+    }
+}
+
+impl Tier {
+    fn new(policy: Policy, plan: Plan, words: usize) -> Self {
+        let fits = plan.width().is_some_and(|width| width <= words);
+        Self { policy, plan: Arc::new(plan), fits }
+    }
+}

@@ -1,0 +1,35 @@
+//! A table of keys that is full: who goes, and that one goes where one can.
+
+mod common;
+
+use std::time::Duration;
+
+use tollgate::{KeyedLimiter, MaxConcurrency, SlidingWindow, TryAcquireError, WhenFull};
+
+/// A fixed bug: of the keys that are active, places in the table were counted, most of which are empty where few are left.
+#[tokio::test(start_paused = true)]
+async fn no_key_is_turned_away_where_one_can_go() {
+    for (max_keys, held) in [(40, 30), (500, 250), (4_000, 2_000)] {
+        let log = SlidingWindow::log(3, Duration::from_secs(3_600));
+        let keyed = KeyedLimiter::<u64>::builder(log).max_keys(max_keys).when_full(WhenFull::EvictSoonestReset).build().unwrap();
+        let _held: Vec<_> = (0..held).map(|key| keyed.limiter(&key).unwrap()).collect();
+        for key in 1_000_000..1_020_000 {
+            match keyed.try_acquire(&key) {
+                Ok(permit) => drop(permit),
+                Err(error) => panic!("{error} for {key}, of {max_keys} keys {held} are held"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_turned_away_where_none_can_go() {
+    let limits = MaxConcurrency::new(1);
+    let keyed = KeyedLimiter::<u64>::builder(limits).max_keys(200).when_full(WhenFull::EvictSoonestReset).build().unwrap();
+    let held: Vec<_> = (0..200).map(|key| keyed.try_acquire(&key).unwrap()).collect();
+    for key in 1_000..2_000 {
+        assert_eq!(keyed.try_acquire(&key).unwrap_err(), TryAcquireError::TooManyKeys { max: 200 });
+    }
+    drop(held);
+    assert!(keyed.try_acquire(&1_000).is_ok());
+}
