@@ -4,14 +4,17 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use common::ms;
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use proptest::prelude::*;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_test::task;
 use tollgate::{
     Adapt, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Outcome, Permit, Policy, SlidingWindow, StreamLimitExt as _,
     TryAcquireError,
@@ -397,4 +400,135 @@ async fn a_limit_that_starts_again_serves_those_who_wait() {
     sleep(ms(20)).await;
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().concurrency, limiter.snapshot().queued), (20, Some(20), 10));
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// What happens to a limiter, of numbers that are taken modulo what there is.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Try(u64),
+    Wait(u64),
+    GiveUp(usize),
+    Report(usize, Outcome),
+    ReportElsewhere(usize, Outcome),
+    Settle(usize, u64),
+    Drop(usize),
+    Renew(usize),
+    Pass(Duration),
+    SetPolicy(MaxConcurrency),
+}
+
+fn any_concurrency() -> impl Strategy<Value = MaxConcurrency> {
+    let rule = prop_oneof![
+        Just(Adapt::aimd()),
+        (1_000..3_000_u32, 1..=1_000_u32)
+            .prop_map(|(tolerance, smoothing)| Adapt::gradient().tolerance(tolerance).smoothing(smoothing)),
+    ];
+    let bounds = (1..6_u64, 0..30_u64).prop_map(|(floor, more)| (floor, floor + more));
+    let timeout = prop::option::of((1..300_u64).prop_map(ms));
+    let ttl = prop::option::of((1..2_000_u64).prop_map(ms));
+    (rule, bounds, 1..1_000_u32, timeout, ttl, 1..40_u64).prop_map(|(adapt, (floor, ceiling), backoff, timeout, ttl, initial)| {
+        let adapt = adapt.between(floor, ceiling).backoff(backoff);
+        let concurrency = MaxConcurrency::new(initial).adapt(timeout.map_or(adapt, |timeout| adapt.timeout(timeout)));
+        ttl.map_or(concurrency, |ttl| concurrency.ttl(ttl))
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let outcome = || prop_oneof![6 => Just(Outcome::Ok), 2 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
+    let span = prop_oneof![
+        4 => (0..20_u64).prop_map(ms),
+        2 => (0..3_000_u64).prop_map(ms),
+        1 => Just(TEN_MINUTES - ms(1)),
+        1 => Just(TEN_MINUTES),
+        1 => Just(1_000 * TEN_MINUTES),
+    ];
+    prop_oneof![
+        12 => (1..6_u64).prop_map(Step::Try),
+        6 => (1..6_u64).prop_map(Step::Wait),
+        2 => any::<usize>().prop_map(Step::GiveUp),
+        16 => (any::<usize>(), outcome()).prop_map(|(nth, outcome)| Step::Report(nth, outcome)),
+        1 => (any::<usize>(), outcome()).prop_map(|(nth, outcome)| Step::ReportElsewhere(nth, outcome)),
+        1 => (any::<usize>(), 0..9_u64).prop_map(|(nth, actual)| Step::Settle(nth, actual)),
+        4 => any::<usize>().prop_map(Step::Drop),
+        1 => any::<usize>().prop_map(Step::Renew),
+        10 => span.prop_map(Step::Pass),
+        1 => any_concurrency().prop_map(Step::SetPolicy),
+    ]
+}
+
+proptest! {
+    /// Whatever is reported, and when: the limit stays within its bounds, no grant exceeds it, nobody waits who could be served, and
+    /// in the end everything is back.
+    #[test]
+    fn no_grant_exceeds_the_limit_and_no_place_is_lost(
+        concurrency in any_concurrency(),
+        steps in prop::collection::vec(any_step(), 0..300),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(go(concurrency, steps))?;
+    }
+}
+
+async fn go(concurrency: MaxConcurrency, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let limiter = &Limiter::new(concurrency).unwrap();
+    let mut held: Vec<Permit> = Vec::new();
+    let mut waiting = Vec::new();
+    for step in steps {
+        let granted = limiter.snapshot().granted;
+        let take = |held: &mut Vec<Permit>, nth: usize| (!held.is_empty()).then(|| held.swap_remove(nth % held.len()));
+        match step {
+            Step::Try(cost) => held.extend(limiter.try_acquire_many(cost)),
+            Step::Wait(cost) => {
+                waiting.push((cost, task::spawn(Box::pin(limiter.acquire_many(cost)))));
+            }
+            Step::GiveUp(nth) => {
+                if !waiting.is_empty() {
+                    drop(waiting.remove(nth % waiting.len()));
+                }
+            }
+            Step::Report(nth, outcome) => {
+                take(&mut held, nth).map(|permit| permit.report(outcome));
+            }
+            Step::ReportElsewhere(nth, outcome) => {
+                // Of a thread outside of the runtime, whose clock is another one.
+                take(&mut held, nth).map(|permit| std::thread::spawn(move || permit.report(outcome)).join().unwrap());
+            }
+            Step::Settle(nth, actual) => {
+                take(&mut held, nth).map(|permit| permit.settle(actual));
+            }
+            Step::Drop(nth) => drop(take(&mut held, nth)),
+            Step::Renew(nth) => {
+                if !held.is_empty() {
+                    held[nth % held.len()].renew();
+                }
+            }
+            Step::Pass(span) => tokio::time::advance(span).await,
+            Step::SetPolicy(concurrency) => limiter.set_policy(concurrency).unwrap(),
+        }
+        let _ = limiter.snapshot(); // does what is due
+        let mut others = Vec::new();
+        for (cost, mut request) in waiting {
+            match request.poll() {
+                Poll::Ready(Ok(permit)) => held.push(permit),
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => others.push((cost, request)),
+            }
+        }
+        waiting = others;
+
+        let snapshot = limiter.snapshot();
+        let limit = snapshot.concurrency.unwrap();
+        let live: u64 = held.iter().filter(|permit| permit.is_live()).map(Permit::cost).sum();
+        prop_assert_eq!((snapshot.in_flight, snapshot.queued), (live, waiting.len() as u64), "{:?}", step);
+        prop_assert!(snapshot.granted == granted || live <= limit, "{:?}: {} of {}", step, live, limit);
+        prop_assert!((1..=35).contains(&limit));
+        if let Some((cost, _)) = waiting.first() {
+            prop_assert!(live + cost > limit, "{:?}: {} of {}, and {} could be served", step, live, limit, cost);
+        }
+    }
+    drop(waiting);
+    held.clear();
+    let all: Vec<_> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();
+    prop_assert_eq!(all.len() as u64, limiter.check(1).limit());
+    Ok(())
 }

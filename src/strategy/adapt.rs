@@ -113,6 +113,7 @@ impl Adapt {
     ///   the baseline by a quarter: when the work itself becomes slower, the limit is lower than it could be for a few probes.
     /// - √limit in place of a constant 4 (as in Netflix's older `GradientLimit`): 4 are many for a server that bears 2, and few for
     ///   one that bears 1000.
+    /// - A round trip counts as ten times the baseline at most, so that one stuck call does not change the baseline for long.
     /// - It steps once a round, not at each report.
     /// - It heeds overloads. A server that refuses at once has short round trips.
     ///

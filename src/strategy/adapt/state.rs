@@ -18,6 +18,10 @@ const PROBES_AVERAGED: u32 = 4;
 /// The least that the gradient rule leaves of the limit in one step, before smoothing (as in Netflix's: an outlier costs no more).
 const GRADIENT_MIN: f64 = 0.5;
 
+/// A round trip counts as so many times the baseline at most: one that took an hour must not become the baseline, which would let
+/// the limit rise to its ceiling.
+const OUTLIER: f64 = 10.0;
+
 /// Nanoseconds without a report after which an idle limit starts again: ten minutes, so that the bursts of a regular job still find
 /// what the last one learnt, and so that keys nobody uses any more do not stay for long.
 const RESTART_AFTER: u64 = 600 * 1_000_000_000;
@@ -140,10 +144,11 @@ impl Adapt {
         if state.settling > 0 {
             return AdaptState { settling: state.settling.saturating_sub(sample.cost), ..state };
         }
+        let longest = state.baseline.map_or(f64::INFINITY, |baseline| OUTLIER * baseline);
         let round = Round {
             reports: state.round.reports + 1,
             units: state.round.units.saturating_add(sample.cost),
-            rtt_sum: state.round.rtt_sum + rtt_nanos.max(1) as f64,
+            rtt_sum: state.round.rtt_sum + (rtt_nanos.max(1) as f64).min(longest),
             peak: state.round.peak.max(sample.in_flight),
         };
         if round.units < state.limit || round.reports < ROUND_MIN {

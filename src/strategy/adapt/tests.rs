@@ -17,6 +17,8 @@ struct Server {
     base: u64,
     /// Exponential service times in place of constant ones.
     jitter: bool,
+    /// One call in so many is reported an hour late, if any.
+    stuck: u64,
     refuses: bool,
     callers: u64,
     /// Units that a call costs.
@@ -46,6 +48,7 @@ impl Server {
             state: adapt.initial(initial),
             base: 10 * MS,
             jitter: false,
+            stuck: u64::MAX,
             refuses: true,
             callers: u64::MAX,
             cost: 1,
@@ -98,7 +101,7 @@ impl Server {
             let Some(Reverse((at, from, fence, refused))) = self.out.pop() else { break };
             let outcome = if refused { Outcome::Overloaded } else { Outcome::Ok };
             done += u64::from(!refused);
-            let rtt_nanos = Some(at - from);
+            let rtt_nanos = Some(if fence % self.stuck == 0 { 3_600 * SECOND } else { at - from });
             let sample = Sample { outcome, rtt_nanos, cost: self.cost, in_flight, fence, latest_fence: self.granted };
             self.state = self.adapt.update(self.state, Moment::from_nanos(self.now), sample);
             seen.low = seen.low.min(self.state.estimate);
@@ -156,6 +159,18 @@ fn gradient_bears_service_times_that_vary_as_much_as_their_mean() {
         let seen = server.run(60 * SECOND);
         within(&seen, 50.0, 130.0);
         assert!(seen.throughput > 0.9, "{seen:?}");
+    }
+}
+
+/// A fixed bug: one of them in a probe made a baseline under which the limit rose to where the server refuses.
+#[test]
+fn gradient_bears_calls_that_take_an_hour() {
+    for stuck in [97, 1_003] {
+        let mut server = Server { stuck, ..Server::new(Adapt::gradient().between(1, 200), 20, 50) };
+        server.run(10 * SECOND);
+        let seen = server.run(60 * SECOND);
+        within(&seen, 75.0, 100.0);
+        assert!(seen.throughput > 0.95, "{seen:?}");
     }
 }
 
