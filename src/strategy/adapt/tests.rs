@@ -9,8 +9,8 @@ use crate::strategy::Moment;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// A server in virtual time: `workers` in parallel, a queue before them, and refusal after 1 ms when it holds thrice as many as it
-/// can work on. Its callers come back at once: as many as the limit lets, `callers` at most.
+/// A server in virtual time. It works on one call for each of its workers, queues others, and refuses a call after 1 ms when it
+/// holds three times as many as it has workers. Its callers call again at once: as many as the limit allows, at most `callers`.
 struct Server {
     adapt: Adapt,
     state: AdaptState,
@@ -23,7 +23,8 @@ struct Server {
     callers: u64,
     /// Units that a call costs.
     cost: u64,
-    free_at: Vec<u64>,
+    /// When each worker is free.
+    free_at: BinaryHeap<Reverse<u64>>,
     /// (back at, granted at, fence, refused)
     out: BinaryHeap<Reverse<(u64, u64, u64, bool)>>,
     granted: u64,
@@ -31,13 +32,13 @@ struct Server {
     random: u64,
 }
 
-/// What a run saw.
+/// What was seen in a run.
 #[derive(Debug)]
 struct Seen {
     /// The least and the greatest estimate. The limit is lower during probes.
     low: f64,
     high: f64,
-    /// Done of what the server could have done.
+    /// The share of the server's capacity that was used.
     throughput: f64,
 }
 
@@ -52,7 +53,7 @@ impl Server {
             refuses: true,
             callers: u64::MAX,
             cost: 1,
-            free_at: vec![0; workers],
+            free_at: vec![Reverse(0); workers].into(),
             out: BinaryHeap::new(),
             granted: 0,
             now: 0,
@@ -81,9 +82,9 @@ impl Server {
             return;
         }
         let service = self.service();
-        let worker = self.free_at.iter_mut().min().expect("a worker");
-        *worker = self.now.max(*worker) + service;
-        self.out.push(Reverse((*worker, self.now, self.granted, false)));
+        let mut worker = self.free_at.peek_mut().expect("a worker");
+        worker.0 = self.now.max(worker.0) + service;
+        self.out.push(Reverse((worker.0, self.now, self.granted, false)));
     }
 
     fn run(&mut self, span: u64) -> Seen {
@@ -113,8 +114,10 @@ impl Server {
     }
 
     fn workers(&mut self, workers: usize) {
-        self.free_at.sort_unstable();
-        self.free_at.resize(workers, self.now);
+        let mut free_at = std::mem::take(&mut self.free_at).into_sorted_vec();
+        free_at.reverse(); // those that are free first stay
+        free_at.resize(workers, Reverse(self.now));
+        self.free_at = free_at.into();
     }
 }
 
@@ -386,7 +389,7 @@ proptest! {
     fn no_parameters_and_no_reports_lead_out_of_the_bounds(
         adapt in any_adapt(),
         initial in any_number(),
-        samples in prop::collection::vec((any_sample(), any_number()), 0..600),
+        samples in prop::collection::vec((any_sample(), any_number()), 0..200),
     ) {
         let floor = adapt.floor.max(1);
         let bounds = floor..=adapt.ceiling.max(floor);
