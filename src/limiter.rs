@@ -200,7 +200,8 @@ impl Limiter {
     /// thread behind a task depends on that task's runtime, which must be running. In a task, this call would block a worker of
     /// the runtime: use `acquire`, or `tokio::task::spawn_blocking`.
     ///
-    /// The thread sleeps by the system's clock. Where tokio's clock is paused, it returns only after a task has advanced it.
+    /// The thread sleeps by the system's clock. In `spawn_blocking` of a runtime whose clock is paused, it waits until a task has
+    /// advanced that clock.
     ///
     /// # Errors
     ///
