@@ -30,13 +30,13 @@
 //!
 //! | you want | use | largest burst |
 //! |---|---|---|
-//! | at most so many permits at the same time, like a semaphore | [`MaxConcurrency`] | its limit |
+//! | at most n permits at the same time, like a semaphore | [`MaxConcurrency`] | its limit |
 //! | the same, and leaked permits reclaimed | [`MaxConcurrency::ttl`] | its limit |
 //! | an even rate: one grant per interval | [`Throttle`] | one |
 //! | a rate with bursts; exact on average despite timer lateness | [`Throttle::burst`] (GCRA) | the burst |
 //! | the same, as a rate and the size of a bucket | [`TokenBucket`] | the burst |
 //! | a quota per window, as many APIs count it | [`FixedWindow`] | twice the limit, around a boundary |
-//! | at most so many in every span of a period | [`SlidingWindow::log`]; above a thousand units [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
+//! | at most n units in every span of a period | [`SlidingWindow::log`]; above a thousand units [`SlidingWindow::counter`] | the limit; 2 × limit − 1 |
 //! | to penalise or ban clients that keep retrying | [`Penalty`] | its threshold |
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
 //! | several of these together | [`Policy::and`] | that of the tightest limit |
