@@ -244,6 +244,20 @@ async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
     assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
 }
 
+/// A fixed bug: the retry-after of a blocked queue passed over a pause that ends later.
+#[tokio::test(start_paused = true)]
+async fn a_block_tells_of_a_pause_that_ends_later() {
+    let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
+    let _out = limiter.acquire().await.unwrap();
+    assert!(limiter.acquire().await.is_err());
+    limiter.pause_for(ms(300));
+    assert!(limiter.check(1).retry_after().is_none(), "it takes a release as well");
+    limiter.set_policy(MaxConcurrency::new(2)).unwrap();
+    assert_eq!(limiter.check(1).retry_after(), Some(ms(300)));
+    limiter.pause_for(Duration::MAX);
+    assert_eq!(limiter.check(1).retry_after(), None);
+}
+
 /// Everybody is woken, in batches between which the lock is let go of.
 #[tokio::test(start_paused = true)]
 async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {

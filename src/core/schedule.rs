@@ -584,8 +584,11 @@ impl Schedule {
             return decision.refused();
         }
         let suspended_until = match self.suspension {
-            Some(suspension) if suspension.is_blocked(now) => now.plus(nanos(self.overflow.penalty())), // asking anew starts it anew
-            Some(suspension) => suspension.ready_at(now, cost),
+            Some(suspension) => {
+                let blocked = suspension.is_blocked(now); // asking anew starts it anew
+                let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
+                suspension.ready_at(now, cost).max(now.plus(penalty))
+            }
             None => now,
         };
         if suspended_until > now {
