@@ -374,12 +374,6 @@ impl Gate {
         self.max_cost
     }
 
-    /// Whether permits hold a place that must come back.
-    #[cfg(test)]
-    pub(crate) fn holds_places(&self) -> bool {
-        self.place == Claim::Place
-    }
-
     /// Whether permits have a TTL.
     pub(crate) fn leases_permits(&self) -> bool {
         self.leases.is_some()

@@ -1,0 +1,233 @@
+//! What is done to a schedule, and how each of it is drawn.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::Index as Pick;
+
+use super::super::Options;
+use crate::overflow::Overflow;
+use crate::policy::{Limit, Policy};
+use crate::rate::Rate;
+use crate::strategy::{
+    Adapt, Align, FixedWindow, MaxConcurrency, Outcome as WorkOutcome, Penalty, SlidingWindow, Throttle, TokenBucket,
+};
+
+/// One input. All times are in nanoseconds.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Request {
+        cost: u64,
+        priority: u8,
+        timeout: Option<u64>,
+        blocking: bool,
+    },
+    TryAcquire {
+        cost: u64,
+    },
+    /// Asks what `TryAcquire` would say; `waits` if the asker is going to wait, and is not denied.
+    Ask {
+        cost: u64,
+        waits: bool,
+    },
+    /// The owner of a request looks for its answer, and takes it.
+    Poll(Pick),
+    Abandon(Pick),
+    Release(Pick),
+    Settle(Pick, u64),
+    Report(Pick, WorkOutcome),
+    /// A permit is lost; its release comes at the very end.
+    Leak(Pick),
+    Renew(Pick),
+    SetPolicy {
+        policy: Policy,
+        in_proportion: bool,
+    },
+    Reset,
+    Charge(u64),
+    Forgive(u64),
+    /// `None`: without an end.
+    Pause(Option<u64>),
+    Resume,
+    /// An upstream has so many units left for so long.
+    Spread {
+        units: u64,
+        nanos: u64,
+    },
+    /// Time passes; the timer comes late.
+    Pass {
+        nanos: u64,
+        late: u64,
+    },
+    Close,
+}
+
+/// How a schedule is set up.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) policy: Policy,
+    /// The wall clock at the start.
+    pub(super) since_epoch: u64,
+    pub(super) options: Options,
+    /// Whether there is a runtime. Without one every waiter blocks a thread, and the one at the front keeps the time.
+    pub(super) has_runtime: bool,
+}
+
+pub(super) fn setups() -> impl Strategy<Value = Setup> {
+    let penalty = (0_u64..60).prop_map(|nanos| Overflow::Block { penalty: Duration::from_nanos(nanos) });
+    let overflow = prop_oneof![
+        3 => Just(Overflow::Reject),
+        1 => Just(Overflow::DropOldest),
+        1 => Just(Overflow::DropLowestPriority),
+        1 => penalty,
+    ];
+    let max_queue = prop_oneof![1 => 0_usize..4, 1 => Just(usize::MAX)];
+    let policy = prop_oneof![policies(varied_limits()), policies(like_limits())];
+    (policy, 0_u64..1_000, max_queue, overflow, prop_oneof![Just(0_u64), 1_u64..12], prop::bool::weighted(0.8)).prop_map(
+        |(policy, since_epoch, max_queue, overflow, spread_below, has_runtime)| Setup {
+            policy,
+            since_epoch,
+            options: Options { max_queue, overflow, spread_below, ..Options::default() },
+            has_runtime,
+        },
+    )
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pick = any::<Pick>;
+    let timeout = || prop::option::weighted(0.3, 0_u64..120);
+    let reports = prop_oneof![2 => Just(WorkOutcome::Ok), 2 => Just(WorkOutcome::Overloaded), 1 => Just(WorkOutcome::Ignored)];
+    let waiting = prop_oneof![
+        8 => (1_u64..7, timeout(), any::<bool>())
+            .prop_map(|(cost, timeout, blocking)| Step::Request { cost, priority: 0, timeout, blocking }),
+        6 => (0_u64..7, 0_u8..10, timeout(), any::<bool>())
+            .prop_map(|(cost, priority, timeout, blocking)| Step::Request { cost, priority, timeout, blocking }),
+        5 => (1_u64..5).prop_map(|cost| Step::TryAcquire { cost }),
+        1 => (0_u64..7, any::<bool>()).prop_map(|(cost, waits)| Step::Ask { cost, waits }),
+        6 => pick().prop_map(Step::Poll),
+        4 => pick().prop_map(Step::Abandon),
+    ];
+    let holding = prop_oneof![
+        5 => pick().prop_map(Step::Release),
+        5 => (pick(), 0_u64..10).prop_map(|(permit, actual)| Step::Settle(permit, actual)),
+        2 => (pick(), reports).prop_map(|(permit, outcome)| Step::Report(permit, outcome)),
+        2 => pick().prop_map(Step::Leak),
+        2 => pick().prop_map(Step::Renew),
+    ];
+    let changing = prop_oneof![
+        4 => (policies(like_limits()), any::<bool>())
+            .prop_map(|(policy, in_proportion)| Step::SetPolicy { policy, in_proportion }),
+        1 => Just(Step::Reset),
+        1 => (0_u64..9).prop_map(Step::Charge),
+        1 => (0_u64..9).prop_map(Step::Forgive),
+        2 => prop::option::weighted(0.8, 0_u64..200).prop_map(Step::Pause),
+        2 => Just(Step::Resume),
+        2 => (0_u64..12, prop_oneof![9 => 0_u64..300, 1 => Just(2_000_000_000)])
+            .prop_map(|(units, nanos)| Step::Spread { units, nanos }),
+    ];
+    let passing = (prop_oneof![0_u64..30, 0_u64..300], prop_oneof![3 => Just(0_u64), 1 => 0_u64..40])
+        .prop_map(|(nanos, late)| Step::Pass { nanos, late });
+    let step = prop_oneof![8 => waiting, 4 => holding, 2 => changing, 4 => passing];
+    (prop::collection::vec(step, 1..70), prop::option::weighted(0.15, 0_usize..70)).prop_map(|(mut steps, close)| {
+        if let Some(at) = close {
+            steps.insert(at.min(steps.len()), Step::Close);
+        }
+        steps
+    })
+}
+
+fn policies(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = Policy> {
+    prop::collection::vec(limits, 1..4).prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).unwrap())
+}
+
+/// Limits of any size.
+fn varied_limits() -> impl Strategy<Value = Limit> {
+    let nanos = Duration::from_nanos;
+    prop_oneof![
+        (1_u64..50, 1_u64..6).prop_map(move |(interval, burst)| Limit::from(Throttle::every(nanos(interval)).burst(burst))),
+        (1_u64..7, prop::option::of(1_u64..200)).prop_map(move |(limit, ttl)| concurrency(limit, ttl, None)),
+        (1_u64..7, prop::option::of(1_u64..200), adapting()).prop_map(move |(limit, ttl, adapt)| concurrency(
+            limit,
+            ttl,
+            Some(adapt)
+        )),
+        (1_u64..6, 1_u64..80, prop_oneof![Just(Align::Creation), Just(Align::FirstGrant), Just(Align::WallClock)])
+            .prop_map(move |(limit, period, align)| Limit::from(FixedWindow::new(limit, nanos(period)).align(align))),
+        (1_u64..6, 1_u64..80, 1_u64..7, any::<bool>(), prop::option::of(0_u64..7))
+            .prop_map(|(units, period, burst, each_period, initial)| bucket(units, period, burst, each_period, initial)),
+        (1_u64..6, 1_u64..80, any::<bool>()).prop_map(|(limit, period, log)| sliding(limit, period, log)),
+        (1_u64..6, prop_oneof![(1_u64..4).prop_map(Some), Just(None)], 1_u64..60, 0_u64..12, bans(), any::<bool>()).prop_map(
+            move |(threshold, units, period, ceiling, bans, counts_denied)| {
+                let penalty = match units {
+                    Some(units) => Penalty::new(threshold, Rate::new(units, nanos(period))),
+                    None => Penalty::new(threshold, Rate::new(1, nanos(1))).half_life(nanos(period)),
+                };
+                let penalty = if counts_denied { penalty } else { penalty.ignore_denied() };
+                let penalty = if ceiling > 0 { penalty.ceiling(ceiling) } else { penalty };
+                Limit::from(match bans {
+                    Some((first, longest, Some(quiet))) => {
+                        penalty.ban(nanos(first)).escalate(nanos(longest)).forgive_after(nanos(quiet))
+                    }
+                    Some((first, longest, None)) => penalty.ban(nanos(first)).escalate(nanos(longest)),
+                    None => penalty,
+                })
+            }
+        ),
+    ]
+}
+
+/// Limits of few sizes, so that a change of the policy often meets the same limit, or one of its kind.
+fn like_limits() -> impl Strategy<Value = Limit> {
+    let nanos = Duration::from_nanos;
+    prop_oneof![
+        (1_u64..3, 3_u64..5).prop_map(move |(n, burst)| Limit::from(Throttle::every(nanos(n * 17)).burst(burst))),
+        (2_u64..7, prop::option::of(1_u64..4)).prop_map(|(limit, n)| concurrency(limit, n.map(|n| n * 60), None)),
+        (2_u64..5, prop::option::of(1_u64..3), adapting()).prop_map(|(limit, n, adapt)| concurrency(
+            limit,
+            n.map(|n| n * 60),
+            Some(adapt)
+        )),
+        (3_u64..6, 1_u64..3).prop_map(move |(limit, n)| Limit::from(FixedWindow::new(limit, nanos(n * 40)))),
+        (1_u64..4, 3_u64..7, any::<bool>(), prop::option::of(0_u64..4)).prop_map(|(units, burst, each_period, initial)| bucket(
+            units,
+            50,
+            burst,
+            each_period,
+            initial
+        )),
+        (3_u64..6, 1_u64..3, any::<bool>()).prop_map(|(limit, n, log)| sliding(limit, n * 40, log)),
+        (3_u64..6, 1_u64..3, any::<bool>()).prop_map(move |(threshold, n, bans)| {
+            let penalty = Penalty::new(threshold, Rate::new(n, nanos(30)));
+            Limit::from(if bans { penalty.ban(nanos(n * 50)) } else { penalty })
+        }),
+    ]
+}
+
+fn bans() -> impl Strategy<Value = Option<(u64, u64, Option<u64>)>> {
+    prop::option::of((1_u64..60, 1_u64..200, prop::option::of(0_u64..200)))
+}
+
+fn adapting() -> impl Strategy<Value = Adapt> {
+    let timeout = prop::option::of((1_u64..60).prop_map(Duration::from_nanos));
+    (1_u64..4, 0_u64..5, any::<bool>(), timeout).prop_map(|(floor, more, aimd, timeout)| {
+        let adapt = if aimd { Adapt::aimd() } else { Adapt::gradient() }.between(floor, floor + more);
+        timeout.map_or(adapt, |timeout| adapt.timeout(timeout))
+    })
+}
+
+fn concurrency(limit: u64, ttl: Option<u64>, adapt: Option<Adapt>) -> Limit {
+    let concurrency = MaxConcurrency::new(limit);
+    let concurrency = adapt.map_or(concurrency, |adapt| concurrency.adapt(adapt));
+    Limit::from(ttl.map_or(concurrency, |ttl| concurrency.ttl(Duration::from_nanos(ttl))))
+}
+
+fn bucket(units: u64, period: u64, burst: u64, each_period: bool, initial: Option<u64>) -> Limit {
+    let bucket = TokenBucket::new(Rate::new(units, Duration::from_nanos(period)), burst);
+    let bucket = if each_period { bucket.refill_each_period() } else { bucket };
+    Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
+}
+
+fn sliding(limit: u64, period: u64, log: bool) -> Limit {
+    let period = Duration::from_nanos(period);
+    Limit::from(if log { SlidingWindow::log(limit, period) } else { SlidingWindow::counter(limit, period) })
+}

@@ -1,0 +1,281 @@
+//! One limit, naively: a list of all that it was charged, or a counter that is looked at each nanosecond.
+
+use std::time::Duration;
+
+use super::sweeper::Sweeper;
+use crate::policy::Limit;
+use crate::strategy::{Align, FixedWindow, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
+
+/// Which of two amounts is meant. They differ where the schedule may keep more than what is exact: it gives back at most what a
+/// refund is worth, and rounds up what a new limit takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    Least,
+    Most,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Charge {
+    at: u64,
+    /// When the window ends that it falls into, where there are windows.
+    ends: u64,
+    least: u128,
+    most: u128,
+    /// The grant that was charged, if one was, and if it can still be refunded.
+    fence: Option<u64>,
+}
+
+impl Charge {
+    fn amount(&self, bound: Bound) -> u128 {
+        if bound == Bound::Least { self.least } else { self.most }
+    }
+}
+
+/// What counts against a limit.
+#[derive(Debug, Clone, Copy)]
+enum Measure {
+    /// So many units come back every so many nanoseconds, evenly or at the end of each period. Charges are counted in parts, a
+    /// period to the unit.
+    Pace { units: u64, period: u64, evenly: bool },
+    /// All units come back at the end of each window.
+    Windows { period: u64, align: Align },
+    /// Each unit counts for a period.
+    Log { period: u64 },
+    /// The units of this window, and of the last one as many as the share of it that lies within a period.
+    Counter { period: u64 },
+    /// What is out; the reference counts that once for all limits.
+    Places,
+    /// See [`Sweeper`].
+    Attempts,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct NaiveLimit {
+    pub(super) limit: Limit,
+    /// Nanoseconds from a line of the wall clock's grid to the start.
+    since_epoch: u64,
+    charges: Vec<Charge>,
+    /// Of a penalty, its counter; several where it may be any of them.
+    counters: Vec<Sweeper>,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+impl NaiveLimit {
+    /// As new, with what it lacks when new.
+    pub(super) fn new(limit: Limit, since_epoch: u64, now: u64) -> Self {
+        let mut new = Self::empty(limit, since_epoch, now);
+        if let Limit::TokenBucket(TokenBucket { initial: Some(initial), .. }) = limit {
+            new.charge(now, limit.capacity().saturating_sub(initial), None);
+        }
+        new
+    }
+
+    fn empty(limit: Limit, since_epoch: u64, now: u64) -> Self {
+        let counters = if let Limit::Penalty(penalty) = limit { vec![Sweeper::new(penalty, now)] } else { Vec::new() };
+        Self { limit, since_epoch, charges: Vec::new(), counters }
+    }
+
+    /// Takes over from a limit of another policy.
+    pub(super) fn heir(limit: Limit, former: Self, now: u64, in_proportion: bool) -> Self {
+        if former.limit == limit {
+            return former;
+        }
+        let (old, new) = (u128::from(former.limit.capacity()), u128::from(limit.capacity()));
+        let share = |units: u128, of: u128| if in_proportion { (units * new, of * old) } else { (units, of) };
+        let rounded_up = |units: u128, of: u128| {
+            let (units, of) = share(units.div_ceil(of), 1);
+            units.div_ceil(of)
+        };
+        let mut heir = Self::empty(limit, former.since_epoch, now);
+        let ((least, of), (most, most_of)) = (former.used(now, Bound::Least), former.used(now, Bound::Most));
+        let ((least, of), most) = (share(least, of), rounded_up(most, most_of) as u64);
+        match limit {
+            Limit::Penalty(penalty) if !former.counters.is_empty() => {
+                let carry = |units: u64| rounded_up(units.into(), 1) as u64;
+                heir.counters = former.counters.iter().map(|counter| counter.heir(penalty, now, carry)).collect();
+            }
+            Limit::Penalty(_) => {
+                let new = heir.counters.remove(0);
+                heir.counters = ((least / of) as u64..=most).map(|units| new.clone().raised(units)).collect();
+            }
+            _ => {
+                heir.charge(now, most, None);
+                let least = least * heir.parts() / of;
+                heir.charges.iter_mut().for_each(|charge| charge.least = least);
+            }
+        }
+        heir
+    }
+
+    fn measure(&self) -> Measure {
+        match self.limit {
+            Limit::Throttle(Throttle { interval, .. }) => Measure::Pace { units: 1, period: nanos(interval), evenly: true },
+            Limit::TokenBucket(TokenBucket { rate, each_period, .. }) => {
+                Measure::Pace { units: rate.units(), period: nanos(rate.period()), evenly: !each_period }
+            }
+            Limit::FixedWindow(FixedWindow { period, align, .. }) => Measure::Windows { period: nanos(period), align },
+            Limit::SlidingWindow(SlidingWindow { period, method: SlidingMethod::Log, .. }) => {
+                Measure::Log { period: nanos(period) }
+            }
+            Limit::SlidingWindow(SlidingWindow { period, .. }) => Measure::Counter { period: nanos(period) },
+            Limit::MaxConcurrency(_) => Measure::Places,
+            Limit::Penalty(_) => Measure::Attempts,
+        }
+    }
+
+    pub(super) fn counts_places(&self) -> bool {
+        matches!(self.measure(), Measure::Places)
+    }
+
+    /// Parts of a unit that a charge is counted in.
+    fn parts(&self) -> u128 {
+        if let Measure::Pace { period, .. } = self.measure() { period.into() } else { 1 }
+    }
+
+    fn sum(&self, bound: Bound, counts: impl Fn(&Charge) -> bool) -> u128 {
+        self.charges.iter().filter(|charge| counts(charge)).map(|charge| charge.amount(bound)).sum()
+    }
+
+    /// What stands against it, and how much of that is a unit.
+    fn used(&self, now: u64, bound: Bound) -> (u128, u128) {
+        let wide = u128::from;
+        match self.measure() {
+            Measure::Pace { units, period, evenly } => {
+                // Each charge and all after it, less what the time since has brought.
+                let mut taken = 0;
+                let passed = |at| if evenly { now - at } else { (now / period - at / period) * period };
+                let since = self.charges.iter().rev().map(|charge| {
+                    taken += charge.amount(bound);
+                    taken.saturating_sub(wide(passed(charge.at)) * wide(units))
+                });
+                (since.max().unwrap_or(0), wide(period))
+            }
+            Measure::Windows { period, .. } => {
+                let (ends, used) = self.latest_window(bound);
+                let passed = if now < ends { 0 } else { (now - ends) / period + 1 };
+                (used.saturating_sub(wide(self.limit.capacity()) * wide(passed)), 1)
+            }
+            Measure::Log { period } => (self.sum(bound, |charge| charge.at + period > now), 1),
+            Measure::Counter { period } => {
+                let last = self.sum(bound, |charge| charge.at / period + 1 == now / period);
+                let this = self.sum(bound, |charge| charge.at / period == now / period);
+                (last * wide(period - now % period) + this * wide(period), wide(period))
+            }
+            Measure::Places => (0, 1),
+            Measure::Attempts => {
+                let used = self.counters_at(now).map(|counter| counter.used());
+                let used = if bound == Bound::Least { used.min() } else { used.max() };
+                (used.unwrap_or(0).into(), 1)
+            }
+        }
+    }
+
+    /// When the latest window with a charge ends, and what stands against it with all that those before have handed on.
+    fn latest_window(&self, bound: Bound) -> (u64, u128) {
+        let Measure::Windows { period, .. } = self.measure() else { return (0, 0) };
+        let units = self.limit.capacity();
+        self.charges.iter().fold((0, 0_u128), |(ends, used), charge| {
+            let passed = if ends == 0 { 0 } else { (charge.ends - ends) / period };
+            (charge.ends, used.saturating_sub(u128::from(units) * u128::from(passed)) + charge.amount(bound))
+        })
+    }
+
+    /// When the window ends that a charge falls into.
+    fn window_ends(&self, now: u64) -> u64 {
+        let Measure::Windows { period, align, .. } = self.measure() else { return 0 };
+        let phase = if align == Align::WallClock { self.since_epoch } else { 0 };
+        let (ends, _) = self.latest_window(Bound::Most);
+        match align {
+            // A debt goes on to the next windows; otherwise a charge opens one.
+            Align::FirstGrant if now < ends => ends,
+            Align::FirstGrant if self.used(now, Bound::Most).0 > 0 => ends + ((now - ends) / period + 1) * period,
+            Align::FirstGrant => now + period,
+            _ => now + period - (now + phase) % period,
+        }
+    }
+
+    pub(super) fn admits(&self, now: u64, cost: u64, bound: Bound) -> bool {
+        if let Measure::Attempts = self.measure() {
+            let mut admits = self.counters_at(now).map(|counter| counter.admits(cost));
+            return if bound == Bound::Least { admits.any(|admits| admits) } else { admits.all(|admits| admits) };
+        }
+        let (used, unit) = self.used(now, bound);
+        used + u128::from(cost) * unit <= u128::from(self.limit.capacity()) * unit
+    }
+
+    fn counters_at(&self, now: u64) -> impl Iterator<Item = Sweeper> {
+        self.counters.iter().map(move |counter| counter.clone().passed(now))
+    }
+
+    pub(super) fn charge(&mut self, now: u64, units: u64, fence: Option<u64>) {
+        if let Measure::Attempts = self.measure() {
+            let counters = self.counters_at(now).filter(|counter| fence.is_none() || counter.admits(units));
+            self.counters = counters.map(|counter| counter.raised(units)).collect();
+        } else if self.counts_places() || units == 0 && matches!(self.measure(), Measure::Windows { .. }) {
+            return; // nothing opens no window
+        }
+        let (ends, amount) = (self.window_ends(now), u128::from(units) * self.parts());
+        self.charges.push(Charge { at: now, ends, least: amount, most: amount, fence });
+    }
+
+    /// Of what a grant was charged, `actual` units were used.
+    pub(super) fn refund(&mut self, now: u64, fence: u64, cost: u64, actual: u64) {
+        let Some(nth) = self.charges.iter().position(|charge| charge.fence == Some(fence)) else { return };
+        let Charge { at, ends, .. } = self.charges[nth];
+        if let Measure::Attempts = self.measure() {
+            self.counters.iter_mut().for_each(|counter| counter.refund(now, at, cost - actual));
+            return;
+        }
+        // What a window has handed on to later ones stays.
+        if self.charges[nth..].iter().any(|later| later.ends > ends) {
+            return;
+        }
+        // Of a pace, a refund is worth what the grants since leave of it.
+        let is_exact = !matches!(self.measure(), Measure::Pace { .. }) || self.charges[nth..].iter().all(|later| later.at == at);
+        let amount = u128::from(actual) * self.parts();
+        self.charges[nth].least = amount;
+        if is_exact {
+            self.charges[nth].most = amount;
+        }
+        self.forget_empty_window();
+    }
+
+    /// A window that a first grant opened was never opened when all of it was refunded.
+    fn forget_empty_window(&mut self) {
+        if let Measure::Windows { align: Align::FirstGrant, .. } = self.measure()
+            && self.latest_window(Bound::Most).1 == 0
+        {
+            self.charges.clear();
+        }
+    }
+
+    /// Lets off up to so many units, the latest first. None of them is refunded again.
+    pub(super) fn forgive(&mut self, now: u64, units: u64) {
+        self.counters.iter_mut().for_each(|counter| counter.forgive(now, units));
+        let units = u128::from(units) * self.parts();
+        match self.measure() {
+            Measure::Pace { .. } | Measure::Windows { .. } => {
+                let ends = self.window_ends(now);
+                let left = |bound| self.used(now, bound).0.saturating_sub(units);
+                self.charges = vec![Charge { at: now, ends, least: left(Bound::Least), most: left(Bound::Most), fence: None }];
+                self.forget_empty_window();
+            }
+            _ => {
+                let (mut least, mut most) = (units, units);
+                for charge in self.charges.iter_mut().rev() {
+                    let back = (charge.least.min(least), charge.most.min(most));
+                    (charge.least, charge.most) = (charge.least - back.0, charge.most - back.1);
+                    (least, most, charge.fence) = (least - back.0, most - back.1, None);
+                }
+            }
+        }
+    }
+
+    /// Somebody who does not wait was denied. Only a penalty takes note, if it was what denied.
+    pub(super) fn note_denial(&mut self, now: u64, cost: u64) {
+        self.counters.iter_mut().for_each(|counter| counter.attempt_denied(now, cost));
+    }
+}

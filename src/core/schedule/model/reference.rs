@@ -1,0 +1,448 @@
+//! The reference: a policy, its queue and its slots, as naively as they can be written down.
+
+use std::collections::BTreeMap;
+
+use super::limits::{Bound, NaiveLimit};
+use crate::error::AcquireError;
+use crate::overflow::Overflow;
+use crate::policy::{Limit, Policy};
+use crate::priority::Priority;
+use crate::snapshot::LimiterSnapshot;
+
+/// One grant that was ever given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    pub(super) cost: u64,
+    /// Whether it was given a place that must come back.
+    pub(super) has_place: bool,
+    /// Out, in a slot or with a holder, holding its place.
+    pub(super) is_out: bool,
+    /// From when its TTL counts; `None` where it was granted without one.
+    pub(super) leased: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) id: usize,
+    pub(super) cost: u64,
+    pub(super) priority: Priority,
+    pub(super) deadline: u64,
+}
+
+/// What is left of an upstream's quota, at an even pace.
+#[derive(Debug, Clone)]
+struct Quota {
+    units: u64,
+    /// Nanoseconds a unit.
+    interval: u64,
+    /// When the first unit goes.
+    since: u64,
+    until: u64,
+    /// The latest grant when the quota was first told of.
+    told: u64,
+    /// Each grant since.
+    taken: Vec<Taken>,
+    /// Units came back that the upstream may have counted or not: the schedule may heed either.
+    is_unclear: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    fence: u64,
+    at: u64,
+    used: u64,
+    /// Units that the next grant waits for.
+    paced: u64,
+}
+
+impl Quota {
+    fn left(&self) -> u64 {
+        self.units.saturating_sub(self.taken.iter().map(|taken| taken.used).sum())
+    }
+
+    fn next(&self) -> u64 {
+        self.taken.last().map_or(self.since, |last| last.at + self.interval * last.paced)
+    }
+
+    fn holds_back(&self, at: u64, cost: u64, bound: Bound) -> bool {
+        let holds_back = cost > self.left() || at < self.next();
+        at < self.until && if self.is_unclear { bound == Bound::Most } else { holds_back }
+    }
+
+    /// Of the grant `actual` units were used; `latest` says whether it is the latest of all, which the next one waits for.
+    fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: bool) {
+        if let Some(taken) = self.taken.iter_mut().find(|taken| taken.fence == fence) {
+            taken.used = actual;
+            if latest {
+                taken.paced = cost.min(actual);
+            }
+        } else if fence > self.told && actual != cost {
+            self.is_unclear = true;
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Reference {
+    pub(super) now: u64,
+    /// Before this instant nothing was due that is not done.
+    pub(super) done_until: u64,
+    since_epoch: u64,
+    pub(super) limits: Vec<NaiveLimit>,
+    /// The least of the limits on what is out, as it is now. One that adapts is only held to its bounds: this is what the
+    /// schedule says it is.
+    pub(super) concurrency: Option<u64>,
+    /// By fence.
+    pub(super) grants: BTreeMap<u64, Grant>,
+    /// In arrival order, those without an answer.
+    pub(super) waiting: Vec<Waiting>,
+    /// The answers given: the fence, or an error of the same kind.
+    pub(super) answers: BTreeMap<usize, Result<u64, AcquireError>>,
+    pub(super) max_queue: usize,
+    pub(super) overflow: Overflow,
+    spread_below: u64,
+    pub(super) paused_until: u64,
+    blocked_until: u64,
+    quota: Option<Quota>,
+    pub(super) closed: bool,
+    pub(super) denied: u64,
+    pub(super) shed: u64,
+    pub(super) timed_out: u64,
+    pub(super) reclaimed: u64,
+    pub(super) refunded: u64,
+}
+
+impl Reference {
+    pub(super) fn new(policy: &Policy, since_epoch: u64, options: super::Options) -> Self {
+        Self {
+            now: 0,
+            done_until: 0,
+            since_epoch,
+            limits: policy.limits().iter().map(|limit| NaiveLimit::new(*limit, since_epoch, 0)).collect(),
+            concurrency: None,
+            grants: BTreeMap::new(),
+            waiting: Vec::new(),
+            answers: BTreeMap::new(),
+            max_queue: options.max_queue,
+            overflow: options.overflow,
+            spread_below: options.spread_below,
+            paused_until: 0,
+            blocked_until: 0,
+            quota: None,
+            closed: false,
+            denied: 0,
+            shed: 0,
+            timed_out: 0,
+            reclaimed: 0,
+            refunded: 0,
+        }
+    }
+
+    // What there is.
+
+    pub(super) fn max_cost(&self) -> u64 {
+        self.limits.iter().map(|limit| limit.limit.capacity()).min().unwrap()
+    }
+
+    fn ttl(&self) -> Option<u64> {
+        let ttl = |limit: &NaiveLimit| if let Limit::MaxConcurrency(concurrency) = limit.limit { concurrency.ttl } else { None };
+        self.limits.iter().filter_map(ttl).min().map(|ttl| ttl.as_nanos() as u64)
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.grants.values().filter(|grant| grant.is_out).map(|grant| grant.cost).sum()
+    }
+
+    /// When the TTL of a grant that is out has passed.
+    pub(super) fn expires(&self, grant: &Grant) -> u64 {
+        grant.leased.zip(self.ttl()).filter(|_| grant.is_out).map_or(u64::MAX, |(from, ttl)| from + ttl)
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked_until > self.now
+    }
+
+    /// Whether anything but the policy holds back `cost` at an instant.
+    pub(super) fn is_suspended(&self, at: u64, cost: u64, bound: Bound) -> bool {
+        let spreads = self.quota.as_ref().is_some_and(|quota| quota.holds_back(at, cost, bound));
+        self.paused_until > at || self.blocked_until > at || spreads
+    }
+
+    /// Whether anything but the policy holds anybody back, now or later.
+    pub(super) fn is_unsuspended(&self) -> bool {
+        self.paused_until <= self.now && self.blocked_until <= self.now && self.quota.as_ref().is_none_or(|q| q.until <= self.now)
+    }
+
+    /// Whether one limit admits `cost` at an instant at or after now, if nothing happens before.
+    pub(super) fn limit_admits(&self, limit: &NaiveLimit, at: u64, cost: u64, bound: Bound) -> bool {
+        if limit.counts_places() {
+            return self.concurrency.is_none_or(|most| self.in_flight() + cost <= most);
+        }
+        limit.admits(at, cost, bound)
+    }
+
+    pub(super) fn policy_admits(&self, at: u64, cost: u64, bound: Bound) -> bool {
+        self.limits.iter().all(|limit| self.limit_admits(limit, at, cost, bound))
+    }
+
+    pub(super) fn may_admit(&self, at: u64, cost: u64) -> bool {
+        !self.is_suspended(at, cost, Bound::Least) && self.policy_admits(at, cost, Bound::Least)
+    }
+
+    pub(super) fn must_admit(&self, at: u64, cost: u64) -> bool {
+        !self.is_suspended(at, cost, Bound::Most) && self.policy_admits(at, cost, Bound::Most)
+    }
+
+    pub(super) fn front(&self) -> Option<Waiting> {
+        let highest = self.waiting.iter().map(|waiting| waiting.priority).max()?;
+        self.waiting.iter().find(|waiting| waiting.priority == highest).copied()
+    }
+
+    /// Whose deadline has passed: of several the earliest, and of equal ones the one that is served first.
+    pub(super) fn expired(&self) -> Option<Waiting> {
+        let expired = self.waiting.iter().filter(|waiting| waiting.deadline <= self.now);
+        expired.min_by_key(|waiting| (waiting.deadline, std::cmp::Reverse(waiting.priority))).copied()
+    }
+
+    /// A full queue drops whom its rule names, and none other. Tells whether there is room for a request of this priority.
+    pub(super) fn make_room(&mut self, priority: Priority) -> bool {
+        if self.waiting.len() < self.max_queue {
+            return true;
+        }
+        if let Overflow::Block { .. } = self.overflow {
+            self.shed += self.waiting.len() as u64 + 1;
+            self.refuse_all(&AcquireError::Shed);
+            self.block();
+            return false;
+        }
+        self.shed += 1;
+        let victim = self.victim(priority);
+        if let Some(victim) = victim {
+            self.answer(victim.id, Err(AcquireError::Shed));
+        }
+        victim.is_some()
+    }
+
+    fn victim(&self, priority: Priority) -> Option<Waiting> {
+        match self.overflow {
+            Overflow::Reject | Overflow::Block { .. } => None,
+            Overflow::DropOldest => self.waiting.first().copied(),
+            Overflow::DropLowestPriority => {
+                let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
+                self.waiting.iter().rfind(|waiting| waiting.priority == lowest).filter(|_| lowest < priority).copied()
+            }
+        }
+    }
+
+    /// Whether a newcomer would be served by its deadline if every place came back at once, nobody else came, and of those who wait
+    /// only those left whose time is up by then.
+    pub(super) fn could_be_served(&self, newcomer: Waiting) -> bool {
+        let mut best = self.clone();
+        best.concurrency = None;
+        best.paused_until = if self.paused_until == u64::MAX { 0 } else { self.paused_until };
+        best.waiting.retain(|waiting| waiting.deadline > newcomer.deadline);
+        best.waiting.push(newcomer);
+        (self.now..=newcomer.deadline).any(|at| {
+            best.now = at;
+            while let Some(front) = best.front().filter(|front| best.must_admit(at, front.cost)) {
+                best.grant_to(front);
+            }
+            best.answers.contains_key(&newcomer.id)
+        })
+    }
+
+    /// Those whose time was up before now and before their turn: what a timer would have refused that is never late.
+    pub(super) fn refused_in_time(&self, bound: Bound) -> Vec<usize> {
+        let is_late = |waiting: &&Waiting| waiting.deadline < self.now;
+        if self.closed || !self.waiting.iter().any(|waiting| is_late(&waiting)) {
+            return Vec::new();
+        }
+        let mut in_time = self.clone();
+        for now in self.done_until..self.now {
+            in_time.now = now;
+            in_time.reclaim();
+            in_time.grant_all(bound);
+            while let Some(expired) = in_time.expired() {
+                in_time.answer(expired.id, Err(AcquireError::Closed));
+                in_time.grant_all(bound);
+            }
+        }
+        let is_refused = |waiting: &&Waiting| matches!(in_time.answers.get(&waiting.id), Some(Err(_)));
+        self.waiting.iter().filter(is_late).filter(is_refused).map(|waiting| waiting.id).collect()
+    }
+
+    fn grant_all(&mut self, bound: Bound) {
+        let admits =
+            |naive: &Self, cost| !naive.is_suspended(naive.now, cost, bound) && naive.policy_admits(naive.now, cost, bound);
+        while let Some(front) = self.front().filter(|front| admits(self, front.cost)) {
+            self.grant_to(front);
+        }
+    }
+
+    // What happens.
+
+    pub(super) fn grant(&mut self, cost: u64) -> u64 {
+        let (now, fence) = (self.now, self.grants.len() as u64 + 1);
+        for limit in &mut self.limits {
+            limit.charge(now, cost, Some(fence));
+        }
+        if let Some(quota) = &mut self.quota {
+            quota.taken.push(Taken { fence, at: now, used: cost, paced: cost });
+        }
+        let has_place = self.limits.iter().any(NaiveLimit::counts_places);
+        let leased = self.ttl().map(|_| now);
+        self.grants.insert(fence, Grant { cost, has_place, is_out: has_place, leased });
+        fence
+    }
+
+    pub(super) fn grant_to(&mut self, Waiting { id, cost, .. }: Waiting) {
+        let fence = self.grant(cost);
+        self.answer(id, Ok(fence));
+    }
+
+    pub(super) fn answer(&mut self, id: usize, answer: Result<u64, AcquireError>) {
+        self.waiting.retain(|waiting| waiting.id != id);
+        self.answers.insert(id, answer);
+    }
+
+    pub(super) fn time_out(&mut self, id: usize) {
+        self.timed_out += 1;
+        self.answer(id, Err(AcquireError::TimedOut { retry_after: None }));
+    }
+
+    pub(super) fn refuse_all(&mut self, error: &AcquireError) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.answers.insert(waiting.id, Err(error.clone()));
+        }
+    }
+
+    pub(super) fn reclaim(&mut self) {
+        let expired = self.grants.iter().filter(|(_, grant)| self.expires(grant) <= self.now);
+        for fence in expired.map(|(fence, _)| *fence).collect::<Vec<_>>() {
+            self.reclaimed += 1;
+            self.grants.get_mut(&fence).unwrap().is_out = false;
+        }
+    }
+
+    /// Gives back the place of a permit. Tells whether it is live: not reclaimed before.
+    pub(super) fn give_back(&mut self, fence: u64) -> bool {
+        let grant = self.grants.get_mut(&fence).unwrap();
+        let was_out = std::mem::replace(&mut grant.is_out, false);
+        was_out || !grant.has_place
+    }
+
+    /// A permit comes back whose work took `actual` units. Tells whether it is live.
+    pub(super) fn settle(&mut self, fence: u64, actual: u64) -> bool {
+        let (now, cost) = (self.now, self.grants[&fence].cost);
+        if !self.give_back(fence) {
+            return false;
+        }
+        self.refunded += u64::from(actual == 0);
+        if let Some(quota) = &mut self.quota {
+            quota.settle(fence, cost, actual, fence == self.grants.len() as u64);
+        }
+        for limit in self.limits.iter_mut().filter(|limit| !limit.counts_places()) {
+            if actual > cost {
+                limit.charge(now, actual - cost, None);
+            } else if actual < cost {
+                limit.refund(now, fence, cost, actual);
+            }
+        }
+        true
+    }
+
+    /// Tells whether the permit is live.
+    pub(super) fn renew(&mut self, fence: u64) -> bool {
+        let (now, expires) = (self.now, self.expires(&self.grants[&fence]));
+        let grant = self.grants.get_mut(&fence).unwrap();
+        let is_live = grant.is_out && now < expires;
+        if is_live {
+            grant.leased = Some(now);
+        }
+        is_live
+    }
+
+    /// Each new limit takes over from the one like it, or else from one of its kind, or else from any that is left.
+    pub(super) fn set_policy(&mut self, policy: &Policy, in_proportion: bool) {
+        let (now, since_epoch) = (self.now, self.since_epoch);
+        let is_like: [fn(&Limit, &Limit) -> bool; 3] =
+            [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
+        let mut old: Vec<_> = std::mem::take(&mut self.limits).into_iter().filter(|limit| !limit.counts_places()).collect();
+        let mut new: Vec<_> = policy.limits().iter().map(|limit| (*limit, None)).collect();
+        for is_like in is_like {
+            for (limit, heir) in &mut new {
+                if heir.is_none()
+                    && !matches!(limit, Limit::MaxConcurrency(_))
+                    && let Some(found) = old.iter().position(|old| is_like(&old.limit, limit))
+                {
+                    *heir = Some(NaiveLimit::heir(*limit, old.remove(found), now, in_proportion));
+                }
+            }
+        }
+        let or_new = |(limit, heir): (Limit, Option<_>)| heir.unwrap_or_else(|| NaiveLimit::new(limit, since_epoch, now));
+        self.limits = new.into_iter().map(or_new).collect();
+        let max = self.max_cost();
+        for Waiting { id, cost, .. } in self.waiting.clone() {
+            if cost > max {
+                self.answer(id, Err(AcquireError::ExceedsLimit { cost, max }));
+            }
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        for limit in &mut self.limits {
+            *limit = NaiveLimit::new(limit.limit, self.since_epoch, self.now);
+        }
+    }
+
+    /// The later end of two pauses stands.
+    pub(super) fn pause(&mut self, until: u64) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
+    pub(super) fn resume(&mut self) {
+        (self.paused_until, self.quota) = (0, None);
+    }
+
+    /// News of the quota that is known never adds to it and does not start its pace anew.
+    pub(super) fn spread(&mut self, units: u64, until: u64) {
+        const SAME: u64 = 1_000_000_000;
+        if units >= self.spread_below {
+            return;
+        }
+        let now = self.now;
+        let known = self.quota.take().filter(|quota| quota.until > now && until <= quota.until + SAME);
+        let units = known.as_ref().map_or(units, |quota| quota.left().min(units));
+        let interval = (until - now).div_ceil(units.max(1));
+        let since = known.as_ref().map_or(now, |quota| quota.next().min(now + interval));
+        let told = known.as_ref().map_or(self.grants.len() as u64, |quota| quota.told);
+        let is_unclear = known.is_some_and(|quota| quota.is_unclear);
+        self.quota = Some(Quota { units, interval, since, until, told, taken: Vec::new(), is_unclear });
+    }
+
+    /// A full queue drops everybody, and nobody is accepted for a while.
+    pub(super) fn block(&mut self) {
+        self.blocked_until = self.now.saturating_add(self.overflow.penalty().as_nanos() as u64);
+    }
+
+    pub(super) fn note_denial(&mut self, cost: u64) {
+        for limit in &mut self.limits {
+            limit.note_denial(self.now, cost);
+        }
+    }
+
+    /// What a snapshot counts, but for what the schedule alone knows.
+    pub(super) fn counts(&self, snapshot: LimiterSnapshot) -> LimiterSnapshot {
+        LimiterSnapshot {
+            in_flight: self.in_flight(),
+            queued: self.waiting.len() as u64,
+            granted: self.grants.len() as u64,
+            denied: self.denied,
+            shed: self.shed,
+            timed_out: self.timed_out,
+            reclaimed: self.reclaimed,
+            refunded: self.refunded,
+            ..snapshot
+        }
+    }
+}
