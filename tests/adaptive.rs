@@ -194,9 +194,9 @@ async fn the_limit_of_a_stream_settles_at_the_knee_of_its_server() {
     }
 }
 
-/// The same with a rate beside it, which reads the clock for itself, and with a TTL, which keeps the time of the grant.
+/// A rate beside it reads the clock too, and a TTL keeps the time of the grant.
 #[tokio::test(start_paused = true)]
-async fn other_limits_beside_it_change_nothing() {
+async fn a_rate_a_concurrency_or_a_ttl_beside_it_changes_nothing() {
     for case in Case::all() {
         let concurrency = case.concurrency(20);
         let others = [
@@ -224,7 +224,7 @@ fn late_after_100_ms() -> MaxConcurrency {
     MaxConcurrency::new(10).adapt(Adapt::aimd().timeout(ms(100)).between(1, 10))
 }
 
-/// Holds a permit for so long, reports that all went well, and tells the limit.
+/// Holds a permit for `span`, reports that the work is done, and returns the limit.
 async fn work_for(permit: Permit, span: Duration, limiter: &Limiter) -> u64 {
     sleep(span).await;
     assert!(permit.report(Outcome::Ok));
@@ -290,7 +290,7 @@ async fn every_way_to_a_permit_measures_the_time_since_the_grant() {
     }
 }
 
-/// None of these hands out the outcome: their permits teach nothing.
+/// None of these reports an outcome.
 #[tokio::test(start_paused = true)]
 async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
     let limiter = Limiter::new(late_after_100_ms()).unwrap();
@@ -301,10 +301,9 @@ async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
     assert_eq!(limiter.check(1).limit(), 10);
 }
 
-/// A permit whose grant cannot be told on the clock of its report has a round trip that nobody measured: neither 0 nor the
-/// limiter's age. That it met an overload still counts.
+/// Where two clocks differ, a round trip is never the distance between them. An overload counts all the same.
 #[test]
-fn a_permit_from_another_clock_tells_no_round_trip() {
+fn the_distance_between_two_clocks_is_no_round_trip() {
     let runtime = |paused| tokio::runtime::Builder::new_current_thread().enable_time().start_paused(paused).build().unwrap();
     let limiter = Limiter::new(late_after_100_ms()).unwrap();
     let (here, there) = (runtime(false), runtime(true));
@@ -321,6 +320,28 @@ fn a_permit_from_another_clock_tells_no_round_trip() {
     assert_eq!(limiter.check(1).limit(), 9);
 }
 
+/// A permit that was granted when nothing read the clock has no round trip: neither one that is out when the limit begins to adapt,
+/// nor one that its caller has not taken yet.
+#[tokio::test(start_paused = true)]
+async fn a_permit_from_before_the_limit_adapted_teaches_it_nothing() {
+    for outcome in [Outcome::Ok, Outcome::Overloaded] {
+        let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+        let (out, held) = (limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap());
+        let mut untaken = task::spawn(limiter.acquire());
+        let mut waiting = task::spawn(limiter.acquire());
+        assert!(untaken.poll().is_pending() && waiting.poll().is_pending());
+        sleep(Duration::from_secs(50)).await;
+        drop(held);
+        limiter.set_policy(late_after_100_ms()).unwrap();
+        assert!(out.report(outcome));
+        let Poll::Ready(Ok(permit)) = untaken.poll() else { panic!("it was granted") };
+        assert!(permit.report(outcome));
+        assert_eq!(limiter.check(1).limit(), 10);
+        let Poll::Ready(Ok(permit)) = waiting.poll() else { panic!("the new limit has a place") };
+        assert_eq!(work_for(permit, ms(101), &limiter).await, 9, "granted since");
+    }
+}
+
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// 20 at first; an overload leaves 18.
@@ -328,7 +349,7 @@ fn aimd() -> MaxConcurrency {
     MaxConcurrency::new(20).adapt(Adapt::aimd())
 }
 
-/// A fixed bug: a key whose limit had moved was kept for good, and so the table filled up.
+/// A fixed bug: a key whose limit had moved was kept forever, so the table filled up.
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_limit_has_moved_makes_room_ten_minutes_after_its_last_report() {
     for concurrency in [aimd(), MaxConcurrency::new(20).adapt(Adapt::gradient())] {
@@ -362,7 +383,7 @@ async fn an_idle_limit_starts_again_ten_minutes_after_the_last_report() {
     assert_eq!(held.len(), 20);
 }
 
-/// Never over: while any place is out the limit stays as it is, of a key as well.
+/// Never over: while any place is out, the limit stays as it is and the key is not forgotten.
 #[tokio::test(start_paused = true)]
 async fn a_limit_with_a_place_out_does_not_start_again() {
     let keyed = KeyedLimiter::builder(aimd()).max_keys(2).build().unwrap();
@@ -381,7 +402,7 @@ async fn a_limit_with_a_place_out_does_not_start_again() {
     assert_eq!(all.len(), 20);
 }
 
-/// Whoever waits for a place is served by releases alone, and what is served from an idle limit is served from the new one.
+/// Time alone serves no waiter. Once everything is back, the limit that starts again serves them.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_starts_again_serves_those_who_wait() {
     let limiter = Limiter::new(aimd()).unwrap();
@@ -402,7 +423,7 @@ async fn a_limit_that_starts_again_serves_those_who_wait() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// What happens to a limiter, of numbers that are taken modulo what there is.
+/// What is done to a limiter. A permit or a waiter is chosen by a number, modulo how many there are.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Try(u64),
@@ -490,7 +511,7 @@ async fn go(concurrency: MaxConcurrency, steps: Vec<Step>) -> Result<(), TestCas
                 take(&mut held, nth).map(|permit| permit.report(outcome));
             }
             Step::ReportElsewhere(nth, outcome) => {
-                // Of a thread outside of the runtime, whose clock is another one.
+                // Outside of the runtime the clock is another one.
                 take(&mut held, nth).map(|permit| std::thread::spawn(move || permit.report(outcome)).join().unwrap());
             }
             Step::Settle(nth, actual) => {

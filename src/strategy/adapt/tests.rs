@@ -165,7 +165,7 @@ fn gradient_bears_service_times_that_vary_as_much_as_their_mean() {
     }
 }
 
-/// A fixed bug: one of them in a probe made a baseline under which the limit rose to where the server refuses.
+/// A fixed bug: one of them during a probe raised the baseline so far that the limit rose to where the server refuses.
 #[test]
 fn gradient_bears_calls_that_take_an_hour() {
     for stuck in [97, 1_003] {
@@ -218,7 +218,7 @@ fn many_refused_at_once_are_one_overload() {
     }
 }
 
-/// A fixed bug: reports to pass over were counted, so those that never came, of permits that were dropped, left others passed over.
+/// A fixed bug: a number of reports was skipped after a cut. Where some permits reported nothing, later reports were skipped.
 #[test]
 fn permits_that_are_dropped_do_not_delay_what_later_ones_report() {
     for outcome in [None, Some(Outcome::Ignored)] {
@@ -232,7 +232,7 @@ fn permits_that_are_dropped_do_not_delay_what_later_ones_report() {
     }
 }
 
-/// Cost is counted in units, as the limit is: a round is one round trip, whatever a call costs.
+/// A fixed bug: a round counted reports, while the limit counts units. It is one round trip, whatever a call costs.
 #[test]
 fn a_round_counts_units() {
     for cost in [1, 5] {
