@@ -226,7 +226,7 @@ fn print(api: &Api, tallies: &[Tally]) {
     for Tally { client, denials, .. } in tallies {
         for (at, endpoint, why) in denials {
             let by = why.denied_by().map(ToString::to_string).unwrap_or_default();
-            println!("   {client:<6}  {:>11}  {:<6}  by {by:<23}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
+            println!("   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
         }
     }
 }
