@@ -29,7 +29,7 @@ pub(crate) struct Rest {
 
 impl Effects {
     #[inline]
-    pub(super) fn wake(&mut self, waker: Option<Waker>) {
+    pub(crate) fn wake(&mut self, waker: Option<Waker>) {
         if self.first.is_none() {
             self.first = waker;
         } else if waker.is_some() {

@@ -43,10 +43,10 @@ pub(crate) fn try_acquire_all(
         (0..managers.len()).map(take).collect()
     });
 
-    // Wakers run other people's code: only when the last lock is let go of.
-    let unlocked: Vec<_> = states.into_iter().zip(&effects).map(|(state, effects)| Manager::unlock(state, effects)).collect();
-    for ((manager, unlocked), mut effects) in managers.iter().zip(unlocked).zip(effects) {
-        manager.apply(unlocked, &mut effects);
+    // Wakers run other people's code: only once the last lock is let go of.
+    let unlocked: Vec<_> = states.into_iter().zip(&mut effects).map(|(state, effects)| Manager::unlock(state, effects)).collect();
+    for ((manager, timer_action), mut effects) in managers.iter().zip(unlocked).zip(effects) {
+        manager.apply(timer_action, &mut effects);
     }
     result
 }

@@ -17,13 +17,6 @@ use crate::core::schedule::Schedule;
 use crate::event::{LimiterEvent, ShedReason, permit_id};
 use crate::strategy::Moment;
 
-/// What is left to do once the lock is let go of.
-pub(super) struct Unlocked {
-    timer_action: TimerAction,
-    /// Those who await what has happened.
-    watchers: Vec<Waker>,
-}
-
 impl Manager {
     /// Gives the schedule an input, and carries out what follows from it.
     pub(super) fn with_schedule<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
@@ -81,33 +74,34 @@ impl Manager {
     /// Lets go of the lock and carries out the effects, until all that is due is done.
     #[inline]
     pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
-        let unlocked = Self::unlock(state, effects);
-        self.apply(unlocked, effects);
+        let timer_action = Self::unlock(state, effects);
+        self.apply(timer_action, effects);
     }
 
-    /// Lets go of the lock; what is left to do is to be [applied](Manager::apply) when no other is held.
+    /// Lets go of the lock. The effects, and what is left to do about the timer, are to be [applied](Manager::apply) when no other
+    /// lock is held.
     #[inline]
-    pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &Effects) -> Unlocked {
-        let watchers = if state.watchers.is_empty() { Vec::new() } else { state.take_watchers(effects) };
-        Unlocked { timer_action: state.timer_action(), watchers }
+    pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &mut Effects) -> TimerAction {
+        if !state.watchers.is_empty() {
+            state.wake_watchers(effects);
+        }
+        state.timer_action()
     }
 
-    pub(super) fn apply(self: &Arc<Self>, mut unlocked: Unlocked, effects: &mut Effects) {
+    pub(super) fn apply(self: &Arc<Self>, mut timer_action: TimerAction, effects: &mut Effects) {
         loop {
-            match unlocked.timer_action {
+            match timer_action {
                 TimerAction::Nothing => {}
                 TimerAction::WakeDriver => self.timer_host.wake(&**self),
                 TimerAction::StartDriver(handle) => self.timer_host.start(self, handle),
             }
-            let unfinished = self.carry_out(effects);
-            wake_all(unlocked.watchers);
-            if !unfinished {
+            if !self.carry_out(effects) {
                 return;
             }
             let mut state = self.lock();
             let now = state.now().0;
             state.schedule.run_due(now, effects);
-            unlocked = Self::unlock(state, effects);
+            timer_action = Self::unlock(state, effects);
         }
     }
 

@@ -55,41 +55,55 @@ impl Manager {
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
-    ///
-    /// A clone of a waker runs other people's code, so it is made outside the lock: before it where the latest request had to
-    /// wait, as this one may; or else only once it is known to be needed, so that a grant in place costs none.
     #[inline(never)]
     pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
-        let has_waited = self.has_waited.load(Relaxed);
-        let mut cloned = has_waited.then(|| waker.clone());
+        if self.has_waited.load(Relaxed) {
+            return self.acquire_or_wait(order, timeout, waker, granted);
+        }
         let mut state = self.lock();
         let (now, instant) = state.now();
         if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
             granted.fill_in(admission, instant);
             self.unlock_after_grant(state, &admission);
-            if has_waited {
-                self.has_waited.store(false, Relaxed);
-            }
             return Ok(Enqueued::Granted);
         }
-        if !has_waited {
-            self.has_waited.store(true, Relaxed);
-            drop(state);
-            cloned = Some(waker.clone());
-            let (state, now) = self.lock_now();
-            return self.enqueue(state, now, order, timeout, &mut cloned, granted);
+        drop(state);
+        self.has_waited.store(true, Relaxed);
+        self.acquire_or_wait(order, timeout, waker, granted)
+    }
+
+    /// [`Manager::acquire`] where the request may have to wait, as the latest one had to.
+    ///
+    /// A waker's clone runs other people's code, so it is made before the lock is taken, on suspicion. A grant in place ends the
+    /// suspicion, and the next one costs no clone.
+    #[inline(never)]
+    fn acquire_or_wait(
+        self: &Arc<Self>,
+        order: &Order,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut Granted,
+    ) -> Result<Enqueued, Refused> {
+        let mut waker = Some(waker.clone());
+        let mut state = self.lock();
+        let (now, instant) = state.now();
+        if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+            granted.fill_in(admission, instant);
+            self.unlock_after_grant(state, &admission);
+            self.has_waited.store(false, Relaxed);
+            return Ok(Enqueued::Granted);
         }
         if timeout.is_none()
             && state.has_driver(order.blocking)
-            && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), &mut cloned)
+            && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), &mut waker)
         {
             return Ok(Enqueued::Queued(index));
         }
-        self.enqueue(state, (now, instant), order, timeout, &mut cloned, granted)
+        self.enqueue(state, (now, instant), order, timeout, &mut waker, granted)
     }
 
-    /// The rest of [`Manager::acquire`], where it is not decided in place. `timeout` in nanoseconds.
+    /// The rest of [`Manager::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
     #[inline(never)]
     fn enqueue<'a>(
         self: &'a Arc<Self>,

@@ -13,7 +13,7 @@ use crate::observe::Observer;
 #[derive(Debug)]
 pub(crate) struct Manager {
     state: Mutex<State>,
-    /// The latest request had to wait: the next one that may wait clones its waker before it takes the lock.
+    /// The latest request that was ready to wait had to: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     pub(super) timer_host: TimerHost,
     /// The random part of permit ids.

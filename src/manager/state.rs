@@ -122,17 +122,17 @@ impl State {
         }
     }
 
-    /// The wakers of those who await what has happened by now.
+    /// Has those woken who await what has happened by now.
     #[cold]
-    pub(super) fn take_watchers(&mut self, effects: &Effects) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        for lease in effects.rest.iter().flat_map(|rest| &rest.reclaimed) {
-            self.watchers.take(Awaited::Reclaim(lease.fence), &mut wakers);
+    pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
+        let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|lease| Awaited::Reclaim(lease.fence));
+        let drained = self.schedule.is_drained().then_some(Awaited::Drain);
+        let happened: Vec<Awaited> = reclaimed.chain(drained).collect();
+        for awaited in happened {
+            while let Some(waker) = self.watchers.take(awaited) {
+                effects.wake(Some(waker));
+            }
         }
-        if self.schedule.is_drained() {
-            self.watchers.take(Awaited::Drain, &mut wakers);
-        }
-        wakers
     }
 
     /// A driver has left. Tells whether it was the last.

@@ -42,11 +42,10 @@ impl Watchers {
         self.wakers.remove(&(awaited, id))
     }
 
-    /// It has happened: takes out who is to be woken.
-    pub(super) fn take(&mut self, awaited: Awaited, wakers: &mut Vec<Waker>) {
-        while let Some((&key, _)) = self.wakers.range((awaited, 0)..=(awaited, WatcherId::MAX)).next() {
-            wakers.extend(self.wakers.remove(&key));
-        }
+    /// It has happened: takes out one who is to be woken.
+    pub(super) fn take(&mut self, awaited: Awaited) -> Option<Waker> {
+        let (&key, _) = self.wakers.range((awaited, 0)..=(awaited, WatcherId::MAX)).next()?;
+        self.wakers.remove(&key)
     }
 
     /// Takes out everybody, so that they look for a driver.
