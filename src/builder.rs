@@ -5,11 +5,11 @@ use uuid::Uuid;
 
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
-use crate::core::schedule::{Options, Schedule};
+use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, TimerHost, registry};
+use crate::manager::{Clock, Manager, ManagerParts, TimerHost};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -186,10 +186,8 @@ impl LimiterBuilder {
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
-        let schedule = Schedule::new(gate, Options { observed: observer.is_some(), ..options });
         let (timer_host, id_prefix) = (TimerHost::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
-        let manager = Arc::new(Manager::new(schedule, clock, timer_host, since_epoch, id_prefix, name, observer));
-        registry::enter(&manager);
+        let manager = Manager::open(ManagerParts { gate, options, clock, since_epoch, timer_host, id_prefix, name, observer });
         Ok(Limiter::from_manager(manager))
     }
 }

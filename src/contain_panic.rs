@@ -1,7 +1,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs other people's code, an observer or a waker, whose panic goes no further: it may run inside a permit's drop, in the task
-/// that everybody waits for, or before others are served.
+/// Runs other people's code, an observer or a waker, and catches its panic: the code may run inside the drop of a permit, in the
+/// driver, or before others are woken.
 #[inline]
 pub(crate) fn contain_panic(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {

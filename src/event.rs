@@ -5,45 +5,45 @@ use uuid::Uuid;
 
 use crate::priority::Priority;
 
-/// Something that a limiter did of its own accord. See [`Builder::on_event`](crate::LimiterBuilder::on_event) for an example.
+/// Something that a limiter did without being asked. [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event) has an example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum LimiterEvent {
-    /// A permit was taken back by force because its TTL passed.
+    /// A permit was reclaimed: its TTL has passed.
     Reclaimed {
-        /// The permit: what its [`Permit::id`](crate::Permit::id) tells.
+        /// The [id](crate::Permit::id) of the permit.
         id: Uuid,
-        /// What its [`Permit::fence`](crate::Permit::fence) tells.
+        /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
         /// The units that came back.
         cost: u64,
         /// From its grant to the end of its TTL, renewals included.
         held: Duration,
-        /// The line of the program that asked for it.
+        /// Where in the program the permit was asked for.
         acquired_in: &'static Location<'static>,
     },
-    /// A request was dropped from a full queue, or turned away.
+    /// A request was dropped from a full queue, or refused.
     Shed {
-        /// The units that it asked for.
+        /// The units of the request.
         cost: u64,
-        /// How urgent it was.
+        /// The priority of the request.
         priority: Priority,
-        /// Why it had to go.
+        /// Why it was shed.
         reason: ShedReason,
-        /// The line of the program that asked.
+        /// Where in the program the request was made.
         requested_in: &'static Location<'static>,
     },
 }
 
-/// Why a request was shed. See [`Builder::on_event`](crate::LimiterBuilder::on_event) for how it is told.
+/// Why a request was shed. [`LimiterEvent::Shed`] carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShedReason {
-    /// The queue was full, and the newcomer was turned away.
+    /// The queue was full when the request arrived.
     QueueFull,
-    /// It waited, and was dropped in favour of another, or with all others: see [`Overflow`](crate::Overflow).
+    /// It waited in the queue and was dropped for another request, or together with all others: see [`Overflow`](crate::Overflow).
     Dropped,
-    /// It came while the limiter accepted nobody: see [`Overflow::Block`](crate::Overflow::Block).
+    /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
     Blocked,
 }
 

@@ -62,7 +62,7 @@ pub struct LimiterGroup {
     members: Vec<Limiter>,
 }
 
-/// Which limiter of a [`LimiterGroup`], which shows an example, refused, and why.
+/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
@@ -79,7 +79,7 @@ fn display_member(member: usize, name: Option<&str>) -> String {
     name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
 }
 
-/// The permits of all limiters of a [`LimiterGroup`], which shows an example; dropping it **releases** them.
+/// The permits of all limiters of a group; dropping it **releases** them. [`LimiterGroup`] has an example.
 #[derive(Debug)]
 #[must_use = "the permits are released as soon as they are dropped"]
 pub struct GroupPermit {
@@ -92,20 +92,20 @@ impl GroupPermit {
         &self.permits
     }
 
-    /// The permits, each to be held by itself, in the order of the group.
+    /// The permits, each to be held on its own, in the order of the group.
     #[must_use]
     pub fn into_permits(self) -> Vec<Permit> {
         self.permits
     }
 
-    /// [Settles](Permit::settle) each. Tells whether all were live.
-    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    /// [Settles](Permit::settle) each permit. Returns whether all were live.
+    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.permits.into_iter().map(|permit| permit.settle(actual_cost)).fold(true, |all, live| all & live)
     }
 
-    /// [Refunds](Permit::refund) each. Tells whether all were live.
-    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    /// [Refunds](Permit::refund) each permit. Returns whether all were live.
+    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn refund(self) -> bool {
         self.settle(0)
     }
@@ -117,7 +117,7 @@ impl GroupPermit {
 }
 
 impl LimiterGroup {
-    /// A group of limiters. Without any, it admits everything.
+    /// A group of limiters. A group of none admits everything.
     pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
         members.into_iter().fold(Self { members: Vec::new() }, Self::and)
     }
@@ -135,7 +135,7 @@ impl LimiterGroup {
     ///
     /// # Errors
     ///
-    /// What [`Limiter::try_acquire`] says of the first limiter that denies, and which one it is.
+    /// The error of [`Limiter::try_acquire`] from the first limiter that denies, with its place and name.
     #[track_caller]
     pub fn try_acquire(&self) -> Result<GroupPermit, GroupError<TryAcquireError>> {
         self.try_acquire_many(1)
@@ -227,14 +227,14 @@ impl LimiterGroup {
         Ok(RefundOnDrop { member, permit: Some(permit) })
     }
 
-    /// What [`LimiterGroup::try_acquire_many`] would say, taking nothing: the decision of each limiter, in the order of the group. Others
-    /// may come between them.
+    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire_many`] would make it; takes nothing.
+    /// Other calls may come between the decisions.
     pub fn check(&self, cost: u64) -> impl Iterator<Item = Decision> + '_ {
         self.members.iter().map(move |member| member.check(cost))
     }
 
     /// How long until all admit `cost`, as far as each knows: the longest [`retry_after`](Decision::retry_after). `None` when all
-    /// do now, or one of those that deny does not know.
+    /// admit it now, or when one that denies does not know.
     #[must_use]
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());

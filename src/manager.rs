@@ -21,10 +21,11 @@ mod control;
 mod driver;
 mod in_channel;
 mod keyed;
+mod lifecycle;
 mod lock;
 mod order;
 mod out_channel;
-pub(crate) mod registry;
+mod registry;
 mod release_channel;
 mod run_due;
 mod shared_driver;
@@ -37,15 +38,7 @@ pub(crate) use self::answer::{Enqueued, Granted};
 pub(crate) use self::clock::Clock;
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;
+pub(crate) use self::lifecycle::ManagerParts;
 pub(crate) use self::lock::Manager;
 pub(crate) use self::order::Order;
 pub(crate) use self::shared_driver::SharedDriver;
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        if self.is_registered() {
-            registry::leave(self);
-        }
-        self.timer_host.dismiss(self);
-    }
-}

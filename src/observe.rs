@@ -3,7 +3,7 @@ use std::fmt;
 use crate::contain_panic::contain_panic;
 use crate::event::LimiterEvent;
 
-/// Who is told of events, outside every lock.
+/// The callback that events go to, called outside every lock.
 pub(crate) struct Observer(Option<Box<Callback>>);
 
 type Callback = dyn Fn(&LimiterEvent) + Send + Sync;

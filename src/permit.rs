@@ -7,20 +7,20 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::Claim;
 use crate::event::permit_id;
-use crate::manager::{Granted, Manager, registry};
+use crate::manager::{Granted, Manager};
 use crate::strategy::Outcome;
 
-/// The right to go on; dropping it **releases** it.
+/// A granted permit; dropping it **releases** it.
 ///
-/// What that gives back depends on the policy. A place under a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next who
-/// waits, also when the holder panics. What a rate granted stays spent: its permit holds no place, and dropping it costs nothing.
+/// What the release gives back depends on the policy. The place under a [`MaxConcurrency`](crate::MaxConcurrency) goes to the next
+/// waiter, also when the holder panics. The units of a rate stay spent: such a permit holds no place, and dropping it costs nothing.
 ///
 /// # Reclaim
 ///
-/// With a [TTL](crate::MaxConcurrency::ttl), a permit that is not released in time is *reclaimed*: its place goes to others
-/// although its holder may still be at work. The holder can [await it](Permit::reclaimed), [poll it](Permit::is_live) or
-/// [put it off](Permit::renew). Whatever is done with a reclaimed permit changes nothing. A downstream store that remembers the
-/// highest [fence](Permit::fence) it has seen can refuse a holder who comes too late.
+/// With a [TTL](crate::MaxConcurrency::ttl), a permit that is not released in time is *reclaimed*: its place goes to others,
+/// although its holder may still be at work. The holder can [await the reclaim](Permit::reclaimed), [ask](Permit::is_live) whether
+/// it has happened, or [put it off](Permit::renew). No call on a reclaimed permit has an effect. A downstream store that remembers
+/// the highest [fence](Permit::fence) it has seen can refuse a holder that comes too late.
 ///
 /// # Examples
 ///
@@ -43,7 +43,7 @@ use crate::strategy::Outcome;
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` once it was forgotten, and where it holds nothing: then its limiter is found by the seed, if at all.
+    /// `None` once it was forgotten, and where it holds nothing: then its limiter is found by `id_prefix`, if at all.
     manager: Option<Arc<Manager>>,
     id_prefix: u64,
     fence: u64,
@@ -53,22 +53,22 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Inlined into the caller: a permit is several words, and words that are written one by one and then read as a block, to
-    /// be moved, stall the processor for longer than all the rest takes.
+    /// Inlined into the caller: a permit is several words. Words that are written one by one and then read as a block, to be moved,
+    /// stall the processor for longer than all the rest takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
         let holder = (claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
         Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, acquired_at: at }
     }
 
-    /// A permit of a rate that holds nothing, nor knows its limiter.
+    /// A permit of a rate. It holds nothing and does not know its limiter.
     #[inline(always)]
     pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, acquired_at: Instant) -> Self {
         Self { manager: None, id_prefix, fence, cost, claim: Claim::None, acquired_at: Some(acquired_at) }
     }
 
-    /// A unique id: the limiter's random part and the [fence](Permit::fence), as a UUID of version 8. It costs nothing until
-    /// asked for.
+    /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence). It is
+    /// made when it is asked for.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -81,7 +81,7 @@ impl Permit {
         permit_id(self.id_prefix, self.fence)
     }
 
-    /// A number, from 1, that rises with every grant of the limiter.
+    /// A number, from 1 on, that rises with every grant of the limiter.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -108,15 +108,15 @@ impl Permit {
         self.cost
     }
 
-    /// When it was granted, on tokio's clock: the instant of the decision. `None` where the policy has no need of the clock (a
-    /// [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts) and the [builder](crate::LimiterBuilder::record_grant_time), which shows an
-    /// example, was not asked for it.
+    /// The instant of the grant, on tokio's clock. `None` where the policy needs no clock (a
+    /// [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts), unless the limiter
+    /// [records it](crate::LimiterBuilder::record_grant_time), which has an example.
     #[must_use]
     pub const fn acquired_at(&self) -> Option<Instant> {
         self.acquired_at
     }
 
-    /// When it will be reclaimed, on tokio's clock; `None` without a TTL, or when it was reclaimed. See
+    /// The instant of its reclaim, on tokio's clock; `None` without a TTL, or once it was reclaimed. See
     /// [`MaxConcurrency::ttl`](crate::MaxConcurrency::ttl).
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
@@ -124,40 +124,40 @@ impl Permit {
         manager.expires_at(lease, self.fence)
     }
 
-    /// Whether its TTL has not passed; always true without a TTL. See the [type's example](Permit#examples).
+    /// Whether its TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.fence))
     }
 
-    /// Completes when the permit is reclaimed, at once when it was; never without a TTL. It needs a tokio runtime with timers: its
-    /// own, or one that serves the limiter already. See the [type's example](Permit#examples).
+    /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with timers:
+    /// its own, or one that serves the limiter already. See the [type's example](Permit#examples).
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again at any time, and awaited from several places.
+    /// The future can be dropped and the method called again at any time. Several tasks can await it.
     pub async fn reclaimed(&self) {
         let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
         manager.reclaimed(lease, self.fence).await;
     }
 
-    /// Starts its TTL anew. Tells whether it is live: one whose TTL has passed is not revived. Does nothing without a TTL, and
-    /// answers true. See the [type's example](Permit#examples).
-    #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave it to `reclaimed` to tell")]
+    /// Starts the TTL anew. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does nothing
+    /// and returns true. See the [type's example](Permit#examples).
+    #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave the news to `reclaimed`")]
     pub fn renew(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
     }
 
-    /// Gives it back and says what its work has cost in the end, where it was an estimate that it was acquired for: units that
-    /// were not used are refunded, and units above the estimate are a debt that the next ones wait for. For work whose cost is
-    /// known only afterwards, as bytes or model tokens are. Dropped instead, a permit keeps its estimate.
+    /// Releases the permit and replaces the estimated cost that it was acquired for by the actual one. Units that were not used are
+    /// refunded; units above the estimate are a debt, for which later requests wait. This is for work whose cost is known only
+    /// afterwards, such as bytes or model tokens. A permit that is dropped instead keeps its estimate.
     ///
-    /// It concerns the rates of the policy; a place comes back whole. What a refund gives back is what keeps the grants since
-    /// within their limit: what the bucket or the window had refilled by then is not given twice. With a small burst under load that
-    /// may be less than the difference. A debt is worked off at the limit's rate; in a [log](crate::SlidingWindow::log) it leaves
-    /// after a period, however large.
+    /// Only the rates of the policy are settled; a place comes back whole. A refund gives back at most what keeps the grants made
+    /// since then within their limit: what the bucket or the window has refilled in the meantime is not given twice. With a small
+    /// burst under load that may be less than the difference. A debt is worked off at the rate of the limit; in a
+    /// [log](crate::SlidingWindow::log) it leaves after one period, however large it is.
     ///
-    /// Tells whether it was live: of a permit whose TTL passed, nothing changes; nor of one of a
+    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing, nor does one of a
     /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that does not know its limiter.
     ///
     /// ```
@@ -177,14 +177,15 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn settle(mut self, actual_cost: u64) -> bool {
         let granted = self.granted();
         self.take_limiter().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
     }
 
-    /// Gives it back and says how its work went: a [concurrency that moves](crate::Adapt) learns from that, and from the time since
-    /// the grant. Dropped instead, a permit tells nothing, as with [`Outcome::Ignored`]. Tells whether it was live.
+    /// Releases the permit and says how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and from the
+    /// time since the grant. A permit that is dropped instead teaches nothing, as with [`Outcome::Ignored`]. Returns whether the
+    /// permit was live.
     ///
     /// ```
     /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
@@ -198,13 +199,13 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn report(mut self, outcome: Outcome) -> bool {
         let granted = self.granted();
         self.take_limiter().is_some_and(|manager| manager.report(granted, self.cost, outcome))
     }
 
-    /// Gives it back as if it had never been granted, because the work did not start: [settled](Permit::settle) at nothing.
+    /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0.
     ///
     /// ```
     /// # use tollgate::{Limiter, Rate, TokenBucket};
@@ -213,17 +214,17 @@ impl Permit {
     /// assert_eq!(limiter.check(1).remaining(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "whoever holds no lease need not ask")]
+    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn refund(self) -> bool {
         self.settle(0)
     }
 
-    /// Gives it back now: the same as dropping it, in plain sight.
+    /// Releases the permit; equivalent to `drop(permit)`.
     pub fn release(self) {
         drop(self);
     }
 
-    /// Never gives it back: the place is lost to all, or until its TTL has passed.
+    /// Never releases the permit: its place is lost for good, or until its TTL has passed.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -236,9 +237,9 @@ impl Permit {
         self.manager = None;
     }
 
-    /// Its limiter, to which it then gives nothing back any more.
+    /// Its limiter, to which the drop then releases nothing.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
-        self.manager.take().or_else(|| registry::find(self.id_prefix))
+        self.manager.take().or_else(|| Manager::find(self.id_prefix))
     }
 
     fn granted(&self) -> Granted {

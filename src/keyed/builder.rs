@@ -193,7 +193,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             since_epoch,
             name,
             tier_of,
-            options: Options { observed: observer.is_some(), ..options },
+            options,
             observer,
             shared_driver: Arc::default(),
         };

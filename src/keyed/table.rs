@@ -17,10 +17,9 @@ use super::tier::Tier;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
 use crate::core::request::Caller;
-use crate::core::schedule::Schedule;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{Manager, Order, TimerHost};
+use crate::manager::{Manager, ManagerParts, Order, TimerHost};
 use crate::observe::Observer;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -332,15 +331,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
 
     fn activate(&self, shard: &mut Shard<K, W, H>, hash: u64, key: K, gate: Gate, observer: Observer) -> Arc<Manager> {
         let Shared { name, options, since_epoch, shared_driver, id_prefixes, .. } = &self.shared;
-        let manager = Arc::new(Manager::new(
-            Schedule::new(gate, *options),
-            shard.clock.clone(),
-            TimerHost::SharedDriver(Arc::clone(shared_driver)),
-            *since_epoch,
-            id_prefixes.next(),
-            name.clone(),
+        let manager = Manager::open(ManagerParts {
+            gate,
+            options: *options,
+            clock: shard.clock.clone(),
+            since_epoch: *since_epoch,
+            timer_host: TimerHost::SharedDriver(Arc::clone(shared_driver)),
+            id_prefix: id_prefixes.next(),
+            name: name.clone(),
             observer,
-        ));
+        });
         shard.insert_active(hash, key, Arc::clone(&manager));
         manager
     }

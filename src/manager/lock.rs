@@ -25,7 +25,7 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    pub(crate) fn new(
+    pub(super) fn new(
         schedule: Schedule,
         clock: Clock,
         timer_host: TimerHost,

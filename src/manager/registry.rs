@@ -11,7 +11,7 @@ use super::lock::Manager;
 static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mutex::default);
 
 /// Makes a manager known by the random part of its permits' ids, until it is dropped.
-pub(crate) fn enter(manager: &Arc<Manager>) {
+pub(super) fn enter(manager: &Arc<Manager>) {
     managers().insert(manager.id_prefix(), Arc::downgrade(manager));
 }
 
@@ -20,7 +20,7 @@ pub(super) fn leave(manager: &Manager) {
 }
 
 /// `None` when it is gone.
-pub(crate) fn find(id_prefix: u64) -> Option<Arc<Manager>> {
+pub(super) fn find(id_prefix: u64) -> Option<Arc<Manager>> {
     managers().get(&id_prefix)?.upgrade() // the lock is let go of before the manager is used, or dropped
 }
 

@@ -1,0 +1,37 @@
+//! Waiting on a thread that is outside every runtime.
+
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use tokio::time::Instant;
+
+use super::ticket::Ticket;
+use crate::error::AcquireError;
+use crate::manager::{Manager, Order};
+use crate::permit::Permit;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks the thread until the request is answered. So the ticket is never given up.
+pub(super) fn acquire(manager: &Arc<Manager>, order: Order) -> Result<Permit, AcquireError> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut ticket = Ticket::new(Order { blocking: true, ..order });
+    loop {
+        if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
+            return answer;
+        }
+        let Some(index) = ticket.queued() else { continue };
+        // An answer that comes before the park has left its token: the park returns at once.
+        match manager.run_due_on_blocked_thread(index) {
+            Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::blocking;
+use super::future::Acquire;
+use super::ticket::OwnedTicket;
+use crate::core::request::Caller;
+use crate::error::AcquireError;
+use crate::manager::{Manager, Order};
+use crate::permit::Permit;
+use crate::priority::Priority;
+
+/// A request with more than a cost: what [`Limiter::request`](crate::Limiter::request) returns.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{AcquireError, Limiter, MaxConcurrency, Priority, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)).burst(3))?;
+/// let timeout = Duration::from_secs(5);
+/// let _permit = limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
+///
+/// // The next one is a minute off: that is said at once, not after five seconds.
+/// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();
+/// assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(60)) });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "a request does nothing until `acquire` is called"]
+pub struct PermitRequest<'a> {
+    manager: &'a Arc<Manager>,
+    order: Order,
+}
+
+/// The setters that [`PermitRequest`] and [`KeyedPermitRequest`](crate::KeyedPermitRequest) share.
+macro_rules! request_setters {
+    () => {
+        /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
+        /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
+        pub fn cost(mut self, units: u64) -> Self {
+            self.order.cost = units;
+            self
+        }
+
+        /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
+        pub fn priority(mut self, priority: Priority) -> Self {
+            self.order.priority = priority;
+            self
+        }
+
+        /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
+        ///
+        /// A request that is known to wait longer fails at once. One that can be granted at the very end of its timeout is
+        /// granted. See the [example](crate::PermitRequest#examples).
+        pub fn timeout(mut self, timeout: Duration) -> Self {
+            self.order.timeout = Some(timeout);
+            self
+        }
+    };
+}
+
+pub(crate) use request_setters;
+
+impl<'a> PermitRequest<'a> {
+    #[inline]
+    pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, caller: Caller) -> Self {
+        Self { manager, order: Order::new(cost, caller) }
+    }
+
+    request_setters!();
+
+    /// Waits for the permit. See [`Limiter::acquire`](crate::Limiter::acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::TimedOut`] or
+    /// [`AcquireError::TimeoutTooLong`].
+    #[inline]
+    pub fn acquire(self) -> Acquire<'a> {
+        Acquire::new(self.manager, self.order)
+    }
+
+    pub(crate) fn into_ticket(self) -> OwnedTicket {
+        OwnedTicket::new(Arc::clone(self.manager), self.order)
+    }
+
+    /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        blocking::acquire(self.manager, self.order)
+    }
+}

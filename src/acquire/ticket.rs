@@ -1,0 +1,124 @@
+//! A request on its way, without and with its manager.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::task::coop;
+
+use crate::core::arena::Index;
+use crate::error::AcquireError;
+use crate::manager::{Enqueued, Granted, Manager, Order};
+use crate::permit::Permit;
+
+/// One request on its way: not begun, queued, or done.
+///
+/// It holds no manager, so that its owner chooses how to hold one: every call must be given the same manager. The owner's drop must
+/// [give the request up](Ticket::give_up).
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    order: Order,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    New,
+    Queued(Index),
+    Done,
+}
+
+impl Ticket {
+    #[inline]
+    pub(crate) fn new(order: Order) -> Self {
+        Self { order, stage: Stage::New }
+    }
+
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        // A task that acquires in a loop must let its neighbours have a turn.
+        let progress = ready!(coop::poll_proceed(cx));
+        let polled = self.poll_with(manager, cx.waker());
+        if polled.is_ready() {
+            progress.made_progress();
+        }
+        polled
+    }
+
+    /// The same request once more, after it was answered.
+    pub(crate) fn start_over(&mut self) {
+        self.stage = Stage::New;
+    }
+
+    #[inline(always)]
+    pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
+        if let Stage::Queued(index) = self.stage {
+            self.stage = Stage::Done;
+            manager.abandon(index);
+        }
+    }
+
+    /// Where the request waits.
+    pub(super) fn queued(&self) -> Option<Index> {
+        match self.stage {
+            Stage::Queued(index) => Some(index),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+        let mut granted = Granted::NOTHING;
+        let enqueued = match self.stage {
+            Stage::New => manager.acquire(&self.order, waker, &mut granted),
+            Stage::Queued(index) => manager.poll(index, &self.order, waker, &mut granted),
+            Stage::Done => panic!("an acquire future was polled after it had completed"),
+        };
+        self.stage = Stage::Done;
+        match enqueued {
+            Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
+            Ok(Enqueued::Queued(index)) => {
+                self.stage = Stage::Queued(index);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(*error)),
+        }
+    }
+}
+
+/// A ticket with its manager, for one request after another.
+#[derive(Debug)]
+pub(crate) struct OwnedTicket {
+    manager: Arc<Manager>,
+    ticket: Ticket,
+}
+
+impl OwnedTicket {
+    pub(crate) fn new(manager: Arc<Manager>, order: Order) -> Self {
+        Self { manager, ticket: Ticket::new(order) }
+    }
+
+    /// Polls for the permit of the present request; the poll after its answer begins another one.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        let answer = ready!(self.ticket.poll(&self.manager, cx));
+        self.ticket.start_over();
+        Poll::Ready(answer)
+    }
+}
+
+/// The permit of one request.
+impl Future for OwnedTicket {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { manager, ticket } = &mut *self;
+        ticket.poll(manager, cx)
+    }
+}
+
+impl Drop for OwnedTicket {
+    fn drop(&mut self) {
+        self.ticket.give_up(&self.manager);
+    }
+}

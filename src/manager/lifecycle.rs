@@ -1,0 +1,52 @@
+//! How a manager begins and ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::driver::TimerHost;
+use super::lock::Manager;
+use super::registry;
+use crate::core::gate::Gate;
+use crate::core::schedule::{Options, Schedule};
+use crate::observe::Observer;
+
+/// What a manager is made of.
+pub(crate) struct ManagerParts {
+    pub(crate) gate: Gate,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    /// The wall clock at [`Moment::START`](crate::strategy::Moment::START).
+    pub(crate) since_epoch: Duration,
+    pub(crate) timer_host: TimerHost,
+    /// The random part of permit ids.
+    pub(crate) id_prefix: u64,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) observer: Observer,
+}
+
+impl Manager {
+    pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
+        let ManagerParts { gate, options, clock, since_epoch, timer_host, id_prefix, name, observer } = parts;
+        let schedule = Schedule::new(gate, Options { observed: observer.is_some(), ..options });
+        let manager = Arc::new(Self::new(schedule, clock, timer_host, since_epoch, id_prefix, name, observer));
+        if manager.is_registered() {
+            registry::enter(&manager);
+        }
+        manager
+    }
+
+    /// The registered manager with this random part of permit ids; `None` when it is gone.
+    pub(crate) fn find(id_prefix: u64) -> Option<Arc<Self>> {
+        registry::find(id_prefix)
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if self.is_registered() {
+            registry::leave(self);
+        }
+        self.timer_host.dismiss(self);
+    }
+}
