@@ -237,18 +237,18 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Has another waker woken when there is an answer. Returns the one that it replaces, to be woken or dropped outside every
-    /// lock; `None`, and nothing done, where the request was answered.
-    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Option<Waker> {
-        match &mut self.arena.get_mut(index)?.slot {
-            Answer::Waiting { waker: current, .. } => Some(std::mem::replace(current, waker)),
-            _ => None,
+    /// Has another waker woken when there is an answer. Returns the one that it replaces; `Err`, where the request was answered,
+    /// returns `waker`. Either is to be woken or dropped outside every lock.
+    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Result<Waker, Waker> {
+        match self.arena.get_mut(index).map(|waiter| &mut waiter.slot) {
+            Some(Answer::Waiting { waker: current, .. }) => Ok(std::mem::replace(current, waker)),
+            _ => Err(waker),
         }
     }
 
     /// Takes the waker of one that waits. Once it is woken its owner polls again, and leaves another one.
     pub(crate) fn take_waker(&mut self, index: Index) -> Option<Waker> {
-        self.replace_waker(index, Waker::noop().clone())
+        self.replace_waker(index, Waker::noop().clone()).ok()
     }
 
     /// [`Queue::take_waker`] of all that wait but one, in order.

@@ -179,7 +179,7 @@ impl Schedule {
     }
 
     /// See [`Queue::replace_waker`].
-    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Option<Waker> {
+    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Result<Waker, Waker> {
         self.queue.replace_waker(index, waker)
     }
 
@@ -245,8 +245,10 @@ impl Schedule {
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
-        (waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER)
-            .then(|| self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone())))
+        if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
+            return Some(self.queue.push(request, waker.take()?));
+        }
+        None
     }
 
     /// A request that is ready to wait. `waker` is taken where the request is queued, and woken when its slot has an answer.

@@ -55,12 +55,18 @@ impl Manager {
     }
 
     /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
-        let timeout = order.checked_timeout()?;
         if self.has_waited.load(Relaxed) {
-            return self.acquire_or_wait(order, timeout, waker, granted);
+            self.acquire_or_wait(order, waker, granted)
+        } else {
+            self.acquire_in_place(order, waker, granted)
         }
+    }
+
+    #[inline(never)]
+    fn acquire_in_place(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+        order.checked_timeout()?;
         let mut state = self.lock();
         let (now, instant) = state.now();
         if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
@@ -70,7 +76,7 @@ impl Manager {
         }
         drop(state);
         self.has_waited.store(true, Relaxed);
-        self.acquire_or_wait(order, timeout, waker, granted)
+        self.acquire_or_wait(order, waker, granted)
     }
 
     /// [`Manager::acquire`] where the request may have to wait, as the latest one had to.
@@ -78,13 +84,8 @@ impl Manager {
     /// A waker's clone runs other people's code, so it is made before the lock is taken, on suspicion. A grant in place ends the
     /// suspicion, and the next one costs no clone.
     #[inline(never)]
-    fn acquire_or_wait(
-        self: &Arc<Self>,
-        order: &Order,
-        timeout: Option<u64>,
-        waker: &Waker,
-        granted: &mut Granted,
-    ) -> Result<Enqueued, Refused> {
+    fn acquire_or_wait(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+        let timeout = order.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let (now, instant) = state.now();

@@ -23,34 +23,48 @@ impl Manager {
         waker: &Waker,
         granted: &mut Granted,
     ) -> Result<Enqueued, Refused> {
-        let mut cloned = None;
-        loop {
-            let mut state = self.lock();
-            match state.schedule.poll(index, waker) {
-                Ok(Ok(admission)) => {
-                    let follows_time = state.schedule.records_grant_time();
-                    granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
-                    self.unlock_after_answer(state);
-                    return Ok(Enqueued::Granted);
-                }
-                Ok(Err(error)) => {
-                    self.unlock_after_answer(state);
-                    return Err(error.into());
-                }
-                Err(is_another) => {
-                    let replaced = match cloned.take() {
-                        Some(cloned) if is_another => state.schedule.replace_waker(index, cloned),
-                        None if is_another => {
-                            drop(state);
-                            cloned = Some(waker.clone()); // outside the lock: it runs other people's code
-                            continue;
-                        }
-                        unneeded => unneeded,
-                    };
-                    let answer = self.ensure_driver(state, index, order, &mut Effects::default());
-                    drop(replaced); // outside the lock, as above
-                    return answer;
-                }
+        let mut state = self.lock();
+        match state.schedule.poll(index, waker) {
+            Ok(Ok(admission)) => {
+                let follows_time = state.schedule.records_grant_time();
+                granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
+                self.unlock_after_answer(state);
+                Ok(Enqueued::Granted)
+            }
+            Ok(Err(error)) => {
+                self.unlock_after_answer(state);
+                Err(error.into())
+            }
+            Err(false) => self.ensure_driver(state, index, order, &mut Effects::default()),
+            Err(true) => {
+                drop(state);
+                self.replace_waker(index, order, waker, granted)
+            }
+        }
+    }
+
+    /// The rest of [`Manager::poll`], where another waker is to be woken than the one in the slot. Its clone runs other people's
+    /// code, as does the drop of the one before, so both happen outside the lock.
+    #[cold]
+    fn replace_waker(
+        self: &Arc<Self>,
+        index: Index,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut Granted,
+    ) -> Result<Enqueued, Refused> {
+        let waker_of_slot = waker.clone();
+        let mut state = self.lock();
+        match state.schedule.replace_waker(index, waker_of_slot) {
+            Ok(replaced) => {
+                let waiting = self.ensure_driver(state, index, order, &mut Effects::default());
+                drop(replaced);
+                waiting
+            }
+            Err(unneeded) => {
+                drop(state);
+                drop(unneeded);
+                self.poll(index, order, waker, granted) // it was answered meanwhile
             }
         }
     }
