@@ -112,8 +112,8 @@
 //!    wakes. (The timer for a permit that came back before its TTL may fire once.) A queue of any length needs one timer, and a
 //!    grant two polls.
 //! 7. **Exact time**: waiting follows tokio's clock, also when it is paused. A [`retry_after`](Decision::retry_after) is exact: a
-//!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (It can be a
-//!    [lower bound](#limits-of-the-guarantees).)
+//!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (With more
+//!    than 64 waiting requests it is a [lower bound](#limits-of-the-guarantees).)
 //! 8. **Independent of a runtime**: a limiter in a `static` outlives the runtime that first waited on it.
 //! 9. **Bad input is a typed error** that contains the value; never a panic, never an endless wait.
 //!
@@ -126,8 +126,9 @@
 //!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly.
 //! - **A cost counts in every limit of a policy.** `8 concurrent and 100000/min` admits no cost above 8. When a request costs
 //!   one place and a thousand tokens, use two limiters and acquire from both.
-//! - **`retry_after` is a lower bound** where it depends on what nobody can know: a release, a priority that comes later, or more
-//!   waiting requests than it looks at. See [`Decision::retry_after`].
+//! - **`retry_after` while others wait**: they go first, and it counts them in. It is exact for up to 64 waiting requests, if none
+//!   of them gives up. With more it is a lower bound: a retry at it may be denied. It is `None` where only a release helps,
+//!   because nobody knows when that comes. See [`Decision::retry_after`].
 //! - **A change between kinds starts anew.** What was used under a rate, a window or a penalty cannot be carried over to a
 //!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a new budget
 //!   each time.
