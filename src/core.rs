@@ -9,6 +9,8 @@ pub(crate) mod forecast;
 pub(crate) mod gate;
 pub(crate) mod grant;
 pub(crate) mod lease;
+mod limit_state;
+mod migrate;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod request;

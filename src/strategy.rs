@@ -1,8 +1,11 @@
-//! One limit a file. Each is a set of parameters, a small `Copy` state, and pure functions from (parameters, state, now, cost)
-//! to a verdict. Nothing here reads a clock, knows a runtime, or allocates, so the same functions serve under a gate's mutex,
-//! in a table of keys, and as the oracle of a shared store.
+//! One limit a file: its data, its checks, its rule, its state. A rule is the checked parameters; it decides with pure functions
+//! from (state, now, cost) to a verdict, and all states but a log's are small and `Copy`. Nothing here reads a clock or knows a
+//! runtime, so the same functions serve under a gate's mutex and in a table of keys.
+//!
+//! A verdict is a [`Result`]: `Ok` holds the state after the charge, `Err` until when the cost must wait.
 
 mod adapt;
+mod check;
 mod fixed_window;
 mod max_concurrency;
 mod moment;
@@ -12,6 +15,7 @@ mod rule;
 mod sliding_window;
 mod throttle;
 mod token_bucket;
+mod usage;
 
 pub use adapt::{Adapt, Outcome};
 pub use fixed_window::{Align, FixedWindow};
@@ -22,49 +26,28 @@ pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 
 pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
+pub(crate) use check::Fault;
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, PaceState, RefundBound};
 pub(crate) use penalty::{Decay, PenaltyRule};
-pub(crate) use rule::Rule;
+pub(crate) use rule::{LimitRule, Rule};
 pub(crate) use sliding_window::{CounterRule, Log, LogRule};
+pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///
 /// 64 bits of nanoseconds hold 584 years, so no sum of a present instant and a span overflows.
 pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
-/// The state of a limit as plain words, for where it is kept among millions.
+/// The state of a limit as plain words, as a table of keys stores it.
 pub(crate) type StateWords = [u64; 2];
 
-/// What a limit says to a cost at an instant, given its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict<S> {
-    /// Admitted; the state after the charge.
-    Granted(S),
-    /// Denied: not before this instant, which is exact when nobody else comes.
-    WaitUntil(Moment),
-    /// Denied until somebody releases.
-    WaitForRelease,
-}
-
-impl<S> Verdict<S> {
-    /// The state after the charge, or until when to wait: [`Moment::NEVER`] where it takes a release.
-    #[inline(always)]
-    pub(crate) fn wait(self) -> Result<S, Moment> {
-        match self {
-            Self::Granted(state) => Ok(state),
-            Self::WaitUntil(at) => Err(at),
-            Self::WaitForRelease => Err(Moment::NEVER),
-        }
-    }
-}
-
-/// What one limit answers to all that a caller can ask who does not wait.
+/// The answer of one limit to a caller that does not wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitReport {
-    /// `None` where it admits; [`Moment::NEVER`] where that takes a release.
+    /// `None` if it admits; [`Moment::NEVER`] if that takes a release.
     pub(crate) denied_until: Option<Moment>,
     pub(crate) remaining: u64,
     pub(crate) ready_at: Moment,
@@ -78,10 +61,11 @@ pub(crate) trait Strategy {
     /// The state when new.
     fn initial(&self, now: Moment) -> Self::State;
 
-    /// Would `cost` be admitted now, and with which state afterwards?
-    fn decide(&self, state: Self::State, now: Moment, cost: u64) -> Verdict<Self::State>;
+    /// Would `cost` be admitted now? `Ok`: with this state afterwards. `Err`: not before this instant, which is exact when nobody
+    /// else comes, or [`Moment::NEVER`] where it takes a release.
+    fn decide(&self, state: Self::State, now: Moment, cost: u64) -> Result<Self::State, Moment>;
 
-    /// The state after `cost`, any number of units, was charged whether or not it is admitted: those who come later wait for it.
+    /// The state after `cost`, any number of units, was charged whether or not it is admitted: later requests wait for it.
     fn charge(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
     /// The earliest instant at which `cost` can be admitted when `ahead` units go first. A lower bound; exact for `ahead` = 0
@@ -91,19 +75,29 @@ pub(crate) trait Strategy {
     /// Units that would be admitted now.
     fn remaining(&self, state: Self::State, now: Moment) -> u64;
 
-    /// Units that stand against it now, debts and all; a part of one counts as one.
-    fn used(&self, state: Self::State, now: Moment) -> u64;
+    /// What stands against it now, debts and all.
+    fn usage(&self, state: Self::State, now: Moment) -> Usage;
+
+    /// [`Strategy::usage`] in units; a part of one counts as one.
+    fn used(&self, state: Self::State, now: Moment) -> u64 {
+        self.usage(state, now).round_up()
+    }
+
+    /// The state of a limit that starts with the usage of another one, and does not lack what it lacks when new.
+    fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> Self::State {
+        self.charge(StateWords::default().into(), now, ratio.of_whole(usage))
+    }
 
     /// When the limit is as good as new, if nothing more is admitted. A limit that waits for releases answers `now`.
     fn reset_at(&self, state: Self::State, now: Moment) -> Moment;
 
-    /// The state after up to `cost` units are let off, whenever they were charged: what whoever owns the limit may do.
+    /// The state after up to `cost` units are taken back, whenever they were charged.
     fn forgive(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
-    /// All that a caller who does not wait is told, when `ahead` units wait before him.
+    /// All that a caller who does not wait is told, when `ahead` units wait before it.
     fn report(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> LimitReport {
         LimitReport {
-            denied_until: self.decide(state, now, cost).wait().err(),
+            denied_until: self.decide(state, now, cost).err(),
             remaining: self.remaining(state, now),
             ready_at: self.ready_at(state, now, ahead, cost),
             reset_at: self.reset_at(state, now),

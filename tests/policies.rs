@@ -200,7 +200,7 @@ async fn trap_s5_a_refill_each_period_keeps_its_grid_and_stops_at_the_burst() {
 #[tokio::test(start_paused = true)]
 async fn a_refill_each_period_adds_the_units_of_the_rate_up_to_the_burst() {
     let bucket = TokenBucket::new(Rate::per_second(5), 8).refill_each_period();
-    let limiter = common::limiter(bucket.initial(1));
+    let limiter = limiter(bucket.initial(1));
     let mut remaining = Vec::new();
     for _ in 0..4 {
         remaining.push(limiter.check(1).remaining());

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::iter::Peekable;
 
-use crate::core::gate::LimitState;
+use crate::core::limit_state::LimitState;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 

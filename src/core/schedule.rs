@@ -664,7 +664,7 @@ impl Schedule {
         if ready > now {
             return Err(ready);
         }
-        let admission = self.gate.admit(now, cost, caller).map_err(|denied| denied.until)?;
+        let admission = self.gate.admit(now, cost, caller)?;
         if let Some(suspension) = &mut self.suspension {
             suspension.note_grant(now, cost);
         }

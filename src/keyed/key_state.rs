@@ -35,7 +35,7 @@ impl KeyState<'_> {
     #[inline(always)]
     pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
         if let Some(rule) = self.plan.only_rule() {
-            let Ok(next) = rule.decide(load(self.words, rule, 0), now, cost).wait() else { return false };
+            let Ok(next) = rule.decide(load(self.words, rule, 0), now, cost) else { return false };
             store(self.words, rule, 0, next);
             return true;
         }
@@ -47,7 +47,7 @@ impl KeyState<'_> {
         let mut before = [0; MAX_WORDS];
         before[..self.words.len()].copy_from_slice(self.words);
         for (rule, at) in self.plan.words() {
-            let Ok(next) = rule.decide(load(self.words, rule, at), now, cost).wait() else {
+            let Ok(next) = rule.decide(load(self.words, rule, at), now, cost) else {
                 self.words.copy_from_slice(&before[..self.words.len()]);
                 return false;
             };

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use super::{Moment, StateWords, Strategy, Verdict};
+use super::check::{Fault, at_least_one, span};
+use super::usage::carried_age;
+use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
 
 /// At most `limit` units in each window, whatever is released.
 ///
@@ -62,6 +64,17 @@ impl FixedWindow {
     #[must_use]
     pub const fn align(self, align: Align) -> Self {
         Self { align, ..self }
+    }
+
+    /// `since_epoch` is the wall clock at [`Moment::START`].
+    pub(crate) fn rule(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
+        let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
+        let phase = match self.align {
+            Align::Creation => Some(0),
+            Align::FirstGrant => None,
+            Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
+        };
+        Ok(LimitRule::Words(Rule::Window(WindowRule { limit, period, phase })))
     }
 }
 
@@ -139,6 +152,18 @@ impl WindowRule {
         }
         WindowState { used, ..state }
     }
+
+    /// What a window of other parameters takes over. Where both open with a grant, the window stays open for as long as
+    /// [`carried_age`] says.
+    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: WindowState, ratio: Ratio) -> WindowState {
+        let window = former.current(state, now);
+        let usage = Usage::of_units(window.used);
+        if self.phase.is_some() || former.phase.is_some() || window.used == 0 {
+            return self.with_usage(now, usage, ratio);
+        }
+        let age = carried_age(former.period - window.ends.since(now), former.period, self.period);
+        WindowState { ends: now.plus(self.period - age), used: ratio.of_whole(usage) }
+    }
 }
 
 impl Strategy for WindowRule {
@@ -148,12 +173,12 @@ impl Strategy for WindowRule {
         WindowState::default()
     }
 
-    fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Verdict<WindowState> {
+    fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Result<WindowState, Moment> {
         let window = self.current(state, now);
         if cost <= self.limit.saturating_sub(window.used) {
-            Verdict::Granted(WindowState { used: window.used + cost, ..window })
+            Ok(WindowState { used: window.used + cost, ..window })
         } else {
-            Verdict::WaitUntil(self.when(window, now, cost.into()))
+            Err(self.when(window, now, cost.into()))
         }
     }
 
@@ -173,8 +198,8 @@ impl Strategy for WindowRule {
         self.limit.saturating_sub(self.current(state, now).used)
     }
 
-    fn used(&self, state: WindowState, now: Moment) -> u64 {
-        self.current(state, now).used
+    fn usage(&self, state: WindowState, now: Moment) -> Usage {
+        Usage::of_units(self.current(state, now).used)
     }
 
     fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
@@ -229,12 +254,12 @@ mod tests {
             for (step, cost) in steps {
                 now = now.plus(step);
                 let cost = cost.min(limit);
-                if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                if let Err(until) = rule.decide(state, now, cost) {
                     prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
-                    prop_assert!(matches!(rule.decide(state, until.minus(1), cost), Verdict::WaitUntil(again) if again == until));
+                    prop_assert!(matches!(rule.decide(state, until.minus(1), cost), Err(again) if again == until));
                     now = until;
                 }
-                let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                let Ok(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
                 state = next;
                 let ends = match rule.phase {
                     Some(phase) => ((now.nanos() + phase) / period + 1) * period - phase,
@@ -253,25 +278,25 @@ mod tests {
     #[test]
     fn a_refund_counts_only_in_its_own_window() {
         let rule = WindowRule { limit: 2, period: S, phase: Some(0) };
-        let Verdict::Granted(first) = rule.decide(WindowState::default(), at(1), 2) else { panic!() };
+        let Ok(first) = rule.decide(WindowState::default(), at(1), 2) else { panic!() };
         assert_eq!(rule.remaining(rule.refund(first, at(1), 2), at(2)), 2);
-        let Verdict::Granted(second) = rule.decide(first, at(S), 2) else { panic!() };
+        let Ok(second) = rule.decide(first, at(S), 2) else { panic!() };
         assert_eq!(rule.refund(second, at(1), 2), second);
     }
 
     #[test]
     fn a_window_whose_first_grant_is_refunded_was_never_opened() {
         let rule = WindowRule { limit: 1, period: S, phase: None };
-        let Verdict::Granted(first) = rule.decide(WindowState::default(), at(5), 1) else { panic!() };
-        let Verdict::Granted(second) = rule.decide(rule.refund(first, at(5), 1), at(7), 1) else { panic!() };
-        assert_eq!(rule.decide(second, at(8), 1), Verdict::WaitUntil(at(7 + S)));
+        let Ok(first) = rule.decide(WindowState::default(), at(5), 1) else { panic!() };
+        let Ok(second) = rule.decide(rule.refund(first, at(5), 1), at(7), 1) else { panic!() };
+        assert_eq!(rule.decide(second, at(8), 1), Err(at(7 + S)));
     }
 
     #[test]
     fn the_largest_parameters_do_not_overflow() {
         let rule =
             WindowRule { limit: u64::MAX, period: super::super::MAX_SPAN_NANOS, phase: Some(super::super::MAX_SPAN_NANOS - 1) };
-        let Verdict::Granted(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else { panic!() };
+        let Ok(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else { panic!() };
         assert_eq!(
             rule.ready_at(state, at(3), u64::MAX, u64::MAX),
             at(3).plus(super::super::MAX_SPAN_NANOS - 2).plus(super::super::MAX_SPAN_NANOS)

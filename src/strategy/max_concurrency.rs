@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use super::{Adapt, Moment, StateWords, Strategy, Verdict};
+use super::check::{Fault, at_least_one, span};
+use super::{Adapt, LimitRule, Moment, StateWords, Strategy, Usage};
 
 /// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
 ///
@@ -83,6 +84,19 @@ impl MaxConcurrency {
     pub const fn adapt(self, adapt: Adapt) -> Self {
         Self { adapt: Some(adapt), ..self }
     }
+
+    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+        let limit = at_least_one(self.limit)?;
+        self.ttl.map(span).transpose()?;
+        if let Some(adapt) = self.adapt {
+            at_least_one(adapt.floor)?;
+            adapt.timeout.map(span).transpose()?;
+            if !adapt.is_valid() {
+                return Err(Fault::OutOfRange);
+            }
+        }
+        Ok(LimitRule::Places(ConcurrencyRule { limit }, self.adapt))
+    }
 }
 
 /// The parameters of a [`MaxConcurrency`], checked. The TTL is not the strategy's business: leases lie beside the state.
@@ -128,10 +142,10 @@ impl Strategy for ConcurrencyRule {
         ConcurrencyState { in_use: state.in_use.saturating_add(cost) }
     }
 
-    fn decide(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> Verdict<ConcurrencyState> {
+    fn decide(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> Result<ConcurrencyState, Moment> {
         match state.in_use.checked_add(cost) {
-            Some(in_use) if in_use <= self.limit => Verdict::Granted(ConcurrencyState { in_use }),
-            _ => Verdict::WaitForRelease,
+            Some(in_use) if in_use <= self.limit => Ok(ConcurrencyState { in_use }),
+            _ => Err(Moment::NEVER),
         }
     }
 
@@ -143,8 +157,8 @@ impl Strategy for ConcurrencyRule {
         self.limit.saturating_sub(state.in_use)
     }
 
-    fn used(&self, state: ConcurrencyState, _now: Moment) -> u64 {
-        state.in_use
+    fn usage(&self, state: ConcurrencyState, _now: Moment) -> Usage {
+        Usage::of_units(state.in_use)
     }
 
     fn reset_at(&self, _state: ConcurrencyState, now: Moment) -> Moment {
@@ -163,8 +177,8 @@ mod tests {
     #[test]
     fn the_largest_limit_and_cost_do_not_overflow() {
         let rule = ConcurrencyRule { limit: u64::MAX };
-        let Verdict::Granted(state) = rule.decide(ConcurrencyState::default(), Moment::START, u64::MAX) else { panic!() };
-        assert_eq!(rule.decide(state, Moment::START, 1), Verdict::WaitForRelease);
+        let Ok(state) = rule.decide(ConcurrencyState::default(), Moment::START, u64::MAX) else { panic!() };
+        assert_eq!(rule.decide(state, Moment::START, 1), Err(Moment::NEVER));
         assert_eq!(rule.remaining(state.release(3), Moment::START), 3);
     }
 }

@@ -16,7 +16,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{MAX_SPAN_NANOS, Moment, StateWords, Strategy, Verdict};
+use super::{MAX_SPAN_NANOS, Moment, Ratio, StateWords, Strategy, Usage};
 
 /// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,12 +125,12 @@ impl Strategy for PaceRule {
     }
 
     #[inline(always)]
-    fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Verdict<PaceState> {
+    fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Result<PaceState, Moment> {
         let charged = self.charge(state, now, cost);
         if charged.arrival <= self.parts(now).saturating_add(self.tolerance) {
-            Verdict::Granted(charged)
+            Ok(charged)
         } else {
-            Verdict::WaitUntil(self.first(charged.arrival, self.tolerance, now))
+            Err(self.first(charged.arrival, self.tolerance, now))
         }
     }
 
@@ -152,8 +152,12 @@ impl Strategy for PaceRule {
         }
     }
 
-    fn used(&self, state: PaceState, now: Moment) -> u64 {
-        u64::try_from(self.backlog(state, now).div_ceil(u128::from(self.parts_per_unit))).unwrap_or(u64::MAX)
+    fn usage(&self, state: PaceState, now: Moment) -> Usage {
+        Usage { parts: self.backlog(state, now), parts_per_unit: self.parts_per_unit }
+    }
+
+    fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> PaceState {
+        PaceState { arrival: self.parts(now).saturating_add(ratio.of(usage, self.parts_per_unit)) }
     }
 
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use super::{Moment, StateWords, Strategy, Verdict};
+use super::check::{Fault, at_least_one, rate_units, span};
+use super::usage::carried_age;
+use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
 use crate::rate::Rate;
 
 #[cfg(test)]
@@ -173,26 +175,27 @@ impl Penalty {
         Self { counts_denied: false, ..self }
     }
 
-    /// The rule. Neither the threshold nor a number of the fall is zero.
-    pub(crate) fn rule(&self) -> PenaltyRule {
+    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+        Ok(LimitRule::Words(Rule::Penalty(self.checked()?)))
+    }
+
+    fn checked(&self) -> Result<PenaltyRule, Fault> {
         let (period, fall) = match self.fall {
-            Decay::Steps(rate) => (rate.period(), FallRule::By(rate.units())),
+            Decay::Steps(rate) => (rate.period(), FallRule::By(rate_units(rate.units())?)),
             Decay::HalfLife(half_life) => (half_life, FallRule::Halving),
         };
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let at_most = |units: u64| u32::try_from(units).unwrap_or(u32::MAX);
-        PenaltyRule {
-            threshold: at_most(self.threshold),
-            ceiling: at_most(self.ceiling.unwrap_or(self.threshold.saturating_mul(2)).max(self.threshold)),
-            period: nanos(period),
-            fall,
-            ban: self.ban.map(|first| {
-                let longest = self.longest.unwrap_or(first).max(first);
-                let forgive_after = self.forgive_after.unwrap_or(longest);
-                Ban { first: nanos(first), longest: nanos(longest), forgive_after: nanos(forgive_after) }
-            }),
-            counts_denied: self.counts_denied,
-        }
+        let in_range = |units: u64| u32::try_from(units).map_err(|_| Fault::OutOfRange);
+        let threshold = in_range(at_least_one(self.threshold)?)?;
+        let ceiling = self.ceiling.map_or(Ok(threshold.saturating_mul(2)), in_range)?.max(threshold);
+        let period = span(period)?;
+        let (first, longest) = (self.ban.map(span).transpose()?, self.longest.map(span).transpose()?);
+        // To be forgiven at once is the one span that may be zero.
+        let forgive_after = self.forgive_after.map(|idle| if idle.is_zero() { Ok(0) } else { span(idle) }).transpose()?;
+        let ban = first.map(|first| {
+            let longest = longest.unwrap_or(first).max(first);
+            Ban { first, longest, forgive_after: forgive_after.unwrap_or(longest) }
+        });
+        Ok(PenaltyRule { threshold, ceiling, period, fall, ban, counts_denied: self.counts_denied })
     }
 }
 
@@ -303,7 +306,7 @@ impl PenaltyRule {
     /// charged.
     pub(crate) fn note_denial(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
         match self.decide(state, now, cost) {
-            Verdict::Granted(_) => state,
+            Ok(_) => state,
             _ => self.deny(state, now, cost),
         }
     }
@@ -326,10 +329,12 @@ impl PenaltyRule {
 }
 
 impl PenaltyRule {
-    /// What a rule with other parameters takes over: the counter, changed by `carry`, the instant of its steps, and the bans.
-    pub(crate) fn carry_over(&self, state: PenaltyState, now: Moment, carry: impl FnOnce(u64) -> u64) -> PenaltyState {
-        let settled = self.settled(state, now);
-        PenaltyState { value: u32::try_from(carry(settled.value.into())).unwrap_or(u32::MAX), ..settled }
+    /// What a penalty of other parameters takes over: the counter, how much of a step has passed, and the bans.
+    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: PenaltyState, ratio: Ratio) -> PenaltyState {
+        let PenaltyState { at, value, bans } = former.settled(state, now);
+        let at = if value == 0 || at > now { at } else { now.minus(carried_age(now.since(at), former.period, self.period)) };
+        let value = u32::try_from(ratio.of_whole(Usage::of_units(value.into()))).unwrap_or(u32::MAX);
+        PenaltyState { at, value, bans }
     }
 }
 
@@ -341,12 +346,12 @@ impl Strategy for PenaltyRule {
     }
 
     #[inline(always)]
-    fn decide(&self, state: PenaltyState, now: Moment, cost: u64) -> Verdict<PenaltyState> {
+    fn decide(&self, state: PenaltyState, now: Moment, cost: u64) -> Result<PenaltyState, Moment> {
         let settled = self.settled(state, now);
         if settled.at <= now && cost <= self.threshold.saturating_sub(settled.value).into() {
-            Verdict::Granted(self.raised(settled, now, cost))
+            Ok(self.raised(settled, now, cost))
         } else {
-            Verdict::WaitUntil(self.first(settled, now, cost))
+            Err(self.first(settled, now, cost))
         }
     }
 
@@ -387,9 +392,9 @@ impl Strategy for PenaltyRule {
     }
 
     /// The counter, or at least the threshold while banned.
-    fn used(&self, state: PenaltyState, now: Moment) -> u64 {
+    fn usage(&self, state: PenaltyState, now: Moment) -> Usage {
         let settled = self.settled(state, now);
-        if settled.at > now { settled.value.max(self.threshold).into() } else { settled.value.into() }
+        Usage::of_units(if settled.at > now { settled.value.max(self.threshold) } else { settled.value }.into())
     }
 
     /// Lowers the counter, not below zero. A ban stays.

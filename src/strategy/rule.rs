@@ -1,6 +1,30 @@
-use super::{CounterRule, Moment, PaceRule, PenaltyRule, StateWords, Strategy, Verdict, WindowRule};
+use super::{
+    Adapt, ConcurrencyRule, CounterRule, LogRule, Moment, PaceRule, PenaltyRule, Ratio, StateWords, Strategy, Usage, WindowRule,
+};
 
-/// The rule of any limit of time whose state is two words: in a gate, and for each of a million keys.
+/// The rule of any limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LimitRule {
+    /// Its state is two words.
+    Words(Rule),
+    /// Every grant is remembered.
+    Log(LogRule),
+    /// What is out is counted. Where it adapts, its limit moves.
+    Places(ConcurrencyRule, Option<Adapt>),
+}
+
+impl LimitRule {
+    /// The rule, where its state is two words.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Option<&Rule> {
+        match self {
+            Self::Words(rule) => Some(rule),
+            _ => None,
+        }
+    }
+}
+
+/// The rule of any limit whose state is two words: in a gate, and for each of a million keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
     Pace(PaceRule),
@@ -22,7 +46,7 @@ macro_rules! with_rule {
 }
 
 impl Rule {
-    /// How many words its state needs where it is kept among millions.
+    /// How many words its state takes in a table of keys.
     pub(crate) fn width(&self) -> usize {
         match self {
             Self::Pace(rule) if rule.fits_a_word() => 1,
@@ -41,7 +65,7 @@ impl Rule {
         }
     }
 
-    /// The state after somebody who does not wait was denied `cost`, by this limit or another one.
+    /// The state after a request that does not wait was denied `cost`, by this limit or another one.
     pub(crate) fn note_denial(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {
         match self {
             Self::Penalty(rule) => rule.note_denial(state.into(), now, cost).into(),
@@ -53,6 +77,16 @@ impl Rule {
     pub(crate) fn counts_denials(&self) -> bool {
         matches!(self, Self::Penalty(_))
     }
+
+    /// The state of a limit that starts with the usage of another one: of one of its kind with more than the number of units.
+    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: StateWords, ratio: Ratio) -> StateWords {
+        match (self, former) {
+            (Self::Window(rule), Self::Window(former)) => rule.take_over(now, former, state.into(), ratio).into(),
+            (Self::Counter(rule), Self::Counter(former)) => rule.take_over(now, former, state.into(), ratio).into(),
+            (Self::Penalty(rule), Self::Penalty(former)) => rule.take_over(now, former, state.into(), ratio).into(),
+            _ => self.with_usage(now, former.usage(state, now), ratio),
+        }
+    }
 }
 
 impl Strategy for Rule {
@@ -63,12 +97,8 @@ impl Strategy for Rule {
     }
 
     #[inline(always)]
-    fn decide(&self, state: StateWords, now: Moment, cost: u64) -> Verdict<StateWords> {
-        with_rule!(self, |rule| match rule.decide(state.into(), now, cost) {
-            Verdict::Granted(state) => Verdict::Granted(state.into()),
-            Verdict::WaitUntil(at) => Verdict::WaitUntil(at),
-            Verdict::WaitForRelease => Verdict::WaitForRelease,
-        })
+    fn decide(&self, state: StateWords, now: Moment, cost: u64) -> Result<StateWords, Moment> {
+        with_rule!(self, |rule| rule.decide(state.into(), now, cost).map(Into::into))
     }
 
     fn charge(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {
@@ -83,8 +113,12 @@ impl Strategy for Rule {
         with_rule!(self, |rule| rule.remaining(state.into(), now))
     }
 
-    fn used(&self, state: StateWords, now: Moment) -> u64 {
-        with_rule!(self, |rule| rule.used(state.into(), now))
+    fn usage(&self, state: StateWords, now: Moment) -> Usage {
+        with_rule!(self, |rule| rule.usage(state.into(), now))
+    }
+
+    fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> StateWords {
+        with_rule!(self, |rule| rule.with_usage(now, usage, ratio).into())
     }
 
     fn reset_at(&self, state: StateWords, now: Moment) -> Moment {

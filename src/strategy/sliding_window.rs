@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+use super::check::{Fault, at_least_one, span};
+use super::{LimitRule, Rule};
+
 mod counter;
 mod log;
 
@@ -97,18 +100,13 @@ impl SlidingWindow {
         Self { limit, period, method: SlidingMethod::Counter }
     }
 
-    fn nanos(&self) -> u64 {
-        u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// The rule of [`SlidingMethod::Log`]. Neither number is zero.
-    pub(crate) fn log_rule(&self) -> LogRule {
-        LogRule { limit: self.limit, period: self.nanos() }
-    }
-
-    /// The rule of [`SlidingMethod::Counter`]. Neither number is zero.
-    pub(crate) fn counter_rule(&self) -> CounterRule {
-        CounterRule { limit: self.limit, period: self.nanos() }
+    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+        let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
+        match self.method {
+            SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
+            SlidingMethod::Counter if limit > u32::MAX.into() => Err(Fault::OutOfRange),
+            SlidingMethod::Counter => Ok(LimitRule::Words(Rule::Counter(CounterRule { limit, period }))),
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+use super::check::{Fault, at_least_one, span};
+use super::{LimitRule, PaceRule, Rule};
+
 /// At most one grant per interval; with a burst, `burst` at once and then the same pace.
 ///
 /// The rule is the generic cell rate algorithm (GCRA, ITU-T I.371, "virtual scheduling"): one number holds the *theoretical
@@ -63,5 +66,11 @@ impl Throttle {
     #[must_use]
     pub const fn burst(self, units: u64) -> Self {
         Self { burst: units, ..self }
+    }
+
+    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+        let (burst, interval) = (at_least_one(self.burst)?, span(self.interval)?);
+        let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(Fault::TooLong)?;
+        Ok(LimitRule::Words(Rule::Pace(pace)))
     }
 }

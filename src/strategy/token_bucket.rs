@@ -1,3 +1,5 @@
+use super::check::{Fault, at_least_one, rate_units, span};
+use super::{LimitRule, PaceRule, Rule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -92,5 +94,13 @@ impl TokenBucket {
     #[must_use]
     pub const fn initial(self, tokens: u64) -> Self {
         Self { initial: Some(tokens), ..self }
+    }
+
+    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+        let units = rate_units(self.rate.units())?;
+        let (burst, period) = (at_least_one(self.burst)?, span(self.rate.period())?);
+        let pace = if self.each_period { PaceRule::each_period } else { PaceRule::continuous };
+        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(Fault::TooLong)?;
+        Ok(LimitRule::Words(Rule::Pace(pace)))
     }
 }

@@ -39,17 +39,17 @@ proptest! {
         for (step, cost, ahead) in steps {
             now = now.plus(step);
             let cost = cost.min(burst);
-            let admits = |state, cost| matches!(rule.decide(state, now, cost), Verdict::Granted(_));
+            let admits = |state, cost| matches!(rule.decide(state, now, cost), Ok(_));
             let remaining = rule.remaining(state, now);
             prop_assert!(remaining == burst || !admits(state, remaining + 1));
             prop_assert!(remaining == 0 || admits(state, remaining));
             prop_assert!(rule.ready_at(state, now, ahead, cost) >= rule.ready_at(state, now, 0, cost));
-            if let Verdict::WaitUntil(at) = rule.decide(state, now, cost) {
+            if let Err(at) = rule.decide(state, now, cost) {
                 prop_assert_eq!(at, rule.ready_at(state, now, 0, cost));
-                prop_assert!(matches!(rule.decide(state, at.minus(1), cost), Verdict::WaitUntil(again) if again == at));
+                prop_assert!(matches!(rule.decide(state, at.minus(1), cost), Err(again) if again == at));
                 now = at;
             }
-            let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+            let Ok(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
             prop_assert_eq!(next, rule.charge(state, now, cost));
             state = next;
             grants.push((now.nanos(), cost));
@@ -80,7 +80,7 @@ proptest! {
                 grants.remove(index);
             }
             let cost = cost.min(burst);
-            while let Verdict::Granted(next) = rule.decide(state, now, cost) {
+            while let Ok(next) = rule.decide(state, now, cost) {
                 refund_bound.note(&rule, state, now);
                 state = next;
                 grants.push((now.nanos(), cost));
@@ -95,13 +95,13 @@ proptest! {
 #[test]
 fn the_largest_parameters_do_not_overflow() {
     let slowest = rule(1, MAX_SPAN_NANOS, 1);
-    let Verdict::Granted(state) = slowest.decide(PaceState::default(), Moment::START, 1) else { panic!() };
+    let Ok(state) = slowest.decide(PaceState::default(), Moment::START, 1) else { panic!() };
     assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
-    assert_eq!(slowest.decide(state, Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(MAX_SPAN_NANOS)));
+    assert_eq!(slowest.decide(state, Moment::START, 1), Err(Moment::from_nanos(MAX_SPAN_NANOS)));
     assert_eq!(PaceRule::continuous(1, MAX_SPAN_NANOS, 2, 2), None);
     let fastest = rule(u64::MAX, 1, u64::MAX);
     let late = Moment::NEVER.minus(1);
-    let Verdict::Granted(state) = fastest.decide(PaceState::default(), late, u64::MAX) else { panic!() };
+    let Ok(state) = fastest.decide(PaceState::default(), late, u64::MAX) else { panic!() };
     assert_eq!(fastest.remaining(state, late), 0);
     let state = fastest.charge(state, late, u64::MAX);
     assert_eq!(fastest.charge(state, late, u64::MAX).arrival, u128::MAX, "it saturates");
@@ -116,7 +116,7 @@ fn a_billion_grants_do_not_drift() {
     let blocks = 1_000_000_000_u64.div_ceil(700_000);
     for _ in 0..blocks {
         now = rule.ready_at(state, now, 0, 700_000);
-        let Verdict::Granted(next) = rule.decide(state, now, 700_000) else { panic!("denied at its retry-after") };
+        let Ok(next) = rule.decide(state, now, 700_000) else { panic!("denied at its retry-after") };
         state = next;
     }
     assert_eq!(now.nanos(), (blocks - 1) * 100_000 * S);
@@ -128,12 +128,12 @@ fn a_billion_grants_do_not_drift() {
 fn from_one_a_week_to_a_billion_a_second() {
     let week = 7 * 24 * 3_600 * S;
     let rare = rule(1, week, 1);
-    let Verdict::Granted(state) = rare.decide(PaceState::default(), Moment::START, 1) else { panic!() };
-    assert_eq!(rare.decide(state, Moment::from_nanos(week - 1), 1), Verdict::WaitUntil(Moment::from_nanos(week)));
+    let Ok(state) = rare.decide(PaceState::default(), Moment::START, 1) else { panic!() };
+    assert_eq!(rare.decide(state, Moment::from_nanos(week - 1), 1), Err(Moment::from_nanos(week)));
     let often = rule(S, S, 1_000);
     let mut state = PaceState::default();
     for nanos in 0..100_000 {
-        let Verdict::Granted(next) = often.decide(state, Moment::from_nanos(nanos), 1) else { panic!() };
+        let Ok(next) = often.decide(state, Moment::from_nanos(nanos), 1) else { panic!() };
         state = next;
     }
     assert_eq!(often.remaining(state, Moment::from_nanos(99_999)), 999);
@@ -175,13 +175,13 @@ proptest! {
                 _ => {
                     let cost = cost.min(burst);
                     let admits = |now: Moment| tokens(&charges, now.nanos()) >= cost as i64;
-                    if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                    if let Err(until) = rule.decide(state, now, cost) {
                         prop_assert!(!admits(now) && !admits(until.minus(1)) && admits(until));
                         prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
                         now = until;
                     }
                     prop_assert!(admits(now));
-                    let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                    let Ok(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
                     refund_bound.note(&rule, state, now);
                     state = next;
                     charges.push((now.nanos(), cost));
@@ -201,11 +201,11 @@ proptest! {
 fn a_refill_each_period_of_any_size_does_not_overflow() {
     let slowest = PaceRule::each_period(1, MAX_SPAN_NANOS, 1, 1).unwrap();
     let state = slowest.charge(slowest.initial(Moment::START), Moment::START, 1);
-    assert_eq!(slowest.decide(state, Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(MAX_SPAN_NANOS)));
+    assert_eq!(slowest.decide(state, Moment::START, 1), Err(Moment::from_nanos(MAX_SPAN_NANOS)));
     assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
     assert_eq!(PaceRule::each_period(1, MAX_SPAN_NANOS, 2, 2), None, "two periods until it is full");
     let fastest = PaceRule::each_period(u64::MAX, 1, u64::MAX, 0).unwrap();
-    assert_eq!(fastest.decide(fastest.initial(Moment::START), Moment::START, 1), Verdict::WaitUntil(Moment::from_nanos(1)));
+    assert_eq!(fastest.decide(fastest.initial(Moment::START), Moment::START, 1), Err(Moment::from_nanos(1)));
     let late = Moment::NEVER.minus(1);
     let state = fastest.charge(fastest.charge(PaceState::default(), late, u64::MAX), late, u64::MAX);
     assert_eq!(fastest.remaining(state, late), 0);

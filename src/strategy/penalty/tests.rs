@@ -132,7 +132,7 @@ fn rules() -> impl Generator<Value = PenaltyRule> {
                     penalty = penalty.forgive_after(nanos(forgive_after));
                 }
             }
-            if counts_denied { penalty.rule() } else { penalty.ignore_denied().rule() }
+            if counts_denied { penalty.checked().unwrap() } else { penalty.ignore_denied().checked().unwrap() }
         },
     )
 }
@@ -162,7 +162,7 @@ proptest! {
                 Touch::Charge(cost) => state = rule.charge(state, now, cost),
                 Touch::Refund(cost) => state = rule.forgive(state, now, cost),
                 Touch::Attempt(cost) => match rule.decide(state, now, cost) {
-                    Verdict::Granted(next) => {
+                    Ok(next) => {
                         prop_assert_eq!(next, rule.charge(state, now, cost));
                         prop_assert_eq!(rule.ready_at(state, now, 0, cost), now);
                         (state, outcome) = (next, true);
@@ -180,10 +180,10 @@ proptest! {
 
             // Denied one nanosecond before its retry-after, granted at it.
             let cost = cost.min(rule.threshold.into());
-            if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+            if let Err(until) = rule.decide(state, now, cost) {
                 prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
-                prop_assert_eq!(rule.decide(state, until.minus(1), cost), Verdict::WaitUntil(until));
-                prop_assert!(matches!(rule.decide(state, until, cost), Verdict::Granted(_)));
+                prop_assert_eq!(rule.decide(state, until.minus(1), cost), Err(until));
+                prop_assert!(matches!(rule.decide(state, until, cost), Ok(_)));
                 let mut later = naive.clone();
                 while !later.admits(&rule, cost) {
                     later.tick(&rule);
@@ -224,18 +224,18 @@ proptest! {
 /// System S2: every attempt counts, up to a ceiling that sets the longest lock-out. Its slip: a sweep over all counters.
 #[test]
 fn who_keeps_on_asking_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer() {
-    let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1))).ceiling(14).rule();
+    let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1))).ceiling(14).checked().unwrap();
     let mut state = rule.initial(at(5));
     for _ in 0..10 {
-        let Verdict::Granted(next) = rule.decide(state, at(5), 1) else { panic!() };
+        let Ok(next) = rule.decide(state, at(5), 1) else { panic!() };
         state = next;
     }
     for _ in 0..1_000 {
-        assert!(matches!(rule.decide(state, at(5), 1), Verdict::WaitUntil(_)));
+        assert!(matches!(rule.decide(state, at(5), 1), Err(_)));
         state = rule.deny(state, at(5), 1);
     }
     assert_eq!(rule.value(state, at(5)), 14);
-    assert_eq!(rule.decide(state, at(5), 1), Verdict::WaitUntil(at(5 + 3 * S)), "14, 12, 10, 8");
+    assert_eq!(rule.decide(state, at(5), 1), Err(at(5 + 3 * S)), "14, 12, 10, 8");
     assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, and nobody swept");
     assert_eq!(rule.value(state, at(5 + 6 * S)), 2);
     assert_eq!(rule.settled(state, at(5 + 7 * S)), rule.initial(at(0)), "forgotten at zero");
@@ -244,13 +244,13 @@ fn who_keeps_on_asking_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_an
 /// Trap: a counter that is looked at more often than it steps never falls, or falls late.
 #[test]
 fn the_steps_stay_where_they_were_however_often_it_is_touched() {
-    let rule = Penalty::new(100, Rate::new(1, nanos(100))).rule();
+    let rule = Penalty::new(100, Rate::new(1, nanos(100))).checked().unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(30), 10);
     for now in 30..530 {
         state = rule.forgive(rule.charge(state, at(now), 3), at(now), 3);
         assert_eq!(rule.value(state, at(now)), 10 - (now - 30) / 100);
     }
-    let rule = Penalty::new(100, Rate::new(1, nanos(100))).half_life(nanos(100)).rule();
+    let rule = Penalty::new(100, Rate::new(1, nanos(100))).half_life(nanos(100)).checked().unwrap();
     let state = rule.charge(rule.charge(rule.initial(at(0)), at(30), 9), at(129), 2);
     assert_eq!([129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))), [11, 5, 2, 1, 0]);
 }
@@ -258,12 +258,12 @@ fn the_steps_stay_where_they_were_however_often_it_is_touched() {
 #[test]
 fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
     let penalty = Penalty::new(2, Rate::new(1, nanos(10)));
-    let rule = penalty.escalate(nanos(700)).ban(nanos(200)).forgive_after(nanos(50)).rule();
+    let rule = penalty.escalate(nanos(700)).ban(nanos(200)).forgive_after(nanos(50)).checked().unwrap();
     let (mut state, mut now) = (rule.initial(at(0)), 0);
     for length in [200, 400, 700, 700] {
         state = rule.charge(state, at(now), 2);
         state = rule.deny(state, at(now), 1);
-        assert_eq!(rule.decide(state, at(now), 1), Verdict::WaitUntil(at(now + length)));
+        assert_eq!(rule.decide(state, at(now), 1), Err(at(now + length)));
         assert_eq!(rule.deny(state, at(now + length - 1), 1), state, "attempts do not make it longer");
         assert_eq!(rule.forgive(state, at(now + 1), 1), state, "nor does a reward make it shorter");
         assert_eq!(rule.charge(state, at(now + 1), 1), state);
@@ -286,34 +286,41 @@ fn the_order_of_the_builder_does_not_matter() {
     let one = penalty.ban(first).escalate(longest).forgive_after(quiet).ceiling(9).ignore_denied();
     let other = penalty.ignore_denied().ceiling(9).forgive_after(quiet).escalate(longest).ban(first);
     assert_eq!(one, other);
-    assert!(penalty.escalate(longest).forgive_after(quiet).rule().ban.is_none());
-    let ban = penalty.escalate(Duration::ZERO).ban(first).rule().ban.unwrap();
+    assert!(penalty.escalate(longest).forgive_after(quiet).checked().unwrap().ban.is_none());
+    let ban = penalty.escalate(nanos(1)).ban(first).checked().unwrap().ban.unwrap();
     assert_eq!((ban.longest, ban.forgive_after), (S, S), "no shorter than the first; forgiven after the longest");
 }
 
 #[test]
 fn the_ceiling_is_twice_the_threshold_unless_told_and_never_below_it() {
     let penalty = Penalty::new(10, Rate::per_second(1));
-    assert_eq!((penalty.rule().ceiling, penalty.ceiling(3).rule().ceiling, penalty.ceiling(11).rule().ceiling), (20, 10, 11));
+    assert_eq!(
+        (
+            penalty.checked().unwrap().ceiling,
+            penalty.ceiling(3).checked().unwrap().ceiling,
+            penalty.ceiling(11).checked().unwrap().ceiling
+        ),
+        (20, 10, 11)
+    );
 }
 
 #[test]
 fn the_largest_parameters_do_not_overflow() {
     let (most, span) = (u64::from(u32::MAX), nanos(MAX_SPAN_NANOS));
     let slow = Penalty::new(most, Rate::new(1, span));
-    for rule in [slow.rule(), slow.half_life(span).rule()] {
+    for rule in [slow.checked().unwrap(), slow.half_life(span).checked().unwrap()] {
         let state = rule.charge(rule.initial(at(3)), at(3), u64::MAX);
         assert_eq!(rule.value(rule.deny(state, at(3), u64::MAX), at(3)), most);
-        assert_eq!(rule.decide(state, at(3), 1), Verdict::WaitUntil(at(3 + MAX_SPAN_NANOS)));
+        assert_eq!(rule.decide(state, at(3), 1), Err(at(3 + MAX_SPAN_NANOS)));
         assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
         assert_eq!(rule.reset_at(state, at(3)), Moment::NEVER);
         assert!(rule.value(state, Moment::NEVER) >= most >> 5);
     }
-    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).rule();
+    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).checked().unwrap();
     let state = fast.charge(fast.initial(at(3)), at(3), most);
     assert_eq!((fast.value(state, at(4)), fast.ready_at(state, at(3), u64::MAX, 1)), (0, at(5)));
 
-    let rule = slow.ban(span).escalate(Duration::MAX).forgive_after(Duration::MAX).rule();
+    let rule = slow.ban(span).escalate(span).forgive_after(span).checked().unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(0), most);
     let mut now = at(0);
     for _ in 0..70_000 {
@@ -323,5 +330,5 @@ fn the_largest_parameters_do_not_overflow() {
     assert_eq!(now, Moment::NEVER);
     assert_eq!(rule.reset_at(state, now), Moment::NEVER);
     let state = PenaltyState { bans: u16::MAX, ..PenaltyState::default() };
-    assert_eq!(rule.deny(state, at(0), 1), PenaltyState { at: Moment::NEVER, value: 0, bans: u16::MAX });
+    assert_eq!(rule.deny(state, at(0), 1), PenaltyState { at: at(MAX_SPAN_NANOS), value: 0, bans: u16::MAX });
 }

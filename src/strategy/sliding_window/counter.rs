@@ -1,4 +1,4 @@
-use super::super::{Moment, StateWords, Strategy, Verdict};
+use super::super::{Moment, Ratio, StateWords, Strategy, Usage};
 
 /// The parameters of a [`SlidingWindow::counter`](super::SlidingWindow::counter), checked: the limit is at most [`u32::MAX`].
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +86,17 @@ impl CounterRule {
             _ => state,
         }
     }
+
+    /// What a counter of other parameters takes over: both counts, where the windows are the same. Else all that weighs now
+    /// counts as granted now, since the counts of one grid cannot be told in those of another.
+    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: CounterState, ratio: Ratio) -> CounterState {
+        if self.period != former.period {
+            return self.with_usage(now, former.usage(state, now), ratio);
+        }
+        let rolled = former.rolled(state, now);
+        let of = |units: u32| u32::try_from(ratio.of_whole(Usage::of_units(units.into()))).unwrap_or(u32::MAX);
+        CounterState { current: of(rolled.current), previous: of(rolled.previous), ..rolled }
+    }
 }
 
 impl Strategy for CounterRule {
@@ -96,12 +107,12 @@ impl Strategy for CounterRule {
     }
 
     #[inline(always)]
-    fn decide(&self, state: CounterState, now: Moment, cost: u64) -> Verdict<CounterState> {
+    fn decide(&self, state: CounterState, now: Moment, cost: u64) -> Result<CounterState, Moment> {
         let rolled = self.rolled(state, now);
         if u128::from(cost) * u128::from(self.period) <= self.room(rolled, now) {
-            Verdict::Granted(rolled.plus(cost))
+            Ok(rolled.plus(cost))
         } else {
-            Verdict::WaitUntil(self.first(rolled, now, cost))
+            Err(self.first(rolled, now, cost))
         }
     }
 
@@ -123,9 +134,8 @@ impl Strategy for CounterRule {
         (self.room(self.rolled(state, now), now) / u128::from(self.period)) as u64
     }
 
-    fn used(&self, state: CounterState, now: Moment) -> u64 {
-        let weight = self.weight(self.rolled(state, now), now).div_ceil(self.period.into());
-        u64::try_from(weight).unwrap_or(u64::MAX)
+    fn usage(&self, state: CounterState, now: Moment) -> Usage {
+        Usage { parts: self.weight(self.rolled(state, now), now), parts_per_unit: self.period }
     }
 
     /// The latest go first.
@@ -203,13 +213,13 @@ mod tests {
                     _ => {
                         let cost = cost.min(limit);
                         let admits = |now: Moment| weight(&grants, period, now.nanos()) + cost * period <= limit * period;
-                        if let Verdict::WaitUntil(until) = rule.decide(state, now, cost) {
+                        if let Err(until) = rule.decide(state, now, cost) {
                             prop_assert!(!admits(now) && !admits(until.minus(1)) && admits(until));
                             prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
-                            prop_assert_eq!(rule.decide(state, until.minus(1), cost), Verdict::WaitUntil(until));
+                            prop_assert_eq!(rule.decide(state, until.minus(1), cost), Err(until));
                             now = until;
                         }
-                        let Verdict::Granted(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                        let Ok(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
                         prop_assert!(admits(now));
                         prop_assert_eq!(next, rule.charge(state, now, cost));
                         state = next;
@@ -254,7 +264,7 @@ mod tests {
             let (mut state, mut now, mut grants) = (rule.initial(Moment::START), Moment::START, Vec::<(u64, u64)>::new());
             for (step, cost) in steps {
                 now = now.plus(step / greed); // greedy ones come back at once, and take what there is
-                while let Verdict::Granted(next) = rule.decide(state, now, cost.min(limit)) {
+                while let Ok(next) = rule.decide(state, now, cost.min(limit)) {
                     state = next;
                     grants.push((now.nanos(), cost.min(limit)));
                 }
@@ -322,7 +332,7 @@ mod tests {
                 }
                 let guess = limit - rule.room(rule.rolled(state, instant), instant) as f64 / period;
                 off += (guess - log.len() as f64).abs();
-                if let Verdict::Granted(next) = rule.decide(state, instant, 1) {
+                if let Ok(next) = rule.decide(state, instant, 1) {
                     state = next;
                     log.push_back(instant);
                     fullest = fullest.max(log.len());
@@ -348,13 +358,13 @@ mod tests {
     fn the_largest_parameters_do_not_overflow() {
         let most = u64::from(u32::MAX);
         let rule = CounterRule { limit: most, period: MAX_SPAN_NANOS };
-        let Verdict::Granted(state) = rule.decide(rule.initial(at(0)), at(3), most) else { panic!() };
+        let Ok(state) = rule.decide(rule.initial(at(0)), at(3), most) else { panic!() };
         assert_eq!(rule.ready_at(state, at(3), 0, most), at(2 * MAX_SPAN_NANOS));
         assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
         let debt = rule.charge(state, at(3), u64::MAX);
         assert_eq!((debt, rule.remaining(debt, at(3))), (state, 0), "it saturates");
         assert_eq!(rule.reset_at(debt, Moment::NEVER), Moment::NEVER);
-        assert_eq!(rule.decide(debt, Moment::NEVER, u64::MAX), Verdict::WaitUntil(Moment::NEVER));
+        assert_eq!(rule.decide(debt, Moment::NEVER, u64::MAX), Err(Moment::NEVER));
         let fastest = CounterRule { limit: 1, period: 1 };
         let state = fastest.charge(fastest.initial(at(0)), Moment::NEVER, 1);
         assert_eq!(fastest.ready_at(state, Moment::NEVER, 1, 1), Moment::NEVER);

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
-use super::super::{LimitReport, Moment};
+use super::super::usage::carried_age;
+use super::super::{LimitReport, Moment, Ratio, Usage};
 
 /// The parameters of a [`SlidingWindow::log`](super::SlidingWindow::log), checked.
 ///
@@ -105,7 +106,29 @@ impl LogRule {
         log.used - self.left(log, now)
     }
 
-    /// Lets off up to `cost` units, the latest first.
+    /// What stands against it now.
+    pub(crate) fn usage(&self, log: &Log, now: Moment) -> Usage {
+        Usage::of_units(self.used(log, now))
+    }
+
+    /// What a log of other parameters takes over: the grants, each as old as [`carried_age`] says.
+    pub(crate) fn take_over(&self, now: Moment, former: &Self, log: &Log, ratio: Ratio) -> Log {
+        let mut carried = Log::default();
+        // From the latest on, so that what is left when some have gone is never less than its share.
+        let mut units = 0;
+        for &(granted, cost) in log.entries.iter().rev().take_while(|entry| former.leaves(entry.0) > now) {
+            units += cost;
+            let used = ratio.of_whole(Usage::of_units(units));
+            if used > carried.used {
+                let age = carried_age(now.since(granted), former.period, self.period);
+                carried.entries.push_front((now.minus(age), used - carried.used));
+                carried.used = used;
+            }
+        }
+        carried
+    }
+
+    /// Takes back up to `cost` units, the latest first.
     pub(crate) fn forgive(&self, log: &mut Log, cost: u64) {
         let mut left = cost;
         while let Some((_, units)) = log.entries.back_mut().filter(|_| left > 0) {

@@ -1,8 +1,9 @@
 //! One limit, naively: a list of all that it was charged, or a counter that is looked at each nanosecond.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::sweeper::Sweeper;
+use super::sweeper::{Sweeper, kept_age};
 use crate::policy::Limit;
 use crate::strategy::{Align, FixedWindow, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
@@ -85,26 +86,56 @@ impl NaiveLimit {
         }
         let (old, new) = (u128::from(former.limit.capacity()), u128::from(limit.capacity()));
         let share = |units: u128, of: u128| if in_proportion { (units * new, of * old) } else { (units, of) };
-        let rounded_up = |units: u128, of: u128| {
-            let (units, of) = share(units.div_ceil(of), 1);
+        let rounded_up = |(units, of): (u128, u128)| {
+            let (units, of) = share(units, of);
             units.div_ceil(of)
         };
         let mut heir = Self::empty(limit, former.since_epoch, now);
-        let ((least, of), (most, most_of)) = (former.used(now, Bound::Least), former.used(now, Bound::Most));
-        let ((least, of), most) = (share(least, of), rounded_up(most, most_of) as u64);
-        match limit {
-            Limit::Penalty(penalty) if !former.counters.is_empty() => {
-                let carry = |units: u64| rounded_up(units.into(), 1) as u64;
+        let (least, most) = (former.used(now, Bound::Least), former.used(now, Bound::Most));
+        let (least, of) = share(least.0, least.1);
+        let carried = |at: u64, ends: u64, counts: &dyn Fn(&Charge) -> bool| {
+            let amount = |bound| rounded_up((former.sum(bound, counts), 1));
+            Charge { at, ends, least: amount(Bound::Least), most: amount(Bound::Most), fence: None }
+        };
+        match (limit, former.measure(), heir.measure()) {
+            (Limit::Penalty(penalty), Measure::Attempts, _) => {
+                let carry = |units: u64| rounded_up((units.into(), 1)) as u64;
                 heir.counters = former.counters.iter().map(|counter| counter.heir(penalty, now, carry)).collect();
             }
-            Limit::Penalty(_) => {
+            (Limit::Penalty(_), ..) => {
                 let new = heir.counters.remove(0);
-                heir.counters = ((least / of) as u64..=most).map(|units| new.clone().raised(units)).collect();
+                heir.counters = ((least / of) as u64..=rounded_up(most) as u64).map(|units| new.clone().raised(units)).collect();
+            }
+            (_, Measure::Log { period: old }, Measure::Log { period: new }) => {
+                // As many as are left when some have gone are their share, whenever that is.
+                let instants: BTreeSet<u64> = former.charges.iter().map(|charge| charge.at).filter(|at| at + old > now).collect();
+                for at in instants {
+                    let since = carried(now - kept_age(now - at, old, new), 0, &|charge| charge.at >= at);
+                    let after = carried(at, 0, &|charge| charge.at > at);
+                    heir.charges.push(Charge { least: since.least - after.least, most: since.most - after.most, ..since });
+                }
+            }
+            (_, Measure::Counter { period: old }, Measure::Counter { period }) if old == period => {
+                let window = now / period;
+                let starts = [window.checked_sub(1), Some(window)].into_iter().flatten().map(|window| window * period);
+                heir.charges = starts.map(|start| carried(start, 0, &|charge| charge.at / period == start / period)).collect();
+            }
+            (
+                _,
+                Measure::Windows { period: old, align: Align::FirstGrant },
+                Measure::Windows { period: new, align: Align::FirstGrant },
+            ) if most.0 > 0 => {
+                let ends = former.window_ends(now);
+                let ends = now + new - kept_age(old - (ends - now), old, new);
+                heir.charges = vec![Charge { at: now, ends, least: least.div_ceil(of), most: rounded_up(most), fence: None }];
             }
             _ => {
-                heir.charge(now, most, None);
-                let least = least * heir.parts() / of;
-                heir.charges.iter_mut().for_each(|charge| charge.least = least);
+                heir.charge(now, rounded_up(most) as u64, None);
+                let (least, exact) = (least * heir.parts() / of, rounded_up((most.0 * heir.parts(), most.1)));
+                let granule = heir.granule();
+                for charge in &mut heir.charges {
+                    (charge.least, charge.most) = (least, exact.next_multiple_of(granule));
+                }
             }
         }
         heir
@@ -133,6 +164,16 @@ impl NaiveLimit {
     /// Parts of a unit that a charge is counted in.
     fn parts(&self) -> u128 {
         if let Measure::Pace { period, .. } = self.measure() { period.into() } else { 1 }
+    }
+
+    /// Parts that a pace takes over at once: as many as make its counts whole numbers.
+    fn granule(&self) -> u128 {
+        match self.measure() {
+            Measure::Pace { units, period, evenly: true } => {
+                (1..=units.min(period)).rev().find(|part| units % part == 0 && period % part == 0).unwrap_or(1).into()
+            }
+            _ => self.parts(),
+        }
     }
 
     fn sum(&self, bound: Bound, counts: impl Fn(&Charge) -> bool) -> u128 {

@@ -17,6 +17,11 @@ pub(super) struct Sweeper {
     quiet: u64,
 }
 
+/// How long ago a charge counts as made when a limit of another period takes it over.
+pub(super) fn kept_age(age: u64, old: u64, new: u64) -> u64 {
+    if new < old { age * new / old } else { age }
+}
+
 fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
@@ -26,12 +31,16 @@ impl Sweeper {
         Self { penalty, now, value: 0, since_step: 0, banned: 0, bans: 0, quiet: 0 }
     }
 
-    /// Goes by other numbers from now on: the counter changes with the threshold, the time since its last step stays, and so do
-    /// bans.
+    /// Goes by other numbers from now on: the counter changes with the threshold. The time since its last step stays, or its share
+    /// of a shorter one, and so do bans.
     pub(super) fn heir(&self, penalty: Penalty, now: u64, carry: impl FnOnce(u64) -> u64) -> Self {
         let mut heir = self.clone().passed(now);
+        let [old, new] = [&self.penalty, &penalty].map(|penalty| match penalty.fall {
+            Decay::Steps(rate) => nanos(rate.period()),
+            Decay::HalfLife(half_life) => nanos(half_life),
+        });
+        heir.since_step = kept_age(heir.since_step, old, new);
         (heir.penalty, heir.value) = (penalty, carry(heir.value));
-        heir.step();
         heir.forgive_bans();
         heir
     }

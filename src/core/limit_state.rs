@@ -1,0 +1,251 @@
+//! One limit with its state. Every kind of limit is told apart here and nowhere else in the gate.
+
+use crate::core::forecast::{LimitForecast, LogForecast};
+use crate::strategy::{
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, PaceState,
+    Ratio, RefundBound, Rule, Sample, StateWords, Strategy, Usage,
+};
+
+#[derive(Debug)]
+pub(super) enum LimitState {
+    /// The refund bound is there from the first grant on: few of many keys with a manager have one.
+    Pace(PaceRule, PaceState, Option<RefundBound>),
+    Rule(Rule, StateWords),
+    Log(LogRule, Log),
+    /// With what moves its limit, where it adapts.
+    Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Adapt, AdaptState)>>),
+}
+
+/// Asks the rule of a limit a question about its state.
+macro_rules! with_rule {
+    ($limit:expr, |$rule:ident, $state:ident| $answer:expr) => {
+        match $limit {
+            LimitState::Pace($rule, $state, _) => {
+                let $state = *$state;
+                $answer
+            }
+            LimitState::Rule($rule, $state) => {
+                let $state = *$state;
+                $answer
+            }
+            LimitState::Log($rule, $state) => $answer,
+            LimitState::Places($rule, $state, _) => {
+                let $state = *$state;
+                $answer
+            }
+        }
+    };
+}
+
+impl LimitState {
+    pub(super) fn new(rule: LimitRule, now: Moment) -> Self {
+        match rule {
+            LimitRule::Words(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), None),
+            LimitRule::Words(rule) => Self::Rule(rule, rule.initial(now)),
+            LimitRule::Log(rule) => Self::Log(rule, Log::default()),
+            LimitRule::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
+            LimitRule::Places(rule, Some(adapt)) => {
+                let state = adapt.initial(rule.limit);
+                let rule = ConcurrencyRule { limit: state.limit() };
+                Self::Places(rule, ConcurrencyState::default(), Some(Box::new((adapt, state))))
+            }
+        }
+    }
+
+    /// Units out, if this is a limit that counts them.
+    pub(super) fn places(&self) -> Option<u64> {
+        match self {
+            Self::Places(_, state, _) => Some(state.in_use),
+            _ => None,
+        }
+    }
+
+    /// Would the cost be admitted? `Err`: until when it must wait.
+    #[inline(always)]
+    pub(super) fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
+        with_rule!(self, |rule, state| rule.decide(state, now, cost).map(|_| ()))
+    }
+
+    /// Takes the cost if it is admitted.
+    #[inline(always)]
+    pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+        match self {
+            Self::Pace(rule, state, refund_bound) => {
+                let next = rule.decide(*state, now, cost)?;
+                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
+                *state = next;
+            }
+            Self::Rule(rule, state) => *state = rule.decide(*state, now, cost)?,
+            Self::Log(rule, log) => {
+                rule.decide(log, now, cost)?;
+                rule.charge(log, now, cost);
+            }
+            Self::Places(rule, state, adaptation) => {
+                restart_if_idle(rule, *state, adaptation, now);
+                *state = rule.decide(*state, now, cost)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn release(&mut self, cost: u64) {
+        if let Self::Places(_, state, _) = self {
+            *state = state.release(cost);
+        }
+    }
+
+    /// Takes the cost whether or not it is admitted: a debt that later requests wait for.
+    #[inline]
+    pub(super) fn charge(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, refund_bound) => {
+                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
+                *state = rule.charge(*state, now, cost);
+            }
+            Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
+            Self::Log(rule, log) => rule.charge(log, now, cost),
+            Self::Places(rule, state, adaptation) => {
+                restart_if_idle(rule, *state, adaptation, now);
+                *state = rule.charge(*state, now, cost);
+            }
+        }
+    }
+
+    /// Takes back what was charged at `at` and never used.
+    pub(super) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, Some(refund_bound)) => *state = rule.refund(*state, refund_bound, at, cost),
+            Self::Pace(_, _, None) => {} // nothing was granted since it is as it is
+            Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
+            Self::Log(rule, log) => rule.refund(log, at, cost),
+            Self::Places(_, state, _) => *state = state.release(cost),
+        }
+    }
+
+    /// Takes back up to `cost` units, whenever they were charged. What is out stays out.
+    pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, refund_bound) => {
+                *state = rule.forgive(*state, now, cost);
+                *refund_bound = None;
+            }
+            Self::Rule(rule, state) => *state = rule.forgive(*state, now, cost),
+            Self::Log(rule, log) => rule.forgive(log, cost),
+            Self::Places(..) => {}
+        }
+    }
+
+    /// Notes that a request that does not wait was denied `cost`. Tells whether that changed the state.
+    pub(super) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
+        let Self::Rule(rule, state) = self else { return false };
+        let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
+        before != *state
+    }
+
+    /// Starts a limit of time, which is new, with the usage of another one.
+    pub(super) fn take_over(&mut self, now: Moment, former: &Self, ratio: Ratio) {
+        match (self, former) {
+            (Self::Rule(rule, state), Self::Rule(former_rule, former)) => {
+                *state = rule.take_over(now, former_rule, *former, ratio);
+            }
+            (Self::Log(rule, log), Self::Log(former_rule, former)) => *log = rule.take_over(now, former_rule, former, ratio),
+            (Self::Pace(rule, state, _), former) => *state = rule.with_usage(now, former.usage(now), ratio),
+            (Self::Rule(rule, state), former) => *state = rule.with_usage(now, former.usage(now), ratio),
+            (Self::Log(rule, log), former) => rule.charge(log, now, ratio.of_whole(former.usage(now))),
+            (Self::Places(..), _) => {}
+        }
+    }
+
+    /// What a report teaches it, where it adapts.
+    pub(super) fn learn(&mut self, now: Moment, sample: Sample) {
+        if let Self::Places(rule, _, Some(adaptation)) = self {
+            let (adapt, state) = &mut **adaptation;
+            *state = adapt.update(*state, now, sample);
+            rule.limit = state.limit();
+        }
+    }
+
+    /// When it is as good as new, if nothing is out and nothing more is admitted.
+    pub(super) fn reset_at(&self, now: Moment) -> Moment {
+        match self {
+            Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
+            _ => with_rule!(self, |rule, state| rule.reset_at(state, now)),
+        }
+    }
+
+    /// See [`Strategy::used`].
+    pub(super) fn used(&self, now: Moment) -> u64 {
+        with_rule!(self, |rule, state| rule.used(state, now))
+    }
+
+    /// See [`Strategy::ready_at`].
+    pub(super) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
+        with_rule!(self, |rule, state| rule.ready_at(state, now, ahead, cost))
+    }
+
+    /// See [`Strategy::report`].
+    pub(super) fn report(&self, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        match (self, self.concurrency(now)) {
+            (Self::Places(_, state, _), Some(rule)) => {
+                LimitReport { reset_at: self.reset_at(now), ..rule.report(*state, now, ahead, cost) }
+            }
+            _ => with_rule!(self, |rule, state| rule.report(state, now, ahead, cost)),
+        }
+    }
+
+    fn usage(&self, now: Moment) -> Usage {
+        with_rule!(self, |rule, state| rule.usage(state, now))
+    }
+
+    /// The state in words; `None` where it is more than words.
+    pub(super) fn words(&self) -> Option<StateWords> {
+        match self {
+            Self::Pace(_, state, _) => Some((*state).into()),
+            Self::Rule(_, state) => Some(*state),
+            Self::Log(..) | Self::Places(..) => None,
+        }
+    }
+
+    /// Puts in a state in words, where it is one.
+    pub(super) fn set_words(&mut self, words: StateWords) {
+        match self {
+            Self::Pace(_, state, _) => *state = words.into(),
+            Self::Rule(_, state) => *state = words,
+            Self::Log(..) | Self::Places(..) => {}
+        }
+    }
+
+    pub(super) fn forecast(&self, now: Moment) -> LimitForecast<'_> {
+        LimitForecast::Copied(match self {
+            Self::Log(rule, log) => return LimitForecast::Log(LogForecast::new(rule, log)),
+            Self::Pace(rule, state, _) => Self::Pace(*rule, *state, None),
+            Self::Rule(rule, state) => Self::Rule(*rule, *state),
+            Self::Places(rule, state, _) => Self::Places(self.concurrency(now).unwrap_or(*rule), *state, None),
+        })
+    }
+
+    /// The rule of a concurrency, with the limit that it has at `now`.
+    pub(super) fn concurrency(&self, now: Moment) -> Option<ConcurrencyRule> {
+        let Self::Places(rule, state, adaptation) = self else { return None };
+        Some(match adaptation.as_deref() {
+            Some((adapt, learnt)) if state.in_use == 0 => ConcurrencyRule { limit: adapt.while_idle(*learnt, now).limit() },
+            _ => *rule,
+        })
+    }
+}
+
+/// Starts an idle limit again if that is due. It happens at the first grant, since nobody can tell before.
+#[inline(always)]
+fn restart_if_idle(
+    rule: &mut ConcurrencyRule,
+    state: ConcurrencyState,
+    adaptation: &mut Option<Box<(Adapt, AdaptState)>>,
+    now: Moment,
+) {
+    if let (0, Some(adaptation)) = (state.in_use, adaptation) {
+        let (adapt, learnt) = &mut **adaptation;
+        *learnt = adapt.while_idle(*learnt, now);
+        rule.limit = learnt.limit();
+    }
+}

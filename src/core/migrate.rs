@@ -1,0 +1,50 @@
+//! What becomes of the usage when the policy changes.
+
+use crate::carry_over::UsageCarryOver;
+use crate::core::limit_state::LimitState;
+use crate::policy::Limit;
+use crate::strategy::Moment;
+
+/// A limit of the policy that was replaced.
+pub(super) struct Former {
+    pub(super) limit: Limit,
+    pub(super) state: LimitState,
+    /// The last fence whose grant has nothing to refund here.
+    pub(super) refundable_after: u64,
+}
+
+/// A limit of the new policy, as new, with the last fence so far.
+pub(super) struct Heir<'a> {
+    pub(super) limit: Limit,
+    pub(super) state: &'a mut LimitState,
+    pub(super) refundable_after: &'a mut u64,
+}
+
+/// Lets each new limit take over the usage of an old one: of one that is the same, or else of its kind, or else of any that is
+/// left. One that is the same stays as it is. Where none is left, the new limit starts as new. All that is out stays out.
+pub(super) fn carry_over(mut formers: Vec<Former>, mut heirs: Vec<Heir<'_>>, now: Moment, carry: UsageCarryOver, in_flight: u64) {
+    let alike: [fn(&Limit, &Limit) -> bool; 3] = [
+        |former, heir| former == heir,
+        |former, heir| std::mem::discriminant(former) == std::mem::discriminant(heir),
+        |_, _| true,
+    ];
+    for alike in alike {
+        heirs.retain_mut(|Heir { limit, state, refundable_after }| {
+            let counts_places = state.places().is_some();
+            let fits = |former: &Former| alike(&former.limit, limit) && former.state.places().is_some() == counts_places;
+            let Some(found) = formers.iter().position(fits) else { return true };
+            let former = formers.remove(found);
+            if former.limit == *limit {
+                (**state, **refundable_after) = (former.state, former.refundable_after);
+            } else if counts_places {
+                state.charge(now, in_flight);
+            } else {
+                state.take_over(now, &former.state, carry.ratio(former.limit.capacity(), limit.capacity()));
+            }
+            false
+        });
+    }
+    for heir in heirs.iter_mut().filter(|heir| heir.state.places().is_some()) {
+        heir.state.charge(now, in_flight);
+    }
+}

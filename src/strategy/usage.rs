@@ -1,0 +1,98 @@
+/// What stands against a limit, in the limit's own parts of a unit, so that nothing is rounded on the way to another limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) parts: u128,
+    /// Not zero.
+    pub(crate) parts_per_unit: u64,
+}
+
+impl Usage {
+    pub(crate) fn of_units(units: u64) -> Self {
+        Self { parts: units.into(), parts_per_unit: 1 }
+    }
+
+    /// In units; a part of one counts as one.
+    pub(crate) fn round_up(self) -> u64 {
+        u64::try_from(self.parts.div_ceil(self.parts_per_unit.into())).unwrap_or(u64::MAX)
+    }
+}
+
+/// What usage is multiplied by when another limit takes it over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ratio {
+    pub(crate) new: u64,
+    /// Not zero.
+    pub(crate) old: u64,
+}
+
+impl Ratio {
+    /// The usage as the new limit has it, in its parts; a part of one counts as one, so it is never less than in the old limit.
+    pub(crate) fn of(self, usage: Usage, parts_per_unit: u64) -> u128 {
+        let (new, old) = (u128::from(self.new), u128::from(self.old));
+        multiply_divide(usage.parts, new * u128::from(parts_per_unit), old * u128::from(usage.parts_per_unit))
+    }
+
+    /// The same in whole units.
+    pub(crate) fn of_whole(self, usage: Usage) -> u64 {
+        u64::try_from(self.of(usage, 1)).unwrap_or(u64::MAX)
+    }
+}
+
+/// `factor × times / divisor`, rounded up. It saturates.
+fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
+    if let Some(product) = factor.checked_mul(times) {
+        return product.div_ceil(divisor);
+    }
+    // The product of two such numbers does not fit. So it is built from the bits of one, the highest first, and kept divided.
+    let (whole, rest) = (factor / divisor, factor % divisor);
+    let (mut quotient, mut remainder) = (0_u128, 0_u128);
+    let mut add = |whole: u128, rest: u128, doubled: bool| {
+        let (base, carried) = if doubled { (quotient, remainder) } else { (whole, rest) };
+        let over = divisor - remainder <= carried;
+        remainder = if over { carried - (divisor - remainder) } else { remainder + carried };
+        quotient = quotient.saturating_add(base).saturating_add(over.into());
+    };
+    for bit in (0..u128::BITS - times.leading_zeros()).rev() {
+        add(0, 0, true);
+        if times >> bit & 1 == 1 {
+            add(whole, rest, false);
+        }
+    }
+    quotient.saturating_add((remainder > 0).into())
+}
+
+/// How long ago a unit counts as granted when a limit of another period takes it over: a longer period counts from the grant,
+/// and a shorter one lets it leave after as large a share of itself, so that it does not leave at once.
+pub(crate) fn carried_age(age: u64, old_period: u64, new_period: u64) -> u64 {
+    if new_period >= old_period {
+        return age;
+    }
+    (u128::from(age) * u128::from(new_period) / u128::from(old_period)) as u64 // less than the new period
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_product_that_does_not_fit_is_divided_as_one_that_does(factor in 0..u128::MAX >> 70, times in 0..1_u128 << 64, divisor in 1..u64::MAX) {
+            let divisor = u128::from(divisor);
+            let expected = (factor * times).div_ceil(divisor);
+            prop_assert_eq!(multiply_divide(factor << 64, times, divisor << 64), expected); // the same, with both made larger
+        }
+    }
+
+    #[test]
+    fn the_largest_usage_is_carried_exactly_or_saturates() {
+        let most = Usage { parts: u128::MAX, parts_per_unit: u64::MAX };
+        let same = Ratio { new: u64::MAX, old: u64::MAX };
+        assert_eq!(same.of(most, u64::MAX), u128::MAX);
+        assert_eq!(same.of(most, 1), u128::MAX.div_ceil(u64::MAX.into()));
+        assert_eq!(Ratio { new: 2, old: 1 }.of(most, u64::MAX), u128::MAX);
+        assert_eq!(Ratio { new: 60, old: 3 }.of(Usage { parts: 18, parts_per_unit: 10 }, 1), 36);
+        assert_eq!(Ratio { new: 1, old: 3 }.of_whole(Usage::of_units(1)), 1);
+    }
+}
