@@ -29,6 +29,7 @@ pub(crate) struct PaceRule {
     tolerance: u128,
     /// Parts that it lies ahead when new.
     taken: u128,
+    fits_a_word: bool,
 }
 
 /// The theoretical arrival time, in parts since [`Moment::START`].
@@ -55,7 +56,8 @@ impl PaceRule {
         let taken = u128::from(burst.saturating_sub(initial)) * u128::from(parts_per_unit);
         let steps_to_full = tolerance.div_ceil(u128::from(parts_per_step));
         let fills_in_time = steps_to_full <= u128::from(MAX_SPAN_NANOS / step);
-        fills_in_time.then_some(Self { step, parts_per_step, parts_per_unit, tolerance, taken })
+        let fits_a_word = parts_per_step <= step.saturating_mul(4);
+        fills_in_time.then_some(Self { step, parts_per_step, parts_per_unit, tolerance, taken, fits_a_word })
     }
 
     /// How many refills there were up to `now`. The comparison spares the continuous refill a division.
@@ -75,6 +77,7 @@ impl PaceRule {
     }
 
     /// The first instant at which `arrival` lies no more than `ahead` parts ahead.
+    #[inline(always)]
     fn first(&self, arrival: u128, ahead: u128, now: Moment) -> Moment {
         let wait = arrival.saturating_sub(ahead).saturating_sub(self.parts(now));
         if wait == 0 {
@@ -101,7 +104,7 @@ impl PaceRule {
 
     /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
-        self.parts_per_step <= self.step.saturating_mul(4)
+        self.fits_a_word
     }
 }
 
