@@ -4,6 +4,7 @@ use super::check::{Fault, at_least_one, span};
 use super::{LimitRule, Rule};
 
 mod counter;
+mod grants;
 mod log;
 
 pub(crate) use counter::CounterRule;
@@ -21,7 +22,7 @@ pub(crate) use log::{Log, LogRule};
 /// | | [`SlidingWindow::log`] | [`SlidingWindow::counter`] |
 /// |---|---|---|
 /// | remembers | each grant | two numbers |
-/// | memory | 16 bytes for each instant with a grant, up to `limit` of them | 16 bytes |
+/// | memory | 16 to 64 bytes for each instant with a grant, up to `limit` of them | 16 bytes |
 /// | worst burst in any span of one `period` | `limit` | 2 × `limit` − 1 |
 ///
 /// Above a limit of about a thousand, and for tables of many keys, take the counter.

@@ -1,0 +1,238 @@
+use proptest::prelude::*;
+
+use super::super::super::MAX_SPAN_NANOS;
+use super::super::grants::steps;
+use super::*;
+
+fn at(nanos: u64) -> Moment {
+    Moment::from_nanos(nanos)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// Invariants 1 and 7, against a list of every grant, with refunds and debts.
+    #[test]
+    fn agrees_with_a_list_of_every_grant(
+        limit in 1_u64..9, period in 1_u64..300,
+        steps in prop::collection::vec((0_u64..120, 1_u64..9, 0_u8..12, any::<prop::sample::Index>()), 1..60),
+    ) {
+        let rule = LogRule { limit, period };
+        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        for (step, cost, what, pick) in steps {
+            now = now.plus(step);
+            let count = |grants: &[(u64, u64)], now: Moment| {
+                grants.iter().filter(|grant| grant.0 + period > now.nanos()).map(|grant| grant.1).sum::<u64>()
+            };
+            match what {
+                0 => {
+                    rule.charge(&mut log, now, cost * 2); // whether or not there is room
+                    grants.push((now.nanos(), cost * 2));
+                }
+                1 if !grants.is_empty() => {
+                    let (at, cost) = grants.remove(pick.index(grants.len()));
+                    rule.refund(&mut log, Moment::from_nanos(at), cost);
+                }
+                _ => {
+                    let cost = cost.min(limit);
+                    let admits = |now: Moment| count(&grants, now) + cost <= limit;
+                    if let Err(until) = rule.decide(&log, now, cost) {
+                        prop_assert!(!admits(now) && !admits(until.minus(1)) && admits(until));
+                        prop_assert_eq!(until, rule.ready_at(&log, now, 0, cost));
+                        prop_assert_eq!(rule.decide(&log, until.minus(1), cost), Err(until));
+                        prop_assert_eq!(rule.decide(&log, until, cost), Ok(()));
+                        now = until;
+                    }
+                    prop_assert!(admits(now));
+                    rule.charge(&mut log, now, cost);
+                    grants.push((now.nanos(), cost));
+                    prop_assert!(count(&grants, now) <= limit);
+                }
+            }
+            prop_assert_eq!(rule.remaining(&log, now), limit.saturating_sub(count(&grants, now)));
+            let reset = rule.reset_at(&log, now);
+            prop_assert_eq!(count(&grants, reset), 0);
+            prop_assert!(reset == now || count(&grants, reset.minus(1)) > 0);
+            prop_assert_eq!(log.grants.used(), log.grants.to_vec().iter().map(|entry| entry.1).sum::<u64>());
+        }
+    }
+
+    /// Units of one that go as early as they can are the earliest that can go ahead.
+    #[test]
+    fn nobody_is_ready_before_it_is_predicted(
+        limit in 1_u64..9, period in 1_u64..300, ahead in 0_u64..40, cost in 1_u64..9,
+        before in prop::collection::vec((0_u64..120, 1_u64..20), 0..12),
+    ) {
+        let rule = LogRule { limit, period };
+        let (mut log, mut now, cost) = (Log::default(), Moment::START, cost.min(limit));
+        for (step, cost) in before {
+            now = now.plus(step);
+            rule.charge(&mut log, now, cost);
+        }
+        let predicted = rule.ready_at(&log, now, ahead, cost);
+        for _ in 0..ahead {
+            now = rule.decide(&log, now, 1).err().unwrap_or(now);
+            rule.charge(&mut log, now, 1);
+        }
+        prop_assert_eq!(rule.decide(&log, now, cost).err().unwrap_or(now), predicted);
+    }
+}
+
+/// Trap: retry-after names the oldest entry, which frees too little.
+#[test]
+fn a_cost_waits_for_the_last_unit_in_its_way_not_the_oldest() {
+    let (rule, mut log) = (LogRule { limit: 3, period: 100 }, Log::default());
+    for instant in [0, 10, 20] {
+        rule.charge(&mut log, at(instant), 1);
+    }
+    let told = |cost| rule.decide(&log, at(30), cost);
+    assert_eq!((told(1), told(2), told(3), told(4)), (Err(at(100)), Err(at(110)), Err(at(120)), Err(Moment::NEVER)));
+}
+
+/// Trap: a log that grows with the attempts, or with the units.
+#[test]
+fn holds_one_entry_an_instant_and_none_that_has_left() {
+    assert_eq!(size_of::<(Moment, u64)>(), 16, "as the docs say");
+    let (rule, mut log) = (LogRule { limit: 100, period: 1_000 }, Log::default());
+    for nanos in 0..100_000 {
+        if rule.decide(&log, at(nanos), 1).is_ok() {
+            rule.charge(&mut log, at(nanos), 1);
+        }
+        assert!(log.grants.to_vec().len() <= 100);
+    }
+    rule.charge(&mut log, at(200_000), 50);
+    rule.charge(&mut log, at(200_000), 50);
+    assert_eq!(log.grants.to_vec(), [(at(200_000), 100)]);
+}
+
+#[test]
+fn the_largest_parameters_do_not_overflow() {
+    let (rule, mut log) = (LogRule { limit: u64::MAX, period: MAX_SPAN_NANOS }, Log::default());
+    rule.charge(&mut log, at(3), u64::MAX);
+    rule.charge(&mut log, at(4), u64::MAX);
+    assert_eq!(rule.ready_at(&log, at(5), u64::MAX, u64::MAX), at(3).plus(MAX_SPAN_NANOS).plus(MAX_SPAN_NANOS));
+    assert_eq!(rule.decide(&log, at(5), 1), Err(at(3 + MAX_SPAN_NANOS)));
+    let slow = LogRule { limit: 1, ..rule };
+    assert_eq!(slow.ready_at(&log, at(5), u64::MAX, 1), Moment::NEVER);
+    rule.charge(&mut log, at(3 + MAX_SPAN_NANOS), 1);
+    assert_eq!(rule.remaining(&log, at(3 + MAX_SPAN_NANOS)), u64::MAX - 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// The same with so many grants that the log tidies up, and units that are forgiven, the latest first.
+    #[test]
+    fn a_long_log_agrees_with_a_list_of_every_grant(
+        limit in 300_u64..600, period in 100_u64..900,
+        steps in prop::collection::vec((0_u64..3, 1_u64..4, 0_u8..40, any::<prop::sample::Index>()), 600..900),
+    ) {
+        let rule = LogRule { limit, period };
+        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        for (step, cost, what, pick) in steps {
+            now = now.plus(step);
+            match what {
+                0..10 if !grants.is_empty() => {
+                    let (at, cost) = grants.remove(pick.index(grants.len()));
+                    rule.refund(&mut log, Moment::from_nanos(at), cost);
+                }
+                10 => {
+                    let mut left = cost * 10;
+                    rule.forgive(&mut log, left);
+                    for grant in grants.iter_mut().rev() {
+                        let back = left.min(grant.1);
+                        (grant.1, left) = (grant.1 - back, left - back);
+                    }
+                    grants.retain(|grant| grant.1 > 0);
+                }
+                11 => now = now.plus(period / 3),
+                _ if rule.decide(&log, now, cost).is_ok() => {
+                    rule.charge(&mut log, now, cost);
+                    grants.push((now.nanos(), cost));
+                }
+                _ => {}
+            }
+            grants.retain(|grant| grant.0 + period > now.nanos());
+            let used: u64 = grants.iter().map(|grant| grant.1).sum();
+            prop_assert_eq!(rule.used(&log, now), used);
+            let (mut gone, cost) = (0, cost * 50);
+            let ready = grants.iter().find(|grant| {
+                gone += grant.1;
+                used - gone + cost <= limit
+            });
+            let ready = if used + cost <= limit { now } else { at(ready.unwrap().0 + period) };
+            prop_assert_eq!(rule.ready_at(&log, now, 0, cost), ready);
+        }
+    }
+
+    /// Debts are kept in no more entries than the limit, which changes nothing for those who wait.
+    #[test]
+    fn joined_debts_admit_at_the_same_instants(
+        limit in 1_u64..100, period in 100_u64..900, steps in prop::collection::vec((1_u64..3, 1_u64..4), 200..400),
+    ) {
+        let rule = LogRule { limit, period };
+        let (mut log, mut now, mut grants) = (Log::default(), Moment::START, Vec::<(u64, u64)>::new());
+        for (step, cost) in steps {
+            now = now.plus(step);
+            rule.charge(&mut log, now, cost);
+            grants.push((now.nanos(), cost));
+            prop_assert!(log.grants.to_vec().len() as u64 <= limit.max(FEW as u64));
+            let units = |now: Moment| grants.iter().filter(|grant| grant.0 + period > now.nanos()).map(|grant| grant.1).sum::<u64>();
+            let cost = cost.min(limit);
+            if let Err(until) = rule.decide(&log, now, cost) {
+                prop_assert!(units(until) + cost <= limit && units(until.minus(1)) + cost > limit);
+            } else {
+                prop_assert!(units(now) + cost <= limit);
+            }
+        }
+    }
+}
+
+/// A fixed bug: half of a log of a million was walked through at each denial, and all of it at each check after it had left.
+#[test]
+fn a_log_of_a_million_is_asked_in_a_few_steps() {
+    const MILLION: u64 = 1_000_000;
+    let rule = LogRule { limit: MILLION, period: 2 * MILLION };
+    let mut log = Log::default();
+    let filled = steps::of(|| (0..MILLION).for_each(|nanos| rule.charge(&mut log, at(nanos), 1)));
+    assert!(filled <= 3 * MILLION, "{filled} steps");
+    let (now, half_gone, gone) = (at(MILLION), at(5 * MILLION / 2), at(3 * MILLION));
+    let asked = steps::of(|| {
+        assert_eq!(rule.decide(&log, now, MILLION / 2), Err(at(5 * MILLION / 2 - 1)));
+        assert_eq!(rule.report(&log, gone, 0, MILLION).remaining, MILLION);
+        assert_eq!(rule.report(&log, half_gone, 10, 1).remaining, MILLION / 2 + 1);
+        rule.refund(&mut log, at(MILLION / 3), 1);
+        assert_eq!(rule.used(&log, now), MILLION - 1);
+        rule.forgive(&mut log, MILLION / 4);
+        assert_eq!(rule.used(&log, now), 3 * MILLION / 4 - 1);
+        rule.charge(&mut log, at(2 * MILLION + 1_000), 1);
+        rule.charge(&mut log, gone, 1);
+    });
+    assert!(asked <= 700, "{asked} steps");
+    assert_eq!(log.grants.to_vec(), [(at(2 * MILLION + 1_000), 1), (gone, 1)]);
+}
+
+/// A fixed bug: each call to penalize kept an entry, without bound.
+#[test]
+fn a_log_that_is_charged_beyond_its_limit_stays_bounded() {
+    for limit in [1, 100, 1_000] {
+        let (rule, mut log) = (LogRule { limit, period: 1_000_000 }, Log::default());
+        for nanos in 0..20_000 {
+            rule.charge(&mut log, at(nanos), 1);
+            assert!(log.grants.memory() <= 4 * limit.max(FEW as u64) as usize + 2 * FEW);
+        }
+        assert_eq!(rule.used(&log, at(20_000)), 20_000);
+        assert_eq!(rule.decide(&log, at(20_000), 1), Err(at(1_000_000 + 20_000 - limit)));
+    }
+}
+
+/// A log that was long gives its memory back.
+#[test]
+fn memory_comes_back_when_the_grants_have_left() {
+    let (rule, mut log) = (LogRule { limit: 10_000, period: 10_000 }, Log::default());
+    for nanos in 0..40_000 {
+        let step = if nanos < 20_000 { 1 } else { 1_000 };
+        rule.charge(&mut log, at(nanos * step), 1);
+    }
+    assert!(log.grants.memory() <= 4 * FEW);
+}
