@@ -108,15 +108,17 @@ impl Decision {
         self.limit
     }
 
-    /// The units that every limit would admit now, before this request.
+    /// The units that every limit would admit now, before this request. 0 while others wait, because they go first.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
     /// How long until the cost is admitted if nobody else comes: exact, denied one nanosecond before it. `None` when it is
-    /// allowed, when it takes a release (nobody knows when), or when it can never be. Where others wait, it counts them in as
-    /// far as their turn is known.
+    /// allowed, when it takes a release (nobody knows when), or when it can never be.
+    ///
+    /// Where others wait, they go first, and it is as exact for up to 64 of them. With more it is a lower bound: the cost is
+    /// denied before it, and may be denied at it.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -159,11 +161,16 @@ impl Decision {
         Self { allowed: false, retry_after: None, ..self }
     }
 
-    /// The same, with everybody held back for so long, or `None`: nobody knows.
-    pub(crate) fn held_back(self, curbed: Option<Duration>) -> Self {
+    /// The same, with every request held back for so long; `None`: nobody knows for how long.
+    pub(crate) fn held_back(self, suspended: Option<Duration>) -> Self {
         let policy = if self.allowed { Some(Duration::ZERO) } else { self.retry_after };
-        let retry_after = policy.zip(curbed).map(|(policy, curbed)| policy.max(curbed));
+        let retry_after = policy.zip(suspended).map(|(policy, suspended)| policy.max(suspended));
         Self { allowed: false, paused: self.allowed, retry_after, ..self }
+    }
+
+    /// The same, where others wait and go first.
+    pub(crate) fn behind_others(self) -> Self {
+        Self { allowed: false, remaining: 0, ..self }
     }
 }
 

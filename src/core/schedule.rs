@@ -5,33 +5,30 @@
 //! [`Schedule::next_wake`] says when time matters next. Who holds the lock that this lies under acts on the effects after
 //! letting go of it. So a test drives it without a runtime.
 
+mod check;
+mod control;
+mod due;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::{Admission, Claim};
 use crate::core::lease::Lease;
-use crate::core::plan::Plan;
 use crate::core::queue::{Abandoned, Queue};
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
-use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
-use crate::priority::Priority;
-use crate::snapshot::LimiterSnapshot;
-use crate::strategy::{Moment, Outcome as WorkOutcome};
+use crate::strategy::Moment;
 
 /// Why a request is not admitted in place.
 enum Refusal {
@@ -339,110 +336,6 @@ impl Schedule {
         }
     }
 
-    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live: of one that was reclaimed before,
-    /// nothing changes.
-    pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
-        self.catch_up(now, effects);
-        let live = self.take_back(now, admission, cost, actual);
-        self.reevaluate_front(now, effects);
-        live
-    }
-
-    /// The gate, and an upstream's quota that is spread out, are settled with. Tells whether the grant was live.
-    fn take_back(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> bool {
-        let live = self.gate.settle(now, admission, cost, actual).is_some();
-        self.refunded += u64::from(live && actual == 0);
-        if let Some(suspension) = self.suspension.as_mut().filter(|_| live) {
-            suspension.settle(admission.fence, cost, actual, self.gate.granted());
-        }
-        live
-    }
-
-    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
-    pub(crate) fn report(
-        &mut self,
-        now: Moment,
-        admission: Admission,
-        cost: u64,
-        rtt_nanos: Option<u64>,
-        outcome: WorkOutcome,
-        effects: &mut Effects,
-    ) -> bool {
-        self.catch_up(now, effects);
-        let live = self.gate.report(now, admission, cost, rtt_nanos, outcome).is_some();
-        self.reevaluate_front(now, effects);
-        live
-    }
-
-    /// Replaces the plan: see [`Gate::set_plan`]. Waiters that ask for more than the new one ever admits are refused, in batches
-    /// and wherever one comes to the front before.
-    pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        let former_max = self.gate.max_cost();
-        self.gate.set_plan(plan, now, carry);
-        if self.gate.max_cost() < former_max {
-            self.queue.sweep();
-        }
-        self.reevaluate_front(now, effects);
-    }
-
-    /// Refuses waiters that ask for more than the plan ever admits.
-    fn refuse_impossible(&mut self, effects: &mut Effects) {
-        /// Waiters looked at before the lock is let go of.
-        const STEPS: usize = 1_024;
-        let (max, mut steps) = (self.gate.max_cost(), STEPS);
-        while !effects.is_full()
-            && let Some((index, cost)) = self.queue.next_above(max, &mut steps)
-        {
-            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
-        }
-    }
-
-    /// Grants nothing until then, or until [`Schedule::resume`].
-    pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.suspension.get_or_insert_default().pause(until);
-        self.reevaluate_front(now, effects);
-    }
-
-    pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        if let Some(suspension) = &mut self.suspension {
-            suspension.resume();
-            self.reevaluate_front(now, effects);
-        }
-    }
-
-    /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
-    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        if units < self.spread_below {
-            self.suspension.get_or_insert_default().spread(now, units, until, self.gate.granted());
-            self.reevaluate_front(now, effects);
-        }
-    }
-
-    /// Charges units that nobody asked for.
-    pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.gate.charge(now, units);
-        self.reevaluate_front(now, effects);
-    }
-
-    /// Lets off up to so many units, whenever they were charged.
-    pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.gate.forgive(now, units);
-        self.reevaluate_front(now, effects);
-    }
-
-    /// Makes all limits of time as good as new; what is out stays out.
-    pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.gate.reset(now);
-        self.reevaluate_front(now, effects);
-    }
-
     /// The gate, when nobody waits, nothing is out and nothing else holds requests back: it is all that there is to know.
     pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
         let unsuspended = self.suspension.is_none_or(|suspension| suspension.is_over(now));
@@ -450,180 +343,10 @@ impl Schedule {
         rests.then_some(&self.gate)
     }
 
-    /// Something has changed for the front of the queue.
-    fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
-        if !self.queue.is_empty() {
-            self.front_ready_at = now;
-        }
-        self.run_due(now, effects);
-    }
-
-    /// From now on everybody is refused, those who wait first.
-    pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.closed = true;
-        self.run_due(now, effects);
-    }
-
-    /// Refuses all who wait: it is closed, or its queue has overflowed.
-    fn refuse_all(&mut self, effects: &mut Effects) {
-        while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
-            if self.closed {
-                effects.wake(self.queue.refuse(front.index, AcquireError::Closed));
-            } else {
-                self.drop_waiter(front.index, effects);
-            }
-        }
-        self.dropping = !self.queue.is_empty();
-        self.front_ready_at = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
-        effects.unfinished = effects.is_full();
-    }
-
-    /// A full queue drops one who waits.
-    fn drop_waiter(&mut self, index: Index, effects: &mut Effects) {
-        if let Some(request) = self.queue.request(index) {
-            self.shed(&request, ShedReason::Dropped, effects);
-        }
-        effects.wake(self.queue.refuse(index, AcquireError::Shed));
-    }
-
     fn shed(&mut self, request: &Request, reason: ShedReason, effects: &mut Effects) {
         self.shed += 1;
         if self.observed {
             effects.shed(request, reason);
-        }
-    }
-
-    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime may be left to
-    /// keep the time. Nothing wakes for the end of a pause while nobody waits.
-    #[inline]
-    fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
-        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
-            self.run_due(now, effects);
-        }
-    }
-
-    /// Does what is due, in the order of time; at one instant places come back first, then the front is served, then those whose
-    /// time is up are refused, so that a grant wins a tie with a deadline.
-    ///
-    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which that would
-    /// have happened in time ([`Schedule::refuse_late`]); but a grant is charged at `now`, when it is given. Were it charged at the
-    /// instant at which it was due, several that were due one after another would be given at once, and a window that is counted
-    /// from now on would hold more than its limit. Charged at `now` it is admitted like any other grant, so nothing is ever over.
-    /// The price: of several late grants, the rate may admit only the first. The others then wait for it, or are refused when their
-    /// time is up by now.
-    pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
-        if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
-            self.refuse_late(now, effects);
-        }
-        if self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
-            self.suspension = None;
-        }
-        while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
-            self.reclaimed += 1;
-            effects.reclaim(lease);
-        }
-        if self.closed || self.dropping {
-            self.refuse_all(effects);
-            return;
-        }
-        self.refuse_impossible(effects);
-        self.serve(now, effects);
-        while let Some(index) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            self.refuse_expired(now, index, effects);
-            if self.front_ready_at <= now {
-                self.serve(now, effects);
-            }
-        }
-        effects.unfinished = effects.is_full() || !self.queue.is_swept();
-    }
-
-    /// Refuses those whose time was up before `now` and before their turn. What an undelayed timer would have done since is tried out
-    /// in a [forecast](crate::core::forecast).
-    ///
-    /// It looks at so many waiters that the lock is not held for long. Those behind them are decided as of `now`.
-    fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
-        const LOOKED_AT: usize = 256;
-        // Nothing has happened since the last input but what is due from this instant on.
-        let first_due = if self.front_ready_at <= now {
-            self.front_ready_at
-        } else {
-            self.gate.next_expiry().min(self.queue.next_deadline())
-        };
-        let mut forecast = self.gate.forecast(first_due, self.suspension, self.gate.expiries());
-        let mut late = Vec::new();
-        for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
-            if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
-                if deadline >= now {
-                    break; // it waits on, and so do those behind it
-                }
-                late.push(index);
-            }
-        }
-        drop(forecast);
-        for index in late {
-            self.refuse_expired(now, index, effects);
-        }
-    }
-
-    /// Refuses a waiter whose time is up.
-    fn refuse_expired(&mut self, now: Moment, index: Index, effects: &mut Effects) {
-        let Some(Request { cost, priority, .. }) = self.queue.request(index) else { return };
-        let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
-        let error = self.time_out(now, others, cost);
-        if self.queue.is_front(index) {
-            self.front_ready_at = now;
-        }
-        effects.wake(self.queue.refuse(index, error));
-    }
-
-    /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
-    pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
-        // The sum of huge costs saturates, and what leaves it then leaves too little: somebody waits all the same.
-        let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
-        let decision = self.gate.decide(now, ahead, cost.max(1));
-        if self.closed || cost == 0 {
-            return decision.refused();
-        }
-        let suspended_until = match self.suspension {
-            Some(suspension) => {
-                let blocked = suspension.is_blocked(now); // asking anew starts it anew
-                let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
-                suspension.ready_at(now, cost).max(now.plus(penalty))
-            }
-            None => now,
-        };
-        if suspended_until > now {
-            decision.held_back(suspended_until.known().map(|until| until.duration_since(now)))
-        } else {
-            decision
-        }
-    }
-
-    pub(crate) fn snapshot(&self, now: Moment) -> LimiterSnapshot {
-        let next = if self.queue.is_empty() {
-            match self.gate.decide(now, 0, 1) {
-                decision if decision.is_allowed() => Some(now),
-                decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, 1)),
-            }
-        } else {
-            self.front_ready_at.known()
-        };
-        let suspended_until =
-            self.suspension.map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
-        let next = next.and_then(|next| next.max(suspended_until).known());
-        LimiterSnapshot {
-            in_flight: self.gate.in_flight(),
-            concurrency: self.gate.concurrency(now),
-            queued: self.queue.len() as u64,
-            granted: self.gate.granted(),
-            denied: self.denied,
-            shed: self.shed,
-            timed_out: self.timed_out,
-            reclaimed: self.reclaimed,
-            refunded: self.refunded,
-            paused_for: self.suspension.and_then(|suspension| suspension.paused_for(now)),
-            next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
         }
     }
 
@@ -675,40 +398,6 @@ impl Schedule {
     fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
         let suspended_until = self.suspension.and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, cost).max(suspended_until)
-    }
-
-    /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
-    /// however small his cost, or a large one would starve.
-    fn serve(&mut self, now: Moment, effects: &mut Effects) {
-        let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
-        self.serving = false;
-        let mut moved = false;
-        while let Some(front) = self.queue.front() {
-            if effects.is_full() {
-                (self.front_ready_at, self.serving) = (now, true);
-                return;
-            }
-            let max = self.gate.max_cost();
-            if front.cost > max {
-                effects.wake(self.queue.refuse(front.index, AcquireError::ExceedsLimit { cost: front.cost, max }));
-                continue;
-            }
-            match self.admit_front(now, front.cost, front.caller) {
-                Ok(admission) => {
-                    self.undelivered += usize::from(admission.claim == Claim::None);
-                    moved = true;
-                    effects.wake(self.queue.grant(front.index, admission));
-                }
-                Err(until) => {
-                    self.front_ready_at = until;
-                    if front.blocking && (moved || before != until) {
-                        // It keeps the time for all, and must learn when it is to wake.
-                        effects.wake(self.queue.take_waker(front.index));
-                    }
-                    return;
-                }
-            }
-        }
     }
 
     /// Makes a place for a newcomer in a full queue, or refuses him.

@@ -1,10 +1,15 @@
+mod retry_after;
+
 use std::panic::Location;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::*;
+use crate::carry_over::UsageCarryOver;
+use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::policy::Policy;
+use crate::priority::Priority;
 use crate::strategy::{FixedWindow, MaxConcurrency, SlidingWindow, Throttle};
 
 fn at(nanos: u64) -> Moment {
@@ -59,6 +64,13 @@ impl Driven {
 
     fn run_due(&mut self, now: u64) {
         self.at(now, Schedule::run_due);
+    }
+
+    /// Lets time pass as an undelayed driver does.
+    fn advance(&mut self, now: u64) {
+        while self.0.next_wake() <= at(now) {
+            self.run_due(self.0.next_wake().nanos());
+        }
     }
 
     fn answer(&self, index: Index) -> Option<AnswerKind> {

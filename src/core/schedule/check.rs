@@ -1,0 +1,93 @@
+//! What the schedule tells: to a request that does not wait, and of itself.
+
+use super::{Schedule, nanos};
+use crate::decision::Decision;
+use crate::priority::Priority;
+use crate::snapshot::LimiterSnapshot;
+use crate::strategy::Moment;
+
+/// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
+const MAX_FORECAST: usize = 64;
+
+impl Schedule {
+    /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
+    pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
+        // The sum of huge costs saturates, and what leaves it then leaves too little: somebody waits all the same.
+        let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
+        let decision = self.gate.decide(now, ahead, cost.max(1));
+        if self.closed || cost == 0 {
+            return decision.refused();
+        }
+        let suspended_until = match self.suspension {
+            Some(suspension) => {
+                let blocked = suspension.is_blocked(now); // asking anew starts it anew
+                let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
+                suspension.ready_at(now, cost).max(now.plus(penalty))
+            }
+            None => now,
+        };
+        let decision = match suspended_until {
+            until if until <= now => decision,
+            until => decision.held_back(until.known().map(|until| until.duration_since(now))),
+        };
+        if self.queue.is_empty() {
+            return decision;
+        }
+        let decision = decision.behind_others();
+        match self.turn_of_newcomer(now, cost) {
+            Some(turn) => Decision { retry_after: turn.known().map(|turn| turn.duration_since(now)), ..decision },
+            None => decision,
+        }
+    }
+
+    /// When a newcomer that goes behind all that wait would be granted `cost`, if nobody else came: exact, from a forecast of all
+    /// grants before it. [`Moment::NEVER`] when that takes a release or a resume, which nobody can foresee, or never happens.
+    /// `None` when so many wait that it would take too long.
+    fn turn_of_newcomer(&self, now: Moment, cost: u64) -> Option<Moment> {
+        let max = self.gate.max_cost();
+        if self.queue.len() > MAX_FORECAST {
+            return None;
+        }
+        if cost > max {
+            return Some(Moment::NEVER);
+        }
+        let mut forecast = self.gate.forecast(now, self.suspension, std::iter::empty());
+        for (_, cost, deadline) in self.queue.waiting().filter(|waiter| waiter.1 <= max && waiter.2 >= now) {
+            if deadline < forecast.now() || forecast.take(cost, deadline) {
+                continue;
+            }
+            if forecast.ready_at(cost) == Moment::NEVER {
+                return Some(Moment::NEVER);
+            }
+        }
+        Some(forecast.ready_at(cost))
+    }
+
+    /// The numbers of the limiter.
+    pub(crate) fn snapshot(&self, now: Moment) -> LimiterSnapshot {
+        let next = if self.queue.is_empty() {
+            match self.gate.decide(now, 0, 1) {
+                decision if decision.is_allowed() => Some(now),
+                decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, 1)),
+            }
+        } else {
+            self.front_ready_at.known()
+        };
+        let suspended_until =
+            self.suspension.map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
+        let next = next.and_then(|next| next.max(suspended_until).known());
+        LimiterSnapshot {
+            in_flight: self.gate.in_flight(),
+            concurrency: self.gate.concurrency(now),
+            queued: self.queue.len() as u64,
+            granted: self.gate.granted(),
+            denied: self.denied,
+            shed: self.shed,
+            timed_out: self.timed_out,
+            reclaimed: self.reclaimed,
+            refunded: self.refunded,
+            paused_for: self.suspension.and_then(|suspension| suspension.paused_for(now)),
+            next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
+        }
+    }
+}

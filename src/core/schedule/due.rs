@@ -1,0 +1,171 @@
+//! What is done when time has passed, or when something has changed for those that wait.
+
+use super::Schedule;
+use crate::core::arena::Index;
+use crate::core::effects::Effects;
+use crate::core::grant::Claim;
+use crate::core::request::Request;
+use crate::error::AcquireError;
+use crate::event::ShedReason;
+use crate::strategy::Moment;
+
+impl Schedule {
+    /// Something has changed for the front of the queue.
+    pub(super) fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
+        if !self.queue.is_empty() {
+            self.front_ready_at = now;
+        }
+        self.run_due(now, effects);
+    }
+
+    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime may be left to
+    /// keep the time. Nothing wakes for the end of a pause while nobody waits.
+    #[inline]
+    pub(super) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
+        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+            self.run_due(now, effects);
+        }
+    }
+
+    /// Does what is due, in the order of time; at one instant places come back first, then the front is served, then those whose
+    /// time is up are refused, so that a grant wins a tie with a deadline.
+    ///
+    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which that would
+    /// have happened in time ([`Schedule::refuse_late`]); but a grant is charged at `now`, when it is given. Were it charged at the
+    /// instant at which it was due, several that were due one after another would be given at once, and a window that is counted
+    /// from now on would hold more than its limit. Charged at `now` it is admitted like any other grant, so nothing is ever over.
+    /// The price: of several late grants, the rate may admit only the first. The others then wait for it, or are refused when their
+    /// time is up by now.
+    pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
+        if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
+            self.refuse_late(now, effects);
+        }
+        if self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+            self.suspension = None;
+        }
+        while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
+            self.reclaimed += 1;
+            effects.reclaim(lease);
+        }
+        if self.closed || self.dropping {
+            self.refuse_all(effects);
+            return;
+        }
+        self.refuse_impossible(effects);
+        self.serve(now, effects);
+        while let Some(index) = self.queue.expired(now).filter(|_| !effects.is_full()) {
+            self.refuse_expired(now, index, effects);
+            if self.front_ready_at <= now {
+                self.serve(now, effects);
+            }
+        }
+        effects.unfinished = effects.is_full() || !self.queue.is_swept();
+    }
+
+    /// Refuses those whose time was up before `now` and before their turn. What an undelayed timer would have done since is tried out
+    /// in a [forecast](crate::core::forecast).
+    ///
+    /// It looks at so many waiters that the lock is not held for long. Those behind them are decided as of `now`.
+    fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
+        const LOOKED_AT: usize = 256;
+        // Nothing has happened since the last input but what is due from this instant on.
+        let first_due = if self.front_ready_at <= now {
+            self.front_ready_at
+        } else {
+            self.gate.next_expiry().min(self.queue.next_deadline())
+        };
+        let mut forecast = self.gate.forecast(first_due, self.suspension, self.gate.expiries());
+        let mut late = Vec::new();
+        for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
+            if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
+                if deadline >= now {
+                    break; // it waits on, and so do those behind it
+                }
+                late.push(index);
+            }
+        }
+        drop(forecast);
+        for index in late {
+            self.refuse_expired(now, index, effects);
+        }
+    }
+
+    /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
+    /// however small his cost, or a large one would starve.
+    pub(super) fn serve(&mut self, now: Moment, effects: &mut Effects) {
+        let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
+        self.serving = false;
+        let mut moved = false;
+        while let Some(front) = self.queue.front() {
+            if effects.is_full() {
+                (self.front_ready_at, self.serving) = (now, true);
+                return;
+            }
+            let max = self.gate.max_cost();
+            if front.cost > max {
+                effects.wake(self.queue.refuse(front.index, AcquireError::ExceedsLimit { cost: front.cost, max }));
+                continue;
+            }
+            match self.admit_front(now, front.cost, front.caller) {
+                Ok(admission) => {
+                    self.undelivered += usize::from(admission.claim == Claim::None);
+                    moved = true;
+                    effects.wake(self.queue.grant(front.index, admission));
+                }
+                Err(until) => {
+                    self.front_ready_at = until;
+                    if front.blocking && (moved || before != until) {
+                        // It keeps the time for all, and must learn when it is to wake.
+                        effects.wake(self.queue.take_waker(front.index));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Refuses a waiter whose time is up.
+    fn refuse_expired(&mut self, now: Moment, index: Index, effects: &mut Effects) {
+        let Some(Request { cost, priority, .. }) = self.queue.request(index) else { return };
+        let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
+        let error = self.time_out(now, others, cost);
+        if self.queue.is_front(index) {
+            self.front_ready_at = now;
+        }
+        effects.wake(self.queue.refuse(index, error));
+    }
+
+    /// Refuses waiters that ask for more than the plan ever admits.
+    fn refuse_impossible(&mut self, effects: &mut Effects) {
+        /// Waiters looked at before the lock is let go of.
+        const STEPS: usize = 1_024;
+        let (max, mut steps) = (self.gate.max_cost(), STEPS);
+        while !effects.is_full()
+            && let Some((index, cost)) = self.queue.next_above(max, &mut steps)
+        {
+            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
+        }
+    }
+
+    /// Refuses all who wait: it is closed, or its queue has overflowed.
+    fn refuse_all(&mut self, effects: &mut Effects) {
+        while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
+            if self.closed {
+                effects.wake(self.queue.refuse(front.index, AcquireError::Closed));
+            } else {
+                self.drop_waiter(front.index, effects);
+            }
+        }
+        self.dropping = !self.queue.is_empty();
+        self.front_ready_at = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
+        effects.unfinished = effects.is_full();
+    }
+
+    /// A full queue drops one who waits.
+    pub(super) fn drop_waiter(&mut self, index: Index, effects: &mut Effects) {
+        if let Some(request) = self.queue.request(index) {
+            self.shed(&request, ShedReason::Dropped, effects);
+        }
+        effects.wake(self.queue.refuse(index, AcquireError::Shed));
+    }
+}
