@@ -3,18 +3,18 @@ use std::time::Duration;
 
 use crate::event::LimiterEvent;
 
-/// Something that a keyed limiter did of its own accord. See [`KeyedLimiterBuilder::on_event`] for an example.
+/// Something that a keyed limiter did of its own accord. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyedLimiterEvent<'a, K> {
-    /// A key had to go before it was as good as new: [`WhenFull::EvictSoonestReset`].
+    /// A key had to go before it was as good as new: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
     Evicted {
         /// The key.
         key: &'a K,
         /// How long until it would have been.
         reset_after: Duration,
     },
-    /// A new key was turned away: [`WhenFull::Deny`].
+    /// A new key was turned away: [`WhenFull::Deny`](crate::WhenFull::Deny).
     TooManyKeys {
         /// The key.
         key: &'a K,

@@ -19,7 +19,7 @@ use crate::permit::Permit;
 ///
 /// A key is known from its first request on, and as good as new then. It is forgotten when it is as good as new again, so that
 /// nothing is lost by it. Each call looks at a few others for some that can go: there is no sweep, no task and no timer for a key
-/// that nobody waits for. At most [`max_keys`](KeyedLimiterBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
+/// that nobody waits for. At most [`max_keys`](crate::KeyedLimiterBuilder::max_keys) are known at once, whatever an attacker sends. Keys are
 /// hashed with a seed that is drawn for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with fewer tokens than
 /// it holds starts with those again when its key comes back.)
 ///
@@ -32,7 +32,7 @@ use crate::permit::Permit;
 ///
 /// Those of a [`MaxConcurrency`](crate::MaxConcurrency) are as a [`Limiter`]'s. Those of rates hold nothing and know nothing of
 /// their limiter, so [settling](Permit::settle) them does nothing and says so. For that, build it with
-/// [`settle_permits`](KeyedLimiterBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
+/// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or ask for the key's own [`limiter`](KeyedLimiter::limiter), which can also be
 /// paused, observed, run under.
 ///
 /// # Examples
@@ -226,7 +226,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         (0..).map_while(move |shard| table.snapshots(shard)).flatten()
     }
 
-    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedLimiterBuilder::max_keys`].
+    /// How many keys are known: those that are not as good as new, and some that are. See [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()

@@ -11,7 +11,7 @@ use crate::manager::Order;
 use crate::permit::Permit;
 use crate::priority::Priority;
 
-/// A request for a key with more than a cost: what [`KeyedLimiter::request`] returns.
+/// A request for a key with more than a cost: what [`KeyedLimiter::request`](crate::KeyedLimiter::request) returns.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,11 +35,11 @@ pub struct KeyedPermitRequest<'a, K> {
 impl<K: Sync> KeyedPermitRequest<'_, K> {
     request_setters!();
 
-    /// Waits for the permit. See [`KeyedLimiter::acquire`].
+    /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedLimiter::acquire`] and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
+    /// Those of [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire) and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
     pub async fn acquire(self) -> Result<Permit, AcquireError> {
         // A task that acquires in a loop must let its neighbours have a turn.
         coop::consume_budget().await;

@@ -6,7 +6,7 @@ use crate::decision::Decision;
 use crate::manager::Manager;
 use crate::strategy::Moment;
 
-/// The numbers of one key at one instant. See [`KeyedLimiter::snapshot`] for an example.
+/// The numbers of one key at one instant. See [`KeyedLimiter::snapshot`](crate::KeyedLimiter::snapshot) for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySnapshot {
