@@ -38,7 +38,7 @@ pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.
 ///
-/// 64 bits of nanoseconds hold 584 years, so no sum of a present instant and a span overflows.
+/// A [`Moment`] reaches 584 years, so the sum of a span and an instant is exact in the first 484 years of a limiter.
 pub(crate) const MAX_SPAN_NANOS: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// The state of a limit as plain words, as a table of keys stores it.
@@ -68,7 +68,7 @@ pub(crate) trait Strategy {
     /// The state after `cost`, any number of units, was charged whether or not it is admitted: later requests wait for it.
     fn charge(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
-    /// The earliest instant at which `cost` can be admitted when `ahead` units go first. A lower bound; exact for `ahead` = 0
+    /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, and exact for `ahead` = 0
     /// when nobody else comes. A limit that waits for releases cannot tell and answers `now`.
     fn ready_at(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Moment;
 

@@ -1,4 +1,4 @@
-//! A policy with its state: admit, release, refund, reclaim; all limits or none. Pure: it is told the time.
+//! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
 
 use std::sync::Arc;
 
@@ -20,29 +20,30 @@ use crate::strategy::{Moment, Outcome, Sample, StateWords};
 #[derive(Debug)]
 pub(crate) struct Gate {
     plan: Arc<Plan>,
-    /// The first limit of the policy, in line: most policies have but this one.
+    /// The first limit of the policy, stored in place: most policies have only this one.
     first: LimitState,
     rest: Vec<LimitState>,
     leases: Option<Leases>,
-    /// What follows from the plan, at hand.
+    // The next three follow from the plan; the fast path reads them here.
     max_cost: u64,
     place: Claim,
     follows_time: bool,
-    /// Whether permits are to know when they were granted, although no limit asks.
+    /// Whether grants have a time although no limit needs it.
     records_grant_time: bool,
-    /// The fence of the latest grant: as many as were ever given.
+    /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
-    /// Units out that a former plan counted, and this one does not.
+    /// Units out that a former plan counted and this one does not.
     unowned_in_flight: u64,
-    /// For each limit, the last fence that was granted without it, or whose units were let off since. Empty where none was.
+    /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit came, or its units were
+    /// forgiven since. Empty if there is none.
     refundable_after: Vec<u64>,
 }
 
 impl Gate {
-    /// As new at `now`; `records_grant_time` asks for the time of grants where the policy needs none.
+    /// A new gate. `records_grant_time`: grants have a time although the policy may need none.
     pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
         let plan = plan.into();
-        let mut states = plan.rules().iter().map(|limit| LimitState::new(*limit, now));
+        let mut states = plan.rules().iter().map(|rule| LimitState::new(*rule, now));
         Self {
             first: states.next().expect("a policy is never empty"),
             rest: states.collect(),
@@ -58,20 +59,19 @@ impl Gate {
         }
     }
 
-    /// A gate that goes on from `fence` with states from elsewhere: one for each limit, all of rules whose state is words; or none,
-    /// as new.
+    /// A gate that continues from `fence` with the state of each limit, all of which are words; without states, a new one.
     pub(crate) fn resume(plan: Arc<Plan>, states: impl Iterator<Item = StateWords>, fence: u64, now: Moment) -> Self {
         let mut gate = Self { fence, ..Self::new(plan, now, false) };
         gate.limit_states_mut().zip(states).for_each(|(state, words)| state.set_words(words));
         gate
     }
 
-    /// The states of all limits; `None` where one is more than words.
+    /// The states of all limits; `None` if one of them is more than words.
     pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
         self.limit_states().map(LimitState::words).collect()
     }
 
-    /// When it is as good as new, but for its count of grants, if nothing is out; [`Moment::NEVER`] where time does not make it so.
+    /// When it is as good as new, apart from its count of grants, if nothing is out and nothing more is admitted.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         self.limit_states().map(|state| state.reset_at(now)).max().unwrap_or(now)
     }
@@ -80,7 +80,7 @@ impl Gate {
         self.plan.policy()
     }
 
-    /// The most units that stand against any of the limits.
+    /// The units used of the limit that has the most used.
     pub(crate) fn used(&self, now: Moment) -> u64 {
         self.limit_states().map(|state| state.used(now)).max().unwrap_or(0)
     }
@@ -90,32 +90,30 @@ impl Gate {
         self.limit_states_mut().filter(|state| state.places().is_none()).for_each(|state| state.charge(now, units));
     }
 
-    /// Lets off up to so many units, whenever they were charged. They do not come back a second time with their permits.
+    /// Takes back up to `units`, whenever they were charged. Their permits have nothing to refund after that.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
         self.void_refunds();
         self.limit_states_mut().for_each(|state| state.forgive(now, units));
     }
 
-    /// No grant so far has anything to refund.
+    /// Leaves no grant so far anything to refund.
     fn void_refunds(&mut self) {
         let former = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
-        let forget = |(state, last): (&LimitState, u64)| if state.places().is_some() { last } else { self.fence };
-        self.refundable_after = self.limit_states().zip(former).map(forget).collect();
+        let last_fence = |(state, last): (&LimitState, u64)| if state.places().is_some() { last } else { self.fence };
+        self.refundable_after = self.limit_states().zip(former).map(last_fence).collect();
     }
 
     /// Makes all limits of time as good as new.
     pub(crate) fn reset(&mut self, now: Moment) {
         self.void_refunds();
-        let compiled = self.plan.rules().to_vec();
-        for (state, limit) in self.limit_states_mut().zip(compiled).filter(|(state, _)| state.places().is_none()) {
-            *state = LimitState::new(limit, now);
+        let rules = self.plan.rules().to_vec();
+        for (state, rule) in self.limit_states_mut().zip(rules).filter(|(state, _)| state.places().is_none()) {
+            *state = LimitState::new(rule, now);
         }
     }
 
-    /// Goes by another plan from `now` on. What has been used stays used; a limit that is the same stays as it is.
-    ///
-    /// Each new limit takes over from an old one: from one like it, or else of its kind, or else from any that is left. Where
-    /// none is left it is new. What is out stays out, and what was leased stays leased, for the new TTL.
+    /// Replaces the plan. The usage is carried over, see [`carry_over`]; what is out stays out, and what was leased stays leased,
+    /// for the new TTL.
     pub(crate) fn set_plan(&mut self, plan: impl Into<Arc<Plan>>, now: Moment, carry: UsageCarryOver) {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
@@ -123,7 +121,7 @@ impl Gate {
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
             leases.set_ttl(self.plan.ttl());
             self.leases = Some(leases);
-            self.follows_time = true; // a renewal has its instant, even while there is no TTL to count from it
+            self.follows_time = true; // a renewal needs its time, for a TTL that a later plan may bring
         }
         self.unowned_in_flight = if self.place == Claim::Place { 0 } else { in_flight };
         let refundable_after = old.refundable_after.into_iter().chain(std::iter::repeat(0));
@@ -147,7 +145,7 @@ impl Gate {
         self.leases.is_some()
     }
 
-    /// Whether `now` matters; where it does not, any will do.
+    /// Whether `now` matters. If it does not, any value may be passed.
     pub(crate) fn follows_time(&self) -> bool {
         self.follows_time
     }
@@ -179,23 +177,24 @@ impl Gate {
         Ok(Admission { fence, at: now, claim })
     }
 
-    /// What a permit holds comes back. `None` when it was reclaimed before: nothing changes.
+    /// Takes back what a permit holds. `None`, and nothing changes, when it was reclaimed before.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
         match (&mut self.leases, claim) {
             (_, Claim::None) => return Some(()),
             (Some(leases), Claim::Lease(index)) => leases.close(index, fence)?,
-            (None, Claim::Lease(_)) => return None, // of all leases of a former plan none was left
+            (None, Claim::Lease(_)) => return None, // it was reclaimed under a former plan
             (_, Claim::Place) => {}
         }
         self.return_places(cost);
         Some(())
     }
 
-    /// A permit of `cost` comes back, and its holder says how its work went. `None` when it was reclaimed before: nothing changes.
+    /// Takes back a permit of `cost` whose holder reports how its work went. `None`, and nothing changes, when it was reclaimed
+    /// before.
     ///
-    /// A limit that the permit was granted without learns nothing from it. `rtt_nanos` is the time since the grant, if both were
-    /// read from the same clock.
+    /// A limit that came after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read from
+    /// the same clock.
     pub(crate) fn report(
         &mut self,
         now: Moment,
@@ -217,17 +216,17 @@ impl Gate {
         self.limit_states().filter_map(|state| state.concurrency(now)).map(|rule| rule.limit).min()
     }
 
-    /// Somebody who does not wait was denied `cost`. Tells whether that changed anything.
+    /// Notes that a request that does not wait was denied `cost`. Tells whether that changed anything.
     pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
-        // All of them: no short cut at the first that changes.
+        // Not `any`, which stops at the first change.
         self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, cost) | changed)
     }
 
-    /// What a permit of `cost` holds comes back, and it turns out that `actual` units were used: the difference is refunded, or
-    /// charged as a debt. `None` when it was reclaimed before, or is about to be: nothing changes.
+    /// Takes back a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`, and
+    /// nothing changes, when it was reclaimed before or is about to be.
     ///
-    /// A limit that the permit was granted without gets the debt, but has nothing to refund: what it carried was charged to
-    /// another one, by another measure.
+    /// A limit that came after the grant gets the debt, but has nothing to refund: what it took over was charged to another limit,
+    /// by another measure.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
         self.release_live(now, admission, cost)?;
         for (state, granted) in self.granted_by(admission.fence).filter(|(state, _)| state.places().is_none()) {
@@ -248,7 +247,7 @@ impl Gate {
         self.release(fence, cost, claim)
     }
 
-    /// Takes back the permit whose TTL passed first, if one has.
+    /// Takes back the permit whose TTL passed first, if any has passed.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
         let lease = self.leases.as_mut()?.pop_expired(now)?;
         self.return_places(lease.cost);
@@ -269,7 +268,7 @@ impl Gate {
         self.leases.as_ref().map_or(Moment::NEVER, Leases::next_expiry)
     }
 
-    /// The earliest that `cost` can be admitted when `ahead` units go first; a lower bound, see [`Strategy::ready_at`].
+    /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, as the strategies tell it.
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
         self.limit_states().map(|state| state.ready_at(now, ahead, cost)).max().unwrap_or(now)
     }
@@ -289,7 +288,7 @@ impl Gate {
         self.leases.iter().flat_map(Leases::expiries)
     }
 
-    /// What a caller who does not wait is told, when `ahead` units wait before him.
+    /// The answer to a caller that does not wait, when `ahead` units wait before it.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.limit_states().map(|state| state.report(now, ahead, cost));
         let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
@@ -326,7 +325,7 @@ impl Gate {
         self.unowned_in_flight = self.unowned_in_flight.saturating_sub(cost);
     }
 
-    /// The limits, each with whether it is among those that granted the permit of this fence.
+    /// The limits, each with whether it charged the grant of this fence and can refund it.
     fn granted_by(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
         let refundable_after = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let states = std::iter::once(&mut self.first).chain(&mut self.rest);

@@ -1,4 +1,4 @@
-//! A policy as the gates use it: checked once, each limit as its rule.
+//! A policy as a gate uses it: checked, each limit as its rule.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::strategy::{Fault, LimitRule, MAX_SPAN_NANOS, Rule};
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     policy: Policy,
-    /// One for each limit of the policy, in its order.
+    /// One for each limit of the policy, in the same order.
     rules: Vec<LimitRule>,
     /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
     ttl: Option<u64>,
@@ -57,12 +57,12 @@ impl Plan {
         }
     }
 
-    /// How many words hold the state of all limits, next to each other. `None` where something must lie beside it.
+    /// How many words the states of all limits take. `None` if a state is more than words.
     pub(crate) fn width(&self) -> Option<usize> {
         self.rules.iter().map(|rule| rule.words().map(Rule::width)).sum()
     }
 
-    /// The rules, and where among those words the state of each begins.
+    /// The rules, each with the index of the first word of its state.
     pub(crate) fn words(&self) -> impl Iterator<Item = (&Rule, usize)> {
         self.rules.iter().filter_map(LimitRule::words).scan(0, |at, rule| {
             let begins = *at;
@@ -76,8 +76,8 @@ impl Plan {
         self.rules.iter().filter_map(LimitRule::words).any(Rule::counts_denials)
     }
 
-    /// The same, with a policy that shares nothing: each denial counts one more owner of it for a while, and threads that are
-    /// kept apart otherwise would meet in that count.
+    /// A copy that shares no memory with this one. Each denial clones the policy for a while; with a shared one, threads that
+    /// use different shards would contend for its reference count.
     pub(crate) fn deep_clone(&self) -> Self {
         Self { policy: self.policy.deep_clone(), ..self.clone() }
     }
@@ -91,13 +91,13 @@ impl Plan {
         self.rules.iter().any(|rule| matches!(rule, LimitRule::Places(..)))
     }
 
-    /// Whether any limit asks what time it is.
+    /// Whether any limit needs the time.
     pub(crate) fn follows_time(&self) -> bool {
         self.ttl.is_some() || !self.rules.iter().all(|limit| matches!(limit, LimitRule::Places(_, None)))
     }
 }
 
-/// The limits check themselves; here their faults learn which limit they are of.
+/// Each limit checks itself; a fault becomes an error that names the limit.
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
     let rule = match limit {
         Limit::Throttle(throttle) => throttle.rule(),

@@ -68,7 +68,7 @@ impl Clock {
         }
         let elapsed = now.saturating_duration_since(self.latest);
         let nanos = elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(elapsed.subsec_nanos()));
-        self.moment = self.moment.plus(nanos);
+        self.moment = self.moment.plus(nanos).min(Moment::LAST);
         self.latest = now;
         self.moment
     }

@@ -4,7 +4,7 @@ use super::check::{Fault, at_least_one, span};
 use super::usage::carried_age;
 use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
 
-/// At most `limit` units in each window, whatever is released.
+/// At most `limit` units in each window. A released permit gives nothing back.
 ///
 /// ```text
 /// limit 3, Creation    |xxx      |x  xx    |  xxx    |       windows from the limiter's creation
@@ -12,9 +12,9 @@ use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
 /// WallClock            |..|xxx      |x  xx    |              windows on multiples of the period since 1970-01-01T00:00:00 UTC
 /// ```
 ///
-/// Worst burst: **twice** the limit around a boundary, as with every fixed window: `limit` units at the end of one and `limit`
-/// at the start of the next. Where that is too much, use a [`Throttle`](crate::Throttle) with a burst, which never admits more
-/// than `burst + t / interval` in any span of length `t`.
+/// Worst burst: **twice** the limit around a boundary, as with every fixed window: `limit` units at the end of one window and
+/// `limit` at the start of the next. If that is too much, use a [`SlidingWindow`](crate::SlidingWindow), or a
+/// [`Throttle`](crate::Throttle) with a burst, which admits at most `burst + t / interval` in any span of length `t`.
 ///
 /// # Examples
 ///
@@ -42,8 +42,7 @@ pub struct FixedWindow {
 
 impl FixedWindow {
     /// At most `limit` units (at least 1) in each window of `period` (1 ns to 100 years; both checked when a limiter is built).
-    /// The limit is also the largest cost of one request. Windows start with the limiter unless [`FixedWindow::align`] says
-    /// otherwise.
+    /// The limit is also the largest cost of one request. By default windows start with the limiter: see [`FixedWindow::align`].
     ///
     /// See the [type's example](FixedWindow#examples).
     #[must_use]
@@ -87,10 +86,10 @@ pub enum Align {
     Creation,
     /// With the first grant after the last window ended.
     FirstGrant,
-    /// On multiples of the period since the Unix epoch, as APIs count that say "per minute".
+    /// On multiples of the period since the Unix epoch. Many APIs count their "per minute" like that.
     ///
-    /// The system clock is read once, when the limiter is built; a later step of it (not its gradual correction) does not
-    /// move the grid. Windows are computed from it, never counted by a ticker, so they do not drift.
+    /// The system clock is read once, when the limiter is built. Windows are computed from that and never counted by a ticker, so
+    /// they do not drift. A later step of the system clock does not move them.
     WallClock,
 }
 
@@ -104,8 +103,8 @@ pub(crate) struct WindowRule {
     pub(crate) phase: Option<u64>,
 }
 
-/// The latest window with a grant: when it ends, and the units granted in it. Units above the limit are a debt of the windows
-/// that follow.
+/// The latest window with a grant: when it ends, and the units granted in it. Units above the limit are a debt that the next
+/// windows start with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WindowState {
     ends: Moment,
@@ -184,7 +183,7 @@ impl Strategy for WindowRule {
 
     fn charge(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
         if cost == 0 {
-            return state; // nothing opens no window
+            return state; // a cost of 0 opens no window
         }
         let window = self.current(state, now);
         WindowState { used: window.used.saturating_add(cost), ..window }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::check::{Fault, at_least_one, span};
 use super::{Adapt, LimitRule, Moment, StateWords, Strategy, Usage};
 
-/// At most `limit` units out at once, of any mix of costs; with a TTL, a leaked permit is reclaimed.
+/// At most `limit` units out at once, whatever the costs of the permits. With a TTL, a leaked permit is reclaimed.
 ///
 /// ```text
 /// limit 2              |a------|   c--------|
@@ -11,8 +11,8 @@ use super::{Adapt, LimitRule, Moment, StateWords, Strategy, Usage};
 /// .ttl(..)             |a (leaked) ........X c---|         X: reclaimed; a's late drop changes nothing
 /// ```
 ///
-/// Worst burst: `limit` units in one instant, and as many again for each release. It bounds how much happens at once, not how
-/// fast; combine it with a rate for both.
+/// Worst burst: `limit` units in one instant, and as many again when they are released. It bounds how much runs at once, not
+/// how much starts in a second; combine it with a rate for both.
 ///
 /// # Examples
 ///
@@ -46,8 +46,8 @@ impl MaxConcurrency {
         Self { limit, ttl: None, adapt: None }
     }
 
-    /// Reclaims a permit that was not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer
-    /// (1 ms), whether or not anybody waits. [`Permit::renew`](crate::Permit::renew) starts the time anew,
+    /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer
+    /// (1 ms), whether or not a request waits. [`Permit::renew`](crate::Permit::renew) starts the TTL again;
     /// [`Permit::reclaimed`](crate::Permit::reclaimed) tells the holder.
     ///
     /// ```
@@ -69,10 +69,10 @@ impl MaxConcurrency {
         Self { ttl: Some(ttl), ..self }
     }
 
-    /// Moves the limit by what the work reports, from the limit given here or the nearest that lies between floor and ceiling; see
-    /// [`Adapt`].
+    /// Adapts the limit to what the work reports; see [`Adapt`]. It starts with the limit given here, or the nearest between floor
+    /// and ceiling.
     ///
-    /// A request can cost no more than the floor, so that none waits for a limit that may never come.
+    /// The largest cost of one request is the floor, since the limit may stay there.
     ///
     /// ```
     /// use tollgate::{Adapt, Limiter, MaxConcurrency};
@@ -99,7 +99,7 @@ impl MaxConcurrency {
     }
 }
 
-/// The parameters of a [`MaxConcurrency`], checked. The TTL is not the strategy's business: leases lie beside the state.
+/// The parameters of a [`MaxConcurrency`], checked. The TTL is not among them: leases are not part of the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConcurrencyRule {
     pub(crate) limit: u64,

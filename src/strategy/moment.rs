@@ -2,14 +2,18 @@ use std::time::Duration;
 
 /// An instant on the limiter's own time line: nanoseconds since the limiter was built.
 ///
-/// The pure rooms are handed moments and never read a clock. One 64-bit word reaches 584 years; all arithmetic saturates.
+/// The pure rooms are passed moments and never read a clock. 64 bits of nanoseconds reach 584 years; all arithmetic saturates
+/// at [`Moment::NEVER`]. Time stands still for a limiter that lives longer: it grants what its limits have left at
+/// [`Moment::LAST`], and nothing after that but places that are released.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
     /// The instant at which the limiter was built.
     pub(crate) const START: Self = Self(0);
-    /// Later than anything that happens: "no timer", "no deadline".
+    /// The last instant that a clock tells. Every window that is open then ends later, so it never ends.
+    pub(crate) const LAST: Self = Self(u64::MAX - 1);
+    /// Later than anything that happens: no timer, no deadline, not without a release.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -43,5 +47,48 @@ impl Moment {
     /// `None` for [`Moment::NEVER`].
     pub(crate) fn known(self) -> Option<Self> {
         (self != Self::NEVER).then_some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Align, FixedWindow, LimitRule, Log, Penalty, SlidingWindow, Strategy as _, Throttle, TokenBucket};
+    use super::*;
+    use crate::rate::Rate;
+
+    /// A fixed bug: after 584 years, windows and logs admitted everything.
+    #[test]
+    fn at_the_last_instant_each_limit_is_granted_once() {
+        for nanos in [1, 5, 3_600_000_000_000] {
+            let period = Duration::from_nanos(nanos);
+            let from_first_grant = FixedWindow::new(1, period).align(Align::FirstGrant);
+            for rule in [
+                Throttle::every(period).rule(),
+                TokenBucket::new(Rate::new(7, period), 1).rule(),
+                TokenBucket::new(Rate::new(7, period), 1).refill_each_period().rule(),
+                FixedWindow::new(1, period).rule(Duration::ZERO),
+                FixedWindow::new(1, period).align(Align::WallClock).rule(Duration::MAX),
+                from_first_grant.rule(Duration::ZERO),
+                SlidingWindow::log(1, period).rule(),
+                SlidingWindow::counter(1, period).rule(),
+                Penalty::new(1, Rate::new(1, period)).rule(),
+            ] {
+                let denied = match rule.unwrap() {
+                    LimitRule::Words(rule) => {
+                        let state = rule.decide(rule.initial(Moment::LAST), Moment::LAST, 1).unwrap();
+                        rule.decide(state, Moment::LAST, 1).err()
+                    }
+                    LimitRule::Log(rule) => {
+                        let mut log = Log::default();
+                        rule.charge(&mut log, Moment::LAST, 1);
+                        rule.decide(&log, Moment::LAST, 1).err()
+                    }
+                    LimitRule::Places(..) => unreachable!("none of these"),
+                };
+                assert_eq!(denied, Some(Moment::NEVER), "{rule:?}");
+            }
+        }
     }
 }

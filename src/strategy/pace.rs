@@ -1,9 +1,9 @@
 //! The pace of [`Throttle`](super::Throttle) and of [`TokenBucket`](super::TokenBucket): the generic cell rate algorithm.
 //!
-//! GCRA (ITU-T I.371, "virtual scheduling") keeps one number, the *theoretical arrival time*, at which everything admitted so
-//! far has been paced out. A cost of `n` moves it by `n` intervals, and is admitted when the result lies at most `burst`
-//! intervals ahead of now. The same said with a bucket: what the arrival time lies ahead of now has been taken and is not
-//! refilled yet.
+//! GCRA (ITU-T I.371, "virtual scheduling") keeps one number, the *theoretical arrival time*: when the next unit would come if
+//! all units so far had come at the rate. A cost of `n` moves it by `n` intervals, and is admitted when the result lies at most
+//! `burst` intervals ahead of now. In terms of a bucket: as much as the arrival time lies ahead of now was taken and is not yet
+//! refilled.
 //!
 //! An interval need not be a whole number of nanoseconds (7 a second is one in 142,857,142.857… ns). So units are counted in
 //! *parts*: at 7 a second, each nanosecond brings 7 parts and a unit has 1,000,000,000. Nothing is rounded, so nothing drifts;
@@ -91,7 +91,7 @@ impl PaceRule {
         Moment::from_nanos(self.steps(now).saturating_add(steps).saturating_mul(self.step))
     }
 
-    /// Parts that have been taken and are not refilled yet.
+    /// Parts that were taken and are not yet refilled.
     fn backlog(&self, state: PaceState, now: Moment) -> u128 {
         state.arrival.saturating_sub(self.parts(now))
     }
@@ -178,15 +178,15 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 /// What must be remembered of the past so that a grant can be taken back.
 ///
-/// Taking its intervals off the arrival time is wrong when a later grant found less of a *backlog* (arrival time minus now) than
-/// that: it was paced from its own instant, not from the one taken back. Let `i` be a grant that stays, decided after the one
-/// taken back: the rule holds for the grants from `i` on as long as the arrival time stays at or above `i`'s instant plus their
-/// intervals, and it lies above that by at least the backlog that `i` found. So what comes back is bounded by the least backlog
-/// that any later instant found. Grants of one instant are exchangeable, so one of the latest instant comes back whole.
+/// To take all of its intervals off the arrival time would be wrong if a later grant found a smaller *backlog* (arrival time
+/// minus now) than these: that grant was paced from its own instant, not from the one that is taken back. Let `i` be a grant that
+/// stays, decided after the one taken back. The rule holds for the grants from `i` on while the arrival time is at or above `i`'s
+/// instant plus their intervals, and it lies above that by at least the backlog that `i` found. So at most the least backlog
+/// that any later instant found comes back. Grants of one instant are exchangeable, so one of the latest instant comes back whole.
 ///
-/// The least backlog since any instant is kept as a stack of (instant, least backlog found from then on), rising in both. It is
-/// bounded: where it is full, two neighbours become one that claims less than both. It lies beside the state, once a gate,
-/// because few grants are taken back.
+/// The least backlog since each instant is kept as a stack of (instant, least backlog found from then on), rising in both. When
+/// the stack is full, its two oldest entries become one with the smaller backlog. It is not part of the state: a table of keys,
+/// where few grants are taken back, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     latest: Moment,
@@ -195,10 +195,10 @@ pub(crate) struct RefundBound {
 }
 
 impl RefundBound {
-    /// Enough that a refund is whole where grants come steadily; each entry is looked at by a refund only.
+    /// Enough that a refund is whole when grants come steadily. Only refunds look at the entries.
     const MAX_LEN: usize = 8;
 
-    /// Grants decided before `now` are not known of, and cannot be taken back.
+    /// Grants decided before `now` cannot be taken back.
     pub(crate) fn new(now: Moment) -> Self {
         Self { latest: now, found: vec![(now, 0)] }
     }

@@ -1,14 +1,17 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, rate_units, span};
-use super::usage::carried_age;
-use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
+use super::{LimitRule, Rule};
 use crate::rate::Rate;
 
+mod rule;
 #[cfg(test)]
 mod tests;
 
-/// A counter that every attempt raises, a denied one too, and that time lowers; above a threshold it denies.
+pub(crate) use rule::PenaltyRule;
+use rule::{Ban, FallRule};
+
+/// Penalises or bans clients that keep retrying: a counter that each attempt raises, also a denied one, and that time lowers.
 ///
 /// ```text
 /// threshold 3          |xxx--  .       .       . x     .            two denied attempts raise it further
@@ -18,18 +21,18 @@ mod tests;
 ///                      0                   200 ms
 /// ```
 ///
-/// An attempt is admitted when the counter with its cost is at most the threshold, and raises it by its cost. A denied attempt
-/// (`try_acquire` and its kin; those who wait in the queue are not denied) raises it too, up to the ceiling: who keeps on asking
-/// is kept out, for as long as the counter takes to fall from the ceiling. The counter falls a whole step at a time, counted
-/// from the instant at which it rose from zero. Nothing sweeps: the steps that have passed are taken off when it is looked at,
-/// none lost and none gained however often that is.
+/// An attempt is admitted when the counter plus its cost is at most the threshold, and raises the counter by its cost. A denied
+/// attempt raises it too, up to the ceiling (`try_acquire` and its variants are denied; a request that waits in the queue is not).
+/// So a client that keeps retrying is kept out, at most for as long as the counter takes to fall from the ceiling. The counter
+/// falls in whole steps, counted from the instant at which it rose from zero. There is no sweeper: steps that have passed are
+/// applied at the next access, exactly.
 ///
-/// With a [ban](Penalty::ban), a denied attempt does not raise the counter but locks out for a time, which attempts do not make
-/// longer; the counter is zero after it. [`Penalty::escalate`] doubles each further ban.
+/// With a [ban](Penalty::ban), a denied attempt does not raise the counter but starts a lock-out, which further attempts do not
+/// prolong; after it the counter is zero. [`Penalty::escalate`] doubles each further ban.
 ///
-/// Worst burst: the threshold in one instant; in any span that holds `n` steps at most the threshold and `n` times what a step
-/// takes off (half the threshold, rounded up, with [`Penalty::half_life`]). A ban that is shorter than the fall from the
-/// threshold loosens that: the threshold again after each ban.
+/// Worst burst: the threshold in one instant. In any span that holds `n` steps: at most the threshold plus `n` times what a step
+/// takes off (half the threshold, rounded up, with [`Penalty::half_life`]). With a ban that is shorter than the fall from the
+/// threshold it is more: the threshold again after each ban.
 ///
 /// # Examples
 ///
@@ -56,7 +59,7 @@ pub struct Penalty {
     pub(crate) fall: Decay,
     pub(crate) ceiling: Option<u64>,
     pub(crate) ban: Option<Duration>,
-    /// The longest ban; means nothing without one, as the next.
+    /// The longest ban. This and the next have no effect without a ban.
     pub(crate) longest: Option<Duration>,
     pub(crate) forgive_after: Option<Duration>,
     pub(crate) counts_denied: bool,
@@ -109,8 +112,9 @@ impl Penalty {
         Self { fall: Decay::HalfLife(half_life), ..self }
     }
 
-    /// The highest that denied attempts raise the counter (at most 4,294,967,295), and so the longest lock-out: the time that it
-    /// takes to fall from here. Twice the threshold unless told; below the threshold counts as the threshold.
+    /// The highest value to which denied attempts raise the counter (at most 4,294,967,295). The longest lock-out is the time that
+    /// the counter takes to fall from there. Defaults to twice the threshold; a lower value than the threshold counts as the
+    /// threshold.
     ///
     /// See the [type's example](Penalty#examples).
     #[must_use]
@@ -118,7 +122,7 @@ impl Penalty {
         Self { ceiling: Some(units), ..self }
     }
 
-    /// Locks out for `first` (1 ns to 100 years) at a denied attempt; after it the counter is zero.
+    /// Locks out for `first` (1 ns to 100 years) at a denied attempt. After the ban the counter is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -142,21 +146,22 @@ impl Penalty {
         Self { ban: Some(first), ..self }
     }
 
-    /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (shorter than the first counts as the
-    /// first), until they are [forgiven](Penalty::forgive_after). All are of one length unless told. It means nothing without a ban.
+    /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (1 ns to 100 years; a shorter one than the
+    /// first counts as the first), until bans are [forgiven](Penalty::forgive_after). By default all bans have the same length. It
+    /// has no effect without a ban.
     #[must_use]
     pub const fn escalate(self, longest: Duration) -> Self {
         Self { longest: Some(longest), ..self }
     }
 
-    /// Forgets [bans](Penalty::ban) once the counter has been at zero, and nobody banned, for this long (0 to 100 years). The
-    /// length of the longest ban unless told. It means nothing without a ban.
+    /// Forgets [bans](Penalty::ban) once the counter has been at zero without a ban for this long (0 to 100 years). Defaults to the
+    /// length of the longest ban. It has no effect without a ban.
     #[must_use]
-    pub const fn forgive_after(self, quiet: Duration) -> Self {
-        Self { forgive_after: Some(quiet), ..self }
+    pub const fn forgive_after(self, idle: Duration) -> Self {
+        Self { forgive_after: Some(idle), ..self }
     }
 
-    /// Raises the counter by admitted attempts only. A [ban](Penalty::ban) is imposed all the same.
+    /// Raises the counter by admitted attempts only. A denied attempt still starts a [ban](Penalty::ban).
     ///
     /// ```
     /// use tollgate::{Limiter, Penalty, Rate};
@@ -189,244 +194,12 @@ impl Penalty {
         let ceiling = self.ceiling.map_or(Ok(threshold.saturating_mul(2)), in_range)?.max(threshold);
         let period = span(period)?;
         let (first, longest) = (self.ban.map(span).transpose()?, self.longest.map(span).transpose()?);
-        // To be forgiven at once is the one span that may be zero.
+        // This span alone may be zero: bans are forgiven at once.
         let forgive_after = self.forgive_after.map(|idle| if idle.is_zero() { Ok(0) } else { span(idle) }).transpose()?;
         let ban = first.map(|first| {
             let longest = longest.unwrap_or(first).max(first);
             Ban { first, longest, forgive_after: forgive_after.unwrap_or(longest) }
         });
         Ok(PenaltyRule { threshold, ceiling, period, fall, ban, counts_denied: self.counts_denied })
-    }
-}
-
-/// The parameters of a [`Penalty`], checked.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PenaltyRule {
-    threshold: u32,
-    /// At least the threshold.
-    ceiling: u32,
-    /// Nanoseconds from step to step.
-    period: u64,
-    fall: FallRule,
-    ban: Option<Ban>,
-    counts_denied: bool,
-}
-
-/// What a step takes off.
-#[derive(Debug, Clone, Copy)]
-enum FallRule {
-    By(u64),
-    Halving,
-}
-
-/// In nanoseconds.
-#[derive(Debug, Clone, Copy)]
-struct Ban {
-    first: u64,
-    longest: u64,
-    forgive_after: u64,
-}
-
-/// The counter and when it last moved by itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PenaltyState {
-    /// In the future: banned until then. Else: the latest whole step, or when the counter last rose from zero; while it is at
-    /// zero, since when.
-    at: Moment,
-    value: u32,
-    /// Bans that are not forgiven.
-    bans: u16,
-}
-
-impl PenaltyRule {
-    /// How many steps it takes from `value` to `target` or below.
-    fn steps(&self, value: u32, target: u32) -> u64 {
-        match self.fall {
-            FallRule::By(units) => u64::from(value.saturating_sub(target)).div_ceil(units),
-            // A value of 32 bits is zero after as many halvings.
-            FallRule::Halving => (0_u32..32).find(|steps| value >> steps <= target).unwrap_or(32).into(),
-        }
-    }
-
-    /// The state with all that time has done to it: bans that are over, steps, forgiveness. As good as new is the default.
-    #[inline(always)]
-    fn settled(&self, state: PenaltyState, now: Moment) -> PenaltyState {
-        let PenaltyState { mut at, mut value, bans } = state;
-        if at > now {
-            return state;
-        }
-        if value > 0 {
-            let passed = now.since(at) / self.period;
-            let to_zero = self.steps(value, 0);
-            if passed < to_zero {
-                value = match self.fall {
-                    FallRule::By(units) => value - (passed * units) as u32, // less than the value, or it were at zero
-                    FallRule::Halving => value >> passed,
-                };
-                return PenaltyState { at: at.plus(passed * self.period), value, bans };
-            }
-            (at, value) = (at.plus(to_zero.saturating_mul(self.period)), 0);
-        }
-        match self.ban {
-            Some(ban) if bans > 0 && now.since(at) < ban.forgive_after => PenaltyState { at, value, bans },
-            _ => PenaltyState::default(),
-        }
-    }
-
-    /// `settled` raised by `cost`, not beyond the ceiling.
-    #[inline(always)]
-    fn raised(&self, settled: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        if cost == 0 || settled.at > now {
-            return settled;
-        }
-        let at = if settled.value == 0 { now } else { settled.at };
-        PenaltyState { at, value: settled.value.saturating_add(cost).min(self.ceiling), ..settled }
-    }
-
-    /// The first instant at which `cost` fits, from `settled`.
-    fn first(&self, settled: PenaltyState, now: Moment, cost: u64) -> Moment {
-        if settled.at > now {
-            return settled.at;
-        }
-        let room = self.threshold.saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
-        match self.steps(settled.value, room) {
-            0 => now,
-            steps => settled.at.plus(steps.saturating_mul(self.period)),
-        }
-    }
-
-    /// Takes back an attempt of `cost` that was admitted at `at` and never used. Only before the first step or ban since: later
-    /// nobody knows whose units have fallen, and what has fallen is not given twice.
-    pub(crate) fn refund(&self, state: PenaltyState, now: Moment, at: Moment, cost: u64) -> PenaltyState {
-        if self.settled(state, now).at > at { state } else { self.forgive(state, now, cost) }
-    }
-
-    /// The state after a denied attempt of `cost`: one that another limit has denied changes nothing, since of those none is
-    /// charged.
-    pub(crate) fn note_denial(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        match self.decide(state, now, cost) {
-            Ok(_) => state,
-            _ => self.deny(state, now, cost),
-        }
-    }
-
-    /// The state after an attempt of `cost` that this limit denied at `now`. When to retry is to be asked of it, for it may be
-    /// later than the verdict said.
-    fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        let settled = self.settled(state, now);
-        match self.ban {
-            _ if settled.at > now => settled,
-            Some(ban) => {
-                let length = ban.first.saturating_mul(1_u64.checked_shl(settled.bans.into()).unwrap_or(u64::MAX));
-                let at = now.plus(length.min(ban.longest));
-                PenaltyState { at, value: 0, bans: settled.bans.saturating_add(1) }
-            }
-            None if self.counts_denied => self.raised(settled, now, cost),
-            None => settled,
-        }
-    }
-}
-
-impl PenaltyRule {
-    /// What a penalty of other parameters takes over: the counter, how much of a step has passed, and the bans.
-    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: PenaltyState, ratio: Ratio) -> PenaltyState {
-        let PenaltyState { at, value, bans } = former.settled(state, now);
-        let at = if value == 0 || at > now { at } else { now.minus(carried_age(now.since(at), former.period, self.period)) };
-        let value = u32::try_from(ratio.of_whole(Usage::of_units(value.into()))).unwrap_or(u32::MAX);
-        PenaltyState { at, value, bans }
-    }
-}
-
-impl Strategy for PenaltyRule {
-    type State = PenaltyState;
-
-    fn initial(&self, _now: Moment) -> PenaltyState {
-        PenaltyState::default()
-    }
-
-    #[inline(always)]
-    fn decide(&self, state: PenaltyState, now: Moment, cost: u64) -> Result<PenaltyState, Moment> {
-        let settled = self.settled(state, now);
-        if settled.at <= now && cost <= self.threshold.saturating_sub(settled.value).into() {
-            Ok(self.raised(settled, now, cost))
-        } else {
-            Err(self.first(settled, now, cost))
-        }
-    }
-
-    fn charge(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        self.raised(self.settled(state, now), now, cost)
-    }
-
-    fn ready_at(&self, state: PenaltyState, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let settled = self.settled(state, now);
-        let alone = self.first(settled, now, cost);
-        // Steps come no sooner than a period apart, and the more the counter holds the more they take off. So at best it is
-        // filled to the threshold before each.
-        let all = u128::from(settled.value) + u128::from(ahead) + u128::from(cost);
-        let mut to_fall = all.saturating_sub(self.threshold.into());
-        if to_fall == 0 {
-            return alone;
-        }
-        let (mut steps, mut value) = (0, settled.value);
-        let each = match self.fall {
-            FallRule::By(units) => units,
-            FallRule::Halving => {
-                while value > self.threshold && to_fall > 0 {
-                    to_fall = to_fall.saturating_sub(value.div_ceil(2).into());
-                    value /= 2;
-                    steps += 1;
-                }
-                self.threshold.div_ceil(2).into()
-            }
-        };
-        let more = u64::try_from(to_fall.div_ceil(each.max(1).into())).unwrap_or(u64::MAX);
-        let from = if settled.value == 0 { alone } else { settled.at };
-        alone.max(from.plus(more.saturating_add(steps).saturating_mul(self.period)))
-    }
-
-    fn remaining(&self, state: PenaltyState, now: Moment) -> u64 {
-        let settled = self.settled(state, now);
-        if settled.at > now { 0 } else { self.threshold.saturating_sub(settled.value).into() }
-    }
-
-    /// The counter, or at least the threshold while banned.
-    fn usage(&self, state: PenaltyState, now: Moment) -> Usage {
-        let settled = self.settled(state, now);
-        Usage::of_units(if settled.at > now { settled.value.max(self.threshold) } else { settled.value }.into())
-    }
-
-    /// Lowers the counter, not below zero. A ban stays.
-    fn forgive(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        let settled = self.settled(state, now);
-        let value = settled.value.saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
-        if settled.at > now || settled.value == 0 || value > 0 {
-            return PenaltyState { value, ..settled };
-        }
-        // At zero from now on.
-        self.settled(PenaltyState { at: now, value, ..settled }, now)
-    }
-
-    fn reset_at(&self, state: PenaltyState, now: Moment) -> Moment {
-        let settled = self.settled(state, now);
-        if settled == PenaltyState::default() {
-            return now;
-        }
-        let zero = settled.at.plus(self.steps(settled.value, 0).saturating_mul(self.period));
-        let quiet = self.ban.filter(|_| settled.bans > 0).map_or(0, |ban| ban.forgive_after);
-        zero.plus(quiet).max(now)
-    }
-}
-
-impl From<StateWords> for PenaltyState {
-    fn from([at, rest]: StateWords) -> Self {
-        Self { at: Moment::from_nanos(at), value: rest as u32, bans: (rest >> 32) as u16 }
-    }
-}
-
-impl From<PenaltyState> for StateWords {
-    fn from(PenaltyState { at, value, bans }: PenaltyState) -> Self {
-        [at.nanos(), u64::from(bans) << 32 | u64::from(value)]
     }
 }

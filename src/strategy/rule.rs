@@ -7,9 +7,9 @@ use super::{
 pub(crate) enum LimitRule {
     /// Its state is two words.
     Words(Rule),
-    /// Every grant is remembered.
+    /// Its state is a list of grants.
     Log(LogRule),
-    /// What is out is counted. Where it adapts, its limit moves.
+    /// It counts the units that are out. Its limit may adapt.
     Places(ConcurrencyRule, Option<Adapt>),
 }
 
@@ -24,7 +24,7 @@ impl LimitRule {
     }
 }
 
-/// The rule of any limit whose state is two words: in a gate, and for each of a million keys.
+/// The rule of a limit whose state is two words at most, in a gate or in a table of keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
     Pace(PaceRule),
@@ -33,7 +33,7 @@ pub(crate) enum Rule {
     Penalty(PenaltyRule),
 }
 
-/// Asks the rule within a question.
+/// Calls a method of the rule inside.
 macro_rules! with_rule {
     ($rule:expr, |$within:ident| $answer:expr) => {
         match $rule {
@@ -54,8 +54,8 @@ impl Rule {
         }
     }
 
-    /// Takes back what was charged at `at` and never used, as far as that is known not to let anything over the limit. A pace
-    /// knows it from a [`RefundBound`](super::RefundBound), which is not here.
+    /// Takes back what was charged at `at` and never used, as far as the state shows that this lets nothing over the limit. The
+    /// state of a pace does not show it: that takes a [`RefundBound`](super::RefundBound).
     pub(crate) fn refund(&self, state: StateWords, now: Moment, at: Moment, cost: u64) -> StateWords {
         match self {
             Self::Pace(_) => state,
@@ -78,7 +78,7 @@ impl Rule {
         matches!(self, Self::Penalty(_))
     }
 
-    /// The state of a limit that starts with the usage of another one: of one of its kind with more than the number of units.
+    /// The state of a limit that starts with the usage of another one. Of its own kind it takes over more than a number of units.
     pub(crate) fn take_over(&self, now: Moment, former: &Self, state: StateWords, ratio: Ratio) -> StateWords {
         match (self, former) {
             (Self::Window(rule), Self::Window(former)) => rule.take_over(now, former, state.into(), ratio).into(),

@@ -10,40 +10,44 @@ mod log;
 pub(crate) use counter::CounterRule;
 pub(crate) use log::{Log, LogRule};
 
-/// At most `limit` units in the last `period`, at every instant; not in the windows of a grid.
+/// At most `limit` units in the last `period`, at every instant, and not only in the windows of a grid.
 ///
 /// ```text
 /// limit 3 per 100 ms   |x    xx   .    x    .    xx   .    x       a unit leaves exactly one period after it was granted
 ///                      0         100       200      300 ms
 /// ```
 ///
-/// Only what was admitted counts. There are two ways to count it:
+/// Only admitted units count. There are two methods:
 ///
 /// | | [`SlidingWindow::log`] | [`SlidingWindow::counter`] |
 /// |---|---|---|
-/// | remembers | each grant | two numbers |
+/// | state | each grant | two counters |
 /// | memory | 16 to 64 bytes for each instant with a grant, up to `limit` of them | 16 bytes |
 /// | worst burst in any span of one `period` | `limit` | 2 × `limit` − 1 |
 ///
-/// Above a limit of about a thousand, and for tables of many keys, take the counter.
+/// Use the counter above a limit of about a thousand, and for many keys.
 ///
-/// **The log** is exact: a unit granted at `t` counts until `t + period`, and at that instant no longer. Worst burst: `limit`
-/// units in one instant, and then none for a period. A denied cost is told the instant at which the last unit leaves that is in
-/// its way.
+/// **The log** is exact: a unit granted at `t` counts before `t + period` and no longer at that instant. Worst burst: `limit`
+/// units in one instant, and then none for a period. A retry-after is when enough units have left. Each call takes O(log n) steps
+/// for `n` instants with a grant, on average over calls that free memory.
 ///
-/// **The counter** keeps the units of the present and of the previous window of a grid, and takes those of the previous one as
-/// if they had come evenly:
+/// When more than the limit was charged ([`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize),
+/// [`Permit::settle`](crate::Permit::settle)), the log keeps no more than `limit` instants (64 at least): the oldest units, which
+/// no request can use, leave together. A permit of theirs that is refunded then gives nothing back.
+///
+/// **The counter** keeps the units of the present and of the previous window of a grid, and assumes that those of the previous
+/// one came evenly, as [Cloudflare's](https://blog.cloudflare.com/counting-things-a-lot-of-different-things/) does:
 ///
 /// ```text
 /// previous × (part of the period that the present window still has to go) + present ≤ limit
 /// ```
 ///
-/// That is exact arithmetic on a guess. Grants that all came at the end of the previous window are counted for too little: the
-/// limit at once on the last nanosecond, and all but one of it again, spread over the period that follows. In any span of length
-/// `t` up to a period it admits at most `limit × (1 + t / period)`, as a token bucket does, so never twice the limit. Grants that
-/// all came at the start are counted for too much: up to `limit` units are refused that the log would admit. Measured with a limit
-/// of 100 and units of one at random (Poisson) at 0.9 to 1.5 times the limit: the guess is off by 1 to 2.8 % of the limit on
-/// average, and the fullest of all spans of one period held 117.
+/// The arithmetic is exact, the assumption is not. Grants at the end of the previous window count too little: at worst the whole
+/// limit comes in its last nanosecond, and all but one of the limit again during the next period. In any span of length `t` up to
+/// a period it admits at most `limit × (1 + t / period)`, as a token bucket does, so never twice the limit. Grants at the start
+/// count too much: up to `limit` units are denied that the log would admit. Measured with a limit of 100 and random arrivals
+/// (Poisson) at 0.9 to 1.5 times the limit: the estimate is off by 1 to 2.8 % of the limit on average, and the fullest span of one
+/// period held 117.
 ///
 /// # Examples
 ///
@@ -80,7 +84,7 @@ impl SlidingWindow {
     }
 
     /// About `limit` units (1 to 4,294,967,295) in any span of one `period` (1 ns to 100 years; both checked when a limiter is
-    /// built), from two numbers. The windows of its grid start with the limiter. The limit is also the largest cost of one
+    /// built), from two counters. The windows of its grid start with the limiter. The limit is also the largest cost of one
     /// request.
     ///
     /// ```
@@ -92,7 +96,7 @@ impl SlidingWindow {
     /// let limiter = Limiter::new(SlidingWindow::counter(10, Duration::from_secs(1)))?;
     /// let _all = limiter.acquire_many(10).await?;
     /// tokio::time::advance(Duration::from_millis(1_300)).await;
-    /// assert_eq!(limiter.check(1).remaining(), 3); // 7 of the 10 still weigh
+    /// assert_eq!(limiter.check(1).remaining(), 3); // 7 of the 10 still count
     /// # Ok(())
     /// # }
     /// ```
@@ -111,12 +115,12 @@ impl SlidingWindow {
     }
 }
 
-/// How a [`SlidingWindow`] counts; the type has the comparison.
+/// How a [`SlidingWindow`] counts. The type compares the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlidingMethod {
-    /// Every grant is remembered: [`SlidingWindow::log`].
+    /// Stores each grant: [`SlidingWindow::log`].
     Log,
-    /// Two numbers and a guess: [`SlidingWindow::counter`].
+    /// Two counters and an estimate: [`SlidingWindow::counter`].
     Counter,
 }

@@ -3,11 +3,11 @@ use std::time::Duration;
 use super::check::{Fault, at_least_one, span};
 use super::{LimitRule, PaceRule, Rule};
 
-/// At most one grant per interval; with a burst, `burst` at once and then the same pace.
+/// At most one grant per interval; with a burst, `burst` at once and then one per interval.
 ///
-/// The rule is the generic cell rate algorithm (GCRA, ITU-T I.371, "virtual scheduling"): one number holds the *theoretical
-/// arrival time*, at which everything admitted so far has been paced out. A cost of `n` moves it by `n` intervals, and is
-/// admitted when the result lies at most `burst` intervals ahead of now.
+/// The rule is the generic cell rate algorithm (GCRA, ITU-T I.371, "virtual scheduling"). One number holds the *theoretical
+/// arrival time*: when the next unit would come if all units so far had come at the rate. A cost of `n` moves it by `n` intervals,
+/// and is admitted when the result lies at most `burst` intervals ahead of now.
 ///
 /// ```text
 /// every 100 ms         |x    .    x    .    .    .    x    .    x        one per interval; idle time earns nothing
@@ -15,9 +15,10 @@ use super::{LimitRule, PaceRule, Rule};
 /// .burst(3)            |xxx  .    x    .    x    .    .    .    xx       three at once, then the pace
 /// ```
 ///
-/// Worst burst: `burst` units in one instant. In any span of length `t`: at most `burst + t / interval` units. Without a
-/// burst the distance between any two grants is at least the interval, measured at the instant of the decision; a timer that
-/// fires late delays all that follow. With a burst the lateness is caught up, never by more than the burst.
+/// Worst burst: `burst` units in one instant. In any span of length `t`: at most `burst + t / interval` units. Without a burst,
+/// any two grants are at least one interval apart, measured when they are decided; a timer that fires late delays all later
+/// grants, and the rate falls. tokio's timer ticks each millisecond, so a throttle of 1 ms without a burst delivers about half its
+/// rate. A burst lets it catch up, by at most the burst.
 ///
 /// # Examples
 ///
@@ -51,8 +52,8 @@ impl Throttle {
         Self { interval, burst: 1 }
     }
 
-    /// Lets up to `units` through at once (at least 1; `units` × interval at most 100 years), and then the same pace. It is
-    /// also the largest cost of one request.
+    /// Admits up to `units` at once (at least 1; `units` × interval at most 100 years). The burst is also the largest cost of one
+    /// request. The default is 1.
     ///
     /// ```
     /// # use std::time::Duration;

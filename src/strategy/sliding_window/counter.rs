@@ -18,7 +18,7 @@ pub(crate) struct CounterState {
 }
 
 impl CounterState {
-    /// A window on.
+    /// The state of the next window.
     fn next(self) -> Self {
         Self { window: self.window.saturating_add(1), current: 0, previous: self.current }
     }
@@ -29,7 +29,7 @@ impl CounterState {
 }
 
 impl CounterRule {
-    /// The counters as they weigh at `now`.
+    /// The state of the window at `now`.
     #[inline(always)]
     fn rolled(&self, state: CounterState, now: Moment) -> CounterState {
         let window = now.nanos() / self.period;
@@ -44,7 +44,7 @@ impl CounterRule {
         Moment::from_nanos(window.saturating_mul(self.period))
     }
 
-    /// What the counters stand for, in units times nanoseconds.
+    /// What stands against the limit, in units times nanoseconds.
     #[inline(always)]
     fn weight(&self, rolled: CounterState, now: Moment) -> u128 {
         let period = u128::from(self.period);
@@ -52,7 +52,7 @@ impl CounterRule {
         u128::from(rolled.previous) * to_go + u128::from(rolled.current) * period
     }
 
-    /// What they leave of the limit.
+    /// What is left of the limit, in units times nanoseconds.
     #[inline(always)]
     fn room(&self, rolled: CounterState, now: Moment) -> u128 {
         (u128::from(self.limit) * u128::from(self.period)).saturating_sub(self.weight(rolled, now))
@@ -67,7 +67,7 @@ impl CounterRule {
         Some(self.period.saturating_sub(to_go)).filter(|elapsed| *elapsed < self.period)
     }
 
-    /// The weight only falls while nobody comes, across windows too, so the first instant with room is the answer.
+    /// The first instant with room. The weight only falls while nothing is granted, across windows too.
     fn first(&self, rolled: CounterState, now: Moment, cost: u64) -> Moment {
         let next = rolled.next();
         [rolled, next]
@@ -77,7 +77,7 @@ impl CounterRule {
             .max(now)
     }
 
-    /// Takes back a grant of `cost` that was decided at `at`, if its window still counts. Exact: as if it had never been.
+    /// Takes back a grant of `cost` that was decided at `at`, if its window still counts. Exact: as if it had never been made.
     pub(crate) fn refund(&self, state: CounterState, at: Moment, cost: u64) -> CounterState {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         match state.window.checked_sub(at.nanos() / self.period) {
@@ -87,8 +87,8 @@ impl CounterRule {
         }
     }
 
-    /// What a counter of other parameters takes over: both counts, where the windows are the same. Else all that weighs now
-    /// counts as granted now, since the counts of one grid cannot be told in those of another.
+    /// What a counter of other parameters takes over: both counts, if the windows are the same. Otherwise all usage counts as
+    /// granted now, since the counts of one grid do not say what lies in the windows of another.
     pub(crate) fn take_over(&self, now: Moment, former: &Self, state: CounterState, ratio: Ratio) -> CounterState {
         if self.period != former.period {
             return self.with_usage(now, former.usage(state, now), ratio);
@@ -138,7 +138,7 @@ impl Strategy for CounterRule {
         Usage { parts: self.weight(self.rolled(state, now), now), parts_per_unit: self.period }
     }
 
-    /// The latest go first.
+    /// The latest units first.
     fn forgive(&self, state: CounterState, now: Moment, cost: u64) -> CounterState {
         let rolled = self.rolled(state, now);
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
