@@ -10,7 +10,7 @@ use common::ms;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_test::{assert_pending, task};
-use tollgate::{Acquire, Limiter, MaxConcurrency, Permit, Policy, Priority, Throttle};
+use tollgate::{Acquire, KeyedLimiter, Limiter, MaxConcurrency, Permit, Policy, Priority, Throttle};
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -36,8 +36,14 @@ struct DriverAsleep {
 }
 
 impl DriverAsleep {
-    fn new() -> Self {
-        let limiter: &Limiter = Box::leak(Box::new(Limiter::new(MaxConcurrency::new(1)).unwrap()));
+    /// One for a limiter of its own, and one for that of a key: their drivers are two.
+    fn both() -> [Self; 2] {
+        let keyed = KeyedLimiter::new(MaxConcurrency::new(1)).unwrap();
+        [Limiter::new(MaxConcurrency::new(1)).unwrap(), keyed.limiter(&"key").unwrap()].map(Self::new)
+    }
+
+    fn new(limiter: Limiter) -> Self {
+        let limiter: &Limiter = Box::leak(Box::new(limiter));
         let (out, asleep, awake) = (limiter.try_acquire().unwrap(), current_thread(), multi_thread());
         let mut front = task::spawn(limiter.acquire());
         asleep.block_on(async { assert_pending!(front.poll()) });
@@ -58,26 +64,29 @@ impl DriverAsleep {
 /// A fixed bug: nobody woke the waiters when time began to matter, so none found out that their driver was not run.
 #[test]
 fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
-    let waiting = DriverAsleep::new();
-    waiting.limiter.pause_for(ms(50));
-    waiting.is_served_in_time();
+    for waiting in DriverAsleep::both() {
+        waiting.limiter.pause_for(ms(50));
+        waiting.is_served_in_time();
+    }
 }
 
 /// A fixed bug: the driver of the third runtime went with it, and the one that was left was not run.
 #[test]
 fn a_pause_that_is_set_in_a_runtime_that_ends_is_over_on_time() {
-    let waiting = DriverAsleep::new();
-    current_thread().block_on(async { waiting.limiter.pause_for(ms(50)) });
-    waiting.is_served_in_time();
+    for waiting in DriverAsleep::both() {
+        current_thread().block_on(async { waiting.limiter.pause_for(ms(50)) });
+        waiting.is_served_in_time();
+    }
 }
 
 /// A fixed bug, as with a pause.
 #[test]
 fn waiters_are_served_at_the_rate_that_a_new_policy_sets() {
-    let waiting = DriverAsleep::new();
-    waiting.limiter.set_policy(Throttle::every(ms(50))).unwrap();
-    assert_eq!((waiting.limiter.snapshot().queued, waiting.front.is_woken()), (1, true), "the front takes the first unit");
-    within_ten_seconds(&waiting.awake, waiting.waiting).unwrap();
+    for waiting in DriverAsleep::both() {
+        waiting.limiter.set_policy(Throttle::every(ms(50))).unwrap();
+        assert!(waiting.front.is_woken(), "it has the first unit, and does not give it up");
+        within_ten_seconds(&waiting.awake, waiting.waiting).unwrap();
+    }
 }
 
 /// A fixed bug, as with a pause: a request with a timeout makes time matter as well.
