@@ -11,7 +11,7 @@ pub(crate) struct Lease {
     pub(crate) fence: u64,
     pub(crate) cost: u64,
     pub(crate) granted_at: Moment,
-    /// Its grant or its latest renewal: what the TTL counts from.
+    /// Its grant or its latest renewal: the TTL counts from here.
     pub(crate) renewed_at: Moment,
     pub(crate) expires_at: Moment,
     pub(crate) caller: Caller,
@@ -20,7 +20,7 @@ pub(crate) struct Lease {
 /// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// Nanoseconds; `None` while none is counted.
+    /// Nanoseconds; `None` after a change to a policy without one.
     ttl: Option<u64>,
     arena: Arena<Lease>,
     by_expiry: List,
@@ -39,7 +39,7 @@ impl Leases {
         self.ttl.is_some()
     }
 
-    /// From now on the TTL is another one, counted for all that is leased from its grant or its renewal. The order stays.
+    /// Replaces the TTL. That of every lease counts from its grant or its latest renewal as before, so the order stays.
     pub(crate) fn set_ttl(&mut self, ttl: Option<u64>) {
         self.ttl = ttl;
         for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
@@ -77,7 +77,7 @@ impl Leases {
         Some(())
     }
 
-    /// Starts the TTL of a live lease anew. A lease past its TTL stays so, whether or not it was reclaimed by now.
+    /// Starts the TTL of a live lease anew. A lease past its TTL is not revived, whether or not it was reclaimed by now.
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
         let expires_at = expiry(self.ttl, now);
         let Some(lease) = self.get_mut(index, fence).filter(|lease| now < lease.expires_at) else { return false };

@@ -10,10 +10,10 @@ use crate::core::grant::Admission;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 
-/// Takes `cost` of each, or nothing of any; then it tells which one denied, the first of those that do. To a caller who `waits`
-/// then, that does not count as a denial.
+/// Takes `cost` of each, or nothing of any. The error names the first that denies; it does not count as a denial where the caller
+/// `waits` next.
 ///
-/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. None may be there
+/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. No manager may be given
 /// twice.
 pub(crate) fn try_acquire_all(
     managers: &[&Arc<Manager>],

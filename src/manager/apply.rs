@@ -1,7 +1,7 @@
 //! Carries out, outside the lock, what the schedule has decided under it.
 //!
-//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. Whoever gave the input lets go of
-//! the lock and carries them out here; where a batch was full, the lock is taken again for the rest.
+//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. The caller that gave the input lets
+//! go of the lock and carries the effects out here. Where a batch was full, it takes the lock again for the rest.
 
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
@@ -38,7 +38,7 @@ impl Manager {
         let (now, mut effects) = (state.clock.now().0, Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
         let waiting = state.time_begins_to_matter(None);
-        // Those who wait outside every runtime rely on a driver elsewhere: one more, where this runs.
+        // A future that is polled outside every runtime relies on the drivers of others: this is one more.
         let is_awaited = state.schedule.next_wake() != Moment::NEVER;
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
         self.unlock_and_apply(state, &mut effects);
@@ -113,7 +113,8 @@ impl Manager {
         }
     }
 
-    /// Reports what was reclaimed and shed, and then wakes everybody, so that a log reads forward. Tells whether there is more to do.
+    /// Reports what was reclaimed and shed, and then wakes the waiters, so that a log reads forward. Returns whether there is more to
+    /// do.
     #[inline(always)]
     fn carry_out(&self, effects: &mut Effects) -> bool {
         if let Some(rest) = effects.rest.take() {

@@ -6,18 +6,19 @@ use crate::strategy::Moment;
 
 /// Tokio's clock as moments that never step back.
 ///
-/// Two runtimes can have two clocks: a paused one that was advanced by an hour is an hour ahead of the others. A limiter that
-/// outlives its first runtime must neither wait that hour out, nor take every change of clocks for time that has passed. So the
-/// latest reading of each clock is kept, and what counts is the time since the latest reading of the same clock. Which clock a
-/// reading is from follows from its value: of those that are not ahead of it, the nearest. Taking one known clock for another can
-/// only count too little; the first reading of one that is ahead counts as time that has passed, as it does when a paused clock
-/// was advanced. Readings are taken under the limiter's lock, so a step back is never two threads racing.
+/// Two runtimes can have two clocks: a paused clock that was advanced by an hour is an hour ahead of the others. A limiter that
+/// outlives its first runtime must neither wait for that hour, nor count every change between clocks as time that has passed. So
+/// it keeps the latest reading of each clock, and counts the time since the latest reading of the same clock.
+///
+/// A reading is taken to be of the clock whose latest reading is the nearest one before it. A wrong guess among known clocks can only
+/// count too little. The first reading of an unknown clock that is ahead counts as time that has passed, as it does when a paused
+/// clock was advanced. All readings are taken under the limiter's lock, so a step back is never a race of two threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// The moment of the latest reading.
     moment: Moment,
     latest: Instant,
-    /// The latest readings of other clocks. Mostly there are none.
+    /// The latest readings of other clocks. Most limiters have none.
     others: Vec<Instant>,
 }
 
@@ -32,27 +33,28 @@ impl Clock {
         (self.at(now), now)
     }
 
-    /// Where a moment lies on the clock of the latest reading.
+    /// The instant of a moment on the clock of the latest reading.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         let (later, earlier) = (moment.since(self.moment), self.moment.since(moment));
         let shifted = self.latest + Duration::from_nanos(later);
         shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
     }
 
-    /// Where a moment lies on the caller's clock, which is read: the latest reading may be of another one.
+    /// The instant of a moment on the caller's clock. That clock is read first, for the latest reading may be of another one: a
+    /// driver that slept until an instant of that one might sleep for an hour too long.
     pub(crate) fn instant_here(&mut self, moment: Moment) -> Instant {
         self.now();
         self.instant(moment)
     }
 
-    /// Goes on from another clock that began as this one did, if that is ahead.
+    /// Goes on from `other`, a former copy of this clock, if that is ahead.
     pub(crate) fn catch_up(&mut self, other: Self) {
         if other.moment > self.moment {
             *self = other;
         }
     }
 
-    /// The moment of an earlier reading, if it is surely from the clock of the latest one.
+    /// The moment of an earlier reading; `None` where the reading may be of another clock than the latest one.
     pub(crate) fn moment(&self, reading: Instant) -> Option<Moment> {
         if !self.others.is_empty() {
             return None; // it may be from one of those

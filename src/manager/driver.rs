@@ -78,8 +78,8 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
     }
 }
 
-/// Says that the driver is gone, however it went: its runtime was shut down, before its first poll perhaps, or has no timers
-/// and tokio panicked.
+/// Reports that the driver is gone, for whatever reason: its runtime was shut down, perhaps before the first poll, or has no timers,
+/// where tokio panics.
 #[derive(Debug)]
 struct ExitGuard<D: Driven> {
     driven: Weak<D>,

@@ -1,7 +1,7 @@
-//! Where the permit of a rate finds its limiter again, if it ever needs to.
+//! Where the permit of a rate finds its limiter, if it needs it.
 //!
-//! Such a permit gives nothing back when it is dropped, and few are settled. A handle in each would be two atomic writes for every
-//! grant, a quarter of what a decision costs; so it keeps the random part of its id, and looks its limiter up by that.
+//! Such a permit gives nothing back when it is dropped, and few are settled. A handle in each permit would take two atomic writes for
+//! every grant, a quarter of the cost of a decision. So the permit keeps the random part of its id, and finds its limiter by that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +21,7 @@ pub(super) fn leave(manager: &Manager) {
 
 /// `None` when it is gone.
 pub(super) fn find(id_prefix: u64) -> Option<Arc<Manager>> {
-    managers().get(&id_prefix)?.upgrade() // the lock is let go of before the manager is used, or dropped
+    managers().get(&id_prefix)?.upgrade() // the registry is unlocked before the manager is used or dropped
 }
 
 fn managers() -> MutexGuard<'static, HashMap<u64, Weak<Manager>>> {

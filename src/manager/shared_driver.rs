@@ -39,7 +39,7 @@ struct RuntimeTimers {
     wakeup: Arc<Notify>,
     /// A tree: a hash table of many keys that grows stops every one of them.
     managers: BTreeMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
-    /// Those that are due at some time, each once, with the time that stands beside it in `managers`.
+    /// The managers that are due at some time, each once, with the same time as in `managers`.
     timeline: BTreeSet<(Due, ManagerAddr)>,
     /// How many calls there were.
     calls: u64,
@@ -48,12 +48,13 @@ struct RuntimeTimers {
 /// When a manager is to be run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// Now: the caller's clock may be another one than that of the runtime. First come, first served.
+    /// Now. Not an instant, for the caller's clock may be another one than the runtime's. Numbered, so that the first called is the
+    /// first run.
     Called(u64),
     At(Instant),
 }
 
-/// A manager, by its address: nobody else has it as long as a `Weak` to it is kept.
+/// The address of a manager: no other manager has the same one as long as a `Weak` to it is kept.
 type ManagerAddr = usize;
 
 fn addr(manager: &dyn Driven) -> ManagerAddr {
@@ -202,7 +203,7 @@ async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     }
 }
 
-/// Says that a runtime's task is gone, however it went.
+/// Reports that the task of a runtime is gone, for whatever reason.
 struct ExitGuard {
     shared_driver: Weak<SharedDriver>,
     runtime: runtime::Id,

@@ -20,20 +20,20 @@ pub(super) type Now = (Moment, Option<Instant>);
 pub(super) struct State {
     pub(super) schedule: Schedule,
     pub(super) clock: Clock,
-    /// The runtimes that have a driver. Mostly one; a limiter in a `static` may see several, and the first need not be the
-    /// one that is running.
+    /// The runtimes that have a driver. Most limiters have one; a limiter in a `static` may see several, and the first need not be the
+    /// one that is run.
     drivers: Vec<runtime::Id>,
-    /// Runtimes whose driver has left: they have ended, or have no timers.
+    /// The runtimes whose driver has left: they have ended, or have no timers.
     unusable: Vec<runtime::Id>,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
-    /// Time has mattered since the queue was last seen empty. Until then a waiter may rely on a driver in another runtime; from
-    /// then on each has one in its own, for the other may be alive and yet not be run.
+    /// Whether time has mattered since the queue was last seen empty. While it has not, a waiter may rely on a driver in another
+    /// runtime. Once it has, every waiter has a driver in its own runtime, for the other may be alive and yet not be run.
     time_matters: bool,
     pub(super) watchers: Watchers,
 }
 
-/// What must be done so that somebody wakes when time matters next.
+/// What must be done so that a driver wakes when time matters next.
 pub(super) enum TimerAction {
     Nothing,
     WakeDriver,
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Now, where it matters.
+    /// The present moment, where it matters.
     #[inline(always)]
     pub(super) fn now(&mut self) -> Now {
         if !self.schedule.follows_time() {
@@ -66,8 +66,8 @@ impl State {
     pub(super) fn timer_action(&mut self) -> TimerAction {
         let next = self.schedule.next_wake();
         if next >= self.armed {
-            // Nothing is left to wake for. Of a lease that came back in time, the timer stays: stopping and starting it for
-            // each would cost more than all the rest, and it fires once at most.
+            // Nothing is left to wake for, so the timer stops. The timer for a lease that came back in time stays: to stop and start
+            // it for each lease would cost more than all the rest, and it fires once at most.
             if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.leases_permits() {
                 self.armed = Moment::NEVER;
                 return TimerAction::WakeDriver;
@@ -75,15 +75,15 @@ impl State {
             return TimerAction::Nothing;
         }
         if self.drivers.is_empty() {
-            // Outside every runtime nobody is found; whoever comes next does what is due by then.
+            // Outside every runtime none can be started; the next caller does what is due by then.
             return self.ensure_driver_here().ok().flatten().map_or(TimerAction::Nothing, TimerAction::StartDriver);
         }
         self.armed = next;
         TimerAction::WakeDriver
     }
 
-    /// Returns the wakers of those who wait if time matters now and did not before, but for a `newcomer`. They rely on a driver that
-    /// may sit in a runtime that is not run, and find one where they run when they are polled.
+    /// Returns the wakers of all waiters but the `newcomer`, if time matters now and did not before. They may rely on a driver in a
+    /// runtime that is not run. When they are polled they start one in their own.
     pub(super) fn time_begins_to_matter(&mut self, newcomer: Option<Index>) -> Vec<Waker> {
         if self.time_matters || !self.schedule.follows_time() {
             return Vec::new();
@@ -92,21 +92,21 @@ impl State {
         self.schedule.take_wakers(newcomer)
     }
 
-    /// Those who join an empty queue rely on any driver where time does not matter now.
+    /// Lets those who join an empty queue rely on any driver again, where time does not matter now.
     pub(super) fn forget_time_if_nobody_waits(&mut self) {
         if !self.schedule.has_waiters() {
             self.time_matters = self.schedule.follows_time();
         }
     }
 
-    /// Whether a caller that joins the queue can rely on those who act already, and need not hurry them.
+    /// Whether a caller that joins the queue can rely on the drivers as they are, and none has to wake sooner.
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
         (blocking || !self.drivers.is_empty() && !self.time_matters) && self.schedule.next_wake() >= self.armed
     }
 
-    /// Makes sure that a driver serves the caller; hands out the runtime in which one is to be started.
+    /// Makes sure that a driver serves the caller; returns the runtime in which one is to be started.
     ///
-    /// Where no time matters, a driver in another runtime will do. Otherwise the caller's gets one of its own.
+    /// While time does not matter, a driver in any runtime will do. Otherwise the caller's runtime gets one.
     pub(super) fn ensure_driver_here(&mut self) -> Result<Option<Handle>, AcquireError> {
         if !self.drivers.is_empty() && !self.time_matters {
             return Ok(None);
@@ -122,7 +122,7 @@ impl State {
         }
     }
 
-    /// Has those woken who await what has happened by now.
+    /// Has those woken who await a reclaim or a drain that has happened.
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
         let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|lease| Awaited::Reclaim(lease.fence));
@@ -135,9 +135,9 @@ impl State {
         }
     }
 
-    /// A driver has left. Tells whether it was the last.
+    /// A driver has left. Returns whether it was the last.
     pub(super) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
-        /// Enough that nobody who still polls in an ended runtime finds it forgotten; not so many that a limiter grows.
+        /// Enough that a future which is still polled in an ended runtime finds it here; not so many that a limiter grows.
         const REMEMBERED: usize = 32;
         self.drivers.retain(|driver| *driver != runtime);
         if self.unusable.len() == REMEMBERED {
@@ -150,7 +150,7 @@ impl State {
         self.drivers.is_empty()
     }
 
-    /// Whether it is not enough to set the own timer sooner: other drivers sleep too.
+    /// Notes when every driver wakes. Returns whether other drivers sleep too long and are to be woken.
     pub(super) fn rearm(&mut self) -> bool {
         let next = self.schedule.next_wake();
         let sooner = next < self.armed && self.drivers.len() > 1;
