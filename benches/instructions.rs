@@ -70,7 +70,7 @@ fn main() {
     match (operation, times) {
         (Some((_, run)), Ok(times)) => run(times),
         _ => {
-            println!("usage: instructions OPERATION [TIMES]; the operations are {}", OPERATIONS.map(|(name, _)| name).join(", "))
+            println!("usage: instructions OPERATION [TIMES]; the operations are {}", OPERATIONS.map(|(name, _)| name).join(", "));
         }
     }
 }

@@ -479,7 +479,7 @@ impl Harness {
         match answer {
             Err(was_woken) => {
                 if was_woken {
-                    self.schedule.replace_waker(index, waker);
+                    drop(self.schedule.replace_waker(index, waker));
                 }
                 prop_assert!(!self.reference.answers.contains_key(&id), "request {} has an answer", id);
             }
