@@ -1,5 +1,5 @@
-//! Invariant 2, never lost: the `acquire` future is dropped at every poll, in each state, for each strategy, and nobody else
-//! notices. What "nobody notices" means is measured: the same schedule without the cancelled request is the reference.
+//! Invariant 2, never lost: the `acquire` future is dropped at every poll, in each state, for each strategy, and no other caller
+//! notices. The reference is the same schedule without the cancelled request.
 
 mod common;
 
@@ -22,8 +22,8 @@ enum DroppedWhen {
     GrantedLongAgo,
 }
 
-/// Spends what there is; a witness and a cancelled request wait; every 50 ms one held permit comes back. When is the witness
-/// served?
+/// Spends all units, lets a witness and a cancelled request wait, and returns one held permit every 50 ms. Returns when the witness
+/// is served.
 async fn witness_served_at(policy: &Policy, cost: u64, dropped: DroppedWhen) -> (u128, Limiter, Vec<Permit>) {
     let limiter = Limiter::new(policy.clone()).unwrap();
     let mut held: Vec<Permit> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();
@@ -80,7 +80,7 @@ async fn a_dropped_acquire_costs_nobody_anything_in_any_state_under_any_strategy
                 DroppedWhen::Granted,
             ] {
                 let (served, limiter, held) = witness_served_at(&policy, cost, dropped).await;
-                // A large request that was granted had its turn first, and was waited for.
+                // A large request that was granted had its turn first, and the witness waited for it.
                 let waited_for = cost > 1 && dropped == DroppedWhen::Granted;
                 assert!(
                     served == reference || waited_for && served > reference,
@@ -108,7 +108,7 @@ async fn a_grant_dropped_long_after_leaves_all_units() {
     }
 }
 
-/// Trap: the head of a queue dropped strands those behind it.
+/// Trap: a dropped head of the queue strands the waiters behind it.
 #[tokio::test(start_paused = true)]
 async fn a_large_request_given_up_at_the_front_lets_the_small_ones_behind_it_through_at_once() {
     let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
@@ -141,7 +141,7 @@ async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
     }
 }
 
-/// Slots with a refusal in them are dropped, too: a timeout, a victim of overflow, a closed limiter.
+/// Futures whose answer is a refusal are dropped, too: a timeout, a victim of overflow, a closed limiter.
 #[tokio::test(start_paused = true)]
 async fn refusals_that_nobody_looks_at_leave_nothing_behind() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();

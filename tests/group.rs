@@ -15,7 +15,7 @@ use tollgate::{
     TryAcquireError,
 };
 
-/// Invariant 4, over several limiters: whoever denies, none is charged, and the denial names it.
+/// Invariant 4, over several limiters: whichever denies, none is charged, and the denial names it.
 #[tokio::test(start_paused = true)]
 async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
     let minute = Duration::from_secs(60);
@@ -54,7 +54,7 @@ async fn a_group_that_waits_gets_through_when_the_last_of_its_limiters_admits() 
     assert_eq!([&fast, &slow, &place].map(|member| member.snapshot().in_flight), [0; 3]);
 }
 
-/// Nobody who waits for a group holds up a limiter that would admit others.
+/// A waiter of a group does not hold up a limiter that would admit others.
 #[tokio::test(start_paused = true)]
 async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     let (busy, free) = (limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1)));
@@ -63,7 +63,7 @@ async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     let mut waiting = task::spawn(group.acquire());
     assert_pending!(waiting.poll());
     let other = free.try_acquire().unwrap();
-    drop(out); // now the group has the place of the busy one, and lets go of it to wait for the free one
+    drop(out); // now the group has the place of the busy one, and gives it back to wait for the free one
     assert_pending!(waiting.poll());
     let out = busy.try_acquire().unwrap();
     drop(other);
@@ -126,7 +126,7 @@ async fn a_closed_member_says_so() {
     assert_eq!((error.member, error.error), (0, TryAcquireError::Closed));
 }
 
-/// Whoever waits is not denied: a penalty counts only those who do not wait.
+/// A waiting request is not denied: a penalty counts only the attempts of callers that do not wait.
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_group_raises_no_penalty() {
     let penalty = Penalty::new(1, Rate::per_second(1)).ceiling(100);
@@ -150,7 +150,7 @@ impl Wake for Panics {
     }
 }
 
-/// A call on a group may serve those who wait for its members: nobody's waker keeps others asleep.
+/// A call on a group may serve waiters of its members: no waker that panics keeps others asleep.
 #[test]
 fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
     let members = [(); 2].map(|()| limiter(Throttle::every(ms(20)).burst(2)));
@@ -159,7 +159,7 @@ fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
     let mut panicking = Box::pin(members[0].acquire());
     let mut waiting = task::spawn(members[1].acquire());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let entered = runtime.enter(); // and it does not run: nobody but the group's call serves them
+    let entered = runtime.enter(); // and it does not run: only the group's call serves them
     assert!(panicking.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
     assert_pending!(waiting.poll());
     std::thread::sleep(ms(50));
@@ -254,7 +254,7 @@ fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
     assert!(members.iter().any(|member| member.check(1).remaining() == 0), "they went on until one was spent");
 }
 
-/// A fixed bug: who waits for a group went to the end of a queue each time, and never got through where others always wait.
+/// A fixed bug: a waiter of a group went to the end of a queue each time, and never got through where others always wait.
 #[tokio::test(start_paused = true)]
 async fn a_group_gets_through_although_others_always_wait_for_each_of_its_members() {
     for policies in [

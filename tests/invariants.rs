@@ -1,5 +1,5 @@
-//! The nine invariants, each by name, through the public face and on a paused clock. `schedule/model.rs` holds the first five
-//! and the seventh against a naive reference over random schedules.
+//! The nine invariants, each by name, through the public API and on a paused clock. `src/core/schedule/model.rs` checks the first
+//! five and the seventh against a naive reference over random schedules.
 
 mod common;
 
@@ -227,7 +227,7 @@ async fn invariant_6_idle_is_free_the_timer_of_a_released_lease_fires_once_at_mo
     let start = Instant::now();
     for _ in 0..10 {
         let permit = limiter.acquire().await.unwrap();
-        tokio::task::yield_now().await; // the driver sees it out
+        tokio::task::yield_now().await; // the driver finishes its turn
         drop(permit);
     }
     idle_for_real().await;

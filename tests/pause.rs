@@ -19,7 +19,7 @@ macro_rules! waiting {
     }};
 }
 
-/// Every policy, those that read no clock otherwise included, and whoever came before the pause or during it.
+/// For every policy, those that otherwise read no clock included, and for requests before the pause and during it.
 #[tokio::test(start_paused = true)]
 async fn everybody_waits_for_the_end_of_a_pause_and_goes_in_order() {
     for policy in every_strategy() {
@@ -103,7 +103,7 @@ async fn a_timeout_within_the_pause_fails_at_once_and_one_beyond_it_is_served() 
     assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(50)) }, ms(50)));
     limiter.request().timeout(ms(50)).acquire().await.unwrap().release();
     assert_eq!(start.elapsed(), ms(100));
-    // Nobody knows when a pause without end is over: its timeouts run.
+    // The end of a pause without end is not known, so a request is not refused at once: its timeout runs.
     limiter.pause_for(Duration::MAX);
     let error = limiter.request().timeout(ms(70)).acquire().await.unwrap_err();
     assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None }, ms(170)));
@@ -161,7 +161,7 @@ async fn who_gives_up_in_a_pause_costs_nobody_his_turn() {
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
 
-/// Threads keep the time themselves: on the real clock, with no runtime at all.
+/// Blocked threads keep the time themselves, on the real clock, with no runtime at all.
 #[test]
 fn threads_that_block_wait_for_the_end_of_a_pause_too() {
     let limiter = limiter(MaxConcurrency::new(2));
@@ -199,7 +199,7 @@ fn threads_that_block_wait_for_the_end_of_a_pause_too() {
     assert_eq!(waiting.join().unwrap(), Err(AcquireError::Closed));
 }
 
-/// A pause makes time matter where it did not: whoever pauses sees to it that the time is kept, where he is.
+/// A pause makes time matter where it did not: the call that pauses starts a driver in its own runtime.
 #[test]
 fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -329,7 +329,7 @@ async fn a_signal_that_comes_late_never_shortens_a_pause() {
         assert_eq!(limiter.snapshot().paused_for, Some(ms(30_000)), "{late:?}");
     }
     limiter.resume();
-    assert!(limiter.try_acquire().is_ok(), "whoever resumes ends all of it");
+    assert!(limiter.try_acquire().is_ok(), "resume ends all of it");
 }
 
 #[tokio::test(start_paused = true)]

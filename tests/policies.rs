@@ -1,4 +1,4 @@
-//! Token buckets, sliding windows and penalties through a limiter, and the ways in which others have got them wrong.
+//! Token buckets, sliding windows and penalties through a limiter, and known traps of each.
 
 mod common;
 
@@ -49,15 +49,15 @@ async fn each_new_limit_serves_a_queue_at_the_instants_that_its_rule_says() {
     assert_eq!(grants(&penalty, 5).await, [0, 0, 100, 200, 300]);
 }
 
-/// Takes one now, and lets so many milliseconds pass.
+/// Takes one unit now, and lets that many milliseconds pass.
 async fn limiter_at(limiter: &Limiter, millis: u64) {
     limiter.try_acquire().unwrap().release();
     advance(ms(millis)).await;
 }
 
-/// S1: a wait below a second was told as none, and one of a second and a half as one.
+/// Trap: a retry-after in whole seconds. A wait below a second is told as none, and one of a second and a half as one.
 #[tokio::test(start_paused = true)]
-async fn trap_s1_a_retry_after_is_not_cut_to_whole_seconds() {
+async fn a_retry_after_is_not_cut_to_whole_seconds() {
     let odd = ns(1_500_000_001);
     let limits: [Limit; 5] = [
         TokenBucket::new(Rate::new(1, odd), 1).into(),
@@ -79,9 +79,9 @@ async fn trap_s1_a_retry_after_is_not_cut_to_whole_seconds() {
     }
 }
 
-/// S1: "per second n" is n in a second, not one in n seconds (nor, as with a burst left out, n at once and then one by one).
+/// Trap: "n per second" that means one in n seconds, or n at once and then one by one.
 #[tokio::test(start_paused = true)]
-async fn trap_s1_per_second_means_so_many_a_second() {
+async fn per_second_means_so_many_a_second() {
     let rates =
         [(Rate::per_second(4), 250), (Rate::per_minute(4), 15_000), (Rate::per_hour(4), 900_000), (Rate::new(4, ms(20)), 5)];
     for (rate, each) in rates {
@@ -90,9 +90,9 @@ async fn trap_s1_per_second_means_so_many_a_second() {
     }
 }
 
-/// S1: periods below a millisecond, and rates whose interval is no whole number of nanoseconds, are not rounded to zero.
+/// Trap: periods below a millisecond, or intervals that are no whole number of nanoseconds, are rounded to zero.
 #[tokio::test(start_paused = true)]
-async fn trap_s1_fast_rates_are_neither_unlimited_nor_refused() {
+async fn fast_rates_are_neither_unlimited_nor_refused() {
     let fast = limiter(TokenBucket::new(Rate::per_second(3_000_000_000), 3));
     fast.try_acquire_many(3).unwrap().release();
     assert_eq!(denied(&fast), Some(ns(1)));
@@ -119,9 +119,9 @@ async fn trap_s1_fast_rates_are_neither_unlimited_nor_refused() {
     }
 }
 
-/// S1: quotas of a billion and more, over a day, in one piece and in parts.
+/// Trap: quotas of a billion and more overflow. Here over a day, in one piece and in parts.
 #[tokio::test(start_paused = true)]
-async fn trap_s1_huge_quotas_do_not_overflow() {
+async fn huge_quotas_do_not_overflow() {
     const DAY: Duration = Duration::from_secs(86_400);
     for quota in [1_000_000_000, u64::from(u32::MAX)] {
         let limits: [Limit; 6] = [
@@ -150,10 +150,10 @@ async fn trap_s1_huge_quotas_do_not_overflow() {
     assert_eq!(denied(&log), Some(DAY));
 }
 
-/// S4: the request was counted first, and refused when the count had reached the limit: the last one was both. And refused
-/// requests went on being counted.
+/// Trap: the request is counted before it is decided, so that the last one of the limit is refused, and refused requests go on
+/// being counted.
 #[tokio::test(start_paused = true)]
-async fn trap_s4_a_sliding_window_admits_its_limit_and_what_it_denies_does_not_count() {
+async fn a_sliding_window_admits_its_limit_and_what_it_denies_does_not_count() {
     for limit in [SlidingWindow::log(3, ms(300)), SlidingWindow::counter(3, ms(300))] {
         let limiter = limiter(limit);
         for left in [2, 1, 0] {
@@ -172,9 +172,9 @@ async fn trap_s4_a_sliding_window_admits_its_limit_and_what_it_denies_does_not_c
     }
 }
 
-/// S4: the retry-after was one window from now, whatever had been granted when.
+/// Trap: the retry-after is one window from now, whenever the earlier grants were made.
 #[tokio::test(start_paused = true)]
-async fn trap_s4_a_retry_after_is_when_the_oldest_leaves_not_a_window_from_now() {
+async fn a_retry_after_is_when_the_oldest_leaves_not_a_window_from_now() {
     let limiter = limiter(SlidingWindow::log(3, ms(300)));
     limiter_at(&limiter, 100).await;
     limiter_at(&limiter, 100).await;
@@ -183,9 +183,9 @@ async fn trap_s4_a_retry_after_is_when_the_oldest_leaves_not_a_window_from_now()
     assert_eq!((limiter.check(2).retry_after(), limiter.check(3).retry_after()), (Some(ms(150)), Some(ms(250))));
 }
 
-/// S5: the refill was late by what had passed of the period.
+/// Trap: the refill is late by the part of the period that had passed.
 #[tokio::test(start_paused = true)]
-async fn trap_s5_a_refill_each_period_keeps_its_grid_and_stops_at_the_burst() {
+async fn a_refill_each_period_keeps_its_grid_and_stops_at_the_burst() {
     let limiter = limiter(TokenBucket::new(Rate::new(3, ms(300)), 3).refill_each_period());
     limiter_at(&limiter, 1_050).await; // three refills later
     assert_eq!(limiter.check(1).remaining(), 3, "not twelve");
@@ -226,7 +226,7 @@ async fn a_refill_each_period_adds_the_units_of_the_rate_up_to_the_burst() {
 
 /// Guava borrows ahead: a cost above the burst goes through at once, and whoever comes next pays for it.
 #[tokio::test(start_paused = true)]
-async fn trap_a_cost_above_the_burst_is_an_error_and_borrows_nothing() {
+async fn a_cost_above_the_burst_is_an_error_and_borrows_nothing() {
     let limits: [Limit; 4] = [
         TokenBucket::new(Rate::per_second(100), 5).into(),
         SlidingWindow::log(5, ms(50)).into(),

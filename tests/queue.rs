@@ -176,7 +176,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
     .await;
 }
 
-/// A fixed bug: sums of huge costs saturate, and what was left of them said that nobody waits.
+/// A fixed bug: sums of huge costs saturate, and what was left of them read as an empty queue.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
@@ -190,7 +190,7 @@ async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
 
 const PENALTY: Duration = ms(100);
 
-/// S2 and bottleneck's `BLOCK`: over the mark everything that waits is dropped, and nothing accepted until it has been quiet.
+/// The `BLOCK` of the npm package bottleneck: a full queue is dropped, and no request is accepted until none has come for a while.
 #[tokio::test(start_paused = true)]
 async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     let limiter = bounded(2, Overflow::Block { penalty: PENALTY });
@@ -203,7 +203,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     drop(out);
     assert_eq!((limiter.snapshot().queued, limiter.snapshot().in_flight, limiter.snapshot().shed), (0, 0, 3));
 
-    // Whoever comes starts it anew, in whatever way he asks; whoever only looks does not.
+    // Every kind of request starts the block anew; a check does not.
     for _ in 0..3 {
         advance(ms(99)).await;
         assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
@@ -226,7 +226,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     assert_eq!((limiter.snapshot().shed, limiter.snapshot().denied), (9, 3));
 }
 
-/// A block leaves no timer, and a place that comes back in it waits for the next who is accepted.
+/// A block leaves no timer, and a place that comes back meanwhile waits for the next request that is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
     let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
@@ -244,7 +244,7 @@ async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
     assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
 }
 
-/// A fixed bug: the retry-after of a blocked queue passed over a pause that ends later.
+/// A fixed bug: the retry-after of a blocked queue ignored a pause that ends later.
 #[tokio::test(start_paused = true)]
 async fn a_block_tells_of_a_pause_that_ends_later() {
     let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
@@ -258,7 +258,7 @@ async fn a_block_tells_of_a_pause_that_ends_later() {
     assert_eq!(limiter.check(1).retry_after(), None);
 }
 
-/// Everybody is woken, in batches between which the lock is let go of.
+/// Every waiter is woken, in batches between which the lock is released.
 #[tokio::test(start_paused = true)]
 async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
     const COUNT: usize = 10_000;
@@ -285,7 +285,7 @@ async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
     .await;
 }
 
-/// S2 dropped requests without a word: every one is told of, with who asked and why it had to go.
+/// Trap: requests are dropped without a word. Every one is reported, with where it was made and why it was dropped.
 #[tokio::test(start_paused = true)]
 async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     let observed = |overflow| {
@@ -340,7 +340,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the newcomer is the least urgent");
 }
 
-/// Whoever hears of a shed request may use the limiter: nothing is locked.
+/// The observer of a shed request may use the limiter: nothing is locked.
 #[tokio::test(start_paused = true)]
 async fn an_observer_may_ask_the_limiter_itself() {
     static LIMITER: std::sync::LazyLock<Limiter> = std::sync::LazyLock::new(|| {

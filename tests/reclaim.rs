@@ -21,7 +21,7 @@ fn line(event: &LimiterEvent) -> u32 {
     acquired_in.line()
 }
 
-/// Trap: a sweep once per TTL lets a leak live for two; and nobody needs to wait for it to happen.
+/// Trap: a sweep once per TTL lets a leak live for two TTLs. And it happens without a waiter.
 #[tokio::test(start_paused = true)]
 async fn a_leak_is_reclaimed_one_ttl_after_its_grant_though_nobody_waits() {
     let (limiter, events) = observed(MaxConcurrency::new(2).ttl(ms(100)));
@@ -56,7 +56,7 @@ async fn leaks_delay_those_who_wait_by_one_ttl_and_no_more() {
     assert_eq!(at, [0, 0, 0, 0, 0, 100, 100, 100, 100, 100, 200, 200, 200, 200, 200]);
 }
 
-/// Trap: a reclaimed permit that is dropped later must not be released twice, whoever has its place by then.
+/// Trap: a reclaimed permit that is dropped later is released twice, although another holder has its place by then.
 #[tokio::test(start_paused = true)]
 async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
@@ -73,7 +73,7 @@ async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
     }
 }
 
-/// Trap: a renew must not revive a reclaimed one, nor one whose time is up and that the timer has not come to.
+/// Trap: a renew revives a permit that was reclaimed, or one whose TTL has passed and that is not reclaimed yet.
 #[test]
 fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
@@ -151,7 +151,7 @@ async fn a_grant_that_lies_in_its_slot_is_reclaimed_too() {
     assert_eq!(limiter.snapshot().in_flight, 1);
 }
 
-/// A fixed bug: `check` and `snapshot` went by what the timer had come to, `try_acquire` by the time.
+/// A fixed bug: `check` and `snapshot` did not do what was due, `try_acquire` did.
 #[test]
 fn what_is_told_is_what_would_be_done_though_the_timer_has_not_come_to_it() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
@@ -186,7 +186,7 @@ async fn run_does_not_start_work_under_a_dead_permit() {
     assert!(matches!(assert_ready!(sleepy.poll()), Err(RunError::Reclaimed { .. })));
 }
 
-/// The event and the lease carry the line of whoever asked, through every way of asking.
+/// The event and the lease name the line of the request, for every way to request.
 #[tokio::test(start_paused = true)]
 async fn the_event_names_the_line_that_asked() {
     let (limiter, events) = observed(MaxConcurrency::new(8).ttl(ms(10)));

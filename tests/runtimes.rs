@@ -186,7 +186,7 @@ fn blocking_threads_and_tasks_share_one_queue() {
     assert_eq!(limiter.snapshot().granted, 11);
 }
 
-/// A fixed bug: whoever waited for the drain had nobody to keep the time.
+/// A fixed bug: no driver ran for a caller of `drained`.
 #[test]
 fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
     for kept_by_a_runtime in [false, true] {
@@ -204,7 +204,7 @@ fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
     }
 }
 
-/// A fixed bug: drivers were started in an ended runtime and died at once, each waking the waiter who started the next.
+/// A fixed bug: drivers were started in an ended runtime and died at once, each waking the waiter that started the next.
 #[test]
 fn waiting_in_a_runtime_that_has_ended_is_an_error() {
     let limiter = Limiter::new(Throttle::every(ms(1_000))).unwrap();
@@ -216,7 +216,7 @@ fn waiting_in_a_runtime_that_has_ended_is_an_error() {
     within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
 }
 
-/// A fixed bug: only those in the queue were told that somebody else must keep the time.
+/// A fixed bug: only waiters in the queue were woken to find another driver.
 #[test]
 fn whoever_awaits_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
@@ -235,7 +235,7 @@ fn whoever_awaits_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll(
     });
 }
 
-/// A fixed bug: every change between two clocks counted their distance as time that had passed.
+/// A fixed bug: every change between two clocks counted their difference as time that had passed.
 #[test]
 fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
     let limiter = Limiter::new(Throttle::every(Duration::from_secs(3_600))).unwrap();

@@ -100,7 +100,7 @@ async fn a_cost_that_can_never_be_met_any_more_fails_and_who_waits_behind_it_is_
     assert_eq!((limiter.snapshot().queued, limiter.snapshot().in_flight), (0, 0));
 }
 
-/// A front that has become impossible is gone at once, though nobody releases.
+/// A front whose cost has become impossible is refused at once, although nothing is released.
 #[tokio::test(start_paused = true)]
 async fn when_the_front_becomes_impossible_the_next_does_not_wait_for_a_release() {
     let limiter = limiter(MaxConcurrency::new(8));
@@ -111,7 +111,7 @@ async fn when_the_front_becomes_impossible_the_next_does_not_wait_for_a_release(
     assert_eq!(limiter.snapshot().in_flight, 4);
 }
 
-/// The timer follows: waiters of a slow pace are not kept to it, and those of a fast one wait for a slower.
+/// The timer follows the policy: waiters of a slow rate go on at the faster one, and those of a fast rate at the slower one.
 #[tokio::test(start_paused = true)]
 async fn who_waits_goes_by_the_new_pace_from_now_on() {
     let limiter = limiter(Throttle::every(ms(100)));
@@ -144,7 +144,7 @@ async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     let (first, second) = (waiting!(limiter, 1), waiting!(limiter, 1));
     sleep(ms(500)).await;
     let start = Instant::now();
-    limiter.set_policy(Throttle::every(ms(100))).unwrap(); // new: nobody has used it
+    limiter.set_policy(Throttle::every(ms(100))).unwrap(); // new: none of it is used
     first.await.unwrap().release();
     assert_eq!(start.elapsed(), ms(0));
     second.await.unwrap().release();
@@ -155,7 +155,7 @@ async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     assert_eq!((start.elapsed(), limiter.snapshot().in_flight), (ms(100), 1));
 }
 
-/// What is out is known though nothing counts it: never over when the concurrency comes back.
+/// What is out is known although no limit counts it: never over when a concurrency limit comes back.
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_that_was_removed_and_comes_back_counts_what_is_out() {
     let limiter = limiter(MaxConcurrency::new(4));
@@ -251,7 +251,7 @@ async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
     }
 }
 
-/// The same of what was carried: it counts by another measure than it was granted in.
+/// The same for usage that was carried over: it counts in another measure than the grant.
 #[tokio::test(start_paused = true)]
 async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
     for (new, carry) in [(window(20), UsageCarryOver::InProportion), (FixedWindow::new(20, 10 * SECOND), UsageCarryOver::AsIs)] {
@@ -266,7 +266,7 @@ async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
     }
 }
 
-/// A limit that stays as it is forgets nothing, the grants that it can take back included.
+/// A limit that stays the same forgets nothing, nor the grants that it can take back.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_stays_keeps_its_state_and_takes_back_what_it_charged() {
     let limiter = limiter(Policy::from(window(10)).and(MaxConcurrency::new(50)));
@@ -311,7 +311,7 @@ async fn an_adaptive_limit_that_stays_keeps_what_it_has_learnt() {
     assert_eq!(limiter.snapshot().concurrency, Some(20), "another limit begins anew");
 }
 
-/// A fixed bug: a permit from before tells a round trip that nobody measured.
+/// A fixed bug: a permit from before the change reported a round trip that was not measured.
 #[tokio::test(start_paused = true)]
 async fn an_adaptive_limit_learns_nothing_from_permits_older_than_itself() {
     let limiter = limiter(MaxConcurrency::new(20));
@@ -322,7 +322,7 @@ async fn an_adaptive_limit_learns_nothing_from_permits_older_than_itself() {
     assert_eq!((limiter.snapshot().concurrency, limiter.snapshot().in_flight), (Some(20), 0));
 }
 
-/// Under load: policies change all the time, and nobody is lost, nor over.
+/// Under load, with policies that change all the time: never over, and no waiter is lost.
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
     let policies = [
@@ -439,7 +439,7 @@ async fn a_ban_outlasts_a_change_of_the_penalty() {
     assert_eq!(limiter.check(1).remaining(), 20);
 }
 
-/// A fixed bug: nothing that was carried over opened a window.
+/// A fixed bug: a carry-over of no units opened a window.
 #[tokio::test(start_paused = true)]
 async fn a_window_from_the_first_grant_is_not_opened_by_a_change() {
     let from_first_grant = |units| FixedWindow::new(units, ms(1_000)).align(tollgate::Align::FirstGrant);

@@ -1,4 +1,4 @@
-//! Permits that come back with what their work has cost in the end: settled, refunded, or neither.
+//! Permits that come back with the actual cost of their work: settled, refunded, or neither.
 
 mod common;
 
@@ -116,7 +116,7 @@ async fn the_place_comes_back_whole_whatever_was_used() {
     }
 }
 
-/// Invariant 5. A fixed bug: a permit whose TTL had passed, and that the timer had not come to, was settled all the same.
+/// Invariant 5. A fixed bug: a permit whose TTL had passed, and that was not reclaimed yet, was settled all the same.
 #[tokio::test(start_paused = true)]
 async fn settling_a_permit_whose_ttl_has_passed_changes_nothing() {
     let policy = Policy::from(MaxConcurrency::new(10).ttl(ms(100))).and(FixedWindow::new(10, ms(10_000)));
@@ -158,7 +158,7 @@ async fn absurd_actual_costs_neither_panic_nor_let_anybody_through() {
     }
 }
 
-/// Tokens as a model API counts them: estimates come before, the truth after, and the minute's budget holds.
+/// Tokens as a model API counts them: an estimate before, the actual number after, and the budget of a minute holds.
 #[tokio::test(start_paused = true)]
 async fn estimates_under_load_keep_the_rate_that_was_asked_for() {
     let limiter = limiter(TokenBucket::new(Rate::per_second(1_000), 1_000));
@@ -182,7 +182,7 @@ async fn estimates_under_load_keep_the_rate_that_was_asked_for() {
     assert!((least..most).contains(&(used as f64)), "{used} in {:?}", start.elapsed());
 }
 
-/// A grant that nobody took goes back like a refund, and counts as one.
+/// A grant that was not taken goes back like a refund, and counts as one.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_took_is_a_refund() {
     let limiter = limiter(Policy::from(MaxConcurrency::new(1)).and(FixedWindow::new(10, ms(1_000))));
@@ -201,7 +201,7 @@ async fn a_grant_that_nobody_took_is_a_refund() {
     assert_eq!(limiter.check(1).remaining(), 1);
 }
 
-/// The permit of a rate keeps nothing alive: it finds its limiter again, as long as there is one.
+/// The permit of a rate keeps nothing alive: it finds its limiter again, as long as the limiter exists.
 #[tokio::test(start_paused = true)]
 async fn a_permit_whose_limiter_is_gone_settles_nothing() {
     let bucket = || limiter(TokenBucket::new(Rate::per_second(10), 10));

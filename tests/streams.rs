@@ -1,4 +1,4 @@
-//! Streams: items in order and on time, none lost, and a source that is idle spends nothing.
+//! Streams: items in order and on time, none lost, and an idle source spends nothing.
 
 mod common;
 

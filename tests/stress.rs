@@ -1,5 +1,6 @@
 //! 1,000 tasks on two workers hammer one limiter with random cancels, panics and leaks; in the end every unit is accounted for.
-//! The manager has no atomics of its own: one mutex, tokio's `Notify`, and tasks that come and go. So it is stressed, not modelled.
+//! The manager has no atomics of its own, only a mutex, tokio's `Notify`, and tasks that come and go, so it is stressed and not
+//! modelled with loom.
 
 mod common;
 
@@ -41,7 +42,7 @@ async fn hammer(limiter: Limiter, tally: Arc<Tally>, seed: u64, limit: u64, leak
         let patience = Duration::from_micros(random.below(3_000));
         let acquire = limiter.request().cost(cost).priority(tollgate::Priority::new(random.below(3) as u8).unwrap());
         let acquired = match random.below(4) {
-            // The future is dropped wherever it stands.
+            // The future is dropped in whatever state it is.
             0 => tokio::time::timeout(patience, acquire.acquire()).await.ok(),
             1 => Some(acquire.timeout(patience).acquire().await),
             2 => limiter.try_acquire_many(cost).ok().map(Ok),
@@ -93,7 +94,7 @@ async fn thousand_tasks(policy: impl Into<Policy>, limit: u64, leaks: bool) -> (
             let delay = Duration::from_micros(seed * 13);
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                task.abort(); // at whichever await it stands
+                task.abort(); // at any of its awaits
             });
         }
     }

@@ -1,5 +1,5 @@
-//! Known ways in which limiters go wrong, each closed by a test that says so. Others stand where they belong: retry-after and
-//! overflow in `strategy/`, cancellation in cancellation.rs, leaks and late releases in reclaim.rs, bad costs in bad_input.rs.
+//! Known ways in which limiters go wrong, with a test for each. More of them are tested elsewhere: retry-after and overflow in
+//! policies.rs and `strategy/`, cancellation in cancellation.rs, leaks and late releases in reclaim.rs, bad costs in bad_input.rs.
 
 mod common;
 
@@ -10,10 +10,11 @@ use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
-/// A wake that resets the deadline to `now + interval` loses the timer's rounding on every tick. Tokio's timer rounds up to the
-/// millisecond: of a pace of 2,500 a second, a limiter that schedules from its wakes delivers 1,000.
+/// Trap: a wake that resets the deadline to `now + interval` loses the timer's rounding on every tick. Tokio's timer rounds up to the
+/// millisecond: a limiter that schedules from its wakes delivers 1,000 a second of a rate of
+/// 2,500.
 #[tokio::test(start_paused = true)]
-async fn trap_the_rounding_of_the_timer_is_caught_up_within_the_burst() {
+async fn the_rounding_of_the_timer_is_caught_up_within_the_burst() {
     let limiter = Limiter::new(Throttle::every(Duration::from_micros(400)).burst(25)).unwrap();
     drop(limiter.try_acquire_many(25).unwrap());
     let start = Instant::now();
@@ -24,9 +25,9 @@ async fn trap_the_rounding_of_the_timer_is_caught_up_within_the_burst() {
     assert!(late <= ms(1), "{late:?} late after a second: no more than the last tick");
 }
 
-/// Every waiter that sleeps for itself is a thundering herd, and large requests starve among small ones.
+/// Trap: every waiter sleeps for itself. All wake at once, and large requests starve among small ones.
 #[tokio::test(start_paused = true)]
-async fn trap_a_request_of_ten_among_unit_requests_is_served_in_its_turn() {
+async fn a_request_of_ten_among_unit_requests_is_served_in_its_turn() {
     let limiter = Limiter::new(Throttle::every(ms(1)).burst(10)).unwrap();
     drop(limiter.try_acquire_many(10).unwrap());
     let unit = |limiter: Limiter| async move {
@@ -42,9 +43,9 @@ async fn trap_a_request_of_ten_among_unit_requests_is_served_in_its_turn() {
     units.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Fixed windows allow twice the limit across a boundary (documented); what is offered instead does not.
+/// Trap: fixed windows allow twice the limit across a boundary. That is documented; a throttle beside the window prevents it.
 #[tokio::test(start_paused = true)]
-async fn trap_the_boundary_burst_of_a_fixed_window_is_closed_by_a_throttle_with_it() {
+async fn the_boundary_burst_of_a_fixed_window_is_closed_by_a_throttle_with_it() {
     let around_boundary = async |policy: Policy| {
         let limiter = Limiter::new(policy).unwrap();
         sleep(ms(990)).await;
@@ -58,9 +59,9 @@ async fn trap_the_boundary_burst_of_a_fixed_window_is_closed_by_a_throttle_with_
     assert_eq!(around_boundary(Policy::from(window).and(Throttle::every(ms(100)).burst(10))).await, 10);
 }
 
-/// Sub-millisecond periods that silently round to zero.
+/// Trap: periods below a millisecond are silently rounded to zero.
 #[tokio::test(start_paused = true)]
-async fn trap_a_nanosecond_is_a_nanosecond() {
+async fn a_nanosecond_is_a_nanosecond() {
     let limiter = Limiter::new(Throttle::every(Duration::from_nanos(3))).unwrap();
     drop(limiter.try_acquire().unwrap());
     assert_eq!(limiter.check(1).retry_after(), Some(Duration::from_nanos(3)));
@@ -70,9 +71,9 @@ async fn trap_a_nanosecond_is_a_nanosecond() {
     assert!(limiter.try_acquire().is_ok());
 }
 
-/// A fast path outside tokio's cooperative budget lets one task that acquires in a loop starve its neighbours.
+/// Trap: a fast path outside tokio's cooperative budget, so that a task that acquires in a loop starves its neighbours.
 #[tokio::test]
-async fn trap_a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
+async fn a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
     let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
     let greedy = {
         let limiter = limiter.clone();
@@ -89,9 +90,9 @@ async fn trap_a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
     assert!(limiter.snapshot().granted > 0);
 }
 
-/// An unfair fast path that barges past waiters: a release and an acquire in one breath do not overtake the queue.
+/// Trap: a fast path that passes the queue. A release followed at once by an acquire does not overtake the waiters.
 #[tokio::test(start_paused = true)]
-async fn trap_a_holder_that_releases_and_takes_again_goes_to_the_end_of_the_queue() {
+async fn a_holder_that_releases_and_takes_again_goes_to_the_end_of_the_queue() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let out = limiter.try_acquire().unwrap();
     let mut waiting = task::spawn(limiter.acquire());
@@ -103,9 +104,9 @@ async fn trap_a_holder_that_releases_and_takes_again_goes_to_the_end_of_the_queu
     assert!(waiting.is_woken());
 }
 
-/// A caller who waits twice is admitted once too often: polling again, with another waker, is one request.
+/// Trap: a request that is polled twice is admitted twice. Polling again, with another waker, is still one request.
 #[tokio::test(start_paused = true)]
-async fn trap_a_request_that_is_polled_often_counts_once() {
+async fn a_request_that_is_polled_often_counts_once() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let out = limiter.try_acquire().unwrap();
     let mut waiting = Box::pin(limiter.acquire());
@@ -119,9 +120,9 @@ async fn trap_a_request_that_is_polled_often_counts_once() {
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().in_flight), (2, 0));
 }
 
-/// A fixed-window release is dropped without a word (S3): here it is no more than documented, since it frees nothing.
+/// Trap: a release that refills a window or a rate. It frees nothing there, as documented.
 #[tokio::test(start_paused = true)]
-async fn trap_releasing_does_not_refill_a_window_or_a_pace() {
+async fn releasing_does_not_refill_a_window_or_a_pace() {
     for policy in [Policy::from(FixedWindow::new(1, ms(100))), Throttle::every(ms(100)).into()] {
         let limiter = Limiter::new(policy).unwrap();
         limiter.try_acquire().unwrap().release();
@@ -129,9 +130,9 @@ async fn trap_releasing_does_not_refill_a_window_or_a_pace() {
     }
 }
 
-/// A permit is delivered to the caller it was given to (S3 hands it to whoever reads next): by name, for 100 of them.
+/// Trap: a permit goes to the caller that reads next, not to the one it was granted to. Here each of 100 callers gets its own.
 #[tokio::test(start_paused = true)]
-async fn trap_each_permit_reaches_the_caller_it_was_given_to() {
+async fn each_permit_reaches_the_caller_it_was_given_to() {
     let limiter = Limiter::new(Throttle::every(ms(1))).unwrap();
     drop(limiter.try_acquire().unwrap());
     let mut waiting: Vec<_> = (0..100).map(|_| task::spawn(limiter.acquire())).collect();

@@ -1,4 +1,4 @@
-//! Wakers run other people's code: when woken, and when dropped.
+//! Wakers run foreign code when they are woken and when they are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tollgate::{Limiter, MaxConcurrency};
 
-/// Looks at the limiter when it is woken and when it is dropped: a deadlock, were that under the limiter's lock.
+/// Uses the limiter when it is woken and when it is dropped: a deadlock, if that were under the limiter's lock.
 struct Nosy(Limiter, Arc<AtomicUsize>);
 
 impl Wake for Nosy {

@@ -33,8 +33,7 @@ pub fn every_strategy() -> Vec<Policy> {
     ]
 }
 
-/// Runs something that takes real time and no timer. On a paused clock the runtime jumps to the next timer meanwhile, if
-/// there is one.
+/// Waits for real time without a timer. On a paused clock the runtime jumps to the next timer meanwhile, if there is one.
 pub async fn idle_for_real() {
     let (done, waiting) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {

@@ -644,7 +644,7 @@ impl Harness {
                 }
                 let wake = if self.has_runtime { self.schedule.next_wake() } else { self.next_alarm() };
                 prop_assert!(wake != Moment::NEVER, "stranded");
-                self.pass(wake.nanos() - self.reference.now, 0)?;
+                self.pass(wake.nanos().saturating_sub(self.reference.now), 0)?;
             }
         }
         self.reference.now += rules::LONG;
