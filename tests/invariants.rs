@@ -6,21 +6,10 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{CountPolls, every_strategy, idle_for_real, ms};
+use common::{CountPolls, every_strategy, grants, idle_for_real, ms};
 use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{AcquireError, Align, FixedWindow, Limiter, MaxConcurrency, Policy, Priority, Throttle, TryAcquireError};
-
-/// When each of `count` acquires is granted, in milliseconds.
-async fn grants(limiter: &Limiter, count: usize) -> Vec<u128> {
-    let start = Instant::now();
-    let mut at = Vec::new();
-    for _ in 0..count {
-        drop(limiter.acquire().await.unwrap());
-        at.push(start.elapsed().as_millis());
-    }
-    at
-}
+use tollgate::{AcquireError, Align, FixedWindow, MaxConcurrency, Policy, Priority, Throttle, TryAcquireError};
 
 #[tokio::test(start_paused = true)]
 async fn invariant_1_never_over_a_throttle_keeps_its_interval_and_idle_time_earns_nothing() {

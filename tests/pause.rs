@@ -6,18 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountPolls, every_strategy, idle_for_real, limiter, ms};
+use common::{CountPolls, every_strategy, idle_for_real, limiter, ms, queued};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{AcquireError, Limiter, MaxConcurrency, Policy, Priority, Throttle, TryAcquireError, UpstreamSignal};
-
-macro_rules! waiting {
-    ($limiter:expr) => {{
-        let mut waiting = task::spawn($limiter.acquire());
-        assert_pending!(waiting.poll());
-        waiting
-    }};
-}
 
 /// For every policy, those that otherwise read no clock included, and for requests before the pause and during it.
 #[tokio::test(start_paused = true)]
@@ -78,7 +70,7 @@ async fn of_several_pauses_the_last_end_stands_and_resume_ends_them_all() {
     limiter.pause_until(start + ms(300));
     limiter.pause_until(start);
     assert_eq!(limiter.snapshot().paused_for, Some(ms(500)));
-    let (first, second) = (waiting!(limiter), waiting!(limiter));
+    let (first, second) = (queued(limiter.acquire()), queued(limiter.acquire()));
     sleep(ms(200)).await;
     assert!(!first.is_woken());
     limiter.resume();
@@ -113,7 +105,7 @@ async fn a_timeout_within_the_pause_fails_at_once_and_one_beyond_it_is_served() 
 async fn permits_stay_valid_in_a_pause_and_their_ttl_runs_on() {
     let limiter = limiter(MaxConcurrency::new(2).ttl(ms(100)));
     let (leaked, renewed) = (limiter.acquire().await.unwrap(), limiter.acquire().await.unwrap());
-    let waiting = waiting!(limiter);
+    let waiting = queued(limiter.acquire());
     limiter.pause_for(Duration::MAX);
     sleep(ms(60)).await;
     assert!(leaked.is_live() && renewed.renew());
@@ -134,7 +126,7 @@ async fn closing_fails_who_waits_in_a_pause_without_end() {
     limiter.pause_for(Duration::MAX);
     assert_eq!((limiter.snapshot().paused_for, limiter.snapshot().next_grant_in), (Some(Duration::MAX), None));
     assert_eq!(limiter.check(1).retry_after(), None);
-    let mut waiting = waiting!(limiter);
+    let mut waiting = queued(limiter.acquire());
     limiter.close();
     assert_eq!(assert_ready!(waiting.poll()).unwrap_err(), AcquireError::Closed);
     limiter.resume();
@@ -148,7 +140,7 @@ async fn who_gives_up_in_a_pause_costs_nobody_his_turn() {
     let limiter = limiter(MaxConcurrency::new(1));
     limiter.pause_for(ms(100));
     let start = Instant::now();
-    let (front, second, third) = (waiting!(limiter), waiting!(limiter), waiting!(limiter));
+    let (front, second, third) = (queued(limiter.acquire()), queued(limiter.acquire()), queued(limiter.acquire()));
     drop(front);
     sleep(ms(50)).await;
     drop(second);
@@ -209,7 +201,7 @@ fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
     let mut first = task::spawn(limiter.acquire());
     still.block_on(async { assert_pending!(first.poll()) }); // its runtime has the manager's task, and is not run any more
     running.block_on(async {
-        let second = waiting!(limiter);
+        let second = queued(limiter.acquire());
         limiter.pause_for(ms(30));
         drop(out);
         sleep(ms(100)).await;
@@ -228,12 +220,12 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
         let start = Instant::now();
         idle_for_real().await;
         assert_eq!(start.elapsed(), ms(0), "{policy}: nobody waits for it");
-        let given_up = waiting!(limiter);
+        let given_up = queued(limiter.acquire());
         tokio::task::yield_now().await;
         drop(given_up);
         idle_for_real().await;
         assert_eq!(start.elapsed(), ms(0), "{policy}: the only one gave up");
-        let waiting = waiting!(limiter);
+        let waiting = queued(limiter.acquire());
         tokio::task::yield_now().await;
         limiter.resume();
         waiting.await.unwrap().release();
@@ -246,7 +238,7 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
         idle_for_real().await;
         assert_eq!(over.elapsed(), ms(0), "{policy}: it is over");
         limiter.pause_for(Duration::MAX);
-        let _waiting = waiting!(limiter);
+        let _waiting = queued(limiter.acquire());
         idle_for_real().await;
         assert_eq!(over.elapsed(), ms(0), "{policy}: there is no end to wait for");
     }

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{limiter, ms};
+use common::{grants, limiter, ms};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{
@@ -14,17 +14,6 @@ use tollgate::{
 
 const fn ns(nanos: u64) -> Duration {
     Duration::from_nanos(nanos)
-}
-
-/// When each of `count` acquires of one is granted, in milliseconds.
-async fn grants(limiter: &Limiter, count: usize) -> Vec<u128> {
-    let start = Instant::now();
-    let mut at = Vec::new();
-    for _ in 0..count {
-        limiter.acquire().await.unwrap().release();
-        at.push(start.elapsed().as_millis());
-    }
-    at
 }
 
 fn denied(limiter: &Limiter) -> Option<Duration> {

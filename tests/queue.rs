@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::ms;
+use common::{ms, queued};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
@@ -16,34 +16,32 @@ fn bounded(max_queue: usize, overflow: Overflow) -> Limiter {
     Limiter::builder(MaxConcurrency::new(1)).max_queue(max_queue).overflow(overflow).build().unwrap()
 }
 
-macro_rules! waiting {
-    ($limiter:expr, $priority:expr) => {{
-        let mut waiting = task::spawn($limiter.request().priority($priority).acquire());
-        assert_pending!(waiting.poll());
-        waiting
-    }};
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_rejects_the_newcomer_at_once_unless_told_otherwise() {
     let limiter = bounded(2, Overflow::default());
     let out = limiter.acquire().await.unwrap();
-    let (first, _second) = (waiting!(limiter, Priority::LOW), waiting!(limiter, Priority::LOW));
+    let (first, _second) = (
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+    );
     let error = limiter.request().priority(Priority::HIGHEST).acquire().await.unwrap_err();
     assert_eq!((error, limiter.snapshot().shed), (AcquireError::QueueFull, 1));
     drop(out);
     assert!(first.is_woken());
-    let _third = waiting!(limiter, Priority::LOW); // a place is free again
+    let _third = queued(limiter.request().priority(Priority::LOW).acquire()); // a place is free again
 }
 
 #[tokio::test(start_paused = true)]
 async fn drop_oldest_sheds_who_has_waited_longest_whatever_the_priority() {
     let limiter = bounded(2, Overflow::DropOldest);
     let out = limiter.acquire().await.unwrap();
-    let (mut urgent, mut second) = (waiting!(limiter, Priority::HIGH), waiting!(limiter, Priority::LOW));
-    let mut third = waiting!(limiter, Priority::LOW);
+    let (mut urgent, mut second) = (
+        queued(limiter.request().priority(Priority::HIGH).acquire()),
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+    );
+    let mut third = queued(limiter.request().priority(Priority::LOW).acquire());
     assert_eq!(assert_ready!(urgent.poll()).unwrap_err(), AcquireError::Shed);
-    let _fourth = waiting!(limiter, Priority::LOWEST);
+    let _fourth = queued(limiter.request().priority(Priority::LOWEST).acquire());
     assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
     drop(out);
     let _permit = assert_ready!(third.poll()).unwrap();
@@ -54,9 +52,12 @@ async fn drop_oldest_sheds_who_has_waited_longest_whatever_the_priority() {
 async fn drop_lowest_priority_sheds_who_would_be_served_last_or_turns_the_newcomer_away() {
     let limiter = bounded(2, Overflow::DropLowestPriority);
     let _out = limiter.acquire().await.unwrap();
-    let (_first, mut second) = (waiting!(limiter, Priority::LOW), waiting!(limiter, Priority::LOW));
+    let (_first, mut second) = (
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+    );
     assert_eq!(limiter.request().priority(Priority::LOW).acquire().await.unwrap_err(), AcquireError::QueueFull);
-    let _urgent = waiting!(limiter, Priority::HIGH);
+    let _urgent = queued(limiter.request().priority(Priority::HIGH).acquire());
     assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
 }
 
@@ -76,7 +77,7 @@ async fn a_queue_of_none_never_waits() {
 async fn nobody_is_shed_for_a_request_that_does_not_wait() {
     let limiter = bounded(1, Overflow::DropOldest);
     let _out = limiter.acquire().await.unwrap();
-    let waiting = waiting!(limiter, Priority::NORMAL);
+    let waiting = queued(limiter.request().priority(Priority::NORMAL).acquire());
     let error = limiter.request().timeout(ms(0)).acquire().await.unwrap_err();
     assert_eq!(error, AcquireError::TimedOut { retry_after: None });
     assert!(!waiting.is_woken());
@@ -89,7 +90,7 @@ async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
     let _out = limiter.try_acquire_many(2).unwrap();
     let mut large = task::spawn(limiter.acquire_many(3));
     assert_pending!(large.poll());
-    let small = waiting!(limiter, Priority::NORMAL);
+    let small = queued(limiter.request().priority(Priority::NORMAL).acquire());
     let mut newest = task::spawn(limiter.acquire());
     let _permit = assert_ready!(newest.poll()).unwrap();
     assert_eq!(assert_ready!(large.poll()).unwrap_err(), AcquireError::Shed);
@@ -151,7 +152,7 @@ async fn the_snapshot_counts_and_knows_when_the_next_grant_is() {
     assert!(limiter.try_acquire().is_err());
     assert_eq!((limiter.snapshot().next_grant_in, limiter.snapshot().denied), (Some(ms(100)), 1));
     sleep(ms(30)).await;
-    let second = waiting!(limiter, Priority::NORMAL);
+    let second = queued(limiter.request().priority(Priority::NORMAL).acquire());
     assert_eq!((limiter.snapshot().next_grant_in, limiter.snapshot().queued), (Some(ms(70)), 1));
     sleep(ms(100)).await;
     let _second = second.await.unwrap();
@@ -165,7 +166,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
     tokio::task::unconstrained(async {
         let limiter = Limiter::new(MaxConcurrency::new(1_000)).unwrap();
         let out = limiter.try_acquire_many(1_000).unwrap();
-        let mut waiting: Vec<_> = (0..1_001).map(|_| waiting!(limiter, Priority::NORMAL)).collect();
+        let mut waiting: Vec<_> = (0..1_001).map(|_| queued(limiter.request().priority(Priority::NORMAL).acquire())).collect();
         drop(out);
         assert!(waiting[..1_000].iter().all(task::Spawn::is_woken) && !waiting[1_000].is_woken());
         waiting.pop();
@@ -195,7 +196,10 @@ const PENALTY: Duration = ms(100);
 async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     let limiter = bounded(2, Overflow::Block { penalty: PENALTY });
     let out = limiter.acquire().await.unwrap();
-    let (mut first, mut second) = (waiting!(limiter, Priority::HIGHEST), waiting!(limiter, Priority::LOW));
+    let (mut first, mut second) = (
+        queued(limiter.request().priority(Priority::HIGHEST).acquire()),
+        queued(limiter.request().priority(Priority::LOW).acquire()),
+    );
     let blocked = AcquireError::Blocked { retry_after: PENALTY };
     assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
     assert_eq!(assert_ready!(first.poll()).unwrap_err(), AcquireError::Shed);
@@ -222,7 +226,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     advance(ms(1)).await;
     assert_eq!(limiter.snapshot().next_grant_in, Some(ms(0)));
     let _out = limiter.try_acquire().unwrap();
-    let _waits_again = waiting!(limiter, Priority::NORMAL);
+    let _waits_again = queued(limiter.request().priority(Priority::NORMAL).acquire());
     assert_eq!((limiter.snapshot().shed, limiter.snapshot().denied), (9, 3));
 }
 
@@ -272,7 +276,7 @@ async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
             .build()
             .unwrap();
         let _out = limiter.acquire().await.unwrap();
-        let mut waiting: Vec<_> = (0..COUNT).map(|_| waiting!(limiter, Priority::NORMAL)).collect();
+        let mut waiting: Vec<_> = (0..COUNT).map(|_| queued(limiter.request().priority(Priority::NORMAL).acquire())).collect();
         assert!(matches!(limiter.acquire().await, Err(AcquireError::Blocked { .. })));
         assert!(waiting.iter().all(task::Spawn::is_woken));
         assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
@@ -335,7 +339,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     }
     let (limiter, events) = observed(Overflow::DropLowestPriority);
     let _out = limiter.try_acquire_many(9).unwrap();
-    let _first = waiting!(limiter, high);
+    let _first = queued(limiter.request().priority(high).acquire());
     assert_eq!(limiter.request().priority(low).acquire().await.unwrap_err(), AcquireError::QueueFull);
     assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the newcomer is the least urgent");
 }
@@ -349,7 +353,7 @@ async fn an_observer_may_ask_the_limiter_itself() {
         Limiter::builder(MaxConcurrency::new(1)).max_queue(100).overflow(overflow).on_event(ask).build().unwrap()
     });
     let _out = LIMITER.acquire().await.unwrap();
-    let mut waiting: Vec<_> = (0..100).map(|_| waiting!(LIMITER, Priority::NORMAL)).collect();
+    let mut waiting: Vec<_> = (0..100).map(|_| queued(LIMITER.request().priority(Priority::NORMAL).acquire())).collect();
     assert!(LIMITER.acquire().await.is_err());
     assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
 }

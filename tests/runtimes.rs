@@ -6,27 +6,18 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::ms;
+use common::{current_thread, ms, within_ten_seconds};
 use futures_util::FutureExt;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
 use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Throttle};
 
 static SHARED: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Throttle::every(ms(5))).unwrap());
 
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// Everything here ends within this, or it hangs.
-fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
-}
-
 #[test]
 fn a_static_limiter_serves_several_runtimes_one_after_another() {
     for _ in 0..4 {
-        let runtime = runtime();
+        let runtime = current_thread();
         within_ten_seconds(&runtime, async {
             for _ in 0..5 {
                 drop(SHARED.acquire().await.unwrap());
@@ -40,7 +31,7 @@ fn those_who_wait_in_another_runtime_go_on_when_the_drivers_runtime_ends() {
     for policy in [Throttle::every(ms(50)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(50)))] {
         let limiter = Limiter::new(policy).unwrap();
         std::mem::forget(limiter.try_acquire().unwrap());
-        let (first, second) = (runtime(), Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+        let (first, second) = (current_thread(), Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
         let mut starts_driver = task::spawn(limiter.acquire());
         first.block_on(async { assert_pending!(starts_driver.poll()) });
         let handle = limiter.clone();
@@ -58,7 +49,7 @@ fn a_runtime_that_is_not_driven_does_not_hold_up_another_one() {
     for policy in [Throttle::every(ms(20)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(20)))] {
         let limiter = Limiter::new(policy).unwrap();
         std::mem::forget(limiter.try_acquire().unwrap());
-        let (asleep, awake) = (runtime(), runtime());
+        let (asleep, awake) = (current_thread(), current_thread());
         let mut front = task::spawn(limiter.acquire());
         asleep.block_on(async { assert_pending!(front.poll()) });
         within_ten_seconds(&awake, async {
@@ -81,7 +72,7 @@ fn the_task_of_a_runtime_that_is_shutting_down_is_replaced() {
         thread::sleep(Duration::from_micros(100 * round));
         runtime.shutdown_background();
     }
-    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+    within_ten_seconds(&current_thread(), limiter.acquire()).unwrap().release();
 }
 
 /// A clock that a paused runtime advanced by an hour is ahead of the next runtime's.
@@ -93,7 +84,7 @@ fn an_hour_that_passed_on_a_paused_clock_is_not_waited_out_on_the_next_one() {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         limiter.try_acquire().unwrap().release();
     });
-    within_ten_seconds(&runtime(), async {
+    within_ten_seconds(&current_thread(), async {
         assert!(limiter.try_acquire().is_err(), "no unit is handed out twice");
         drop(limiter.acquire().await.unwrap());
     });
@@ -116,7 +107,7 @@ fn waiting_in_a_runtime_without_timers_is_an_error_that_says_so() {
     limiter.try_acquire().unwrap().release();
     assert_eq!(timerless.block_on(limiter.acquire()).unwrap_err(), AcquireError::NoRuntime);
     assert_eq!(timerless.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
-    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+    within_ten_seconds(&current_thread(), limiter.acquire()).unwrap().release();
     // Where no time matters, none is needed.
     let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let (out, handle) = (places.try_acquire().unwrap(), places.clone());
@@ -177,7 +168,7 @@ fn blocking_threads_and_tasks_share_one_queue() {
     limiter.try_acquire().unwrap().release();
     let handle = limiter.clone();
     let thread = thread::spawn(move || (0..5).for_each(|_| drop(handle.blocking_acquire().unwrap())));
-    within_ten_seconds(&runtime(), async {
+    within_ten_seconds(&current_thread(), async {
         for _ in 0..5 {
             drop(limiter.acquire().await.unwrap());
         }
@@ -196,10 +187,10 @@ fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
             limiter.close();
         };
         match kept_by_a_runtime {
-            true => runtime().block_on(async { leak_and_close() }),
+            true => current_thread().block_on(async { leak_and_close() }),
             false => leak_and_close(),
         }
-        within_ten_seconds(&runtime(), limiter.drained());
+        within_ten_seconds(&current_thread(), limiter.drained());
         assert_eq!(limiter.snapshot().reclaimed, 1);
     }
 }
@@ -209,18 +200,18 @@ fn drained_ends_though_the_runtime_that_kept_the_time_is_gone() {
 fn waiting_in_a_runtime_that_has_ended_is_an_error() {
     let limiter = Limiter::new(Throttle::every(ms(1_000))).unwrap();
     limiter.try_acquire().unwrap().release();
-    let ended = runtime();
+    let ended = current_thread();
     let handle = ended.handle().clone();
     drop(ended);
     assert_eq!(handle.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
-    within_ten_seconds(&runtime(), limiter.acquire()).unwrap().release();
+    within_ten_seconds(&current_thread(), limiter.acquire()).unwrap().release();
 }
 
 /// A fixed bug: only waiters in the queue were woken to find another driver.
 #[test]
 fn whoever_awaits_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
-    let (first, second) = (runtime(), runtime());
+    let (first, second) = (current_thread(), current_thread());
     let permit = limiter.try_acquire().unwrap();
     limiter.close();
     let (mut reclaimed, mut drained) = (task::spawn(permit.reclaimed()), task::spawn(limiter.drained()));

@@ -6,23 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::ms;
+use common::{current_thread, ms, within_ten_seconds};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_test::{assert_pending, task};
 use tollgate::{Acquire, KeyedLimiter, Limiter, MaxConcurrency, Permit, Policy, Priority, Throttle};
 
-fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
-
 fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-/// Everything here ends within this, or it hangs.
-fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
 }
 
 /// One place, which is out; the driver in a runtime that is alive and never run again; a task that waits in one that is run.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{idle_for_real, limiter, ms};
+use common::{idle_for_real, limiter, ms, queued};
 use tokio::time::{Instant, advance, sleep};
-use tokio_test::{assert_pending, assert_ready, task};
+use tokio_test::assert_ready;
 use tollgate::{
     AcquireError, Adapt, ConfigError, FixedWindow, Limit, Limiter, MaxConcurrency, Outcome, Penalty, Permit, Policy, Rate,
     SlidingWindow, Throttle, TokenBucket, UsageCarryOver,
@@ -18,14 +18,6 @@ const SECOND: Duration = ms(1_000);
 
 fn window(units: u64) -> FixedWindow {
     FixedWindow::new(units, SECOND)
-}
-
-macro_rules! waiting {
-    ($limiter:expr, $cost:expr) => {{
-        let mut waiting = task::spawn($limiter.acquire_many($cost));
-        assert_pending!(waiting.poll());
-        waiting
-    }};
 }
 
 /// Every kind of rate takes over from every other, as is and in proportion.
@@ -61,7 +53,7 @@ async fn what_has_been_used_stays_used_whatever_takes_over() {
 async fn a_policy_that_makes_no_sense_is_refused_and_changes_nothing() {
     let limiter = limiter(window(10));
     drop(limiter.try_acquire_many(6).unwrap());
-    let waiting = waiting!(limiter, 8);
+    let waiting = queued(limiter.acquire_many(8));
     let error = limiter.set_policy(Policy::from(window(20)).and(MaxConcurrency::new(0))).unwrap_err();
     assert!(matches!(error, ConfigError::ZeroLimit { .. }));
     assert_eq!((limiter.check(1).limit(), limiter.snapshot().queued), (10, 1));
@@ -72,7 +64,7 @@ async fn a_policy_that_makes_no_sense_is_refused_and_changes_nothing() {
 async fn shrinking_below_what_is_out_waits_for_releases_and_growing_serves_at_once() {
     let limiter = limiter(MaxConcurrency::new(4));
     let mut out: Vec<_> = (0..4).map(|_| limiter.try_acquire().unwrap()).collect();
-    let waiting: Vec<_> = (0..4).map(|_| waiting!(limiter, 1)).collect();
+    let waiting: Vec<_> = (0..4).map(|_| queued(limiter.acquire_many(1))).collect();
     let woken = || waiting.iter().take_while(|waiting| waiting.is_woken()).count();
     limiter.set_policy(MaxConcurrency::new(2)).unwrap();
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().concurrency), (4, Some(2)));
@@ -90,7 +82,8 @@ async fn shrinking_below_what_is_out_waits_for_releases_and_growing_serves_at_on
 async fn a_cost_that_can_never_be_met_any_more_fails_and_who_waits_behind_it_is_served() {
     let limiter = limiter(MaxConcurrency::new(8));
     let out = limiter.try_acquire_many(6).unwrap();
-    let (mut five, two, mut eight) = (waiting!(limiter, 5), waiting!(limiter, 2), waiting!(limiter, 8));
+    let (mut five, two, mut eight) =
+        (queued(limiter.acquire_many(5)), queued(limiter.acquire_many(2)), queued(limiter.acquire_many(8)));
     limiter.set_policy(MaxConcurrency::new(4)).unwrap();
     assert_eq!(assert_ready!(five.poll()).unwrap_err(), AcquireError::ExceedsLimit { cost: 5, max: 4 });
     assert_eq!(assert_ready!(eight.poll()).unwrap_err(), AcquireError::ExceedsLimit { cost: 8, max: 4 });
@@ -105,7 +98,7 @@ async fn a_cost_that_can_never_be_met_any_more_fails_and_who_waits_behind_it_is_
 async fn when_the_front_becomes_impossible_the_next_does_not_wait_for_a_release() {
     let limiter = limiter(MaxConcurrency::new(8));
     let _out = limiter.try_acquire_many(2).unwrap();
-    let (eight, two) = (waiting!(limiter, 8), waiting!(limiter, 2));
+    let (eight, two) = (queued(limiter.acquire_many(8)), queued(limiter.acquire_many(2)));
     limiter.set_policy(MaxConcurrency::new(4)).unwrap();
     assert!(eight.is_woken() && two.is_woken());
     assert_eq!(limiter.snapshot().in_flight, 4);
@@ -141,7 +134,7 @@ async fn who_waits_goes_by_the_new_pace_from_now_on() {
 async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     let limiter = limiter(MaxConcurrency::new(1));
     let _for_ever = limiter.try_acquire().unwrap();
-    let (first, second) = (waiting!(limiter, 1), waiting!(limiter, 1));
+    let (first, second) = (queued(limiter.acquire_many(1)), queued(limiter.acquire_many(1)));
     sleep(ms(500)).await;
     let start = Instant::now();
     limiter.set_policy(Throttle::every(ms(100))).unwrap(); // new: none of it is used
@@ -149,7 +142,7 @@ async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     assert_eq!(start.elapsed(), ms(0));
     second.await.unwrap().release();
     assert_eq!(start.elapsed(), ms(100));
-    let third = waiting!(limiter, 1);
+    let third = queued(limiter.acquire_many(1));
     limiter.set_policy(MaxConcurrency::new(2)).unwrap();
     third.await.unwrap().release();
     assert_eq!((start.elapsed(), limiter.snapshot().in_flight), (ms(100), 1));
@@ -199,7 +192,7 @@ async fn a_shorter_ttl_that_has_passed_already_makes_room_for_who_waits_at_once(
     let limiter = limiter(MaxConcurrency::new(1).ttl(ms(1_000)));
     let late = limiter.acquire().await.unwrap();
     sleep(ms(50)).await;
-    let waiting = waiting!(limiter, 1);
+    let waiting = queued(limiter.acquire_many(1));
     limiter.set_policy(MaxConcurrency::new(1).ttl(ms(50))).unwrap();
     assert!(waiting.is_woken() && !late.is_live());
 }

@@ -1,6 +1,7 @@
 //! What several test files share.
 #![allow(dead_code, unreachable_pub)] // each file uses its part
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, task};
 use tollgate::{Align, FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
 pub const fn ms(millis: u64) -> Duration {
@@ -16,6 +20,37 @@ pub const fn ms(millis: u64) -> Duration {
 
 pub fn limiter(policy: impl Into<Policy>) -> Limiter {
     Limiter::new(policy).unwrap()
+}
+
+/// A request that has been polled once and waits.
+pub fn queued<F>(acquire: F) -> task::Spawn<F>
+where
+    F: Future,
+    F::Output: Debug,
+{
+    let mut waiting = task::spawn(acquire);
+    assert_pending!(waiting.poll());
+    waiting
+}
+
+/// When each of `count` acquires is granted, in milliseconds.
+pub async fn grants(limiter: &Limiter, count: usize) -> Vec<u128> {
+    let start = Instant::now();
+    let mut at = Vec::new();
+    for _ in 0..count {
+        limiter.acquire().await.unwrap().release();
+        at.push(start.elapsed().as_millis());
+    }
+    at
+}
+
+pub fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Everything that runs here ends within this time, or it hangs.
+pub fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
 }
 
 /// One policy of each kind, all of which admit three at once at most and something new within 100 ms.
