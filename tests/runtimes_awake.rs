@@ -46,7 +46,7 @@ impl DriverAsleep {
     }
 
     /// The place comes back, the front gives up, and the rest is a matter of time.
-    fn is_served_in_time(self) {
+    fn expect_served_in_time(self) {
         drop((self.out, self.front));
         within_ten_seconds(&self.awake, self.waiting).unwrap();
     }
@@ -57,7 +57,7 @@ impl DriverAsleep {
 fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
     for waiting in DriverAsleep::both() {
         waiting.limiter.pause_for(ms(50));
-        waiting.is_served_in_time();
+        waiting.expect_served_in_time();
     }
 }
 
@@ -66,7 +66,7 @@ fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
 fn a_pause_that_is_set_in_a_runtime_that_ends_is_over_on_time() {
     for waiting in DriverAsleep::both() {
         current_thread().block_on(async { waiting.limiter.pause_for(ms(50)) });
-        waiting.is_served_in_time();
+        waiting.expect_served_in_time();
     }
 }
 

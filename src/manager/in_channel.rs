@@ -22,6 +22,7 @@ use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
 impl Manager {
+    /// Takes a permit in place, or nothing.
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
         let mut state = self.lock();
         let (now, instant) = state.now();
@@ -64,6 +65,7 @@ impl Manager {
         }
     }
 
+    /// [`Manager::acquire`] where the request is likely to be granted in place: that costs no clone of the waker.
     #[inline(never)]
     fn acquire_in_place(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         order.checked_timeout()?;
@@ -81,8 +83,8 @@ impl Manager {
 
     /// [`Manager::acquire`] where the request may have to wait, as the latest one had to.
     ///
-    /// A waker's clone runs other people's code, so it is made before the lock is taken, on suspicion. A grant in place ends the
-    /// suspicion, and the next one costs no clone.
+    /// A waker's clone runs other people's code, so it is made before the lock is taken, in case the request must wait. After a grant
+    /// in place, the next request makes none beforehand.
     #[inline(never)]
     fn acquire_or_wait(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
@@ -147,7 +149,7 @@ impl Manager {
         }
     }
 
-    /// The last step of a request that waits: the driver may have gone with its runtime, or the caller to another one.
+    /// The last step of a request that waits. Its driver may have gone with its runtime, or its caller may have moved to another one.
     pub(super) fn ensure_driver<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,

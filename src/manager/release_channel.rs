@@ -1,7 +1,7 @@
 //! The *release* channel: how a place comes back.
 //!
-//! There is no queue: whoever brings a place back takes the manager's lock and serves the front of the line itself. So a release
-//! never blocks, and a permit can be released by its drop.
+//! There is no queue: the caller that brings a place back takes the manager's lock and serves the front of the queue itself. So a
+//! release never blocks, and a permit can be released by its drop.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    /// The rest of [`Manager::release`], where somebody waits for it.
+    /// The rest of [`Manager::release`], where a request, or [`Manager::drained`], waits for it.
     #[inline(never)]
     fn release_to_next<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, fence: u64, cost: u64, claim: Claim) {
         let (now, mut effects) = (state.now().0, Effects::default());
@@ -31,7 +31,7 @@ impl Manager {
         self.unlock_and_apply(state, &mut effects);
     }
 
-    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live.
+    /// A permit of `cost` comes back whose work took `actual` units. Returns whether it was live.
     pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
         let Granted { fence, claim, at } = granted;
         self.with_state(|state, now, effects| {
@@ -40,7 +40,7 @@ impl Manager {
         })
     }
 
-    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
+    /// A permit of `cost` comes back, and its holder says how its work went. Returns whether it was live.
     pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
         let Granted { fence, claim, at } = granted;
         self.with_state(|state, now, effects| {
