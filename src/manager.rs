@@ -35,7 +35,7 @@ mod watchers;
 
 pub(crate) use self::acquire_all::try_acquire_all;
 pub(crate) use self::answer::{Enqueued, Granted};
-pub(crate) use self::clock::Clock;
+pub(crate) use self::clock::{Clock, GrantTime};
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;
 pub(crate) use self::lifecycle::ManagerParts;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::Claim;
 use crate::event::permit_id;
-use crate::manager::{Granted, Manager};
+use crate::manager::{GrantTime, Granted, Manager};
 use crate::strategy::Outcome;
 
 /// A granted permit; dropping it **releases** it.
@@ -49,7 +49,7 @@ pub struct Permit {
     fence: u64,
     cost: u64,
     claim: Claim,
-    acquired_at: Option<Instant>,
+    time: GrantTime,
 }
 
 impl Permit {
@@ -58,13 +58,13 @@ impl Permit {
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
         let holder = (claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
-        Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, acquired_at: at }
+        Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, time: at }
     }
 
     /// A permit of a rate. It holds nothing and does not know its limiter.
     #[inline(always)]
-    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, acquired_at: Instant) -> Self {
-        Self { manager: None, id_prefix, fence, cost, claim: Claim::None, acquired_at: Some(acquired_at) }
+    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, time: GrantTime) -> Self {
+        Self { manager: None, id_prefix, fence, cost, claim: Claim::None, time }
     }
 
     /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence). It is
@@ -112,8 +112,8 @@ impl Permit {
     /// [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts), unless the limiter
     /// [records it](crate::LimiterBuilder::record_grant_time), which has an example.
     #[must_use]
-    pub const fn acquired_at(&self) -> Option<Instant> {
-        self.acquired_at
+    pub fn acquired_at(&self) -> Option<Instant> {
+        self.time.instant()
     }
 
     /// The instant of its reclaim, on tokio's clock; `None` without a TTL, or once it was reclaimed. See
@@ -243,7 +243,7 @@ impl Permit {
     }
 
     fn granted(&self) -> Granted {
-        Granted { fence: self.fence, claim: self.claim, at: self.acquired_at }
+        Granted { fence: self.fence, claim: self.claim, at: self.time }
     }
 
     fn leased(&self) -> Option<(&Arc<Manager>, Index)> {

@@ -174,7 +174,7 @@ impl Gate {
             Some(leases) if self.place == Claim::Place && leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
             _ => self.place,
         };
-        Ok(Admission { fence, at: now, claim })
+        Ok(Admission { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
     }
 
     /// Takes back what a permit holds. `None`, and nothing changes, when it was reclaimed before.
@@ -229,11 +229,12 @@ impl Gate {
     /// by another measure.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
         self.release_live(now, admission, cost)?;
+        let at = admission.at.known().unwrap_or(Moment::START); // before all that a limit of time can take back
         for (state, granted) in self.granted_by(admission.fence).filter(|(state, _)| state.places().is_none()) {
             if actual > cost {
                 state.charge(now, actual - cost);
             } else if actual < cost && granted {
-                state.refund(now, admission.at, cost - actual);
+                state.refund(now, at, cost - actual);
             }
         }
         Some(())

@@ -5,7 +5,7 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admission {
     pub(crate) fence: u64,
-    /// When it was decided; [`Moment::START`] where the gate needs no clock.
+    /// When it was decided; [`Moment::NEVER`] where the gate needed no clock, so that none was read.
     pub(crate) at: Moment,
     pub(crate) claim: Claim,
 }

@@ -122,11 +122,6 @@ impl Schedule {
         self.gate.used(now)
     }
 
-    /// Whether grants know their time.
-    pub(crate) fn records_grant_time(&self) -> bool {
-        self.gate.follows_time()
-    }
-
     /// Whether permits have a TTL.
     pub(crate) fn leases_permits(&self) -> bool {
         self.gate.leases_permits()

@@ -1,7 +1,6 @@
 //! What a request is answered with.
 
-use tokio::time::Instant;
-
+use super::clock::GrantTime;
 use crate::core::arena::Index;
 use crate::core::grant::{Admission, Claim};
 use crate::error::AcquireError;
@@ -21,20 +20,25 @@ pub(crate) type Refused = Box<AcquireError>;
 pub(crate) struct Granted {
     pub(crate) fence: u64,
     pub(crate) claim: Claim,
-    pub(crate) at: Option<Instant>,
+    pub(crate) at: GrantTime,
 }
 
 impl Granted {
-    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: None };
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: GrantTime::NOT_READ };
+
+    /// For the core, which takes it back.
+    pub(super) fn admission(self) -> Admission {
+        Admission { fence: self.fence, at: self.at.moment(), claim: self.claim }
+    }
 
     /// Word by word, and only what there is: see `Permit::new`.
     #[inline(always)]
-    pub(super) fn fill_in(&mut self, admission: Admission, at: Option<Instant>) {
+    pub(super) fn fill_in(&mut self, admission: Admission, at: GrantTime) {
         self.fence = admission.fence;
         if admission.claim != Claim::None {
             self.claim = admission.claim;
         }
-        if at.is_some() {
+        if at.is_read() {
             self.at = at;
         }
     }

@@ -1,3 +1,4 @@
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,19 +19,61 @@ pub(crate) struct Clock {
     /// The moment of the latest reading.
     moment: Moment,
     latest: Instant,
+    /// Where [`Moment::START`] lies on the clock of the latest reading: nanoseconds after [`ZERO`].
+    origin: i64,
     /// The latest readings of other clocks. Most limiters have none.
     others: Vec<Instant>,
 }
 
+/// What the instants of grants are counted from, on every clock.
+static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// When a grant was decided, or that the clock was not read for it. It takes no more space than an instant, and gives both the
+/// limiter's moment, for a refund, and the caller's instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GrantTime {
+    /// [`Moment::NEVER`] where the clock was not read.
+    moment: Moment,
+    /// See [`Clock`].
+    origin: i64,
+}
+
+impl GrantTime {
+    pub(crate) const NOT_READ: Self = Self { moment: Moment::NEVER, origin: 0 };
+
+    pub(crate) fn is_read(self) -> bool {
+        self.moment != Moment::NEVER
+    }
+
+    /// [`Moment::NEVER`] where the clock was not read.
+    pub(crate) fn moment(self) -> Moment {
+        self.moment
+    }
+
+    /// On the clock that it was read from; `None` where none was.
+    pub(crate) fn instant(self) -> Option<Instant> {
+        let nanos = i128::from(self.moment.known()?.nanos()) + i128::from(self.origin);
+        let distance = Duration::from_nanos(u64::try_from(nanos.unsigned_abs()).ok()?);
+        if nanos < 0 { ZERO.checked_sub(distance) } else { ZERO.checked_add(distance) }
+    }
+}
+
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { moment: Moment::START, latest: Instant::now(), others: Vec::new() }
+        let latest = Instant::now();
+        Self { moment: Moment::START, latest, origin: since_zero(latest), others: Vec::new() }
     }
 
     #[inline]
-    pub(crate) fn now(&mut self) -> (Moment, Instant) {
-        let now = Instant::now();
-        (self.at(now), now)
+    pub(crate) fn now(&mut self) -> (Moment, GrantTime) {
+        let moment = self.at(Instant::now());
+        (moment, self.grant_time(moment))
+    }
+
+    /// [`Moment::NEVER`]: the clock was not read.
+    #[inline]
+    pub(crate) fn grant_time(&self, moment: Moment) -> GrantTime {
+        GrantTime { moment, origin: self.origin }
     }
 
     /// The instant of a moment on the clock of the latest reading.
@@ -52,15 +95,6 @@ impl Clock {
         if other.moment > self.moment {
             *self = other;
         }
-    }
-
-    /// The moment of an earlier reading; `None` where the reading may be of another clock than the latest one.
-    pub(crate) fn moment(&self, reading: Instant) -> Option<Moment> {
-        if !self.others.is_empty() {
-            return None; // it may be from one of those
-        }
-        let elapsed = self.latest.checked_duration_since(reading).and_then(|elapsed| u64::try_from(elapsed.as_nanos()).ok());
-        elapsed.map(|nanos| self.moment.minus(nanos))
     }
 
     #[inline]
@@ -86,10 +120,20 @@ impl Clock {
             Some(index) => self.others.swap_remove(index),
             None => now,
         };
+        self.origin = since_zero(self.latest).saturating_sub_unsigned(self.moment.nanos());
         if self.others.len() > REMEMBERED {
             let slowest = self.others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
             self.others.swap_remove(slowest);
         }
+    }
+}
+
+/// In nanoseconds; 292 years either way.
+fn since_zero(instant: Instant) -> i64 {
+    let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    match instant.checked_duration_since(*ZERO) {
+        Some(later) => nanos(later),
+        None => -nanos(ZERO.saturating_duration_since(instant)),
     }
 }
 

@@ -25,12 +25,12 @@ impl Manager {
     /// Takes a permit in place, or nothing.
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
         let mut state = self.lock();
-        let (now, instant) = state.now();
+        let (now, time) = state.now();
         if let Some(admission) = state.schedule.admit_in_place(now, cost, caller) {
             self.unlock_after_grant(state, &admission);
-            return Ok(Granted { fence: admission.fence, claim: admission.claim, at: instant });
+            return Ok(Granted { fence: admission.fence, claim: admission.claim, at: time });
         }
-        self.try_acquire_or_deny(state, (now, instant), cost, caller)
+        self.try_acquire_or_deny(state, (now, time), cost, caller)
     }
 
     /// The rest of [`Manager::try_acquire`], where it is not granted in place: most often a denial.
@@ -42,11 +42,11 @@ impl Manager {
         cost: u64,
         caller: Caller,
     ) -> Result<Granted, TryAcquireError> {
-        let (mut state, (now, instant)) = self.advance_if_due(state, now);
+        let (mut state, (now, time)) = self.advance_if_due(state, now);
         let mut effects = Effects::default();
         let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
         self.unlock_and_apply(state, &mut effects);
-        answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: instant })
+        answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: time })
     }
 
     /// What [`Manager::try_acquire`] would say.
@@ -70,9 +70,9 @@ impl Manager {
     fn acquire_in_place(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         order.checked_timeout()?;
         let mut state = self.lock();
-        let (now, instant) = state.now();
+        let (now, time) = state.now();
         if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
-            granted.fill_in(admission, instant);
+            granted.fill_in(admission, time);
             self.unlock_after_grant(state, &admission);
             return Ok(Enqueued::Granted);
         }
@@ -90,9 +90,9 @@ impl Manager {
         let timeout = order.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
-        let (now, instant) = state.now();
+        let (now, time) = state.now();
         if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
-            granted.fill_in(admission, instant);
+            granted.fill_in(admission, time);
             self.unlock_after_grant(state, &admission);
             self.has_waited.store(false, Relaxed);
             return Ok(Enqueued::Granted);
@@ -103,7 +103,7 @@ impl Manager {
         {
             return Ok(Enqueued::Queued(index));
         }
-        self.enqueue(state, (now, instant), order, timeout, &mut waker, granted)
+        self.enqueue(state, (now, time), order, timeout, &mut waker, granted)
     }
 
     /// The rest of [`Manager::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
@@ -117,8 +117,8 @@ impl Manager {
         waker: &mut Option<Waker>,
         granted: &mut Granted,
     ) -> Result<Enqueued, Refused> {
-        let (mut state, (mut now, instant)) = self.advance_if_due(state, now);
-        if timeout.is_some() && instant.is_none() {
+        let (mut state, (mut now, time)) = self.advance_if_due(state, now);
+        if timeout.is_some() && !time.is_read() {
             now = state.clock.now().0;
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
@@ -138,7 +138,7 @@ impl Manager {
                 answer
             }
             Ok(Outcome::Admitted(admission)) => {
-                granted.fill_in(admission, instant);
+                granted.fill_in(admission, time);
                 self.unlock_and_apply(state, &mut effects);
                 Ok(Enqueued::Granted)
             }

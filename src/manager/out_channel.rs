@@ -26,8 +26,7 @@ impl Manager {
         let mut state = self.lock();
         match state.schedule.poll(index, waker) {
             Ok(Ok(admission)) => {
-                let follows_time = state.schedule.records_grant_time();
-                granted.fill_in(admission, follows_time.then(|| state.clock.instant(admission.at)));
+                granted.fill_in(admission, state.clock.grant_time(admission.at));
                 self.unlock_after_answer(state);
                 Ok(Enqueued::Granted)
             }

@@ -12,7 +12,7 @@ use super::lock::Manager;
 use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::{Admission, Claim};
+use crate::core::grant::Claim;
 use crate::strategy::{Moment, Outcome};
 
 impl Manager {
@@ -33,19 +33,14 @@ impl Manager {
 
     /// A permit of `cost` comes back whose work took `actual` units. Returns whether it was live.
     pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.with_state(|state, now, effects| {
-            let at = at.and_then(|at| state.clock.moment(at)).unwrap_or(Moment::START); // unknown: before all that is known
-            state.schedule.settle(now, Admission { fence, at, claim }, cost, actual, effects)
-        })
+        self.with_schedule(|schedule, now, effects| schedule.settle(now, granted.admission(), cost, actual, effects))
     }
 
     /// A permit of `cost` comes back, and its holder says how its work went. Returns whether it was live.
     pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
-        let Granted { fence, claim, at } = granted;
-        self.with_state(|state, now, effects| {
-            let rtt_nanos = at.and_then(|at| state.clock.moment(at)).map(|at| now.since(at));
-            state.schedule.report(now, Admission { fence, at: now, claim }, cost, rtt_nanos, outcome, effects)
+        let rtt_nanos = |now: Moment| granted.at.moment().known().map(|at| now.since(at));
+        self.with_schedule(|schedule, now, effects| {
+            schedule.report(now, granted.admission(), cost, rtt_nanos(now), outcome, effects)
         })
     }
 

@@ -3,9 +3,8 @@
 use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
-use tokio::time::Instant;
 
-use super::clock::Clock;
+use super::clock::{Clock, GrantTime};
 use super::watchers::{Awaited, Watchers};
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
@@ -13,8 +12,8 @@ use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
-/// A moment, and the instant that it was read as, where the clock was read.
-pub(super) type Now = (Moment, Option<Instant>);
+/// A moment, and the same for a grant; any moment will do where the clock need not be read.
+pub(super) type Now = (Moment, GrantTime);
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -57,10 +56,9 @@ impl State {
     #[inline(always)]
     pub(super) fn now(&mut self) -> Now {
         if !self.schedule.follows_time() {
-            return (Moment::START, None);
+            return (Moment::START, GrantTime::NOT_READ);
         }
-        let (moment, instant) = self.clock.now();
-        (moment, Some(instant))
+        self.clock.now()
     }
 
     pub(super) fn timer_action(&mut self) -> TimerAction {

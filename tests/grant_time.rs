@@ -1,0 +1,46 @@
+//! When a permit was granted, as it says itself and as a refund has it.
+
+mod common;
+
+use common::ms;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, advance};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tollgate::{Limiter, MaxConcurrency, Policy, SlidingWindow};
+
+/// A fixed bug: it named an instant that was 50 s off.
+#[tokio::test(start_paused = true)]
+async fn a_grant_for_which_no_clock_was_read_names_no_instant_after_a_change_of_policy() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let held = limiter.try_acquire().unwrap();
+    let mut waiting = task::spawn(limiter.acquire());
+    assert_pending!(waiting.poll());
+    advance(ms(50_000)).await;
+    drop(held);
+    advance(ms(50_000)).await;
+    limiter.set_policy(Policy::from(MaxConcurrency::new(1)).and(SlidingWindow::log(5, ms(1_000)))).unwrap();
+    assert_eq!(assert_ready_ok!(waiting.poll()).acquired_at(), None);
+    assert_eq!(limiter.acquire().await.unwrap().acquired_at(), Some(Instant::now()));
+}
+
+/// A fixed bug: once a second clock was seen, a refund was lost.
+#[test]
+fn a_refund_is_exact_after_a_second_clock_was_seen() {
+    let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let limiter = Limiter::new(SlidingWindow::log(10, ms(60_000))).unwrap();
+    let (ahead, behind) = (paused(), paused());
+    ahead.block_on(async {
+        advance(ms(3_600_000)).await;
+        drop(limiter.acquire().await.unwrap());
+    });
+    behind.block_on(async {
+        let permit = limiter.acquire_many(4).await.unwrap();
+        assert_eq!(permit.acquired_at(), Some(Instant::now()));
+        advance(ms(10)).await;
+        assert_eq!(limiter.check(1).remaining(), 5);
+        let granted_at = permit.acquired_at().unwrap();
+        assert_eq!(Instant::now() - granted_at, ms(10));
+        assert!(permit.refund());
+        assert_eq!(limiter.check(1).remaining(), 9);
+    });
+}
