@@ -357,3 +357,27 @@ async fn an_observer_may_ask_the_limiter_itself() {
     assert!(LIMITER.acquire().await.is_err());
     assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
 }
+
+/// The instant of a grant is that of the decision, not that of the poll that takes the permit.
+#[tokio::test(start_paused = true)]
+async fn a_permit_tells_when_it_was_granted_where_a_clock_was_read() {
+    let start = Instant::now();
+    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
+    assert_eq!(limiter.try_acquire().unwrap().acquired_at(), Some(start));
+    let mut late = queued(limiter.acquire());
+    sleep(ms(250)).await;
+    assert_eq!(assert_ready!(late.poll()).unwrap().acquired_at(), Some(start + ms(100)));
+
+    let clockless = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    assert_eq!(clockless.try_acquire().unwrap().acquired_at(), None);
+    let recorded = Limiter::builder(MaxConcurrency::new(1)).record_grant_time().build().unwrap();
+    assert_eq!(recorded.try_acquire().unwrap().acquired_at(), Some(Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_reads_well_when_it_allows_and_when_the_limiter_is_paused() {
+    let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+    assert_eq!(limiter.check(1).to_string(), "allowed: `2 concurrent` has 2 left");
+    limiter.pause_for(Duration::MAX);
+    assert_eq!(limiter.check(1).to_string(), "paused; no time to retry is known");
+}

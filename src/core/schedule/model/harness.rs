@@ -25,6 +25,7 @@ use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::core::request::Request;
 use crate::error::{AcquireError, TryAcquireError};
+use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
@@ -354,7 +355,7 @@ impl Harness {
             matches!(outcome, Ok(Outcome::Admitted(_))) && is_alone && self.reference.may_admit(self.reference.now, cost);
         if !is_admitted && !self.reference.make_room(priority) {
             let refusal = match self.reference.overflow {
-                crate::overflow::Overflow::Block { penalty } => AcquireError::Blocked { retry_after: penalty },
+                Overflow::Block { penalty } => AcquireError::Blocked { retry_after: penalty },
                 _ => AcquireError::QueueFull,
             };
             prop_assert_eq!(outcome.err(), Some(refusal));
