@@ -1,4 +1,4 @@
-//! Who waits: by priority, then in arrival order; what each asks for; and the slot through which each is answered.
+//! The waiters, by priority and then in arrival order: what each asks for, and the slot through which it is answered.
 //!
 //! An entry is a caller's own *out* channel as well: the answer is put into it, and only its owner's key takes it out. So a
 //! permit reaches the caller it was given to, and an abandoned one is found by the same key.
@@ -40,7 +40,7 @@ pub(crate) enum AnswerKind {
     Failed,
 }
 
-/// Who is next.
+/// The waiter that is next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Front {
     pub(crate) index: Index,
@@ -134,7 +134,7 @@ impl Queue {
         index
     }
 
-    /// Who is next.
+    /// The waiter that is next.
     pub(crate) fn front(&self) -> Option<Front> {
         let level = self.occupied.checked_ilog2()? as usize;
         let index = self.levels[level].waiting.front()?;
@@ -142,7 +142,7 @@ impl Queue {
         Some(Front { index, cost, caller, blocking })
     }
 
-    /// Whether a newcomer of this priority goes before all who wait.
+    /// Whether a newcomer of this priority goes before all waiters.
     pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
         self.occupied >> priority.level() == 0
     }
@@ -198,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Who is to go for a newcomer of `priority` when the queue is full.
+    /// The waiter that is dropped for a newcomer of `priority` when the queue is full.
     pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Index> {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
@@ -213,13 +213,13 @@ impl Queue {
         }
     }
 
-    /// Puts a grant into the slot of a waiter; wake him outside every lock.
+    /// Puts a grant into the slot of a waiter; its waker is to be woken outside every lock.
     #[inline]
     pub(crate) fn grant(&mut self, index: Index, admission: Admission) -> Option<Waker> {
         self.answer(index, Answer::Granted(admission))
     }
 
-    /// Puts a refusal into the slot of a waiter; wake him outside every lock.
+    /// Puts a refusal into the slot of a waiter; its waker is to be woken outside every lock.
     pub(crate) fn refuse(&mut self, index: Index, error: AcquireError) -> Option<Waker> {
         self.answer(index, Answer::Failed(error))
     }
@@ -257,7 +257,7 @@ impl Queue {
         indexes.into_iter().filter(|index| Some(*index) != except).filter_map(|index| self.take_waker(index)).collect()
     }
 
-    /// The owner gives his request up; the key is spent.
+    /// The owner gives its request up; the index is spent.
     pub(crate) fn abandon(&mut self, index: Index) -> Abandoned {
         if let Some(waker) = self.answer(index, Answer::Failed(AcquireError::Closed)) {
             self.arena.discard(index);
@@ -270,7 +270,7 @@ impl Queue {
         }
     }
 
-    /// What one who waits asked for.
+    /// What a waiter asked for.
     pub(crate) fn request(&self, index: Index) -> Option<Request> {
         match self.arena.get(index)? {
             &Waiter { slot: Answer::Waiting { deadline, .. }, cost, caller, priority, blocking, .. } => {
@@ -338,8 +338,8 @@ impl Queue {
         }
     }
 
-    /// Puts an answer into the slot of one who waits, and takes him out of his list and out of all sums. `None`, and nothing
-    /// done, when he has one already.
+    /// Puts an answer into the slot of a waiter, and takes the waiter out of its list and out of all sums. `None`, and nothing
+    /// done, when it has an answer already.
     fn answer(&mut self, index: Index, answer: Answer) -> Option<Waker> {
         let waiter = self.arena.get_mut(index)?;
         let (cost, priority, arrival) = (waiter.cost, waiter.priority, waiter.arrival);

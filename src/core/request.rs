@@ -14,6 +14,6 @@ pub(crate) struct Request {
     /// [`Moment::NEVER`]: none.
     pub(crate) deadline: Moment,
     pub(crate) caller: Caller,
-    /// The caller's own thread blocks, and keeps the time while he is at the front.
+    /// The caller blocks its own thread, and keeps the time there while it is at the front.
     pub(crate) blocking: bool,
 }

@@ -2,7 +2,7 @@
 //!
 //! Every input that time matters to comes with `now`; after a release that somebody waits for, [`Schedule::run_due`] follows.
 //! What is to be done about it outside (wakers to wake, reclaims to tell of) is collected in [`Effects`];
-//! [`Schedule::next_wake`] says when time matters next. Who holds the lock that this lies under acts on the effects after
+//! [`Schedule::next_wake`] says when time matters next. Whoever holds the lock around it carries the effects out after
 //! letting go of it. So a test drives it without a runtime.
 
 mod check;
@@ -46,7 +46,7 @@ pub(crate) enum Outcome {
     Queued(Index),
 }
 
-/// How a schedule treats those who wait.
+/// How a schedule treats its waiters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) max_queue: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Schedule {
     /// What holds everybody back besides the policy. Mostly nothing.
     suspension: Option<Suspension>,
     closed: bool,
-    /// All who wait are being dropped: see [`Overflow::Block`].
+    /// All waiters are being dropped: see [`Overflow::Block`].
     dropping: bool,
     /// The batch was full before all that can be granted was: who is late has been decided.
     serving: bool,
@@ -147,7 +147,7 @@ impl Schedule {
         self.front_ready_at.min(self.gate.next_expiry()).min(self.queue.next_deadline())
     }
 
-    /// When time matters next to the caller of a queued request who keeps the time on his own thread.
+    /// When time matters next to a caller that blocks its thread for a queued request, and keeps the time there.
     pub(crate) fn wake_of(&self, index: Index) -> Moment {
         if self.queue.is_front(index) { self.next_wake() } else { self.queue.deadline(index) }
     }
@@ -185,7 +185,7 @@ impl Schedule {
         self.gate.admit(now, cost, caller).ok()
     }
 
-    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, but to a caller who `waits`.
+    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, unless the caller then `waits`.
     pub(crate) fn would_acquire(
         &mut self,
         now: Moment,
@@ -211,7 +211,7 @@ impl Schedule {
         self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
     }
 
-    /// Denies a caller who does not wait.
+    /// Denies a request that does not wait.
     fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
         if let Refusal::MustWait = refusal
             && self.gate.note_denial(now, cost)
@@ -265,7 +265,7 @@ impl Schedule {
         }
         if deadline != Moment::NEVER {
             let ahead = self.queue.units_surely_ahead_of(priority, deadline);
-            // Nor does anybody go for one who will not stay.
+            // Nor is a waiter dropped for a request that will not stay.
             let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
             if passes_by || self.ready_at(now, ahead, cost) > deadline {
                 return Err(self.time_out(now, ahead, cost));
@@ -323,7 +323,7 @@ impl Schedule {
         unawaited
     }
 
-    /// [`Schedule::release`], and whoever waited for it is served.
+    /// [`Schedule::release`], and the waiters are served as far as it admits them.
     pub(crate) fn release_to_next(&mut self, now: Moment, fence: u64, cost: u64, claim: Claim, effects: &mut Effects) {
         self.catch_up(now, effects);
         if self.gate.release(fence, cost, claim).is_some() {
@@ -375,7 +375,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Admits who is first in line, or says when to ask again.
+    /// Admits the request that is next, or tells when to ask again.
     #[inline(always)]
     fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
         let ready = self.suspension.map_or(now, |suspension| suspension.ready_at(now, cost));
@@ -395,7 +395,7 @@ impl Schedule {
         self.gate.ready_at(now, ahead, cost).max(suspended_until)
     }
 
-    /// Makes a place for a newcomer in a full queue, or refuses him.
+    /// Makes a place for a newcomer in a full queue, or refuses it.
     fn make_room(&mut self, now: Moment, request: &Request, effects: &mut Effects) -> Result<(), AcquireError> {
         if self.queue.len() < self.max_queue {
             return Ok(());

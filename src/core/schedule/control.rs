@@ -102,7 +102,7 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
-    /// From now on everybody is refused, those who wait first.
+    /// Refuses every request from now on, the waiters first.
     pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.closed = true;

@@ -90,8 +90,8 @@ impl Schedule {
         }
     }
 
-    /// Grants to those who wait, in order, as far as the gate admits. Only the front is asked: whoever is behind it waits,
-    /// however small his cost, or a large one would starve.
+    /// Grants to the waiters, in order, as far as the gate admits. Only the front is asked: those behind it wait, however small
+    /// their cost, or a large one would starve.
     pub(super) fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
         self.serving = false;
@@ -147,7 +147,7 @@ impl Schedule {
         }
     }
 
-    /// Refuses all who wait: it is closed, or its queue has overflowed.
+    /// Refuses all waiters: the limiter is closed, or its queue has overflowed.
     fn refuse_all(&mut self, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.closed {
@@ -161,7 +161,7 @@ impl Schedule {
         effects.unfinished = effects.is_full();
     }
 
-    /// A full queue drops one who waits.
+    /// Drops a waiter from a full queue.
     pub(super) fn drop_waiter(&mut self, index: Index, effects: &mut Effects) {
         if let Some(request) = self.queue.request(index) {
             self.shed(&request, ShedReason::Dropped, effects);
