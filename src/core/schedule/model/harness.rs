@@ -468,6 +468,8 @@ impl Harness {
         if is_alone {
             rules::retry_after_is_exact(&self.reference, cost, decision.retry_after())?;
             rules::what_remains_would_be_admitted(&self.reference, decision.remaining())?;
+        } else {
+            rules::nothing_remains_while_somebody_waits(decision.remaining())?;
         }
         Ok(true)
     }

@@ -106,6 +106,12 @@ pub(super) fn what_remains_would_be_admitted(reference: &Reference, remaining: u
     Ok(())
 }
 
+/// Nothing remains for a newcomer while somebody waits.
+pub(super) fn nothing_remains_while_somebody_waits(remaining: u64) -> TestCaseResult {
+    prop_assert_eq!(remaining, 0);
+    Ok(())
+}
+
 /// Whoever has an answer was woken for it.
 pub(super) fn everybody_with_an_answer_was_woken(harness: &Harness) -> TestCaseResult {
     for (id, ticket) in &harness.tickets {
