@@ -11,6 +11,7 @@ pub(crate) mod grant;
 pub(crate) mod lease;
 mod limit_state;
 mod migrate;
+pub(crate) mod levels;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod request;

@@ -11,10 +11,12 @@ pub(crate) struct Index(u32);
 const NIL: u32 = u32::MAX;
 /// Entries in a chunk: large enough that the vector of chunks is small beside them, small enough that one is quickly allocated.
 const CHUNK: usize = 64;
+/// No place in a chunk.
+const NONE: u8 = u8::MAX;
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// The neighbours in a list; of a free entry, `next` is the next free one of its chunk.
+    /// The neighbours in a list; of a free entry, `next` is the place in its chunk of the next free one.
     prev: u32,
     next: u32,
     value: Option<T>,
@@ -25,10 +27,10 @@ struct Entry<T> {
 struct Chunk<T> {
     /// Those that were ever used since it was empty, at most [`CHUNK`].
     entries: Vec<Entry<T>>,
-    /// The first of the entries that were given back.
-    free: u32,
+    /// The place of the first of the entries that were given back, or [`NONE`].
+    free: u8,
     /// Entries in use.
-    len: u32,
+    len: u8,
     /// The next chunk that has room.
     next_open: u32,
 }
@@ -65,7 +67,7 @@ impl List {
 }
 
 impl<T> Chunk<T> {
-    const EMPTY: Self = Self { entries: Vec::new(), free: NIL, len: 0, next_open: NIL };
+    const EMPTY: Self = Self { entries: Vec::new(), free: NONE, len: 0, next_open: NIL };
 }
 
 impl<T> Arena<T> {
@@ -92,27 +94,27 @@ impl<T> Arena<T> {
     pub(crate) fn insert(&mut self, value: T) -> Index {
         let number = self.chunk_with_room();
         let chunk = &mut self.chunks[number as usize];
-        let index = if chunk.free == NIL {
+        let place = if chunk.free == NONE {
             let fresh = chunk.entries.len();
             if fresh == chunk.entries.capacity() {
                 let capacity = if number == 0 { (2 * fresh).max(1) } else { CHUNK };
                 chunk.entries.reserve_exact(capacity - fresh);
             }
             chunk.entries.push(Entry { prev: NIL, next: NIL, value: Some(value) });
-            number * CHUNK as u32 + fresh as u32
+            fresh as u8
         } else {
-            let index = chunk.free;
-            let entry = &mut chunk.entries[index as usize % CHUNK];
+            let place = chunk.free;
+            let entry = &mut chunk.entries[usize::from(place)];
             entry.value = Some(value);
-            chunk.free = std::mem::replace(&mut entry.next, NIL);
-            index
+            chunk.free = std::mem::replace(&mut entry.next, NIL) as u8;
+            place
         };
         chunk.len += 1;
-        if chunk.len as usize == CHUNK {
+        if usize::from(chunk.len) == CHUNK {
             self.open = chunk.next_open;
         }
         self.len += 1;
-        Index(index)
+        Index(number * CHUNK as u32 + u32::from(place))
     }
 
     #[inline]
@@ -155,8 +157,9 @@ impl<T> Arena<T> {
     fn release(&mut self, index: Index) {
         let number = index.0 / CHUNK as u32;
         let chunk = &mut self.chunks[number as usize];
-        chunk.entries[index.0 as usize % CHUNK].next = std::mem::replace(&mut chunk.free, index.0);
-        if chunk.len as usize == CHUNK {
+        let place = index.0 as usize % CHUNK;
+        chunk.entries[place].next = u32::from(std::mem::replace(&mut chunk.free, place as u8));
+        if usize::from(chunk.len) == CHUNK {
             chunk.next_open = std::mem::replace(&mut self.open, number);
         }
         chunk.len -= 1;
@@ -169,7 +172,7 @@ impl<T> Arena<T> {
     /// Gives the memory of an empty chunk back, unless it is the only empty one.
     fn give_back(&mut self, number: u32) {
         let chunk = &mut self.chunks[number as usize];
-        chunk.free = NIL;
+        chunk.free = NONE;
         if self.len == 0 {
             let mut entries = std::mem::take(&mut chunk.entries);
             let (used, capacity) = (entries.len(), entries.capacity());

@@ -7,8 +7,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::task::Waker;
 
-use crate::core::arena::{Arena, Index, List};
+use crate::core::arena::{Arena, Index};
 use crate::core::grant::Admission;
+use crate::core::levels::Levels;
 use crate::core::request::{Caller, Request};
 use crate::error::AcquireError;
 use crate::overflow::Overflow;
@@ -59,14 +60,6 @@ pub(crate) enum Abandoned {
     Failed,
 }
 
-/// Those of one priority. Answered waiters are in no list.
-#[derive(Debug, Clone, Copy)]
-struct Level {
-    waiting: List,
-    /// Units asked for.
-    units: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Queue {
     arena: Arena<Waiter>,
@@ -74,7 +67,7 @@ pub(crate) struct Queue {
     /// A bit for each priority that somebody waits in.
     occupied: u16,
     arrivals: u32,
-    levels: [Level; Priority::LEVELS],
+    levels: Levels,
     deadlines: BTreeSet<Deadline>,
     units_with_deadline: u128,
     /// The next waiter of a [sweep](Queue::sweep).
@@ -100,7 +93,7 @@ impl Queue {
             len: 0,
             occupied: 0,
             arrivals: 0,
-            levels: [Level { waiting: List::EMPTY, units: 0 }; Priority::LEVELS],
+            levels: Levels::new(),
             deadlines: BTreeSet::new(),
             units_with_deadline: 0,
             swept_to: None,
@@ -122,7 +115,7 @@ impl Queue {
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = Answer::Waiting { waker, deadline };
         let index = self.arena.insert(Waiter { slot, cost, caller, arrival: self.arrivals, priority, blocking });
-        let level = &mut self.levels[usize::from(priority.level())];
+        let level = self.levels.get_mut(usize::from(priority.level()));
         self.arena.push_back(&mut level.waiting, index);
         level.units = level.units.saturating_add(cost);
         self.occupied |= 1 << priority.level();
@@ -137,7 +130,7 @@ impl Queue {
     /// The waiter that is next.
     pub(crate) fn front(&self) -> Option<Front> {
         let level = self.occupied.checked_ilog2()? as usize;
-        let index = self.levels[level].waiting.front()?;
+        let index = self.levels.get(level).waiting.front()?;
         let &Waiter { cost, caller, blocking, .. } = self.arena.get(index)?;
         Some(Front { index, cost, caller, blocking })
     }
@@ -148,12 +141,12 @@ impl Queue {
     }
 
     pub(crate) fn is_front(&self, index: Index) -> bool {
-        self.occupied.checked_ilog2().is_some_and(|level| self.levels[level as usize].waiting.front() == Some(index))
+        self.occupied.checked_ilog2().is_some_and(|level| self.levels.get(level as usize).waiting.front() == Some(index))
     }
 
     /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
-        self.levels[usize::from(priority.level())..].iter().fold(0, |sum, level| sum.saturating_add(level.units))
+        self.levels.iter_from(usize::from(priority.level())).fold(0, |sum, level| sum.saturating_add(level.units))
     }
 
     pub(crate) fn has_deadlines(&self) -> bool {
@@ -203,12 +196,12 @@ impl Queue {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
-                let heads = self.levels.iter().filter_map(|level| level.waiting.front());
+                let heads = self.levels.iter_from(0).filter_map(|level| level.waiting.front());
                 heads.max_by_key(|index| self.arena.get(*index).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
             }
             Overflow::DropLowestPriority => {
                 let lowest = self.occupied.trailing_zeros() as usize;
-                (lowest < usize::from(priority.level())).then(|| self.levels[lowest].waiting.back()).flatten()
+                (lowest < usize::from(priority.level())).then(|| self.levels.get(lowest).waiting.back()).flatten()
             }
         }
     }
@@ -253,7 +246,8 @@ impl Queue {
 
     /// [`Queue::take_waker`] of all that wait but one, in order.
     pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
-        let indexes: Vec<Index> = self.levels.iter().rev().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
+        let levels: Vec<_> = self.levels.iter_from(0).rev().collect();
+        let indexes: Vec<Index> = levels.iter().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
         indexes.into_iter().filter(|index| Some(*index) != except).filter_map(|index| self.take_waker(index)).collect()
     }
 
@@ -325,7 +319,7 @@ impl Queue {
 
     /// The first waiter of all levels below this one.
     fn first_below(&self, level: usize) -> Option<Index> {
-        self.levels[..level].iter().rev().find_map(|level| level.waiting.front())
+        (0..level).rev().map(|level| self.levels.get(level)).find_map(|level| level.waiting.front())
     }
 
     /// What is in a slot; `None` while it waits.
@@ -350,7 +344,7 @@ impl Queue {
         if self.swept_to == Some(index) {
             self.swept_to = self.after(index);
         }
-        let level = &mut self.levels[usize::from(priority.level())];
+        let level = self.levels.get_mut(usize::from(priority.level()));
         self.arena.unlink(&mut level.waiting, index);
         level.units = level.units.saturating_sub(cost);
         if level.waiting.front().is_none() {

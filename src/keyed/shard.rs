@@ -29,7 +29,7 @@ pub(super) struct Shard<K, const W: usize, H> {
     /// The fence of the latest grant to an idle key, at least.
     pub(super) fence: u64,
     pub(super) idle: HashTable<Idle<K, W, H>>,
-    active: HashTable<Active<K>>,
+    active: HashTable<Active<K, H>>,
     pub(super) tiers: Tiers,
     hasher: SeedableRandomState,
     /// Calls other than grants to idle keys.
@@ -40,9 +40,9 @@ pub(super) struct Shard<K, const W: usize, H> {
 }
 
 #[derive(Debug)]
-struct Active<K> {
+struct Active<K, H> {
     key: K,
-    hash: u64,
+    hash: H,
     manager: Arc<Manager>,
 }
 
@@ -111,7 +111,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     /// The `Eq` of keys runs here; nothing has changed when it panics.
     pub(super) fn locate(&self, hash: u64, key: &K) -> Location {
-        let is_it = |active: &Active<K>| active.hash == hash && active.key == *key;
+        let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && active.key == *key;
         if let Some(active) = self.active.find(hash, is_it) {
             return Location::Active(Arc::clone(&active.manager));
         }
@@ -144,7 +144,9 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
-        self.active.insert_unique(hash, Active { key, hash, manager }, |active| active.hash);
+        let hasher = &self.hasher;
+        let active = Active { key, hash: H::keep(hash), manager };
+        self.active.insert_unique(hash, active, |active| active.hash.of(&active.key, hasher));
     }
 
     /// Gives an idle key another tier. What it has used stays used.
@@ -188,7 +190,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
         let hasher = &self.hasher;
         shrink(&mut self.idle, |idle| idle.hash.of(&idle.key, hasher));
-        shrink(&mut self.active, |active| active.hash);
+        shrink(&mut self.active, |active| active.hash.of(&active.key, hasher));
     }
 
     fn remove_idle(&mut self, bucket: usize) -> Option<K> {
@@ -238,7 +240,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         removed.managers.push(manager);
         self.fence = self.fence.max(resting.fence);
         self.clock.catch_up(resting.clock.clone());
-        Some((hash, key))
+        Some((hash.of(&key, &self.hasher), key))
     }
 
     /// Of a few keys, the one goes that would be as good as new first: an idle one, or where there is none an active one that
