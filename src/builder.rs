@@ -9,7 +9,7 @@ use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, ManagerParts, TimerHost};
+use crate::manager::{Clock, Manager, ManagerParts, Origin, TimerHost};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -187,7 +187,8 @@ impl LimiterBuilder {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
         let (timer_host, id_prefix) = (TimerHost::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
-        let manager = Manager::open(ManagerParts { gate, options, clock, since_epoch, timer_host, id_prefix, name, observer });
+        let origin = Arc::new(Origin { name, since_epoch });
+        let manager = Manager::open(ManagerParts { gate, options, clock, timer_host, id_prefix, origin, observer });
         Ok(Limiter::from_manager(manager))
     }
 }

@@ -1,26 +1,32 @@
-//! What a million keys cost in memory, by an allocator that counts. One test, so that nothing else allocates meanwhile.
+//! What keys cost in memory, by an allocator that counts for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tollgate::{KeyedLimiter, Rate, Throttle, TokenBucket};
+use tollgate::{FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket};
 
 struct Counting;
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
 
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(live, Relaxed);
+        LIVE.set(LIVE.get().wrapping_add(layout.size()));
+        PEAK.set(PEAK.get().max(LIVE.get()));
+        LARGEST.set(LARGEST.get().max(layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
+        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(block, layout) }
     }
@@ -31,13 +37,17 @@ static ALLOCATOR: Counting = Counting;
 
 /// Bytes that are live after `fill`, and the most that ever were.
 fn bytes(fill: impl FnOnce() -> KeyedLimiter<u64>) -> (usize, usize) {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
+    let before = LIVE.get();
+    PEAK.set(before);
     let keyed = fill();
-    let live = LIVE.load(Relaxed) - before;
-    let peak = PEAK.load(Relaxed) - before;
+    let live = LIVE.get() - before;
+    let peak = PEAK.get() - before;
     drop(keyed);
     (live, peak)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
 /// Trap: a map that an attacker grows.
@@ -59,9 +69,10 @@ fn a_million_keys_take_40_bytes_each_and_a_bound_on_them_bounds_the_memory() {
     });
     // A table is at most twice as large as it need be, and once more while it grows, of which one shard does at a time.
     assert!(peak <= 50_000 * 45, "{peak} bytes");
+}
 
-    // A runtime that nobody runs any more has no list of turns that grows with each wait in another one.
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+#[test]
+fn a_runtime_that_nobody_runs_keeps_no_list_that_grows() {
     let (idle, busy) = (runtime(), runtime());
     let keyed = KeyedLimiter::new(Throttle::every(Duration::from_millis(1))).unwrap();
     drop(keyed.try_acquire(&0).unwrap());
@@ -75,9 +86,71 @@ fn a_million_keys_take_40_bytes_each_and_a_bound_on_them_bounds_the_memory() {
     };
     let line = keyed.limiter(&0).unwrap();
     wait(1_000);
-    let before = LIVE.load(Relaxed);
+    let before = LIVE.get();
     wait(10_000);
-    let after = LIVE.load(Relaxed);
+    let after = LIVE.get();
     assert!(after <= before + 1_000, "{} bytes more", after - before);
     drop(line);
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Trap: a million hostile keys with a waiter each. The future of a waiter is its owner's and not counted.
+#[test]
+fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_it_comes_back() {
+    const KEYS: u64 = 5_000;
+    let policies: [(Policy, usize, usize); 8] = [
+        (Throttle::every(HOUR).into(), 50, 1_024),
+        (TokenBucket::new(Rate::per_hour(7), 1).into(), 50, 1_024),
+        (FixedWindow::new(1, HOUR).into(), 50, 1_024),
+        (SlidingWindow::counter(1, HOUR).into(), 50, 1_024),
+        (Penalty::new(1, Rate::per_hour(1)).into(), 50, 1_024),
+        (SlidingWindow::log(1, HOUR).into(), 800, 1_024),
+        (MaxConcurrency::new(1).into(), 700, 1_024),
+        (MaxConcurrency::new(1).ttl(HOUR).into(), 950, 1_024), // a lease, and a place among those that the driver keeps time for
+    ];
+    for (policy, most_out, most_waiting) in policies {
+        let runtime = runtime();
+        let _within = runtime.enter(); // not in a task, whose budget would end
+        let keyed = KeyedLimiter::<u64>::builder(policy.clone()).max_keys(KEYS as usize).build().unwrap();
+        let keys: Vec<u64> = (0..KEYS).collect();
+        let mut waiting: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key))).collect();
+        let mut permits = Vec::with_capacity(keys.len());
+        let empty = LIVE.get();
+        permits.extend(keys.iter().map(|key| keyed.try_acquire(key).unwrap()));
+        let out = (LIVE.get() - empty) / keys.len();
+        assert!(out <= most_out, "{out} bytes for a key of {policy} that has a permit");
+        for waiting in &mut waiting {
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let waited_for = (LIVE.get() - empty) / keys.len();
+        assert!(waited_for <= most_waiting, "{waited_for} bytes for a key of {policy} that somebody waits for");
+
+        waiting.into_iter().for_each(drop);
+        permits.clear();
+        runtime.block_on(tokio::time::advance(3 * HOUR));
+        for _ in 0..100 {
+            keys.iter().for_each(|key| drop(keyed.snapshot(key))); // each call looks at a few others
+        }
+        assert_eq!(keyed.len(), 0, "{policy}");
+        let left = LIVE.get().saturating_sub(empty) / keys.len();
+        assert!(left <= 20, "{left} bytes a key of {policy} are left");
+    }
+}
+
+/// Trap: a table that grows under a lock, and moves all that is in it. By the largest piece of memory that was ever asked for.
+#[test]
+fn no_wait_moves_the_entries_of_all_keys() {
+    const KEYS: u64 = 40_000;
+    let runtime = runtime();
+    let _within = runtime.enter();
+    let keyed = KeyedLimiter::<u64>::new(Throttle::every(HOUR)).unwrap();
+    let keys: Vec<u64> = (0..KEYS).collect();
+    keys.iter().for_each(|key| drop(keyed.try_acquire(key).unwrap()));
+    let mut waiting: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key))).collect();
+    LARGEST.set(0);
+    for waiting in &mut waiting {
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert!(LARGEST.get() <= 16_384, "{} bytes at once", LARGEST.get());
 }

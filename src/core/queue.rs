@@ -60,6 +60,13 @@ pub(crate) enum Abandoned {
     Failed,
 }
 
+/// The waiters that have a deadline.
+#[derive(Debug, Default)]
+struct Timed {
+    deadlines: BTreeSet<Deadline>,
+    units: u128,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queue {
     arena: Arena<Waiter>,
@@ -68,8 +75,8 @@ pub(crate) struct Queue {
     occupied: u16,
     arrivals: u32,
     levels: Levels,
-    deadlines: BTreeSet<Deadline>,
-    units_with_deadline: u128,
+    /// Most queues have no deadline.
+    timed: Option<Box<Timed>>,
     /// The next waiter of a [sweep](Queue::sweep).
     swept_to: Option<Index>,
 }
@@ -88,16 +95,7 @@ impl Queue {
     pub(crate) const MAX_LEN: usize = Arena::<Waiter>::MAX_LEN / 2;
 
     pub(crate) const fn new() -> Self {
-        Self {
-            arena: Arena::new(),
-            len: 0,
-            occupied: 0,
-            arrivals: 0,
-            levels: Levels::new(),
-            deadlines: BTreeSet::new(),
-            units_with_deadline: 0,
-            swept_to: None,
-        }
+        Self { arena: Arena::new(), len: 0, occupied: 0, arrivals: 0, levels: Levels::new(), timed: None, swept_to: None }
     }
 
     /// Waiters without an answer.
@@ -121,8 +119,9 @@ impl Queue {
         self.occupied |= 1 << priority.level();
         self.len += 1;
         if deadline != Moment::NEVER {
-            self.units_with_deadline += u128::from(cost);
-            self.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index });
+            let timed = self.timed.get_or_insert_default();
+            timed.units += u128::from(cost);
+            timed.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index });
         }
         index
     }
@@ -150,18 +149,22 @@ impl Queue {
     }
 
     pub(crate) fn has_deadlines(&self) -> bool {
-        !self.deadlines.is_empty()
+        self.timed.is_some()
     }
 
     #[inline(always)]
     pub(crate) fn next_deadline(&self) -> Moment {
-        // Most queues have none: do not even look for the first.
-        if self.deadlines.is_empty() { Moment::NEVER } else { self.deadlines.first().map_or(Moment::NEVER, |first| first.at) }
+        self.first_deadline().map_or(Moment::NEVER, |first| first.at)
+    }
+
+    #[inline(always)]
+    fn first_deadline(&self) -> Option<&Deadline> {
+        self.timed.as_ref()?.deadlines.first()
     }
 
     /// The first waiter whose time is up.
     pub(crate) fn expired(&self, now: Moment) -> Option<Index> {
-        (self.next_deadline() <= now).then(|| self.deadlines.first().map(|first| first.index))?
+        self.first_deadline().filter(|first| first.at <= now).map(|first| first.index)
     }
 
     /// Units that surely go before a newcomer of this priority and deadline, if nobody gives up. A waiter whose time is up before
@@ -174,12 +177,13 @@ impl Queue {
             Some(waiter) if waiter.priority >= priority => u128::from(waiter.cost),
             _ => 0,
         };
-        let leaving = self.deadlines.iter().take_while(|other| other.at <= deadline);
+        let Some(timed) = &self.timed else { return ahead };
+        let leaving = timed.deadlines.iter().take_while(|other| other.at <= deadline);
         if leaving.clone().nth(LOOKED_AT).is_none() {
             return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
         }
-        let staying = self.deadlines.iter().rev().take_while(|other| other.at > deadline).take(LOOKED_AT);
-        let patient = u128::from(ahead).saturating_sub(self.units_with_deadline);
+        let staying = timed.deadlines.iter().rev().take_while(|other| other.at > deadline).take(LOOKED_AT);
+        let patient = u128::from(ahead).saturating_sub(timed.units);
         saturating(patient + staying.map(cost_ahead).sum::<u128>())
     }
 
@@ -353,10 +357,18 @@ impl Queue {
         }
         self.len -= 1;
         if deadline != Moment::NEVER {
-            self.units_with_deadline -= u128::from(cost);
-            self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(priority), arrival, index });
+            self.forget_deadline(&Deadline { at: deadline, priority: Reverse(priority), arrival, index }, cost);
         }
         Some(waker)
+    }
+
+    fn forget_deadline(&mut self, deadline: &Deadline, cost: u64) {
+        let Some(timed) = &mut self.timed else { return };
+        timed.units -= u128::from(cost);
+        timed.deadlines.remove(deadline);
+        if timed.deadlines.is_empty() {
+            self.timed = None;
+        }
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Schedule {
     spread_below: u64,
     observed: bool,
     /// What holds everybody back besides the policy. Mostly nothing.
-    suspension: Option<Suspension>,
+    suspension: Option<Box<Suspension>>,
     closed: bool,
     /// All waiters are being dropped: see [`Overflow::Block`].
     dropping: bool,
@@ -137,6 +137,10 @@ impl Schedule {
         self.gate.live_lease(index, fence, now)
     }
 
+    fn suspended(&self) -> Option<Suspension> {
+        self.suspension.as_deref().copied()
+    }
+
     /// Whether `now` matters to the inputs; where it does not, any will do.
     pub(crate) fn follows_time(&self) -> bool {
         self.gate.follows_time() || self.queue.has_deadlines() || self.suspension.is_some()
@@ -193,7 +197,7 @@ impl Schedule {
         waits: bool,
         effects: &mut Effects,
     ) -> Result<(), TryAcquireError> {
-        let unsuspended = |schedule: &Self| schedule.suspension.is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
+        let unsuspended = |schedule: &Self| schedule.suspended().is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
         let asked = self
             .check_in(now, cost, effects)
             .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
@@ -333,7 +337,7 @@ impl Schedule {
 
     /// The gate, when nobody waits, nothing is out and nothing else holds requests back: it is all that there is to know.
     pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
-        let unsuspended = self.suspension.is_none_or(|suspension| suspension.is_over(now));
+        let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over(now));
         let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0;
         rests.then_some(&self.gate)
     }
@@ -378,7 +382,7 @@ impl Schedule {
     /// Admits the request that is next, or tells when to ask again.
     #[inline(always)]
     fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
-        let ready = self.suspension.map_or(now, |suspension| suspension.ready_at(now, cost));
+        let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, cost));
         if ready > now {
             return Err(ready);
         }
@@ -391,7 +395,7 @@ impl Schedule {
 
     /// See [`Gate::ready_at`]. A pause without an end is none that can be reckoned with.
     fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let suspended_until = self.suspension.and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
+        let suspended_until = self.suspended().and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, cost).max(suspended_until)
     }
 

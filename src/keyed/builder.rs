@@ -22,7 +22,7 @@ use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::Clock;
+use crate::manager::{Clock, Origin};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -190,8 +190,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let shared = Shared {
             plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
             id_prefixes: IdPrefixes::new(id_prefix),
-            since_epoch,
-            name,
+            origin: Arc::new(Origin { name, since_epoch }),
             tier_of,
             options,
             observer,

@@ -1,21 +1,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use super::event::KeyedObserver;
 use super::tier::TierOf;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
-use crate::manager::SharedDriver;
+use crate::manager::{Origin, SharedDriver};
 
 /// What all keys share.
 pub(super) struct Shared<K> {
     /// That of all keys, where all can be idle and none has a tier: an idle key is then found and asked at once.
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) id_prefixes: IdPrefixes,
-    pub(super) since_epoch: Duration,
     pub(super) tier_of: Option<TierOf<K>>,
-    pub(super) name: Option<Arc<str>>,
+    pub(super) origin: Arc<Origin>,
     pub(super) options: Options,
     pub(super) observer: Option<KeyedObserver<K>>,
     pub(super) shared_driver: Arc<SharedDriver>,

@@ -274,7 +274,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             self.shards.reap_some(shard, now, &mut after_unlock.removed);
         }
         let location = shard.locate(hash, key);
-        let tier = shard.tiers.find(policy.as_ref(), self.shared.since_epoch).map_err(Denial::Config)?;
+        let tier = shard.tiers.find(policy.as_ref(), self.shared.origin.since_epoch).map_err(Denial::Config)?;
         let bucket = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
@@ -328,15 +328,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     fn activate(&self, shard: &mut Shard<K, W, H>, hash: u64, key: K, gate: Gate, observer: Observer) -> Arc<Manager> {
-        let Shared { name, options, since_epoch, shared_driver, id_prefixes, .. } = &self.shared;
+        let Shared { options, shared_driver, id_prefixes, origin, .. } = &self.shared;
         let manager = Manager::open(ManagerParts {
             gate,
             options: *options,
             clock: shard.clock.clone(),
-            since_epoch: *since_epoch,
             timer_host: TimerHost::SharedDriver(Arc::clone(shared_driver)),
             id_prefix: id_prefixes.next(),
-            name: name.clone(),
+            origin: Arc::clone(origin),
             observer,
         });
         shard.insert_active(hash, key, Arc::clone(&manager));

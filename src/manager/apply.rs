@@ -82,7 +82,7 @@ impl Manager {
     /// lock is held.
     #[inline]
     pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &mut Effects) -> TimerAction {
-        if !state.watchers.is_empty() {
+        if state.watchers.is_some() {
             state.wake_watchers(effects);
         }
         state.timer_action()

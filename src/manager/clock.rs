@@ -22,8 +22,12 @@ pub(crate) struct Clock {
     /// Where [`Moment::START`] lies on the clock of the latest reading: nanoseconds after [`ZERO`].
     origin: i64,
     /// The latest readings of other clocks. Most limiters have none.
-    others: Vec<Instant>,
+    others: Option<Box<Others>>,
 }
+
+/// The latest readings of clocks other than that of the latest reading.
+#[derive(Debug, Clone, Default)]
+struct Others(Vec<Instant>);
 
 /// What the instants of grants are counted from, on every clock.
 static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -61,7 +65,7 @@ impl GrantTime {
 impl Clock {
     pub(crate) fn new() -> Self {
         let latest = Instant::now();
-        Self { moment: Moment::START, latest, origin: since_zero(latest), others: Vec::new() }
+        Self { moment: Moment::START, latest, origin: since_zero(latest), others: None }
     }
 
     #[inline]
@@ -99,7 +103,7 @@ impl Clock {
 
     #[inline]
     fn at(&mut self, now: Instant) -> Moment {
-        if now < self.latest || !self.others.is_empty() {
+        if now < self.latest || self.others.is_some() {
             self.change_clock(now);
         }
         let elapsed = now.saturating_duration_since(self.latest);
@@ -114,16 +118,17 @@ impl Clock {
     fn change_clock(&mut self, now: Instant) {
         /// More clocks than this are forgotten, the slowest first.
         const REMEMBERED: usize = 64;
-        self.others.push(self.latest);
-        let same = self.others.iter().enumerate().filter(|(_, latest)| **latest <= now).max_by_key(|(_, latest)| **latest);
+        let Others(others) = &mut **self.others.get_or_insert_default();
+        others.push(self.latest);
+        let same = others.iter().enumerate().filter(|(_, latest)| **latest <= now).max_by_key(|(_, latest)| **latest);
         self.latest = match same.map(|(index, _)| index) {
-            Some(index) => self.others.swap_remove(index),
+            Some(index) => others.swap_remove(index),
             None => now,
         };
         self.origin = since_zero(self.latest).saturating_sub_unsigned(self.moment.nanos());
-        if self.others.len() > REMEMBERED {
-            let slowest = self.others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
-            self.others.swap_remove(slowest);
+        if others.len() > REMEMBERED {
+            let slowest = others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
+            others.swap_remove(slowest);
         }
     }
 }
@@ -171,6 +176,6 @@ mod tests {
             assert_eq!(clock.at(start + run_due * SECOND), seconds(3_600 + u64::from(run_due)));
             assert_eq!(clock.at(start + HOUR), seconds(3_600 + u64::from(run_due)), "the other clock stands still");
         }
-        assert_eq!(clock.others.len(), 1);
+        assert_eq!(clock.others.unwrap().0.len(), 1);
     }
 }

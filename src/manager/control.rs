@@ -15,7 +15,7 @@ use crate::upstream::UpstreamSignal;
 impl Manager {
     /// Replaces the policy; queued requests keep their position.
     pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
-        let plan = Plan::new(policy, self.since_epoch)?;
+        let plan = Plan::new(policy, self.origin.since_epoch)?;
         self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         Ok(())
     }

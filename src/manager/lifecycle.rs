@@ -1,11 +1,10 @@
 //! How a manager begins and ends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::clock::Clock;
 use super::driver::TimerHost;
-use super::lock::Manager;
+use super::lock::{Manager, Origin};
 use super::registry;
 use crate::core::gate::Gate;
 use crate::core::schedule::{Options, Schedule};
@@ -16,20 +15,18 @@ pub(crate) struct ManagerParts {
     pub(crate) gate: Gate,
     pub(crate) options: Options,
     pub(crate) clock: Clock,
-    /// The wall clock at [`Moment::START`](crate::strategy::Moment::START).
-    pub(crate) since_epoch: Duration,
     pub(crate) timer_host: TimerHost,
     /// The random part of permit ids.
     pub(crate) id_prefix: u64,
-    pub(crate) name: Option<Arc<str>>,
+    pub(crate) origin: Arc<Origin>,
     pub(crate) observer: Observer,
 }
 
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
-        let ManagerParts { gate, options, clock, since_epoch, timer_host, id_prefix, name, observer } = parts;
+        let ManagerParts { gate, options, clock, timer_host, id_prefix, origin, observer } = parts;
         let schedule = Schedule::new(gate, Options { observed: observer.is_some(), ..options });
-        let manager = Arc::new(Self::new(schedule, clock, timer_host, since_epoch, id_prefix, name, observer));
+        let manager = Arc::new(Self::new(schedule, clock, timer_host, id_prefix, origin, observer));
         if manager.is_registered() {
             registry::enter(&manager);
         }

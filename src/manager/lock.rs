@@ -18,10 +18,16 @@ pub(crate) struct Manager {
     pub(super) timer_host: TimerHost,
     /// The random part of permit ids.
     id_prefix: u64,
-    name: Option<Arc<str>>,
     pub(super) observer: Observer,
+    pub(super) origin: Arc<Origin>,
+}
+
+/// What the managers of all keys of one limiter share.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) name: Option<Arc<str>>,
     /// The wall clock at [`Moment::START`](crate::strategy::Moment::START).
-    pub(super) since_epoch: Duration,
+    pub(crate) since_epoch: Duration,
 }
 
 impl Manager {
@@ -29,9 +35,8 @@ impl Manager {
         schedule: Schedule,
         clock: Clock,
         timer_host: TimerHost,
-        since_epoch: Duration,
         id_prefix: u64,
-        name: Option<Arc<str>>,
+        origin: Arc<Origin>,
         observer: Observer,
     ) -> Self {
         Self {
@@ -39,9 +44,8 @@ impl Manager {
             has_waited: AtomicBool::new(false),
             timer_host,
             id_prefix,
-            name,
+            origin,
             observer,
-            since_epoch,
         }
     }
 
@@ -57,7 +61,7 @@ impl Manager {
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
-        self.name.as_ref()
+        self.origin.name.as_ref()
     }
 
     /// Nothing of ours panics under the lock, and nothing of others runs there. Were there a panic all the same, going on beats a

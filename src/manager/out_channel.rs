@@ -71,7 +71,7 @@ impl Manager {
     /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
     #[inline(always)]
     fn unlock_after_answer(self: &Arc<Self>, state: MutexGuard<'_, State>) {
-        if !state.watchers.is_empty() {
+        if state.watchers.is_some() {
             self.unlock_and_apply(state, &mut Effects::default());
         }
     }

@@ -5,6 +5,7 @@ use std::task::Waker;
 use tokio::runtime::{self, Handle};
 
 use super::clock::{Clock, GrantTime};
+use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
@@ -19,17 +20,14 @@ pub(super) type Now = (Moment, GrantTime);
 pub(super) struct State {
     pub(super) schedule: Schedule,
     pub(super) clock: Clock,
-    /// The runtimes that have a driver. Most limiters have one; a limiter in a `static` may see several, and the first need not be the
-    /// one that is run.
-    drivers: Vec<runtime::Id>,
-    /// The runtimes whose driver has left: they have ended, or have no timers.
-    unusable: Vec<runtime::Id>,
+    runtimes: Runtimes,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
     /// Whether time has mattered since the queue was last seen empty. While it has not, a waiter may rely on a driver in another
     /// runtime. Once it has, every waiter has a driver in its own runtime, for the other may be alive and yet not be run.
     time_matters: bool,
-    pub(super) watchers: Watchers,
+    /// Made when somebody watches: each of a million keys may have a manager.
+    pub(super) watchers: Option<Box<Watchers>>,
 }
 
 /// What must be done so that a driver wakes when time matters next.
@@ -45,10 +43,9 @@ impl State {
             time_matters: schedule.follows_time(),
             schedule,
             clock,
-            drivers: Vec::new(),
-            unusable: Vec::new(),
+            runtimes: Runtimes::default(),
             armed: Moment::NEVER,
-            watchers: Watchers::default(),
+            watchers: None,
         }
     }
 
@@ -72,7 +69,7 @@ impl State {
             }
             return TimerAction::Nothing;
         }
-        if self.drivers.is_empty() {
+        if self.runtimes.drivers() == 0 {
             // Outside every runtime none can be started; the next caller does what is due by then.
             return self.ensure_driver_here().ok().flatten().map_or(TimerAction::Nothing, TimerAction::StartDriver);
         }
@@ -99,23 +96,22 @@ impl State {
 
     /// Whether a caller that joins the queue can rely on the drivers as they are, and none has to wake sooner.
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
-        (blocking || !self.drivers.is_empty() && !self.time_matters) && self.schedule.next_wake() >= self.armed
+        (blocking || self.runtimes.drivers() > 0 && !self.time_matters) && self.schedule.next_wake() >= self.armed
     }
 
     /// Makes sure that a driver serves the caller; returns the runtime in which one is to be started.
     ///
     /// While time does not matter, a driver in any runtime will do. Otherwise the caller's runtime gets one.
     pub(super) fn ensure_driver_here(&mut self) -> Result<Option<Handle>, AcquireError> {
-        if !self.drivers.is_empty() && !self.time_matters {
+        if self.runtimes.drivers() > 0 && !self.time_matters {
             return Ok(None);
         }
         match Handle::try_current() {
-            Ok(handle) if self.drivers.contains(&handle.id()) => Ok(None),
-            Ok(handle) if !self.unusable.contains(&handle.id()) => {
-                self.drivers.push(handle.id());
+            Ok(handle) if !self.runtimes.knows(handle.id()) => {
+                self.runtimes.enter(handle.id());
                 Ok(Some(handle))
             }
-            _ if self.drivers.is_empty() => Err(AcquireError::NoRuntime),
+            _ if self.runtimes.drivers() == 0 => Err(AcquireError::NoRuntime),
             _ => Ok(None),
         }
     }
@@ -123,11 +119,12 @@ impl State {
     /// Has those woken who await a reclaim or a drain that has happened.
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
+        let Some(watchers) = &mut self.watchers else { return };
         let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|lease| Awaited::Reclaim(lease.fence));
         let drained = self.schedule.is_drained().then_some(Awaited::Drain);
         let happened: Vec<Awaited> = reclaimed.chain(drained).collect();
         for awaited in happened {
-            while let Some(waker) = self.watchers.take(awaited) {
+            while let Some(waker) = watchers.take(awaited) {
                 effects.wake(Some(waker));
             }
         }
@@ -135,23 +132,18 @@ impl State {
 
     /// A driver has left. Returns whether it was the last.
     pub(super) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
-        /// Enough that a future which is still polled in an ended runtime finds it here; not so many that a limiter grows.
-        const REMEMBERED: usize = 32;
-        self.drivers.retain(|driver| *driver != runtime);
-        if self.unusable.len() == REMEMBERED {
-            self.unusable.remove(0);
-        }
-        self.unusable.push(runtime);
-        if self.drivers.is_empty() {
+        self.runtimes.leave(runtime);
+        let was_last = self.runtimes.drivers() == 0;
+        if was_last {
             self.armed = Moment::NEVER;
         }
-        self.drivers.is_empty()
+        was_last
     }
 
     /// Notes when every driver wakes. Returns whether other drivers sleep too long and are to be woken.
     pub(super) fn rearm(&mut self) -> bool {
         let next = self.schedule.next_wake();
-        let sooner = next < self.armed && self.drivers.len() > 1;
+        let sooner = next < self.armed && self.runtimes.drivers() > 1;
         self.armed = next;
         sooner
     }

@@ -46,7 +46,7 @@ impl Future for Watch<'_> {
         if happened {
             return Poll::Ready(());
         }
-        let replaced = state.watchers.watch(*awaited, id, waker);
+        let replaced = state.watchers.get_or_insert_default().watch(*awaited, id, waker);
         let driver = if needs_driver { state.ensure_driver_here().ok().flatten() } else { None };
         drop(state);
         if let Some(runtime) = driver {
@@ -60,7 +60,7 @@ impl Future for Watch<'_> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            let waker = self.manager.lock().watchers.unwatch(self.awaited, id);
+            let waker = self.manager.lock().watchers.as_mut().and_then(|watchers| watchers.unwatch(self.awaited, id));
             drop(waker); // outside the lock
         }
     }

@@ -24,11 +24,6 @@ pub(super) struct Watchers {
 }
 
 impl Watchers {
-    #[inline(always)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.wakers.is_empty()
-    }
-
     /// Has the waker woken when it happens. `id` is `None` at first, and set then. Returns the waker that is replaced.
     pub(super) fn watch(&mut self, awaited: Awaited, id: &mut Option<WatcherId>, waker: Waker) -> Option<Waker> {
         let id = *id.get_or_insert_with(|| {

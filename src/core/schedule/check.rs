@@ -18,7 +18,7 @@ impl Schedule {
         if self.closed || cost == 0 {
             return decision.refused();
         }
-        let suspended_until = match self.suspension {
+        let suspended_until = match self.suspended() {
             Some(suspension) => {
                 let blocked = suspension.is_blocked(now); // asking anew starts it anew
                 let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
@@ -51,7 +51,7 @@ impl Schedule {
         if cost > max {
             return Some(Moment::NEVER);
         }
-        let mut forecast = self.gate.forecast(now, self.suspension, std::iter::empty());
+        let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
         for (_, cost, deadline) in self.queue.waiting().filter(|waiter| waiter.1 <= max && waiter.2 >= now) {
             if deadline < forecast.now() || forecast.take(cost, deadline) {
                 continue;
@@ -74,7 +74,7 @@ impl Schedule {
             self.front_ready_at.known()
         };
         let suspended_until =
-            self.suspension.map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
+            self.suspended().map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
         let next = next.and_then(|next| next.max(suspended_until).known());
         LimiterSnapshot {
             in_flight: self.gate.in_flight(),
@@ -86,7 +86,7 @@ impl Schedule {
             timed_out: self.timed_out,
             reclaimed: self.reclaimed,
             refunded: self.refunded,
-            paused_for: self.suspension.and_then(|suspension| suspension.paused_for(now)),
+            paused_for: self.suspended().and_then(|suspension| suspension.paused_for(now)),
             next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
         }
     }

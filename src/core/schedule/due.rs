@@ -22,7 +22,7 @@ impl Schedule {
     /// keep the time. Nothing wakes for the end of a pause while nobody waits.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
-        if self.next_wake() <= now || self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+        if self.next_wake() <= now || self.suspended().is_some_and(|suspension| suspension.is_over(now)) {
             self.run_due(now, effects);
         }
     }
@@ -40,7 +40,7 @@ impl Schedule {
         if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
             self.refuse_late(now, effects);
         }
-        if self.suspension.is_some_and(|suspension| suspension.is_over(now)) {
+        if self.suspended().is_some_and(|suspension| suspension.is_over(now)) {
             self.suspension = None;
         }
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
@@ -74,7 +74,7 @@ impl Schedule {
         } else {
             self.gate.next_expiry().min(self.queue.next_deadline())
         };
-        let mut forecast = self.gate.forecast(first_due, self.suspension, self.gate.expiries());
+        let mut forecast = self.gate.forecast(first_due, self.suspended(), self.gate.expiries());
         let mut late = Vec::new();
         for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
             if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
