@@ -26,10 +26,10 @@ use crate::manager::{Clock, Origin};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
-/// Keys that a shard is made for: when it has them, its table of 2,048 places is well filled, and has room (for 1,792) for what
-/// chance puts there beyond. Few enough that moving them to a larger table takes some tens of microseconds.
+/// Keys that a shard is made for. With these its table of 2,048 places is well filled, and has room (for 1,792) for the keys that
+/// chance adds. They are few enough that moving them to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
-/// Shards that several threads seldom meet in, where there are keys enough that none stays empty.
+/// Enough shards that two threads seldom meet in one, where there are keys enough that no shard stays empty.
 const FEW_SHARDS: usize = 16;
 const MIN_KEYS_PER_SHARD: usize = 32;
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -88,8 +88,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
 
     shared_options!();
 
-    /// The most keys that are known at once (at least 1): a million unless told. A key that is as good as new counts until it is
-    /// looked at.
+    /// Sets how many keys are known at most (at least 1). Defaults to a million. A key that is as good as new counts until a call
+    /// looks at it.
     ///
     /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn max_keys(mut self, keys: usize) -> Self {
@@ -97,7 +97,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// What becomes of a new key when there is no place for it; [`WhenFull::Deny`] unless told.
+    /// Sets what happens to a new key when there is no room for it. Defaults to [`WhenFull::Deny`].
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate, TokenBucket, TryAcquireError, WhenFull};
@@ -117,16 +117,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Gives each key a policy of its own, by what `tier_of` says. It is asked at each call, outside every lock, so what it says may
-    /// change while the key lives: what has been used then stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy).
-    /// Policies are cheap to clone and to compare with their clone; made anew each time they are compared limit by limit.
+    /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change while
+    /// the key lives: what has been used stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are cheap to
+    /// clone and to compare with their clone; policies that are built anew each time are compared limit by limit.
     ///
     /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips between
     /// two policies of different kinds gets a new budget each time.
     ///
     /// The policy that the builder was made with is then only what [`check`](KeyedLimiter::check) names when a tier makes no sense:
     /// then the other calls get [`Config`](crate::TryAcquireError::Config). Where there are more than 64 different policies, keys
-    /// of the others take a kilobyte each.
+    /// of the others are always [active](KeyedLimiter#memory).
     ///
     /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {
@@ -134,8 +134,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Has every permit know its limiter, so that it can be [settled](crate::Permit::settle), at the price of a kilobyte for each
-    /// key.
+    /// Lets every permit know its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
+    /// [active](KeyedLimiter#memory), which takes about 700 bytes.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use crate::event::LimiterEvent;
 
-/// Something that a keyed limiter did of its own accord. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for an example.
+/// What a keyed limiter did without being asked to. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyedLimiterEvent<'a, K> {
-    /// A key had to go before it was as good as new: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
+    /// A key was forgotten before it was as good as new: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
     Evicted {
         /// The key.
         key: &'a K,

@@ -12,9 +12,9 @@ use crate::permit::Permit;
 /// A [`Table`](super::table::Table) of any width.
 pub(super) trait KeyTable<K>: Send + Sync {
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
-    /// A permit, or the line to wait in.
+    /// A permit, or the manager to wait at.
     fn begin(&self, key: &K, order: &Order) -> Result<Enqueued, AcquireError>;
-    /// The key's line, which it gets if it has none.
+    /// The key's manager; the key becomes active.
     fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial>;
     fn check(&self, key: &K, cost: u64) -> Decision;
     fn penalize(&self, key: &K, units: u64) -> bool;

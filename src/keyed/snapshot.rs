@@ -10,18 +10,19 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySnapshot {
-    /// Units that stand against it, debts and all: the most of any of its limits. The counter of a [`Penalty`](crate::Penalty), or
-    /// at least its threshold while it is banned.
+    /// The units used, debts included: the most of any of its limits. For a [`Penalty`](crate::Penalty) its counter, or at least its
+    /// threshold while the key is banned.
     pub used: u64,
-    /// The units that its binding limit admits at once.
+    /// The units that its tightest limit admits at once.
     pub limit: u64,
-    /// The units that it would be granted now.
+    /// The units that would be granted now.
     pub remaining: u64,
-    /// How long until it is granted a unit, if nobody else comes: `None` when it would be now, or when that takes a release.
+    /// How long until a unit would be granted, if no other request comes. `None` when one would be granted now, or when that takes a
+    /// release.
     pub retry_after: Option<Duration>,
-    /// How long until it is as good as new, what is out aside.
+    /// How long until the key is as good as new, apart from places out.
     pub reset_after: Duration,
-    /// Units out that must come back.
+    /// Units of permits that must be released.
     pub in_flight: u64,
     /// Requests that wait.
     pub queued: u64,
