@@ -63,8 +63,8 @@ enum Step {
         key: u8,
     },
     Release(prop::sample::Index),
-    /// Somebody holds the key's limiter for a moment, so that it has a line.
-    Line {
+    /// Somebody holds the key's limiter for a moment, so that it is active.
+    Activate {
         key: u8,
     },
     Pass {
@@ -81,7 +81,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (key.clone(), 1_u64..4).prop_map(|(key, units)| Step::Reward { key, units }),
         1 => key.clone().prop_map(|key| Step::Reset { key }),
         3 => any::<prop::sample::Index>().prop_map(Step::Release),
-        1 => key.prop_map(|key| Step::Line { key }),
+        1 => key.prop_map(|key| Step::Activate { key }),
         4 => prop_oneof![0_u64..50_000, 0_u64..400_000].prop_map(|micros| Step::Pass { micros }),
     ];
     prop::collection::vec(step, 1..80)
@@ -90,7 +90,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
-    /// Each key behaves as a limiter of its own, whether it is quiet or has a line, forgotten or known: against one [`Limiter`]
+    /// Each key behaves as a limiter of its own, idle or active, forgotten or known: against one [`Limiter`]
     /// for each key, which never forgets.
     #[test]
     fn a_key_behaves_as_a_limiter_of_its_own(policy in prop::sample::select(policies()), steps in steps(), tiered in any::<bool>()) {
@@ -113,14 +113,14 @@ proptest! {
                     Step::Check { key, cost } => {
                         prop_assert_eq!(keyed.check(&key, cost), alone[usize::from(key)].check(cost));
                     }
-                    // A limiter of its own has no such calls; a key that has a line for good is one that has.
+                    // A limiter of its own has no such calls; the next test compares them.
                     Step::Penalize { .. } | Step::Reward { .. } | Step::Reset { .. } => {}
                     Step::Release(index) => {
                         if !held.is_empty() {
                             drop(held.swap_remove(index.index(held.len())));
                         }
                     }
-                    Step::Line { key } => drop(keyed.limiter(&key).unwrap()),
+                    Step::Activate { key } => drop(keyed.limiter(&key).unwrap()),
                     Step::Pass { micros } => advance(Duration::from_micros(micros)).await,
                 }
             }
@@ -128,38 +128,38 @@ proptest! {
         })?;
     }
 
-    /// What is charged, let off and reset by hand is the same for a quiet key and for one with a line.
+    /// What is charged, let off and reset by hand is the same for an idle key and an active one.
     #[test]
-    fn a_quiet_key_and_one_with_a_line_agree(policy in prop::sample::select(policies()), steps in steps()) {
+    fn an_idle_key_and_an_active_one_agree(policy in prop::sample::select(policies()), steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let (quiet, lined) = (KeyedLimiter::<u8>::new(policy.clone()).unwrap(), KeyedLimiter::<u8>::new(policy).unwrap());
-            let _lines: Vec<_> = (0..3).map(|key| lined.limiter(&key).unwrap()).collect();
+            let (idle, active) = (KeyedLimiter::<u8>::new(policy.clone()).unwrap(), KeyedLimiter::<u8>::new(policy).unwrap());
+            let _limiters: Vec<_> = (0..3).map(|key| active.limiter(&key).unwrap()).collect();
             let mut held = Vec::new();
             for step in steps {
                 match step {
-                    Step::TryAcquire { key, cost } => match (quiet.try_acquire_many(&key, cost), lined.try_acquire_many(&key, cost)) {
+                    Step::TryAcquire { key, cost } => match (idle.try_acquire_many(&key, cost), active.try_acquire_many(&key, cost)) {
                         (Ok(permit), Ok(expected)) => held.push((permit, expected)),
                         (permit, expected) => prop_assert_eq!(permit.err(), expected.err()),
                     },
-                    Step::Check { key, cost } => prop_assert_eq!(quiet.check(&key, cost), lined.check(&key, cost)),
-                    Step::Penalize { key, units } => prop_assert!(quiet.penalize(&key, units) && lined.penalize(&key, units)),
+                    Step::Check { key, cost } => prop_assert_eq!(idle.check(&key, cost), active.check(&key, cost)),
+                    Step::Penalize { key, units } => prop_assert!(idle.penalize(&key, units) && active.penalize(&key, units)),
                     Step::Reward { key, units } => {
-                        quiet.reward(&key, units);
-                        lined.reward(&key, units);
+                        idle.reward(&key, units);
+                        active.reward(&key, units);
                     }
                     Step::Reset { key } => {
-                        quiet.reset(&key);
-                        lined.reset(&key);
+                        idle.reset(&key);
+                        active.reset(&key);
                     }
                     Step::Release(index) => {
                         if !held.is_empty() {
                             drop(held.swap_remove(index.index(held.len())));
                         }
                     }
-                    Step::Line { key } => {
-                        if let Some(snapshot) = quiet.snapshot(&key) {
-                            prop_assert_eq!(Some(snapshot), lined.snapshot(&key));
+                    Step::Activate { key } => {
+                        if let Some(snapshot) = idle.snapshot(&key) {
+                            prop_assert_eq!(Some(snapshot), active.snapshot(&key));
                         }
                     }
                     Step::Pass { micros } => advance(Duration::from_micros(micros)).await,
@@ -170,9 +170,9 @@ proptest! {
     }
 }
 
-/// Trap: a map that an attacker grows. A million addresses; the limits of those who were there before survive.
+/// a map that an attacker grows. A million addresses; the limits of those who were there before survive.
 #[tokio::test(start_paused = true)]
-async fn trap_a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() {
+async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() {
     let max = 50_000;
     let per_client = KeyedLimiter::<Ipv6Addr>::builder(TokenBucket::new(Rate::per_second(1), 5)).max_keys(max).build().unwrap();
     let address = |number: u128| Ipv6Addr::from_bits(0x2001_0db8 << 96 | number);
@@ -202,9 +202,9 @@ async fn trap_a_million_hostile_keys_stay_within_the_bound_and_live_limits_survi
     }
 }
 
-/// Trap: evicting a key that is not yet full again gives its budget back.
+/// evicting a key that is not yet full again gives its budget back.
 #[tokio::test(start_paused = true)]
-async fn trap_a_key_goes_only_when_it_is_as_good_as_new() {
+async fn a_key_goes_only_when_it_is_as_good_as_new() {
     let keyed = KeyedLimiter::new(bucket(10)).unwrap();
     drop(keyed.try_acquire_many(&u64::MAX, 10).unwrap());
     for second in 1..10 {
@@ -217,9 +217,9 @@ async fn trap_a_key_goes_only_when_it_is_as_good_as_new() {
     }
 }
 
-/// Trap: a sweep that stops every caller. Keys go a few at a time, as others come.
+/// a sweep that stops every caller. Keys go a few at a time, as others come.
 #[tokio::test(start_paused = true)]
-async fn trap_keys_that_are_as_good_as_new_go_as_others_come() {
+async fn keys_that_are_as_good_as_new_go_as_others_come() {
     let keyed = KeyedLimiter::new(bucket(1)).unwrap();
     for key in 0..20_000_u64 {
         drop(keyed.try_acquire(&key).unwrap());
@@ -239,7 +239,7 @@ async fn trap_keys_that_are_as_good_as_new_go_as_others_come() {
     assert!(keyed.len() < 35_000, "{} keys are known, of which 20,000 can be live", keyed.len());
 }
 
-/// Invariant 6: a thousand keys that somebody waits for cost one task with one timer, and quiet ones none.
+/// Invariant 6: a thousand keys that somebody waits for cost one task with one timer, and idle keys none.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_keys_with_waiters_cost_one_task() {
     let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
@@ -305,7 +305,7 @@ async fn a_dropped_acquire_leaves_the_key_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_whose_line_nobody_needs_becomes_quiet_again_and_keeps_what_it_has_used() {
+async fn an_active_key_that_nobody_needs_becomes_idle_again_and_keeps_what_it_has_used() {
     let keyed = KeyedLimiter::new(bucket(3)).unwrap();
     let limiter = keyed.limiter(&0_u64).unwrap();
     drop(limiter.try_acquire_many(3).unwrap());
@@ -352,7 +352,7 @@ async fn places_out_keep_a_key_known_and_their_return_lets_it_go() {
     drop(second);
 }
 
-/// S4: tiers, of which a key may change while it lives.
+/// The tier of a key may change while the key lives.
 #[tokio::test(start_paused = true)]
 async fn a_tier_that_changes_keeps_what_was_used() {
     let minute = Duration::from_secs(60);
@@ -370,7 +370,7 @@ async fn a_tier_that_changes_keeps_what_was_used() {
     assert_eq!((keyed.check(&"alice", 1).remaining(), keyed.check(&"alice", 1).retry_after()), (0, Some(minute)));
     let alice = keyed.limiter(&"alice").unwrap();
     plans.lock().unwrap().insert("alice", 100);
-    assert_eq!(keyed.check(&"alice", 1).remaining(), 20, "one with a line changes too");
+    assert_eq!(keyed.check(&"alice", 1).remaining(), 20, "an active one changes too");
     drop(alice);
 }
 
@@ -424,7 +424,7 @@ async fn snapshots_tell_of_every_key_with_its_counter() {
     for (key, attempts) in [("alice", 1), ("bob", 3), ("eve", 40)] {
         (0..attempts).for_each(|_| drop(keyed.try_acquire(&key)));
     }
-    let _line = keyed.limiter(&"bob").unwrap();
+    let _limiter = keyed.limiter(&"bob").unwrap();
     let mut table: Vec<_> = keyed.snapshots().map(|(key, numbers)| (key, numbers.used, numbers.remaining)).collect();
     table.sort_unstable();
     assert_eq!(table, [("alice", 1, 2), ("bob", 3, 0), ("eve", 6, 0)]);
@@ -435,8 +435,8 @@ async fn bad_input_is_a_typed_error() {
     assert_eq!(KeyedLimiter::<u8>::builder(bucket(1)).max_keys(0).build().unwrap_err(), ConfigError::ZeroKeys);
     assert!(KeyedLimiter::<u8>::new(bucket(0)).is_err());
     let keyed = KeyedLimiter::<u8>::new(bucket(2)).unwrap();
-    for lined in [false, true] {
-        let _line = lined.then(|| keyed.limiter(&1).unwrap());
+    for active in [false, true] {
+        let _limiter = active.then(|| keyed.limiter(&1).unwrap());
         assert_eq!(keyed.try_acquire_many(&1, 0).unwrap_err(), TryAcquireError::ZeroCost);
         assert_eq!(keyed.try_acquire_many(&1, 3).unwrap_err(), TryAcquireError::ExceedsLimit { cost: 3, max: 2 });
         assert_eq!(keyed.acquire_many(&1, 0).await.unwrap_err(), AcquireError::ZeroCost);
@@ -499,11 +499,11 @@ fn threads_on_the_same_keys_never_exceed_their_limits() {
             scope.spawn(move || {
                 for attempt in 0..4_000_usize {
                     let key = (attempt * 7 + thread) % 16;
-                    let line = (attempt % 50 == 0).then(|| keyed.limiter(&key));
+                    let limiter = (attempt % 50 == 0).then(|| keyed.limiter(&key));
                     if keyed.try_acquire(&key).is_ok() {
                         granted[key].fetch_add(1, Ordering::Relaxed);
                     }
-                    drop(line);
+                    drop(limiter);
                 }
             });
         }

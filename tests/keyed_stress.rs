@@ -30,8 +30,8 @@ async fn a_huge_penalty_is_a_huge_debt() {
             assert!(keyed.try_acquire(&1).is_err(), "2^{shift} units");
             assert!(shift < 50 || keyed.check(&1, 1).retry_after() > Some(ms(10)), "2^{shift} units");
         }
-        let line = keyed.limiter(&1).unwrap();
-        assert!(line.try_acquire().is_err(), "the line takes it over");
+        let limiter = keyed.limiter(&1).unwrap();
+        assert!(limiter.try_acquire().is_err(), "its limiter takes it over");
     }
 }
 
@@ -56,11 +56,11 @@ async fn no_two_permits_have_the_same_id() {
         let keyed = KeyedLimiter::<u32>::new(policy).unwrap();
         let mut ids = HashSet::new();
         for key in 0..10_000 {
-            let line = (key % 3 == 0).then(|| keyed.limiter(&key).unwrap());
+            let limiter = (key % 3 == 0).then(|| keyed.limiter(&key).unwrap());
             for _ in 0..2 {
                 assert!(ids.insert(keyed.try_acquire(&key).unwrap().id()), "key {key}");
             }
-            drop(line);
+            drop(limiter);
         }
     }
 }
@@ -132,11 +132,11 @@ fn a_panic_of_the_observer_goes_no_further() {
         .unwrap();
     drop(keyed.try_acquire(&1).unwrap());
     assert_eq!(keyed.try_acquire(&2).unwrap().cost(), 1, "1 was evicted");
-    let _line = keyed.limiter(&2).unwrap();
+    let _limiter = keyed.limiter(&2).unwrap();
     assert_eq!(keyed.try_acquire(&3).unwrap_err(), TryAcquireError::TooManyKeys { max: 1 });
 }
 
-/// Policies whose keys always have lines can evict too.
+/// Policies whose keys always are active can evict too.
 #[tokio::test(start_paused = true)]
 async fn keys_whose_line_is_at_rest_are_evicted_where_there_are_no_others() {
     let bucket = || TokenBucket::new(Rate::per_second(1), 3);
@@ -216,7 +216,7 @@ async fn keys_that_panic_leave_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_that_is_too_long_is_an_error_also_for_a_quiet_key() {
+async fn a_timeout_that_is_too_long_is_an_error_also_for_an_idle_key() {
     let keyed = KeyedLimiter::<u8>::new(Throttle::every(ms(100))).unwrap();
     let error = keyed.request(&1).timeout(Duration::MAX).acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::TimeoutTooLong { .. }), "{error}");
@@ -287,14 +287,14 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
                         random ^= random >> 7;
                         random ^= random << 17;
                         let key = random % 20;
-                        let line = (random >> 20 & 7 == 0).then(|| keyed.limiter(&key).unwrap());
+                        let limiter = (random >> 20 & 7 == 0).then(|| keyed.limiter(&key).unwrap());
                         let permit = match random >> 8 & 7 {
                             0..=2 => tokio::time::timeout(Duration::from_micros(random >> 12 & 1_023), keyed.acquire(&key))
                                 .await
                                 .ok()
                                 .and_then(Result::ok),
-                            3 => match &line {
-                                Some(line) => line.try_acquire().ok(),
+                            3 => match &limiter {
+                                Some(limiter) => limiter.try_acquire().ok(),
                                 None => keyed.try_acquire(&key).ok(),
                             },
                             4 => {
@@ -405,7 +405,7 @@ fn runtimes_that_end_strand_nobody() {
     assert!(keyed.snapshots().all(|(_, numbers)| (numbers.in_flight, numbers.queued) == (0, 0)));
 }
 
-/// Invariant 3, while the line of the key comes and goes.
+/// Invariant 3, while the key becomes active and idle.
 #[tokio::test(start_paused = true)]
 async fn the_order_of_a_key_holds_while_others_come_and_go() {
     let keyed = KeyedLimiter::<u32>::builder(Throttle::every(ms(10))).max_keys(64).build().unwrap();
