@@ -72,7 +72,10 @@ impl LimitState {
         match self {
             Self::Pace(rule, state, refund_bound) => {
                 let next = rule.decide(*state, now, cost)?;
-                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
+                match refund_bound {
+                    Some(refund_bound) => refund_bound.note(rule, *state, now),
+                    None => *refund_bound = Some(RefundBound::new(now)),
+                }
                 *state = next;
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost)?,
@@ -100,7 +103,10 @@ impl LimitState {
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, refund_bound) => {
-                refund_bound.get_or_insert_with(|| RefundBound::new(now)).note(rule, *state, now);
+                match refund_bound {
+                    Some(refund_bound) => refund_bound.note(rule, *state, now),
+                    None => *refund_bound = Some(RefundBound::new(now)),
+                }
                 *state = rule.charge(*state, now, cost);
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),

@@ -20,9 +20,9 @@ struct Samples {
 
 const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
 /// Where there is no room for a new key; in its shard, and in one more.
-const WHEN_FULL: Samples = Samples { idle: 64, active: 4 };
+const WHEN_FULL: Samples = Samples { idle: 64, active: 3 };
 /// The one of these that would be as good as new first is evicted. Where none can be, [`Shard::evict`] looks at some more.
-const EVICTION: Samples = Samples { idle: 32, active: 16 };
+const EVICTION: Samples = Samples { idle: 32, active: 8 };
 /// Shards that are looked into where the new key's own has none that can be evicted.
 const OTHER_SHARDS: usize = 2;
 

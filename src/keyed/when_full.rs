@@ -6,7 +6,8 @@ pub enum WhenFull {
     /// It is turned away with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys): no known key gets back what it has used.
     #[default]
     Deny,
-    /// Of up to 32 known keys, the one that would be as good as new first is forgotten, and gets back what it has used. Keys that
-    /// have places out or requests that wait stay. A new key is turned away only where all that were looked at have to stay.
+    /// Of up to 32 idle keys, or of 8 active ones where there is no idle one, the key that would be as good as new first is forgotten,
+    /// and gets back what it has used. Keys that have places out or requests that wait stay. A new key is turned away only where all
+    /// keys that were looked at have to stay.
     EvictSoonestReset,
 }

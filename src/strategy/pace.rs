@@ -199,6 +199,7 @@ impl RefundBound {
     const MAX_LEN: usize = 8;
 
     /// Grants decided before `now` cannot be taken back.
+    #[cold]
     pub(crate) fn new(now: Moment) -> Self {
         Self { latest: now, found: vec![(now, 0)] }
     }
@@ -214,7 +215,8 @@ impl RefundBound {
 
     #[inline]
     fn push(&mut self, now: Moment, backlog: u128) {
-        while self.found.pop_if(|(_, least)| *least >= backlog).is_some() {}
+        let kept = self.found.iter().rposition(|(_, least)| *least < backlog).map_or(0, |last| last + 1);
+        self.found.truncate(kept);
         if self.found.len() == Self::MAX_LEN {
             self.found[1].1 = self.found[0].1;
             self.found.remove(0);
