@@ -36,7 +36,7 @@ pub(crate) struct Gate {
     unowned_in_flight: u64,
     /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit came, or its units were
     /// forgiven since. Empty if there is none.
-    refundable_after: Vec<u64>,
+    refundable_after: Box<[u64]>,
 }
 
 impl Gate {
@@ -54,7 +54,7 @@ impl Gate {
             records_grant_time,
             fence: 0,
             unowned_in_flight: 0,
-            refundable_after: Vec::new(),
+            refundable_after: Box::default(),
             plan,
         }
     }
@@ -124,7 +124,7 @@ impl Gate {
             self.follows_time = true; // a renewal needs its time, for a TTL that a later plan may bring
         }
         self.unowned_in_flight = if self.place == Claim::Place { 0 } else { in_flight };
-        let refundable_after = old.refundable_after.into_iter().chain(std::iter::repeat(0));
+        let refundable_after = old.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let formers = old.plan.limits().iter().zip(std::iter::once(old.first).chain(old.rest)).zip(refundable_after);
         let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
         let limits = self.plan.limits().to_vec();
@@ -132,7 +132,7 @@ impl Gate {
         let heirs = limits.iter().zip(self.limit_states_mut()).zip(&mut refundable_after);
         let heirs = heirs.map(|((limit, state), refundable_after)| Heir { limit: *limit, state, refundable_after });
         carry_over(formers.collect(), heirs.collect(), now, carry, in_flight);
-        self.refundable_after = refundable_after;
+        self.refundable_after = refundable_after.into();
     }
 
     /// The largest cost that can ever be admitted.

@@ -3,7 +3,7 @@ use tokio::runtime;
 /// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the first
 /// need not be the one that is run.
 #[derive(Debug, Default)]
-pub(super) struct Runtimes(Vec<(runtime::Id, Driver)>);
+pub(super) struct Runtimes(Box<[(runtime::Id, Driver)]>); // small: each of a million keys may have one
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Driver {
@@ -26,20 +26,28 @@ impl Runtimes {
 
     /// A driver is to be started in the runtime.
     pub(super) fn enter(&mut self, runtime: runtime::Id) {
-        self.0.reserve_exact(1); // each of a million keys may have one
-        self.0.push((runtime, Driver::Runs));
+        self.change(|known| known.push((runtime, Driver::Runs)));
     }
 
     /// The driver has left the runtime.
     pub(super) fn leave(&mut self, runtime: runtime::Id) {
         /// Enough that a future which is still polled in an ended runtime finds it here; not so many that a limiter grows.
         const REMEMBERED: usize = 32;
-        self.0.retain(|(known, _)| *known != runtime);
-        if self.0.len() - self.drivers() == REMEMBERED
-            && let Some(oldest) = self.0.iter().position(|(_, driver)| *driver == Driver::Left)
-        {
-            self.0.remove(oldest);
-        }
-        self.0.push((runtime, Driver::Left));
+        self.change(|known| {
+            known.retain(|(known, _)| *known != runtime);
+            let has_left = |(_, driver): &(runtime::Id, Driver)| *driver == Driver::Left;
+            if known.iter().filter(|known| has_left(known)).count() == REMEMBERED
+                && let Some(oldest) = known.iter().position(has_left)
+            {
+                known.remove(oldest);
+            }
+            known.push((runtime, Driver::Left));
+        });
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Vec<(runtime::Id, Driver)>)) {
+        let mut known = std::mem::take(&mut self.0).into_vec();
+        change(&mut known);
+        self.0 = known.into_boxed_slice();
     }
 }
