@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -220,4 +221,23 @@ fn a_waker_that_panics_when_it_is_cloned_costs_nobody_anything() {
             }
         });
     }
+}
+
+/// A fixed bug: the panic came before the permit was made, so its place was never given back.
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_takes_no_permit_with_it() {
+    static VTABLE: RawWakerVTable =
+        RawWakerVTable::new(|data| RawWaker::new(data, &VTABLE), |_| (), |_| (), |_| panic_on_purpose());
+    // SAFETY: the table's functions do not use the data.
+    let panics = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &VTABLE)) });
+    must_not_hang(async move || {
+        let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        let out = limiter.try_acquire().unwrap();
+        assert_pending!(task::spawn(limiter.acquire()).poll()); // the next request expects to wait, and clones its waker
+        drop(out);
+        let mut future = Box::pin(limiter.acquire());
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&panics))));
+        drop((polled, future));
+        assert_eq!(limiter.snapshot().in_flight, 0);
+    });
 }

@@ -6,13 +6,13 @@ use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use common::ms;
 use tokio::time::advance;
-use tollgate::{KeyedLimiter, KeyedLimiterEvent, Rate, Throttle, TokenBucket, WhenFull};
+use tollgate::{AcquireError, KeyedLimiter, KeyedLimiterEvent, MaxConcurrency, Rate, Throttle, TokenBucket, WhenFull};
 
 /// What a key's code does with the limiter that holds the key.
 struct Shared {
@@ -170,4 +170,45 @@ async fn a_key_that_panics_when_it_is_forgotten_takes_no_permit_with_it() {
     }
     AT_ITS_END.store(false, Relaxed);
     assert_eq!(keyed.snapshots().count(), keyed.len());
+}
+
+/// A key whose drop panics once [`IN_DRIVER`] is set.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct PanicsInDriver(bool);
+
+static IN_DRIVER: AtomicBool = AtomicBool::new(false);
+
+impl Drop for PanicsInDriver {
+    fn drop(&mut self) {
+        if self.0 && IN_DRIVER.load(Relaxed) {
+            resume_unwind(Box::new("on purpose, without the noise of the hook"));
+        }
+    }
+}
+
+/// Drops what it holds when it is woken, and lets the key panic from then on.
+struct LetsGo<T>(Mutex<Option<T>>);
+
+impl<T: Send + 'static> Wake for LetsGo<T> {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+        IN_DRIVER.store(true, Relaxed);
+    }
+}
+
+/// A fixed bug: the panic ended the driver of all keys, and its runtime never got another one.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_panics_in_the_driver_leaves_the_other_keys_their_driver() {
+    let keyed = KeyedLimiter::builder(MaxConcurrency::new(1)).on_event(|_| ()).build().unwrap();
+    let [panics, other] = [true, false].map(|panics| keyed.limiter(&PanicsInDriver(panics)).unwrap());
+    let out = [&panics, &other].map(|limiter| limiter.try_acquire().unwrap());
+    let [out_of_panics, _out] = out;
+    // The driver times this request out. Its waker then drops all other handles, so the driver has the last one.
+    let waiting = Arc::new(Mutex::new(Box::pin(async move { panics.request().timeout(ms(20)).acquire().await.map(drop) })));
+    let waker = Waker::from(Arc::new(LetsGo(Mutex::new(Some((keyed, out_of_panics, Arc::clone(&waiting)))))));
+    assert!(waiting.lock().unwrap().as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waiting);
+    let answer = other.request().timeout(ms(100)).acquire().await;
+    assert!(IN_DRIVER.load(Relaxed));
+    assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "{answer:?}");
 }

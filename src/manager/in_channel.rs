@@ -12,6 +12,7 @@ use super::apply::wake_all;
 use super::lock::Manager;
 use super::order::Order;
 use super::state::{Now, State};
+use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::Admission;
@@ -95,6 +96,7 @@ impl Manager {
             granted.fill_in(admission, time);
             self.unlock_after_grant(state, &admission);
             self.has_waited.store(false, Relaxed);
+            contain_panic(|| drop(waker)); // or the grant would be lost
             return Ok(Enqueued::Granted);
         }
         if timeout.is_none()
@@ -103,7 +105,9 @@ impl Manager {
         {
             return Ok(Enqueued::Queued(index));
         }
-        self.enqueue(state, (now, time), order, timeout, &mut waker, granted)
+        let answer = self.enqueue(state, (now, time), order, timeout, &mut waker, granted);
+        contain_panic(|| drop(waker)); // as above
+        answer
     }
 
     /// The rest of [`Manager::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.

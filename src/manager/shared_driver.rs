@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use crate::contain_panic::contain_panic;
+
 /// Managers that are run between two looks at whether others want the runtime's worker.
 const BATCH: usize = 64;
 
@@ -189,7 +191,8 @@ async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
                     runs = BATCH; // were there no end of panics, the runtime's worker would never come free
                 }
             }
-            drop((manager, shared_driver));
+            // These may be the last handles: then the key goes with them, whose drop may panic.
+            contain_panic(|| drop((manager, shared_driver)));
             runs += 1;
             if runs >= BATCH {
                 runs = 0;
