@@ -4,10 +4,10 @@ use std::time::Duration;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{LimitReport, Moment};
 
-/// What the caller of a non-blocking check is told.
+/// The answer of a non-blocking check.
 ///
-/// Of a policy of several limits, the numbers are those of the limit that binds: the one that denied, or else the one with the
-/// fewest units left.
+/// With several limits, the numbers are those of the binding limit: the one that denied, or else the one with the fewest units
+/// remaining.
 ///
 /// # Examples
 ///
@@ -33,20 +33,20 @@ use crate::strategy::{LimitReport, Moment};
 #[must_use]
 pub struct Decision {
     pub(crate) allowed: bool,
-    /// Not the limit itself: a decision is handed about in results, and a limit is large.
+    /// The index instead of the limit itself: decisions are returned in results, and a limit is large.
     pub(crate) policy: Policy,
-    /// Which of its limits denied, or else is the scarcest; of a closed limiter, the one that would bind.
+    /// The limit that denied, or else has the fewest units remaining; for a closed limiter, the limit that would bind.
     pub(crate) binding: usize,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) reset_after: Duration,
-    /// The policy admits it, and something else holds everybody back.
+    /// The policy admits the cost, but a pause, a spread or the queue holds back all requests.
     pub(crate) paused: bool,
 }
 
 impl Decision {
-    /// What all limits say together to a `cost` that `ahead` units wait before; `asked` has the answer of each.
+    /// The decision of all limits together on a `cost` behind `ahead` waiting units; `asked` has the answer of each limit.
     pub(crate) fn summarize(
         policy: &Policy,
         asked: impl Iterator<Item = LimitReport>,
@@ -58,7 +58,7 @@ impl Decision {
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);
         let mut denied: Option<(Moment, usize)> = None;
-        // Of equals the first is named, so that the name does not depend on what else denies at the same instant.
+        // A tie goes to the first limit, so that the result does not depend on what else denies at the same instant.
         for (by, answer) in asked.enumerate() {
             if answer.remaining < remaining {
                 (remaining, scarcest) = (answer.remaining, by);
@@ -88,7 +88,7 @@ impl Decision {
             binding: by,
             limit: limits[by].capacity(),
             remaining,
-            // Known to be later than now, or not known at all.
+            // Later than now, or unknown.
             retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
             reset_after: reset_at.duration_since(now),
             paused: false,
@@ -101,45 +101,45 @@ impl Decision {
         self.allowed
     }
 
-    /// The units that the binding limit admits at once: its burst, concurrency (as it is now, where that
-    /// [moves](crate::Adapt)), or units a window.
+    /// The capacity of the binding limit: its burst, its units a window, or its concurrency (the present one, if it
+    /// [adapts](crate::Adapt)).
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The units that every limit would admit now, before this request. 0 while others wait, because they go first.
+    /// The units that every limit would admit now, before this request. 0 while requests wait, because they go first.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// How long until the cost is admitted if nobody else comes: exact, denied one nanosecond before it. `None` when it is
-    /// allowed, when it takes a release (nobody knows when), or when it can never be.
+    /// How long until the cost is admitted if no other request comes. Exact: the cost is denied one nanosecond before it. `None`
+    /// when it is allowed now, when only a release helps (its time is unknown), or when it can never be admitted.
     ///
-    /// Where others wait, they go first, and it is as exact for up to 64 of them. With more it is a lower bound: the cost is
-    /// denied before it, and may be denied at it.
+    /// Waiting requests go first. The value is exact for up to 64 of them; with more it is a lower bound: the cost is denied
+    /// before it, and may be denied at it.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// How long until every limit is as good as new if nothing more is admitted. What is out counts for nothing here: nobody
-    /// knows when it comes back.
+    /// How long until every limit is reset if nothing more is admitted. Permits in flight are ignored: when they are released is
+    /// unknown.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
 
-    /// The limit that denied; of several, the one that takes longest, and one that waits for a release before all others.
-    /// `None` when it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero: the limit that
-    /// would bind.
+    /// The limit that denied; of several, the one with the longest wait, where a wait for a release is the longest. `None` when
+    /// it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero, it is the limit that would
+    /// bind.
     #[must_use]
     pub fn denied_by(&self) -> Option<&Limit> {
         if self.allowed || self.paused { None } else { Some(self.binding()) }
     }
 
-    /// The place in the policy of the limit that [denied](Decision::denied_by), from 0: it tells apart two that are alike.
+    /// The index in the policy of the limit that [denied](Decision::denied_by), from 0; it distinguishes equal limits.
     #[must_use]
     pub fn denied_by_index(&self) -> Option<usize> {
         self.denied_by().map(|_| self.binding)
@@ -149,26 +149,26 @@ impl Decision {
         &self.policy.limits()[self.binding]
     }
 
-    /// Whether no limit denied it, but everybody is held back: the limiter was [paused](crate::Limiter::pause_for), an upstream's
-    /// quota is spread out, or its queue [has overflowed](crate::Overflow::Block).
+    /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
+    /// upstream's quota is spread out, or its queue [has overflowed](crate::Overflow::Block).
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// The same, denied, and nobody knows for how long.
+    /// The same decision, denied for an unknown time.
     pub(crate) fn refused(self) -> Self {
         Self { allowed: false, retry_after: None, ..self }
     }
 
-    /// The same, with every request held back for so long; `None`: nobody knows for how long.
+    /// The same decision, with all requests held back for this long; `None`: for an unknown time.
     pub(crate) fn held_back(self, suspended: Option<Duration>) -> Self {
         let policy = if self.allowed { Some(Duration::ZERO) } else { self.retry_after };
         let retry_after = policy.zip(suspended).map(|(policy, suspended)| policy.max(suspended));
         Self { allowed: false, paused: self.allowed, retry_after, ..self }
     }
 
-    /// The same, where others wait and go first.
+    /// The same decision behind waiting requests.
     pub(crate) fn behind_others(self) -> Self {
         Self { allowed: false, remaining: 0, ..self }
     }

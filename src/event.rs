@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::priority::Priority;
 
-/// Something that a limiter did without being asked. [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event) has an example.
+/// Something that a limiter did on its own. [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event) has an example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum LimiterEvent {
@@ -15,7 +15,7 @@ pub enum LimiterEvent {
         id: Uuid,
         /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
-        /// The units that came back.
+        /// The units of the permit.
         cost: u64,
         /// From its grant to the end of its TTL, renewals included.
         held: Duration,

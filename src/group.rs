@@ -14,28 +14,27 @@ use crate::limiter::Limiter;
 use crate::manager::{Manager, Order, try_acquire_all};
 use crate::permit::Permit;
 
-/// How often a waiting group gives up the permit that it holds because another member denies. After that it waits for one member
-/// after the other, and keeps what it gets.
+/// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
+/// other and keeps each permit.
 const OPTIMISTIC_ROUNDS: usize = 4;
 
-/// Several limiters charged in one go, all or none: per client **and** per endpoint **and** in all.
+/// Several limiters charged together, all or none: per client **and** per endpoint **and** in total.
 ///
-/// All are asked at one moment. When one denies, no other has been charged, and the denial names it. The limits of one limiter are
-/// better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter that is given
-/// twice is charged once.
+/// All are checked at one moment. If one denies, no other is charged, and the error names the one that denied. The limits of one
+/// limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter
+/// that is listed twice is charged once.
 ///
 /// # Order
 ///
-/// A group that must wait joins the queue of the limiter that denied. With the permit that it gets there it asks the others. If one of
-/// those denies, it gives the permit back (a [refund](Permit::refund)) and joins the queue of that one. So at first a waiting group
-/// never holds up a limiter that would admit others.
+/// A group that must wait joins the queue of the limiter that denied. When it is granted there, it tries the other limiters. If
+/// one of those denies, the group [refunds](Permit::refund) the permit and joins the queue of the limiter that denied. So a
+/// waiting group at first blocks no limiter that would admit other requests.
 ///
-/// Where that fails a few times because others are always quicker, the group waits for one limiter after the other, in the queue of
-/// each, and keeps what it gets. The order of the limiters is the same for all groups, so no groups wait for each other in a circle,
-/// and each gets through.
+/// After a few failed attempts, the group waits for one limiter after the other, in the queue of each, and keeps each permit. All
+/// groups use the same order of limiters, so they cannot deadlock, and each group is granted in the end.
 ///
-/// The [TTL](crate::MaxConcurrency::ttl) of a permit counts from its delivery by the group. A permit that is reclaimed while the
-/// group waits for others is waited for again.
+/// The [TTL](crate::MaxConcurrency::ttl) of a permit counts from its delivery by the group. If a permit is reclaimed while the
+/// group waits for others, the group acquires it again.
 ///
 /// # Examples
 ///
@@ -66,11 +65,11 @@ pub struct LimiterGroup {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
-    /// Its place among the [members](LimiterGroup::members), from 0.
+    /// The index of the limiter in the [members](LimiterGroup::members), from 0.
     pub member: usize,
-    /// Its name, if it has one.
+    /// The name of the limiter, if it has one.
     pub name: Option<Arc<str>>,
-    /// Why it refused.
+    /// Why the limiter refused.
     #[source]
     pub error: E,
 }
@@ -92,7 +91,7 @@ impl GroupPermit {
         &self.permits
     }
 
-    /// The permits, each to be held on its own, in the order of the group.
+    /// The permits as separate guards, in the order of the group.
     #[must_use]
     pub fn into_permits(self) -> Vec<Permit> {
         self.permits
@@ -110,14 +109,14 @@ impl GroupPermit {
         self.settle(0)
     }
 
-    /// Releases them; equivalent to `drop(permit)`.
+    /// Releases all permits; equivalent to `drop(permit)`.
     pub fn release(self) {
         drop(self);
     }
 }
 
 impl LimiterGroup {
-    /// A group of limiters. A group of none admits everything.
+    /// A group of limiters. An empty group admits everything.
     pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
         members.into_iter().fold(Self { members: Vec::new() }, Self::and)
     }
@@ -135,7 +134,7 @@ impl LimiterGroup {
     ///
     /// # Errors
     ///
-    /// The error of [`Limiter::try_acquire`] from the first limiter that denies, with its place and name.
+    /// The error of [`Limiter::try_acquire`] from the first limiter that denies, with its index and name.
     #[track_caller]
     pub fn try_acquire(&self) -> Result<GroupPermit, GroupError<TryAcquireError>> {
         self.try_acquire_many(1)
@@ -156,7 +155,7 @@ impl LimiterGroup {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future refunds what it holds, and gives up its place in the queue.
+    /// Dropping the future refunds the permits that it holds and leaves the queue.
     ///
     /// # Errors
     ///
@@ -177,7 +176,7 @@ impl LimiterGroup {
         async move {
             let mut held = None::<RefundOnDrop>;
             for _ in 0..OPTIMISTIC_ROUNDS {
-                // A task that acquires in a loop must let its neighbours have a turn.
+                // A task that acquires in a loop must yield to other tasks.
                 coop::consume_budget().await;
                 let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
                     Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
@@ -193,7 +192,7 @@ impl LimiterGroup {
                     }
                     Err((member, _)) => member,
                 };
-                // Nothing is held while another limiter is waited for.
+                // The group holds no permit while it waits for another limiter.
                 drop(held.take());
                 held = Some(self.wait_for(denied_by, cost, caller).await?);
             }
@@ -202,10 +201,10 @@ impl LimiterGroup {
         }
     }
 
-    /// Waits for one limiter after the other, by their addresses: a group that holds one waits only for one that comes after it.
+    /// Acquires the limiters in the order of their addresses, so a group that holds one waits only for a later one.
     ///
-    /// The exception is one that was reclaimed meanwhile: it is waited for again, with the others kept. Groups that wait in a circle
-    /// because of that wait for a limiter with a TTL, and its TTL ends the circle.
+    /// The exception is a permit that was reclaimed meanwhile: the group waits for it again while it keeps the others. If groups
+    /// deadlock because of that, they wait for a limiter with a TTL, and a reclaim ends the deadlock.
     async fn acquire_one_by_one(&self, cost: u64, caller: Caller) -> Result<GroupPermit, GroupError<AcquireError>> {
         let mut order: Vec<usize> = (0..self.members.len()).collect();
         order.sort_unstable_by_key(|&member| Arc::as_ptr(self.members[member].manager()));
@@ -233,8 +232,8 @@ impl LimiterGroup {
         self.members.iter().map(move |member| member.check(cost))
     }
 
-    /// How long until all admit `cost`, as far as each knows: the longest [`retry_after`](Decision::retry_after). `None` when all
-    /// admit it now, or when one that denies does not know.
+    /// How long until all admit `cost`: the longest [`retry_after`](Decision::retry_after) of the members. `None` when all admit
+    /// it now, or when a member that denies has none.
     #[must_use]
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
@@ -247,7 +246,7 @@ impl LimiterGroup {
         &self.members
     }
 
-    /// Asks all but one. `waits` tells whether the caller will wait if one denies.
+    /// Tries all members but one. `waits` says whether the caller will wait if one denies.
     fn try_all(
         &self,
         but: Option<usize>,
@@ -266,14 +265,14 @@ impl LimiterGroup {
     }
 }
 
-/// A permit that is refunded on drop, unless it is kept.
+/// A permit that is refunded on drop, unless `keep` was called.
 struct RefundOnDrop {
     member: usize,
     permit: Option<Permit>,
 }
 
 impl RefundOnDrop {
-    /// Tells whether it is live; then its TTL starts anew, so that it is live when it is delivered.
+    /// Returns whether the permit is live, and restarts its TTL, so that it is live when it is delivered.
     fn renew(&self) -> bool {
         self.permit.as_ref().is_some_and(Permit::renew)
     }

@@ -61,12 +61,12 @@
 //!
 //! | you want | call |
 //! |---|---|
-//! | to tell the actual cost of the work, when it was an estimate | [`Permit::settle`]; [`Permit::refund`] if it never started |
-//! | to tell how the work went, so that a concurrency limit adapts | [`Permit::report`] |
+//! | to replace an estimated cost by the actual one | [`Permit::settle`]; [`Permit::refund`] if it never started |
+//! | to report how the work went, so that a concurrency limit adapts | [`Permit::report`] |
 //! | to replace the policy while requests wait | [`Limiter::set_policy`] |
 //! | to pause all requests | [`Limiter::pause_for`], [`resume`](Limiter::resume) |
 //! | to follow an upstream's response (429, `Retry-After`, `RateLimit`) | [`Limiter::apply_upstream_signal`] |
-//! | to charge a key, or to forgive it | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
+//! | to charge a key, or to refund it | [`KeyedLimiter::penalize`], [`reward`](KeyedLimiter::reward), [`reset`](KeyedLimiter::reset) |
 //! | to shut down | [`Limiter::close`], [`drained`](Limiter::drained) |
 //!
 //! # How it works
@@ -80,32 +80,32 @@
 //! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the head of the queue |
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
-//! nobody pays for a message or a task switch. Releasing never blocks, because `Drop` cannot wait.
+//! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, nobody waiting ─────────────────────────► Permit
 //!                               │ must wait                                                  ▲  │ drop
 //!                               ▼                                                            │  ▼
 //!                     in ─► Queue (priority, then arrival) ─► Gate ─► out: the waiter's slot ┘ release
-//!                               ▲                                                               │ somebody waits
+//!                               ▲                                                               │ if any wait
 //!                               ├── serve the head ◄────────────────────────────────────────────┘
 //!                               └── driver: one task, one timer: next grant, next reclaim, next timeout
 //! ```
 //!
 //! The gate is a policy with its state. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which
-//! tells when to ask again. A request that need not wait is decided at once by its caller. Only the head of the queue is asked
-//! again, so one timer serves all that wait. When time passes and nobody calls, the *driver* acts: a task that the first waiting
+//! says when to ask again. A request that need not wait is decided at once by its caller. Only the head of the queue is asked
+//! again, so one timer serves all waiters. When time passes without a call, the *driver* acts: a task that the first waiting
 //! request starts in its own runtime.
 //!
-//! An idle key of a [`KeyedLimiter`] is that state and nothing else: a word or two for each limit. A key that requests wait for
-//! has a manager of its own, and one driver serves all of those.
+//! An idle key of a [`KeyedLimiter`] is only that state: a word or two for each limit. A key with waiting requests has a manager
+//! of its own, and one driver serves all of those managers.
 //!
 //! # Guarantees
 //!
 //! 1. **Never over the limit**: at every decision, no limit has granted more than it allows.
 //! 2. **Cancel-safe**: dropping an `acquire` future at any await point loses no permit.
-//! 3. **FIFO-fair**: within one priority, requests are granted in order of arrival. No newcomer passes them, and small requests
-//!    do not starve a large one.
+//! 3. **FIFO-fair**: within one priority, requests are granted in order of arrival. A new request never overtakes a waiting one,
+//!    and small requests do not starve a large one.
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
 //! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
@@ -126,13 +126,13 @@
 //!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly.
 //! - **A cost counts in every limit of a policy.** `8 concurrent and 100000/min` admits no cost above 8. When a request costs
 //!   one place and a thousand tokens, use two limiters and acquire from both.
-//! - **`retry_after` while others wait**: they go first, and it counts them in. It is exact for up to 64 waiting requests, if none
-//!   of them gives up. With more it is a lower bound: a retry at it may be denied. It is `None` where only a release helps,
-//!   because nobody knows when that comes. See [`Decision::retry_after`].
-//! - **A change between kinds starts anew.** What was used under a rate, a window or a penalty cannot be carried over to a
-//!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a new budget
-//!   each time.
-//! - **Time ends after 584 years.** It is counted in 64-bit nanoseconds from the building of the limiter, and then stands still.
+//! - **`retry_after` while others wait**: those requests go first, and the value allows for them. It is exact for up to 64
+//!   waiting requests, if none of them gives up. With more it is a lower bound: a retry at that time may be denied. It is `None`
+//!   when only a release helps, because its time is unknown. See [`Decision::retry_after`].
+//! - **A change between kinds resets usage.** Usage under a rate, a window or a penalty cannot be carried over to a
+//!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a full
+//!   budget each time.
+//! - **Time stops after 584 years.** A limiter counts 64-bit nanoseconds from its creation; at their end its time stands still.
 //!
 //! # Cargo features
 //!

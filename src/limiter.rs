@@ -22,15 +22,15 @@ use crate::snapshot::LimiterSnapshot;
 /// # Order
 ///
 /// A request that need not wait is granted at once. Any other joins the queue: ordered by [priority](crate::Priority), and by
-/// arrival within one priority (FIFO). A newcomer never passes a waiting request of its own or a higher priority. The head of the
-/// queue is always served first, whatever its cost, so that small requests do not starve a large one.
+/// arrival within one priority (FIFO). A new request never overtakes a waiting one of its own or a higher priority. The front of
+/// the queue is always served first, whatever its cost, so that small requests do not starve a large one.
 ///
 /// # Runtimes
 ///
 /// A limiter can be built anywhere, also in a `static`. While nothing waits it runs no task and no timer. The first request that
-/// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all that wait.
-/// When time matters to a request in another runtime, it starts a task there too, so that no request depends on a runtime other
-/// than its own. (The timer for a permit that comes back before its TTL is not stopped; it may fire once.)
+/// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all waiters. When
+/// time matters to a request in another runtime, it starts a task there too, so that no request depends on a runtime other than
+/// its own. (The timer for a permit that comes back before its TTL is not stopped; it may fire once.)
 ///
 /// A request that must wait outside every tokio runtime gets an error, unless it [blocks its thread](Limiter::blocking_acquire).
 /// A leaked permit is reclaimed on time as long as a runtime that started such a task is running. Otherwise the next call to the
@@ -196,9 +196,9 @@ impl Limiter {
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
     ///
-    /// The thread waits in the same queue as tasks do. It needs no runtime: at the head of the queue it keeps the time itself. A
-    /// thread behind a task depends on that task's runtime, which must be running. In a task, this call would block a worker of
-    /// the runtime: use `acquire`, or `tokio::task::spawn_blocking`.
+    /// The thread waits in the same queue as tasks do. It needs no runtime: at the front of the queue the thread runs the timer
+    /// itself. A thread behind a task depends on that task's runtime, which must be running. In a task, this call would block a
+    /// worker of the runtime: use `acquire`, or `tokio::task::spawn_blocking`.
     ///
     /// The thread sleeps by the system's clock. In `spawn_blocking` of a runtime whose clock is paused, it waits until a task has
     /// advanced that clock.
@@ -226,7 +226,7 @@ impl Limiter {
     /// See [`Decision`] for an example.
     ///
     /// A closed limiter denies. So does any limiter for a cost of zero, or one above the smallest
-    /// [capacity](crate::Limit::capacity) in the policy. These denials have no time to retry.
+    /// [capacity](crate::Limit::capacity) in the policy. These denials have no `retry_after`.
     pub fn check(&self, cost: u64) -> Decision {
         self.manager.check(cost)
     }
@@ -265,7 +265,7 @@ impl Limiter {
         async move {
             let permit = acquire.await?;
             if !permit.is_live() {
-                // Its TTL passed between the grant and the poll that took it.
+                // The TTL passed between the grant and the poll that took it.
                 return Err(RunError::Reclaimed { id: permit.id() });
             }
             match select(pin!(future), pin!(permit.reclaimed())).await {

@@ -1,17 +1,16 @@
-//! The manager of one limiter: the schedule under a lock, and everybody who acts for it.
+//! The manager of one limiter: the schedule under a lock, and the callers and tasks that act for it.
 //!
 //! | channel | carries | lives in | file |
 //! |---|---|---|---|
 //! | **in** | requests that must wait | the queue under the manager's lock | `in_channel` |
 //! | **out** | the answer to each waiter | a slot of the waiter's own, under the same lock | `out_channel` |
-//! | **release** | places that come back | nowhere: whoever releases takes the lock and serves the front | `release_channel` |
+//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front | `release_channel` |
 //!
 //! A channel here is a queue or a slot under the manager's lock, and the caller performs the manager's step itself, so no task
-//! switch is paid. Only the passing of time has no caller to bring it: that is the business of the [driver], a task in the runtime
-//! of those who wait.
+//! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
-//! From the bottom up: [`clock`], [`state`] (what lies under the lock), [`driver`] and [`shared_driver`] (who keeps the time),
-//! [`lock`] (the manager itself), [`apply`] (what is done once the lock is let go of), and above it what callers do.
+//! From the bottom up: [`clock`], [`state`] (what lies under the lock), [`driver`] and [`shared_driver`] (the timers), [`lock`]
+//! (the manager itself), [`apply`] (what is done after unlocking), and above it the callers' operations.
 
 mod acquire_all;
 mod answer;

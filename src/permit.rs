@@ -18,9 +18,9 @@ use crate::strategy::Outcome;
 /// # Reclaim
 ///
 /// With a [TTL](crate::MaxConcurrency::ttl), a permit that is not released in time is *reclaimed*: its place goes to others,
-/// although its holder may still be at work. The holder can [await the reclaim](Permit::reclaimed), [ask](Permit::is_live) whether
-/// it has happened, or [put it off](Permit::renew). No call on a reclaimed permit has an effect. A downstream store that remembers
-/// the highest [fence](Permit::fence) it has seen can refuse a holder that comes too late.
+/// although its holder may still be at work. The holder can [await the reclaim](Permit::reclaimed), [check](Permit::is_live) for
+/// it, or [postpone it](Permit::renew). No call on a reclaimed permit has an effect. A downstream store that remembers the
+/// highest [fence](Permit::fence) it has seen can refuse a holder that is too late.
 ///
 /// # Examples
 ///
@@ -43,7 +43,7 @@ use crate::strategy::Outcome;
 /// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
-    /// `None` once it was forgotten, and where it holds nothing: then its limiter is found by `id_prefix`, if at all.
+    /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
     manager: Option<Arc<Manager>>,
     id_prefix: u64,
     fence: u64,
@@ -53,22 +53,22 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Inlined into the caller: a permit is several words. Words that are written one by one and then read as a block, to be moved,
-    /// stall the processor for longer than all the rest takes.
+    /// Inlined into the caller: a permit is several words. Writing the words one by one and then moving them as a block stalls
+    /// the processor for longer than the rest of the call takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
         let holder = (claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
         Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, time: at }
     }
 
-    /// A permit of a rate. It holds nothing and does not know its limiter.
+    /// A permit of a rate. It holds no place and no handle of its limiter.
     #[inline(always)]
     pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, time: GrantTime) -> Self {
         Self { manager: None, id_prefix, fence, cost, claim: Claim::None, time }
     }
 
-    /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence). It is
-    /// made when it is asked for.
+    /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence).
+    /// It is computed on each call.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -95,7 +95,7 @@ impl Permit {
         self.fence
     }
 
-    /// The units that it was granted for.
+    /// The units that the permit was granted for.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -116,7 +116,7 @@ impl Permit {
         self.time.instant()
     }
 
-    /// The instant of its reclaim, on tokio's clock; `None` without a TTL, or once it was reclaimed. See
+    /// When the permit will be reclaimed, on tokio's clock; `None` without a TTL, or after the reclaim. See
     /// [`MaxConcurrency::ttl`](crate::MaxConcurrency::ttl).
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
@@ -124,14 +124,14 @@ impl Permit {
         manager.expires_at(lease, self.fence)
     }
 
-    /// Whether its TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
+    /// Whether the TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.fence))
     }
 
-    /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with timers:
-    /// its own, or one that serves the limiter already. See the [type's example](Permit#examples).
+    /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with
+    /// timers: the caller's, or one that already runs a driver of the limiter. See the [type's example](Permit#examples).
     ///
     /// # Cancel safety
     ///
@@ -141,8 +141,8 @@ impl Permit {
         manager.reclaimed(lease, self.fence).await;
     }
 
-    /// Starts the TTL anew. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does nothing
-    /// and returns true. See the [type's example](Permit#examples).
+    /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does
+    /// nothing and returns true. See the [type's example](Permit#examples).
     #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave the news to `reclaimed`")]
     pub fn renew(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
@@ -152,13 +152,13 @@ impl Permit {
     /// refunded; units above the estimate are a debt, for which later requests wait. This is for work whose cost is known only
     /// afterwards, such as bytes or model tokens. A permit that is dropped instead keeps its estimate.
     ///
-    /// Only the rates of the policy are settled; a place comes back whole. A refund gives back at most what keeps the grants made
-    /// since then within their limit: what the bucket or the window has refilled in the meantime is not given twice. With a small
-    /// burst under load that may be less than the difference. A debt is worked off at the rate of the limit; in a
-    /// [log](crate::SlidingWindow::log) it leaves after one period, however large it is.
+    /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
+    /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
+    /// load, that can be less than the difference. A debt is paid off at the rate of the limit; in a
+    /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
-    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing, nor does one of a
-    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that does not know its limiter.
+    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
+    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};
@@ -183,9 +183,9 @@ impl Permit {
         self.take_limiter().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
     }
 
-    /// Releases the permit and says how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and from the
-    /// time since the grant. A permit that is dropped instead teaches nothing, as with [`Outcome::Ignored`]. Returns whether the
-    /// permit was live.
+    /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and
+    /// from the time since the grant. Dropping the permit reports nothing, like [`Outcome::Ignored`]. Returns whether the permit
+    /// was live.
     ///
     /// ```
     /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
@@ -237,7 +237,7 @@ impl Permit {
         self.manager = None;
     }
 
-    /// Its limiter, to which the drop then releases nothing.
+    /// Takes the limiter out, so that the drop releases nothing.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
         self.manager.take().or_else(|| Manager::find(self.id_prefix))
     }

@@ -16,14 +16,14 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterSnapshot {
-    /// Units out that must come back: 0 where the policy has no [`MaxConcurrency`](crate::MaxConcurrency), since permits of
-    /// the other limits hold no place.
+    /// Units in flight. 0 without a [`MaxConcurrency`](crate::MaxConcurrency), since permits of other limits hold no place.
     pub in_flight: u64,
-    /// Units that may be out at once: `None` where the policy has no such limit. It [moves](crate::Adapt) where that was asked.
+    /// Units that may be in flight at the same time, now: an [adaptive](crate::Adapt) limit changes. `None` where the policy has
+    /// no such limit.
     pub concurrency: Option<u64>,
     /// Requests that wait.
     pub queued: u64,
-    /// Requests granted, refunded ones included.
+    /// Grants, including refunded ones.
     pub granted: u64,
     /// `try_acquire` calls that were denied.
     pub denied: u64,
@@ -33,12 +33,13 @@ pub struct LimiterSnapshot {
     pub timed_out: u64,
     /// Permits reclaimed because their TTL passed.
     pub reclaimed: u64,
-    /// Grants that went back as if they had never been given: nobody took them, because the `acquire` was dropped, or they were
+    /// Grants that were undone: the `acquire` future was dropped before it took its permit, or the permit was
     /// [refunded](crate::Permit::refund).
     pub refunded: u64,
-    /// For how long it is [paused](crate::Limiter::pause_for): `None` when it is not, [`Duration::MAX`] until it is resumed.
+    /// How long the limiter stays [paused](crate::Limiter::pause_for): `None` when it is not paused, [`Duration::MAX`] until it
+    /// is resumed.
     pub paused_for: Option<Duration>,
-    /// How long until the next request is granted: the front of the queue, or where nobody waits a new one of cost 1. `None`
-    /// when that takes a release, or the limiter is closed.
+    /// How long until the next request is granted: the front of the queue, or a new one of cost 1 when none waits. `None` when
+    /// only a release helps, or the limiter is closed.
     pub next_grant_in: Option<Duration>,
 }

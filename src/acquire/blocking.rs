@@ -1,4 +1,4 @@
-//! Waiting on a thread that is outside every runtime.
+//! Blocks a thread outside every runtime until its request is answered.
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -28,7 +28,7 @@ pub(super) fn acquire(manager: &Arc<Manager>, order: Order) -> Result<Permit, Ac
             return answer;
         }
         let Some(index) = ticket.queued() else { continue };
-        // An answer that comes before the park has left its token: the park returns at once.
+        // An answer before the park leaves a token, so the park returns at once.
         match manager.run_due_on_blocked_thread(index) {
             Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
             None => thread::park(),

@@ -24,7 +24,7 @@ use crate::priority::Priority;
 /// let timeout = Duration::from_secs(5);
 /// let _permit = limiter.request().cost(3).priority(Priority::HIGH).timeout(timeout).acquire().await?;
 ///
-/// // The next one is a minute off: that is said at once, not after five seconds.
+/// // The next grant is a minute away, so the request fails at once, not after five seconds.
 /// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();
 /// assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(60)) });
 /// # Ok(())

@@ -1,4 +1,4 @@
-//! A request on its way, without and with its manager.
+//! A request in progress, without and with its manager.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::error::AcquireError;
 use crate::manager::{Enqueued, Granted, Manager, Order};
 use crate::permit::Permit;
 
-/// One request on its way: not begun, queued, or done.
+/// One request in progress: not begun, queued, or done.
 ///
 /// It holds no manager, so that its owner chooses how to hold one: every call must be given the same manager. The owner's drop must
 /// [give the request up](Ticket::give_up).
@@ -46,7 +46,7 @@ impl Ticket {
         polled
     }
 
-    /// The same request once more, after it was answered.
+    /// Resets an answered ticket, for the same request again.
     pub(crate) fn start_over(&mut self) {
         self.stage = Stage::New;
     }

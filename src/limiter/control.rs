@@ -11,8 +11,8 @@ use crate::policy::Policy;
 use crate::upstream::UpstreamSignal;
 
 impl Limiter {
-    /// Replaces the policy while the limiter is in use. Queued requests keep their position, and what was used stays used:
-    /// [`Limiter::set_policy_with`] tells how, and has an example.
+    /// Replaces the policy while the limiter is in use. Queued requests keep their position, and usage carries over:
+    /// [`Limiter::set_policy_with`] has the rules and an example.
     ///
     /// # Errors
     ///
@@ -24,17 +24,17 @@ impl Limiter {
     /// Replaces the policy while the limiter is in use. Queued requests keep their position; one whose cost the new policy can
     /// never admit gets [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit).
     ///
-    /// Each new limit takes over what was used of an old one, [as it is or in proportion](UsageCarryOver):
+    /// Each new limit takes over the usage of an old one, [as it is or in proportion](UsageCarryOver):
     ///
     /// - A limit that stands in both policies keeps its state.
     /// - Any other takes over from a limit of its own kind, or else from any that is left. The usage then counts in the new
     ///   limit's present window.
-    /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over from nothing but another one, and no other limit takes over from
-    ///   it. A limit without a counterpart starts with nothing used.
+    /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over only from another one, and no other limit takes over from it. A
+    ///   limit without a counterpart starts unused.
     ///
     /// Permits in flight stay valid and count against a new `MaxConcurrency`. When it allows fewer than that, requests wait for
-    /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none.
-    /// A permit from before has nothing to [refund](crate::Permit::settle) to a limit that did not grant it.
+    /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none. An
+    /// earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Limiter {
         self.manager.pause_for(instant.saturating_duration_since(Instant::now()));
     }
 
-    /// Ends every pause now, and the spreading that an [upstream's signal](Limiter::apply_upstream_signal) asked for.
+    /// Ends every pause now, and the spreading set by an [upstream's signal](Limiter::apply_upstream_signal).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -113,8 +113,8 @@ impl Limiter {
         self.manager.apply_upstream_signal(signal);
     }
 
-    /// Refuses all requests from now on with [`AcquireError::Closed`](crate::AcquireError::Closed), those that wait first. Permits
-    /// in flight stay valid. See [`Limiter::drained`] for an example.
+    /// Refuses all waiting and all later requests with [`AcquireError::Closed`](crate::AcquireError::Closed). Permits in flight
+    /// stay valid. See [`Limiter::drained`] for an example.
     pub fn close(&self) {
         self.manager.close();
     }

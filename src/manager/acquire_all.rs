@@ -1,4 +1,4 @@
-//! Several managers asked at one moment.
+//! Several managers charged at one moment.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -10,11 +10,11 @@ use crate::core::grant::Admission;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 
-/// Takes `cost` of each, or nothing of any. The error names the first that denies; it does not count as a denial where the caller
-/// `waits` next.
+/// Charges `cost` to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not
+/// counted as a denial.
 ///
-/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. No manager may be given
-/// twice.
+/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. No manager may be
+/// listed twice.
 pub(crate) fn try_acquire_all(
     managers: &[&Arc<Manager>],
     cost: u64,
@@ -43,7 +43,7 @@ pub(crate) fn try_acquire_all(
         (0..managers.len()).map(take).collect()
     });
 
-    // Wakers run other people's code: only once the last lock is let go of.
+    // Wakers run foreign code, so they are woken after the last lock is released.
     let unlocked: Vec<_> = states.into_iter().zip(&mut effects).map(|(state, effects)| Manager::unlock(state, effects)).collect();
     for ((manager, timer_action), mut effects) in managers.iter().zip(unlocked).zip(effects) {
         manager.apply(timer_action, &mut effects);

@@ -1,4 +1,4 @@
-//! What a request is answered with.
+//! The answers to a request.
 
 use super::clock::GrantTime;
 use crate::core::arena::Index;
@@ -15,7 +15,7 @@ pub(crate) enum Enqueued {
 /// Boxed, so that [`Enqueued`] or this fits into two registers: a refusal can bear the allocation.
 pub(crate) type Refused = Box<AcquireError>;
 
-/// What a permit is made of, besides its manager and its cost.
+/// The data of a permit besides its manager and its cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
     pub(crate) fence: u64,
@@ -26,12 +26,12 @@ pub(crate) struct Granted {
 impl Granted {
     pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: GrantTime::NOT_READ };
 
-    /// For the core, which takes it back.
+    /// The grant as the core takes it back.
     pub(super) fn admission(self) -> Admission {
         Admission { fence: self.fence, at: self.at.moment(), claim: self.claim }
     }
 
-    /// Word by word, and only what there is: see `Permit::new`.
+    /// Word by word: see `Permit::new`.
     #[inline(always)]
     pub(super) fn fill_in(&mut self, admission: Admission, at: GrantTime) {
         self.fence = admission.fence;

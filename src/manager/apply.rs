@@ -1,7 +1,7 @@
 //! Carries out, outside the lock, what the schedule has decided under it.
 //!
-//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. The caller that gave the input lets
-//! go of the lock and carries the effects out here. Where a batch was full, it takes the lock again for the rest.
+//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. The caller that gave the input
+//! unlocks and carries the effects out here. Where a batch was full, it takes the lock again for the rest.
 
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
@@ -38,7 +38,7 @@ impl Manager {
         let (now, mut effects) = (state.clock.now().0, Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
         let waiting = state.time_begins_to_matter(None);
-        // A future that is polled outside every runtime relies on the drivers of others: this is one more.
+        // A future that is polled outside every runtime relies on the drivers of other waiters: this is one more.
         let is_awaited = state.schedule.next_wake() != Moment::NEVER;
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
         self.unlock_and_apply(state, &mut effects);
@@ -49,7 +49,7 @@ impl Manager {
         result
     }
 
-    /// Does all that is due: the timer may be late, or nobody may keep the time. That may take a while, so the clock is read again.
+    /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
     #[inline]
     pub(super) fn advance_if_due<'a>(
         self: &'a Arc<Self>,
@@ -65,21 +65,20 @@ impl Manager {
         self.lock_now()
     }
 
-    /// The lock, once all that is due is done.
+    /// The lock, after all that is due is done.
     pub(super) fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Now) {
         let (state, now) = self.lock_now();
         self.advance_if_due(state, now)
     }
 
-    /// Lets go of the lock and carries out the effects, until all that is due is done.
+    /// Unlocks and carries out the effects, until all that is due is done.
     #[inline]
     pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
         let timer_action = Self::unlock(state, effects);
         self.apply(timer_action, effects);
     }
 
-    /// Lets go of the lock. The effects, and what is left to do about the timer, are to be [applied](Manager::apply) when no other
-    /// lock is held.
+    /// Unlocks. The caller must [apply](Manager::apply) the effects and the timer action when it holds no other lock.
     #[inline]
     pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &mut Effects) -> TimerAction {
         if state.watchers.is_some() {
@@ -105,7 +104,7 @@ impl Manager {
         }
     }
 
-    /// Lets go of the lock after a grant in place: it moves time for nobody, but its own TTL may be the first to end.
+    /// Unlocks after a grant in place: it changes no waiter's time, but the permit's own TTL may be the first to end.
     #[inline(always)]
     pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, admission: &Admission) {
         if admission.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
@@ -152,7 +151,7 @@ impl Manager {
     }
 }
 
-/// Wakes everybody: a waker that panics leaves no other asleep.
+/// Wakes all: a waker that panics does not keep another one from being woken.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| contain_panic(|| waker.wake()));
 }

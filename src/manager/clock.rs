@@ -9,7 +9,7 @@ use crate::strategy::Moment;
 ///
 /// Two runtimes can have two clocks: a paused clock that was advanced by an hour is an hour ahead of the others. A limiter that
 /// outlives its first runtime must neither wait for that hour, nor count every change between clocks as time that has passed. So
-/// it keeps the latest reading of each clock, and counts the time since the latest reading of the same clock.
+/// a limiter keeps the latest reading of each clock, and counts the time since the latest reading of the same clock.
 ///
 /// A reading is taken to be of the clock whose latest reading is the nearest one before it. A wrong guess among known clocks can only
 /// count too little. The first reading of an unknown clock that is ahead counts as time that has passed, as it does when a paused
@@ -29,11 +29,11 @@ pub(crate) struct Clock {
 #[derive(Debug, Clone, Default)]
 struct Others(Vec<Instant>);
 
-/// What the instants of grants are counted from, on every clock.
+/// The instant from which grant times are counted, on every clock.
 static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// When a grant was decided, or that the clock was not read for it. It takes no more space than an instant, and gives both the
-/// limiter's moment, for a refund, and the caller's instant.
+/// When a grant was decided, if the clock was read for it. It is as small as an instant, and gives both the limiter's moment, for
+/// a refund, and the caller's instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GrantTime {
     /// [`Moment::NEVER`] where the clock was not read.
@@ -54,7 +54,7 @@ impl GrantTime {
         self.moment
     }
 
-    /// On the clock that it was read from; `None` where none was.
+    /// On the clock that it was read from; `None` where no clock was read.
     pub(crate) fn instant(self) -> Option<Instant> {
         let nanos = i128::from(self.moment.known()?.nanos()) + i128::from(self.origin);
         let distance = Duration::from_nanos(u64::try_from(nanos.unsigned_abs()).ok()?);
@@ -88,13 +88,13 @@ impl Clock {
     }
 
     /// The instant of a moment on the caller's clock. That clock is read first, for the latest reading may be of another one: a
-    /// driver that slept until an instant of that one might sleep for an hour too long.
+    /// driver that sleeps until an instant of another clock might sleep an hour too long.
     pub(crate) fn instant_here(&mut self, moment: Moment) -> Instant {
         self.now();
         self.instant(moment)
     }
 
-    /// Goes on from `other`, a former copy of this clock, if that is ahead.
+    /// Continues from `other`, a former copy of this clock, if that is ahead.
     pub(crate) fn catch_up(&mut self, other: Self) {
         if other.moment > self.moment {
             *self = other;
@@ -116,7 +116,7 @@ impl Clock {
     /// Makes `latest` the latest reading of the clock that `now` was read from.
     #[cold]
     fn change_clock(&mut self, now: Instant) {
-        /// More clocks than this are forgotten, the slowest first.
+        /// Above this number, clocks are forgotten, the slowest first.
         const REMEMBERED: usize = 64;
         let Others(others) = &mut **self.others.get_or_insert_default();
         others.push(self.latest);

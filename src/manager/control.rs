@@ -1,4 +1,4 @@
-//! What is done to a limiter as a whole: it is given another policy, paused, closed, and asked for its numbers.
+//! Operations on a whole limiter: policy change, pause, close, snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Grants nothing for so long; [`Duration::MAX`]: until it is resumed.
+    /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.with_timer(|schedule, now, effects| schedule.pause(now, now.plus(nanos), effects));

@@ -1,10 +1,10 @@
-//! The driver: the one task with the one timer, and who keeps the time where.
+//! The driver: one task with one timer.
 //!
-//! | who | keeps the time for | where |
+//! | timer | serves | runs in |
 //! |---|---|---|
-//! | a driver of its own | one [`Limiter`](crate::Limiter) | each runtime in which somebody waits for it |
-//! | a [shared driver](super::shared_driver) | all active keys of a [`KeyedLimiter`](crate::KeyedLimiter) | the same |
-//! | a caller that blocks its thread | the limiter at whose front it waits | its thread |
+//! | a driver of its own | one [`Limiter`](crate::Limiter) | each runtime with a waiter |
+//! | a [shared driver](super::shared_driver) | all active keys of a [`KeyedLimiter`](crate::KeyedLimiter) | each runtime with a waiter |
+//! | a caller that blocks its thread | the limiter whose queue it is at the front of | the caller's thread |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -16,17 +16,17 @@ use tokio::time::timeout_at;
 
 use super::shared_driver::{Driven, SharedDriver};
 
-/// Who drives a manager when time matters.
+/// What drives a manager when time matters.
 #[derive(Debug)]
 pub(crate) enum TimerHost {
-    /// A driver of its own in each runtime; this wakes them before their timers do.
+    /// A driver of its own in each runtime; this wakes the drivers before their timers do.
     Own(Arc<Notify>),
     SharedDriver(Arc<SharedDriver>),
 }
 
 impl TimerHost {
-    /// Starts a driver in the runtime. Outside every lock: a runtime that is shutting down drops the driver at once, and with it
-    /// its [`ExitGuard`].
+    /// Starts a driver in the runtime. Called outside every lock: a runtime that is shutting down drops the driver at once, and
+    /// the driver's [`ExitGuard`] locks.
     #[cold]
     pub(super) fn start<D: Driven>(&self, driven: &Arc<D>, runtime: Handle) {
         match self {
@@ -41,7 +41,7 @@ impl TimerHost {
         }
     }
 
-    /// Wakes the drivers before the time that they know of.
+    /// Wakes the drivers before their timers do.
     pub(super) fn wake<D: Driven>(&self, driven: &D) {
         match self {
             Self::Own(wakeup) => wakeup.notify_waiters(),
@@ -49,28 +49,28 @@ impl TimerHost {
         }
     }
 
-    /// What was driven is gone.
+    /// The manager was dropped.
     pub(super) fn dismiss<D: Driven>(&self, driven: &D) {
         match self {
-            Self::Own(wakeup) => wakeup.notify_waiters(), // the drivers find it gone
+            Self::Own(wakeup) => wakeup.notify_waiters(), // the drivers then find no manager and end
             Self::SharedDriver(shared_driver) => shared_driver.dismiss(driven),
         }
     }
 }
 
-/// Drives a manager in one runtime, until no handle and no permit is left.
+/// Drives a manager in one runtime until no handle and no permit exists.
 ///
-/// It sleeps until time matters next, or without a timer, and is woken early when that changes. It holds the manager only while
-/// it acts for it.
+/// It sleeps until the next instant that matters, or without a timer, and is woken early when that changes. It holds the manager
+/// only while it runs it.
 async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
     loop {
-        // Before `run_due`: a wake-up between that and the sleep would be missed.
+        // Registered before `run_due`: a wake-up between `run_due` and the sleep would be missed.
         let woken = wakeup.notified();
         let Some(driven) = exit_guard.driven.upgrade() else { return };
         match catch_unwind(AssertUnwindSafe(|| driven.run_due())) {
             Err(panic) => {
-                std::mem::forget(panic); // whose drop may panic in turn
-                yield_now().await; // were there no end of panics, the runtime's worker would never come free
+                std::mem::forget(panic); // its drop may panic too
+                yield_now().await; // endless panics must not occupy the runtime's worker for ever
             }
             Ok(Some(at)) => drop(timeout_at(at, woken).await),
             Ok(None) => woken.await,
@@ -78,8 +78,8 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
     }
 }
 
-/// Reports that the driver is gone, for whatever reason: its runtime was shut down, perhaps before the first poll, or has no timers,
-/// where tokio panics.
+/// Reports on drop that the driver has ended: its runtime was shut down, perhaps before the first poll, or has no timers and
+/// tokio panicked.
 #[derive(Debug)]
 struct ExitGuard<D: Driven> {
     driven: Weak<D>,

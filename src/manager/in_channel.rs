@@ -1,4 +1,4 @@
-//! The *in* channel: how a request comes in.
+//! The *in* channel: how a request enters.
 //!
 //! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
 //! enters it.
@@ -23,7 +23,7 @@ use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
 impl Manager {
-    /// Takes a permit in place, or nothing.
+    /// Grants in place, or charges nothing.
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
         let mut state = self.lock();
         let (now, time) = state.now();
@@ -50,13 +50,13 @@ impl Manager {
         answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: time })
     }
 
-    /// What [`Manager::try_acquire`] would say.
+    /// What [`Manager::try_acquire`] would answer.
     pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
         let (state, (now, _)) = self.lock_and_advance();
         state.schedule.check(now, cost)
     }
 
-    /// Takes a permit, or a place in the queue: `waker` is woken when [`Manager::poll`] has the answer.
+    /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer.
     #[inline(always)]
     pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         if self.has_waited.load(Relaxed) {
@@ -82,10 +82,10 @@ impl Manager {
         self.acquire_or_wait(order, waker, granted)
     }
 
-    /// [`Manager::acquire`] where the request may have to wait, as the latest one had to.
+    /// [`Manager::acquire`] for a request that probably waits, because the latest one did.
     ///
-    /// A waker's clone runs other people's code, so it is made before the lock is taken, in case the request must wait. After a grant
-    /// in place, the next request makes none beforehand.
+    /// Cloning a waker runs foreign code, so the clone is made before locking, in case the request must wait. After a grant in
+    /// place, the next request clones none beforehand.
     #[inline(never)]
     fn acquire_or_wait(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
@@ -153,7 +153,8 @@ impl Manager {
         }
     }
 
-    /// The last step of a request that waits. Its driver may have gone with its runtime, or its caller may have moved to another one.
+    /// The last step of a request that waits. Its driver may have ended with its runtime, or its task may have moved to another
+    /// runtime.
     pub(super) fn ensure_driver<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,

@@ -10,27 +10,27 @@ use crate::core::schedule::Schedule;
 use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
 
-/// When a manager that nobody needs is as good as new.
+/// When a manager without permits and waiters is reset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest {
-    /// [`Moment::NEVER`] where time does not make it so.
+    /// Reset at this moment; [`Moment::NEVER`] if time does not reset it.
     pub(crate) reset_at: Moment,
-    /// It is so now.
+    /// Reset now.
     pub(crate) is_new: bool,
 }
 
-/// All that a manager knows which nobody needs.
+/// The whole state of a manager without permits and waiters.
 #[derive(Debug)]
 pub(crate) struct Resting {
     pub(crate) policy: Policy,
-    /// The states of all limits; `None` where one is more than words.
+    /// The states of all limits; `None` where one does not fit into words.
     pub(crate) states: Option<Vec<StateWords>>,
     pub(crate) fence: u64,
     pub(crate) clock: Clock,
 }
 
 impl Manager {
-    /// [`Manager::set_policy`] with its plan, if it goes by another one.
+    /// [`Manager::set_policy`] with its plan, if the present plan is another one.
     pub(crate) fn apply_policy(self: &Arc<Self>, policy: &Policy, plan: &Arc<Plan>) {
         if self.lock().schedule.policy() != policy {
             self.with_timer(|schedule, now, effects| schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects));
@@ -49,14 +49,14 @@ impl Manager {
         self.with_timer(Schedule::reset);
     }
 
-    /// The most units that stand against any of the limits.
+    /// The highest usage of any limit, in units.
     pub(crate) fn used(&self) -> u64 {
         let mut state = self.lock();
         let now = state.now().0;
         state.schedule.used(now)
     }
 
-    /// When it is as good as new, if nobody waits and nothing is out.
+    /// When it is reset, if no request waits and no permit is in flight.
     pub(crate) fn rests_until(&self) -> Option<Rest> {
         let mut state = self.lock();
         let now = state.clock.now().0;
@@ -64,7 +64,7 @@ impl Manager {
         Some(Rest { reset_at, is_new: reset_at <= now })
     }
 
-    /// All that it knows, when nobody waits and nothing is out.
+    /// Its whole state, if no request waits and no permit is in flight.
     pub(crate) fn at_rest(&self) -> Option<Resting> {
         let mut state = self.lock();
         let now = state.clock.now().0;

@@ -33,7 +33,7 @@ impl Manager {
         manager
     }
 
-    /// The registered manager with this random part of permit ids; `None` when it is gone.
+    /// The registered manager with this random part of permit ids; `None` when it was dropped.
     pub(crate) fn find(id_prefix: u64) -> Option<Arc<Self>> {
         registry::find(id_prefix)
     }

@@ -13,7 +13,7 @@ use crate::observe::Observer;
 #[derive(Debug)]
 pub(crate) struct Manager {
     state: Mutex<State>,
-    /// The latest request that was ready to wait had to: see [`Manager::acquire`].
+    /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     pub(super) timer_host: TimerHost,
     /// The random part of permit ids.
@@ -22,7 +22,7 @@ pub(crate) struct Manager {
     pub(super) origin: Arc<Origin>,
 }
 
-/// What the managers of all keys of one limiter share.
+/// What the managers of all keys of one keyed limiter share.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) name: Option<Arc<str>>,
@@ -54,8 +54,8 @@ impl Manager {
         self.id_prefix
     }
 
-    /// Whether a permit that holds nothing finds it by the random part of its id. The manager of a key is not registered: it may
-    /// have to be made anew soon.
+    /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key is not
+    /// registered, because it may be dropped and built again soon.
     pub(crate) fn is_registered(&self) -> bool {
         matches!(self.timer_host, TimerHost::Own(_))
     }
@@ -64,7 +64,7 @@ impl Manager {
         self.origin.name.as_ref()
     }
 
-    /// Nothing of ours panics under the lock, and nothing of others runs there. Were there a panic all the same, going on beats a
+    /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
     /// limiter that fails for ever.
     #[inline(always)]
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -12,12 +12,12 @@ pub(crate) struct Order {
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
-    /// The caller blocks its own thread, and keeps the time there while it is at the front.
+    /// The caller blocks its own thread, and runs the timer there while it is at the front.
     pub(crate) blocking: bool,
 }
 
 impl Order {
-    /// What is asked for when nothing else is said.
+    /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
         Self { cost, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
@@ -32,7 +32,7 @@ impl Order {
         }
     }
 
-    /// The same for the queue. The timeout has become a deadline, or [`Moment::NEVER`].
+    /// The request as the queue takes it: the timeout is now a deadline, or [`Moment::NEVER`].
     pub(super) fn request(&self, deadline: Moment) -> Request {
         let &Self { cost, priority, caller, blocking, .. } = self;
         Request { cost, priority, deadline, caller, blocking }

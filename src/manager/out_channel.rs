@@ -1,7 +1,7 @@
-//! The *out* channel: how an answer goes out.
+//! The *out* channel: how an answer reaches its waiter.
 //!
-//! Each waiter has a slot of its own under the manager's lock. The answer is put into the slot, the waiter is woken, and it takes the
-//! answer out itself; nobody else can.
+//! Each waiter has a slot of its own under the manager's lock. The manager puts the answer into the slot and wakes the waiter;
+//! only the waiter takes the answer out.
 
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
@@ -42,8 +42,8 @@ impl Manager {
         }
     }
 
-    /// The rest of [`Manager::poll`], where another waker is to be woken than the one in the slot. Its clone runs other people's
-    /// code, as does the drop of the one before, so both happen outside the lock.
+    /// The rest of [`Manager::poll`], where the task has another waker than the one in the slot. Cloning the new waker and
+    /// dropping the old one run foreign code, so both happen outside the lock.
     #[cold]
     fn replace_waker(
         self: &Arc<Self>,

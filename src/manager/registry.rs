@@ -1,7 +1,8 @@
-//! Where the permit of a rate finds its limiter, if it needs it.
+//! Finds the limiter of a rate's permit when the permit is settled.
 //!
-//! Such a permit gives nothing back when it is dropped, and few are settled. A handle in each permit would take two atomic writes for
-//! every grant, a quarter of the cost of a decision. So the permit keeps the random part of its id, and finds its limiter by that.
+//! Such a permit releases nothing when it is dropped, and few are settled. A handle in each permit would take two atomic writes
+//! for every grant, a quarter of the cost of a decision. So the permit keeps only the random part of its id, which finds its
+//! limiter here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,7 +11,7 @@ use super::lock::Manager;
 
 static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mutex::default);
 
-/// Makes a manager known by the random part of its permits' ids, until it is dropped.
+/// Registers a manager under the random part of its permits' ids, until it is dropped.
 pub(super) fn enter(manager: &Arc<Manager>) {
     managers().insert(manager.id_prefix(), Arc::downgrade(manager));
 }
@@ -19,7 +20,7 @@ pub(super) fn leave(manager: &Manager) {
     managers().remove(&manager.id_prefix());
 }
 
-/// `None` when it is gone.
+/// `None` when it was dropped.
 pub(super) fn find(id_prefix: u64) -> Option<Arc<Manager>> {
     managers().get(&id_prefix)?.upgrade() // the registry is unlocked before the manager is used or dropped
 }

@@ -1,4 +1,4 @@
-//! The *release* channel: how a place comes back.
+//! The *release* channel: how a place is released.
 //!
 //! There is no queue: the caller that brings a place back takes the manager's lock and serves the front of the queue itself. So a
 //! release never blocks, and a permit can be released by its drop.
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    /// The rest of [`Manager::release`], where a request, or [`Manager::drained`], waits for it.
+    /// The rest of [`Manager::release`], when a request or [`Manager::drained`] waits for the place.
     #[inline(never)]
     fn release_to_next<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, fence: u64, cost: u64, claim: Claim) {
         let (now, mut effects) = (state.now().0, Effects::default());
@@ -31,12 +31,12 @@ impl Manager {
         self.unlock_and_apply(state, &mut effects);
     }
 
-    /// A permit of `cost` comes back whose work took `actual` units. Returns whether it was live.
+    /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live.
     pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
         self.with_schedule(|schedule, now, effects| schedule.settle(now, granted.admission(), cost, actual, effects))
     }
 
-    /// A permit of `cost` comes back, and its holder says how its work went. Returns whether it was live.
+    /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
     pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
         let rtt_nanos = |now: Moment| granted.at.moment().known().map(|at| now.since(at));
         self.with_schedule(|schedule, now, effects| {

@@ -1,4 +1,4 @@
-//! What is done when time has passed, on behalf of a driver or of a thread that blocks.
+//! What a driver or a blocked thread does when time has passed.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Driven for Manager {
         next
     }
 
-    /// Those who wait in other runtimes are woken, and find a driver when they are polled.
+    /// Waiters in other runtimes are woken, and start a driver when they are polled.
     fn driver_gone(&self, runtime: runtime::Id) {
         let mut state = self.lock();
         if !state.driver_left(runtime) {
@@ -38,7 +38,7 @@ impl Driven for Manager {
 }
 
 impl Manager {
-    /// Does what is due for a caller that blocks its thread, and says until when it may do so.
+    /// Does what is due for a caller that blocks its thread, and returns until when the thread may sleep.
     pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, index: Index) -> Option<Instant> {
         self.with_schedule(Schedule::run_due);
         let mut state = self.lock();

@@ -1,7 +1,7 @@
 use tokio::runtime;
 
-/// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the first
-/// need not be the one that is run.
+/// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the
+/// first need not be the one that is polled.
 #[derive(Debug, Default)]
 pub(super) struct Runtimes(Box<[(runtime::Id, Driver)]>); // small: each of a million keys may have one
 
@@ -13,23 +13,23 @@ enum Driver {
 }
 
 impl Runtimes {
-    /// How many have a driver.
+    /// The number of runtimes with a driver.
     #[inline]
     pub(super) fn drivers(&self) -> usize {
         self.0.iter().filter(|(_, driver)| *driver == Driver::Runs).count()
     }
 
-    /// Whether the runtime has a driver, or can have none any more.
+    /// Whether the runtime has a driver, or can no longer have one.
     pub(super) fn knows(&self, runtime: runtime::Id) -> bool {
         self.0.iter().any(|(known, _)| *known == runtime)
     }
 
-    /// A driver is to be started in the runtime.
+    /// Records that a driver starts in the runtime.
     pub(super) fn enter(&mut self, runtime: runtime::Id) {
         self.change(|known| known.push((runtime, Driver::Runs)));
     }
 
-    /// The driver has left the runtime.
+    /// The driver in the runtime has ended.
     pub(super) fn leave(&mut self, runtime: runtime::Id) {
         /// Enough that a future which is still polled in an ended runtime finds it here; not so many that a limiter grows.
         const REMEMBERED: usize = 32;

@@ -16,16 +16,16 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::contain_panic::contain_panic;
 
-/// Managers that are run between two looks at whether others want the runtime's worker.
+/// How many managers run before the task yields the runtime's worker.
 const BATCH: usize = 64;
 
 /// What a driver drives.
 pub(super) trait Driven: fmt::Debug + Send + Sync + 'static {
-    /// Does what is due, and says until when the driver may sleep.
+    /// Does what is due, and returns until when the driver may sleep.
     fn run_due(self: Arc<Self>) -> Option<Instant>;
 
-    /// The driver in a runtime has left before what it drove. That happens only when its runtime ends, or has no timers and tokio
-    /// panics: no other is to be started there.
+    /// The driver in a runtime ended while the manager still exists. That happens only when the runtime ends, or has no timers
+    /// and tokio panics. No other driver is to be started there.
     fn driver_gone(&self, runtime: runtime::Id);
 }
 
@@ -39,19 +39,19 @@ pub(crate) struct SharedDriver {
 struct RuntimeTimers {
     runtime: runtime::Id,
     wakeup: Arc<Notify>,
-    /// A tree: a hash table of many keys that grows stops every one of them.
+    /// A tree: growing a large hash table would delay all its keys.
     managers: BTreeMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
-    /// The managers that are due at some time, each once, with the same time as in `managers`.
+    /// The managers that have a due time, each once, with the same time as in `managers`.
     timeline: BTreeSet<(Due, ManagerAddr)>,
-    /// How many calls there were.
+    /// The number of calls so far.
     calls: u64,
 }
 
 /// When a manager is to be run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// Now. Not an instant, for the caller's clock may be another one than the runtime's. Numbered, so that the first called is the
-    /// first run.
+    /// Now, instead of an instant, because the caller's clock may differ from the runtime's. Numbered, so that managers run in
+    /// the order of the calls.
     Called(u64),
     At(Instant),
 }
@@ -64,7 +64,7 @@ fn addr(manager: &dyn Driven) -> ManagerAddr {
 }
 
 impl SharedDriver {
-    /// Has the runtime's task run the manager, now for the first time.
+    /// Registers the manager with the runtime's task, to be run now for the first time.
     pub(super) fn enlist(self: &Arc<Self>, manager: &Arc<dyn Driven>, runtime: &Handle) {
         let addr = addr(&**manager);
         let mut runtimes = self.lock();
@@ -85,7 +85,7 @@ impl SharedDriver {
         let wakeup = Arc::clone(&timers.wakeup);
         drop(runtimes);
         if found.is_none() {
-            // Outside the lock: a runtime that is shutting down drops the task at once, and with it its `ExitGuard`.
+            // Spawned outside the lock: a runtime that is shutting down drops the task at once, and its `ExitGuard` locks.
             let exit_guard = ExitGuard { shared_driver: Arc::downgrade(self), runtime: runtime.id() };
             runtime.spawn(keep(exit_guard, wakeup));
         } else {
@@ -93,7 +93,7 @@ impl SharedDriver {
         }
     }
 
-    /// Time matters sooner to the manager: every runtime that has it runs it now.
+    /// The manager is due sooner: every runtime that serves it runs it now.
     pub(super) fn call(&self, manager: &dyn Driven) {
         let addr = addr(manager);
         for timers in self.lock().iter_mut() {
@@ -103,7 +103,7 @@ impl SharedDriver {
         }
     }
 
-    /// The manager is gone.
+    /// The manager was dropped.
     pub(super) fn dismiss(&self, manager: &dyn Driven) {
         let addr = addr(manager);
         for timers in self.lock().iter_mut() {
@@ -113,7 +113,7 @@ impl SharedDriver {
         }
     }
 
-    /// The next manager that is due; or else when the next one will be.
+    /// The next manager that is due, or else when the next one will be due.
     fn next(&self, runtime: runtime::Id) -> Result<Arc<dyn Driven>, Option<Instant>> {
         let mut runtimes = self.lock();
         let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return Err(None) };
@@ -134,7 +134,7 @@ impl SharedDriver {
         }
     }
 
-    /// The manager is due again at that time, unless it was called since it was run.
+    /// The manager is due again at that time, unless it was called after its run.
     fn plan(&self, runtime: runtime::Id, manager: &dyn Driven, at: Option<Instant>) {
         let addr = addr(manager);
         let mut runtimes = self.lock();
@@ -151,7 +151,7 @@ impl SharedDriver {
 }
 
 impl RuntimeTimers {
-    /// The manager is due now. Tells whether it is known here.
+    /// Marks the manager as due now. Returns whether it is registered here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
         let Some((_, due)) = self.managers.get_mut(&addr) else { return false };
         if !matches!(due, Some(Due::Called(_))) {
@@ -168,13 +168,13 @@ impl RuntimeTimers {
 
 impl Drop for SharedDriver {
     fn drop(&mut self) {
-        self.lock().iter().for_each(|timers| timers.wakeup.notify_waiters()); // the tasks find it gone
+        self.lock().iter().for_each(|timers| timers.wakeup.notify_waiters()); // the tasks then find no driver and end
     }
 }
 
 async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     loop {
-        // Before the managers are run: a wake-up between the last one and the sleep would be missed.
+        // Registered before the managers run: a wake-up between the last run and the sleep would be missed.
         let woken = wakeup.notified();
         let mut runs = 0;
         let sleep_until = loop {
@@ -186,9 +186,9 @@ async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
             match catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due())) {
                 Ok(at) => shared_driver.plan(exit_guard.runtime, &*manager, at),
                 Err(panic) => {
-                    std::mem::forget(panic); // whose drop may panic in turn
-                    shared_driver.plan(exit_guard.runtime, &*manager, Some(Instant::now())); // after those that are late
-                    runs = BATCH; // were there no end of panics, the runtime's worker would never come free
+                    std::mem::forget(panic); // its drop may panic too
+                    shared_driver.plan(exit_guard.runtime, &*manager, Some(Instant::now())); // after the managers that are late
+                    runs = BATCH; // endless panics must not occupy the runtime's worker for ever
                 }
             }
             // These may be the last handles: then the key goes with them, whose drop may panic.
@@ -206,7 +206,7 @@ async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
     }
 }
 
-/// Reports that the task of a runtime is gone, for whatever reason.
+/// Reports on drop that the task of a runtime has ended.
 struct ExitGuard {
     shared_driver: Weak<SharedDriver>,
     runtime: runtime::Id,

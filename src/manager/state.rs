@@ -1,4 +1,4 @@
-//! What lies under a manager's lock: the schedule, its clock, and who keeps the time.
+//! What lies under a manager's lock: the schedule, its clock, and the drivers.
 
 use std::task::Waker;
 
@@ -13,7 +13,7 @@ use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
-/// A moment, and the same for a grant; any moment will do where the clock need not be read.
+/// A moment, and the same as a grant time; any moment will do where the clock need not be read.
 pub(super) type Now = (Moment, GrantTime);
 
 #[derive(Debug)]
@@ -23,14 +23,15 @@ pub(super) struct State {
     runtimes: Runtimes,
     /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
     pub(super) armed: Moment,
-    /// Whether time has mattered since the queue was last seen empty. While it has not, a waiter may rely on a driver in another
-    /// runtime. Once it has, every waiter has a driver in its own runtime, for the other may be alive and yet not be run.
+    /// Whether time has mattered since the queue was last seen empty. Until then, a waiter may rely on a driver in another
+    /// runtime. From then on, every waiter has a driver in its own runtime, because another runtime may exist without being
+    /// polled.
     time_matters: bool,
-    /// Made when somebody watches: each of a million keys may have a manager.
+    /// Allocated for the first watcher: each of a million keys may have a manager.
     pub(super) watchers: Option<Box<Watchers>>,
 }
 
-/// What must be done so that a driver wakes when time matters next.
+/// What must be done so that a driver wakes at the next instant that matters.
 pub(super) enum TimerAction {
     Nothing,
     WakeDriver,
@@ -49,7 +50,7 @@ impl State {
         }
     }
 
-    /// The present moment, where it matters.
+    /// The present moment, if time matters.
     #[inline(always)]
     pub(super) fn now(&mut self) -> Now {
         if !self.schedule.follows_time() {
@@ -61,8 +62,8 @@ impl State {
     pub(super) fn timer_action(&mut self) -> TimerAction {
         let next = self.schedule.next_wake();
         if next >= self.armed {
-            // Nothing is left to wake for, so the timer stops. The timer for a lease that came back in time stays: to stop and start
-            // it for each lease would cost more than all the rest, and it fires once at most.
+            // There is nothing to wake for, so the timer stops. The timer for a lease that was released in time keeps running:
+            // stopping and starting it for each lease would cost more than the rest of the call, and it fires once at most.
             if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.leases_permits() {
                 self.armed = Moment::NEVER;
                 return TimerAction::WakeDriver;
@@ -70,15 +71,15 @@ impl State {
             return TimerAction::Nothing;
         }
         if self.runtimes.drivers() == 0 {
-            // Outside every runtime none can be started; the next caller does what is due by then.
+            // Outside every runtime no driver can be started; the next caller does what is due by then.
             return self.ensure_driver_here().ok().flatten().map_or(TimerAction::Nothing, TimerAction::StartDriver);
         }
         self.armed = next;
         TimerAction::WakeDriver
     }
 
-    /// Returns the wakers of all waiters but the `newcomer`, if time matters now and did not before. They may rely on a driver in a
-    /// runtime that is not run. When they are polled they start one in their own.
+    /// Returns the wakers of all waiters but the `newcomer`, if time matters now and did not before. These waiters may rely on a
+    /// driver in a runtime that nothing polls. When they are polled, they start a driver in their own runtime.
     pub(super) fn time_begins_to_matter(&mut self, newcomer: Option<Index>) -> Vec<Waker> {
         if self.time_matters || !self.schedule.follows_time() {
             return Vec::new();
@@ -87,14 +88,14 @@ impl State {
         self.schedule.take_wakers(newcomer)
     }
 
-    /// Lets those who join an empty queue rely on any driver again, where time does not matter now.
+    /// If time does not matter now, requests that join an empty queue may rely on any driver again.
     pub(super) fn forget_time_if_nobody_waits(&mut self) {
         if !self.schedule.has_waiters() {
             self.time_matters = self.schedule.follows_time();
         }
     }
 
-    /// Whether a caller that joins the queue can rely on the drivers as they are, and none has to wake sooner.
+    /// Whether a request that joins the queue can rely on the present drivers, and none of them has to wake sooner.
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
         (blocking || self.runtimes.drivers() > 0 && !self.time_matters) && self.schedule.next_wake() >= self.armed
     }
@@ -116,7 +117,7 @@ impl State {
         }
     }
 
-    /// Has those woken who await a reclaim or a drain that has happened.
+    /// Wakes the tasks that await a reclaim or a drain that has happened.
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
         let Some(watchers) = &mut self.watchers else { return };
@@ -130,7 +131,7 @@ impl State {
         }
     }
 
-    /// A driver has left. Returns whether it was the last.
+    /// A driver has ended. Returns whether it was the last.
     pub(super) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
         self.runtimes.leave(runtime);
         let was_last = self.runtimes.drivers() == 0;
@@ -140,7 +141,7 @@ impl State {
         was_last
     }
 
-    /// Notes when every driver wakes. Returns whether other drivers sleep too long and are to be woken.
+    /// Records when every driver wakes. Returns whether other drivers would sleep too long and must be woken.
     pub(super) fn rearm(&mut self) -> bool {
         let next = self.schedule.next_wake();
         let sooner = next < self.armed && self.runtimes.drivers() > 1;

@@ -14,7 +14,7 @@ use crate::core::arena::Index;
 pub(crate) struct Watch<'a> {
     manager: &'a Arc<Manager>,
     awaited: Awaited,
-    /// Where the lease is that is to be reclaimed.
+    /// The lease that is awaited.
     lease: Option<Index>,
     id: Option<WatcherId>,
 }
@@ -35,12 +35,12 @@ impl Future for Watch<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let waker = cx.waker().clone(); // outside the lock: it runs other people's code
+        let waker = cx.waker().clone(); // outside the lock: a clone runs foreign code
         let Self { manager, awaited, lease, id } = &mut *self;
         let (mut state, (now, _)) = manager.lock_and_advance();
         let (happened, needs_driver) = match (*awaited, *lease) {
             (Awaited::Reclaim(fence), Some(index)) => (state.schedule.live_lease(now, index, fence).is_none(), true),
-            // A leaked permit comes back with time only, and the driver may have gone with its runtime.
+            // Only the passing of time reclaims a leaked permit, and the driver may have ended with its runtime.
             _ => (state.schedule.is_drained(), state.schedule.leases_permits()),
         };
         if happened {

@@ -1,4 +1,4 @@
-//! Who awaits a reclaim, or the drain: their wakers, under the manager's lock.
+//! The wakers of the tasks that await a reclaim or the drain, under the manager's lock.
 //!
 //! They are taken out under the lock and woken one by one outside it, each with its panic contained. tokio's `Notify` would stop at
 //! the first waker that panics.
@@ -14,7 +14,7 @@ pub(super) enum Awaited {
     Reclaim(u64),
 }
 
-/// Tells one who waits from the others.
+/// Identifies a watcher.
 pub(super) type WatcherId = u64;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Watchers {
 }
 
 impl Watchers {
-    /// Has the waker woken when it happens. `id` is `None` at first, and set then. Returns the waker that is replaced.
+    /// Registers a waker for the event. `id` is `None` at first and set by this call. Returns the waker that it replaces.
     pub(super) fn watch(&mut self, awaited: Awaited, id: &mut Option<WatcherId>, waker: Waker) -> Option<Waker> {
         let id = *id.get_or_insert_with(|| {
             self.latest += 1;
@@ -37,13 +37,13 @@ impl Watchers {
         self.wakers.remove(&(awaited, id))
     }
 
-    /// It has happened: takes out one who is to be woken.
+    /// The event has happened: takes out one waker to be woken.
     pub(super) fn take(&mut self, awaited: Awaited) -> Option<Waker> {
         let (&key, _) = self.wakers.range((awaited, 0)..=(awaited, WatcherId::MAX)).next()?;
         self.wakers.remove(&key)
     }
 
-    /// Takes out everybody, so that they look for a driver.
+    /// Takes out all wakers, so that their tasks look for a driver.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.wakers).into_values()
     }
