@@ -1,7 +1,7 @@
-//! Everything that decides, without acting: no tokio, no clock, no calls to other people's code.
+//! Everything that decides, without acting: no tokio, no clock, no calls to foreign code.
 //!
-//! Every input that depends on time takes `now`; what is to be done outside (wake, report, start a timer) is returned as data.
-//! So a test drives millions of schedules without a runtime.
+//! Every input that depends on time takes `now`; actions outside (wake, report, start a timer) are returned as data. So a test
+//! drives millions of schedules without a runtime.
 
 pub(crate) mod arena;
 pub(crate) mod effects;

@@ -1,6 +1,6 @@
-//! One limit a file: its data, its checks, its rule, its state. A rule is the checked parameters; it decides with pure functions
-//! from (state, now, cost) to a verdict, and all states but a log's are small and `Copy`. Nothing here reads a clock or knows a
-//! runtime, so the same functions serve under a gate's mutex and in a table of keys.
+//! One limit a file: its data, its checks, its rule, its state. A rule holds the checked parameters and decides with pure
+//! functions from (state, now, cost) to a verdict. All states except a log's are small and `Copy`. Nothing here reads a clock or
+//! knows a runtime, so the same functions serve under a gate's mutex and in a table of keys.
 //!
 //! A verdict is a [`Result`]: `Ok` holds the state after the charge, `Err` until when the cost must wait.
 
@@ -47,35 +47,35 @@ pub(crate) type StateWords = [u64; 2];
 /// The answer of one limit to a caller that does not wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitReport {
-    /// `None` if it admits; [`Moment::NEVER`] if that takes a release.
+    /// `None` if it admits; [`Moment::NEVER`] if only a release helps.
     pub(crate) denied_until: Option<Moment>,
     pub(crate) remaining: u64,
     pub(crate) ready_at: Moment,
     pub(crate) reset_at: Moment,
 }
 
-/// The rule of one limit. `cost` is at least 1 and at most what the limit holds when new; `now` never steps back.
+/// The rule of one limit. `cost` is at least 1 and at most the capacity; `now` never steps back.
 pub(crate) trait Strategy {
     type State: Copy + std::fmt::Debug + From<StateWords> + Into<StateWords>;
 
-    /// The state when new.
+    /// The reset state.
     fn initial(&self, now: Moment) -> Self::State;
 
-    /// Would `cost` be admitted now? `Ok`: with this state afterwards. `Err`: not before this instant, which is exact when nobody
-    /// else comes, or [`Moment::NEVER`] where it takes a release.
+    /// Whether `cost` is admitted now. `Ok`: yes, with this state afterwards. `Err`: not before this instant, which is exact if
+    /// no other request comes, or [`Moment::NEVER`] if only a release helps.
     fn decide(&self, state: Self::State, now: Moment, cost: u64) -> Result<Self::State, Moment>;
 
     /// The state after `cost`, any number of units, was charged whether or not it is admitted: later requests wait for it.
     fn charge(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
     /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, and exact for `ahead` = 0
-    /// when nobody else comes. A limit that waits for releases cannot tell and answers `now`.
+    /// if no other request comes. A limit that waits for releases answers `now`.
     fn ready_at(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> Moment;
 
-    /// Units that would be admitted now.
+    /// The remaining units: as many would be admitted now.
     fn remaining(&self, state: Self::State, now: Moment) -> u64;
 
-    /// What stands against it now, debts and all.
+    /// The usage now, debts included.
     fn usage(&self, state: Self::State, now: Moment) -> Usage;
 
     /// [`Strategy::usage`] in units; a part of one counts as one.
@@ -83,18 +83,18 @@ pub(crate) trait Strategy {
         self.usage(state, now).round_up()
     }
 
-    /// The state of a limit that starts with the usage of another one, and does not lack what it lacks when new.
+    /// The state of a limit that starts with the usage of another one, instead of its own initial usage.
     fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> Self::State {
         self.charge(StateWords::default().into(), now, ratio.of_whole(usage))
     }
 
-    /// When the limit is as good as new, if nothing more is admitted. A limit that waits for releases answers `now`.
+    /// When the limit is reset, if nothing more is admitted. A limit that waits for releases answers `now`.
     fn reset_at(&self, state: Self::State, now: Moment) -> Moment;
 
-    /// The state after up to `cost` units are taken back, whenever they were charged.
+    /// The state after up to `cost` units are refunded, whenever they were charged.
     fn forgive(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
 
-    /// All that a caller who does not wait is told, when `ahead` units wait before it.
+    /// The report for a caller that does not wait, when `ahead` units wait before it.
     fn report(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> LimitReport {
         LimitReport {
             denied_until: self.decide(state, now, cost).err(),

@@ -1,17 +1,17 @@
 //! Doubly linked lists threaded through one arena: every operation in constant time, no allocation for each entry.
 //!
 //! Memory comes in chunks rather than in one growing vector: a queue of a million entries is never copied under a lock, and no
-//! doubling leaves half of it unused. The first chunk grows from one entry, because each of a million keys may have an arena
-//! for one. A chunk goes back when the last entry in it leaves.
+//! doubling leaves half of it unused. The first chunk grows from one entry, because each of a million keys may have an arena for
+//! one. A chunk is freed when its last entry is removed.
 
-/// The place of an entry. It belongs to whoever inserted the entry, until the entry is removed.
+/// The index of an entry, owned by the code that inserted the entry until the entry is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Index(u32);
 
 const NIL: u32 = u32::MAX;
 /// Entries in a chunk: large enough that the vector of chunks is small beside them, small enough that one is quickly allocated.
 const CHUNK: usize = 64;
-/// An arena that had at most so many entries keeps their memory when it is empty: it is filled and emptied again and again.
+/// An empty arena that had at most this many entries keeps their memory, because it is usually filled again.
 const KEPT: usize = 8;
 /// No place in a chunk.
 const NONE: u8 = u8::MAX;
@@ -27,9 +27,9 @@ struct Entry<T> {
 /// Has room where an entry is free or was never used; then it is in the arena's list of such chunks.
 #[derive(Debug)]
 struct Chunk<T> {
-    /// Those that were ever used since it was empty, at most [`CHUNK`].
+    /// Entries used since the chunk was last empty, at most [`CHUNK`].
     entries: Vec<Entry<T>>,
-    /// The place of the first of the entries that were given back, or [`NONE`].
+    /// The first free entry, or [`NONE`].
     free: u8,
     /// Entries in use.
     len: u8,
@@ -73,7 +73,7 @@ impl<T> Chunk<T> {
 }
 
 impl<T> Arena<T> {
-    /// The most entries there can be.
+    /// The largest number of entries.
     pub(crate) const MAX_LEN: usize = NIL as usize;
 
     pub(crate) const fn new() -> Self {
@@ -85,7 +85,7 @@ impl<T> Arena<T> {
         self.len as usize
     }
 
-    /// Entries that there is memory for.
+    /// The entries that there is memory for.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
@@ -148,7 +148,7 @@ impl<T> Arena<T> {
         value
     }
 
-    /// [`Arena::remove`] for one that nobody wants: moving it out costs more than dropping it where it is.
+    /// [`Arena::remove`] without the value: moving it out costs more than dropping it in place.
     #[inline]
     pub(crate) fn discard(&mut self, index: Index) {
         self.entry(index.0).value = None;
@@ -171,7 +171,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Gives the memory of an empty chunk back, unless it is the only empty one.
+    /// Frees the memory of an empty chunk, unless it is the only empty one.
     #[inline(never)]
     fn give_back(&mut self, number: u32) {
         let chunk = &mut self.chunks[number as usize];

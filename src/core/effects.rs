@@ -7,14 +7,14 @@ use crate::event::ShedReason;
 /// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
 const BATCH: usize = 64;
 
-/// What is to be done outside the lock. Wakers run other people's code, when woken and when dropped: never under a lock.
+/// What must be done outside the lock. Waking and dropping a waker run foreign code, so neither happens under a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// Most often there is one: a release hands over to the next.
+    /// Usually one: a release serves the next waiter.
     pub(crate) first: Option<Waker>,
-    /// What is rare, so that the common case carries and drops but a pointer.
+    /// Rare effects, boxed so that the common case moves and drops only a pointer.
     pub(crate) rest: Option<Box<Rest>>,
-    /// There is more to do: call [`run_due`](crate::core::schedule::Schedule::run_due) again.
+    /// There is more to do; call [`run_due`](crate::core::schedule::Schedule::run_due) again.
     pub(crate) unfinished: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What a gate would grant at later instants if nobody else came: its states are copied, and grants are made on the copies.
+//! What a gate would grant at later instants if no other request came: its states are copied, and grants are made on the copies.
 //!
-//! A log is not copied, however long it is: the grants of the forecast are kept beside it.
+//! A log, which can be long, is not copied: the grants of the forecast are kept beside it.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -9,7 +9,7 @@ use crate::core::limit_state::LimitState;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 
-/// A copy of a gate that moves on in time. `R` yields the places that come back by themselves: when, and how many units.
+/// A copy of a gate that moves on in time. `R` yields the future reclaims: when, and how many units.
 #[derive(Debug)]
 pub(crate) struct Forecast<'a, R: Iterator<Item = (Moment, u64)>> {
     limits: Vec<LimitForecast<'a>>,
@@ -24,7 +24,7 @@ pub(super) enum LimitForecast<'a> {
     Log(LogForecast<'a>),
 }
 
-/// A log, and the grants of the forecast that have not left it, oldest first.
+/// A log, and the grants of the forecast that have not expired, oldest first.
 #[derive(Debug)]
 pub(super) struct LogForecast<'a> {
     rule: &'a LogRule,
@@ -48,7 +48,7 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
     }
 
     /// Moves on to the instant at which `cost` is admitted and takes it, if that instant is not after `latest`. Otherwise it
-    /// moves on to `latest`; a release that nobody can foresee may be needed. Tells which.
+    /// moves on to `latest`; only a release may help. Returns whether it was admitted.
     pub(crate) fn take(&mut self, cost: u64, latest: Moment) -> bool {
         loop {
             let ready = self.ready_at(cost);
@@ -69,7 +69,7 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
         }
     }
 
-    /// When `cost` is admitted if nothing comes back; [`Moment::NEVER`] when that takes a release.
+    /// When `cost` is admitted if no place is released; [`Moment::NEVER`] if only a release helps.
     pub(crate) fn ready_at(&self, cost: u64) -> Moment {
         let suspended_until = self.suspension.map_or(self.now, |suspension| suspension.ready_at(self.now, cost));
         self.limits.iter().map(|limit| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
@@ -111,7 +111,7 @@ impl<'a> LogForecast<'a> {
         Self { rule, log, granted: VecDeque::new() }
     }
 
-    /// Between two instants at which grants of the forecast leave, those that are left are as good as a part of the cost.
+    /// Between two instants at which grants of the forecast expire, the remaining ones act like a part of the cost.
     fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let ready_at = |from: Moment, cost: u64| self.rule.decide(self.log, from, cost).err().unwrap_or(from);
         let mut left: u64 = self.granted.iter().map(|grant| grant.1).sum();

@@ -32,10 +32,10 @@ pub(crate) struct Gate {
     records_grant_time: bool,
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
-    /// Units out that a former plan counted and this one does not.
+    /// Units in flight that a former plan counted and this one does not.
     unowned_in_flight: u64,
-    /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit came, or its units were
-    /// forgiven since. Empty if there is none.
+    /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit was added, or its units were
+    /// reset since. Empty if no limit has such a fence.
     refundable_after: Box<[u64]>,
 }
 
@@ -66,12 +66,12 @@ impl Gate {
         gate
     }
 
-    /// The states of all limits; `None` if one of them is more than words.
+    /// The states of all limits; `None` if one of them does not fit into words.
     pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
         self.limit_states().map(LimitState::words).collect()
     }
 
-    /// When it is as good as new, apart from its count of grants, if nothing is out and nothing more is admitted.
+    /// When it is reset, apart from its count of grants, if nothing is in flight and nothing more is admitted.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         self.limit_states().map(|state| state.reset_at(now)).max().unwrap_or(now)
     }
@@ -80,30 +80,30 @@ impl Gate {
         self.plan.policy()
     }
 
-    /// The units used of the limit that has the most used.
+    /// The highest usage of any limit, in units.
     pub(crate) fn used(&self, now: Moment) -> u64 {
         self.limit_states().map(|state| state.used(now)).max().unwrap_or(0)
     }
 
-    /// Charges all limits of time, whether or not they admit it.
+    /// Charges all limits of time, whether or not they admit the cost.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
         self.limit_states_mut().filter(|state| state.places().is_none()).for_each(|state| state.charge(now, units));
     }
 
-    /// Takes back up to `units`, whenever they were charged. Their permits have nothing to refund after that.
+    /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
         self.void_refunds();
         self.limit_states_mut().for_each(|state| state.forgive(now, units));
     }
 
-    /// Leaves no grant so far anything to refund.
+    /// Makes all earlier grants non-refundable.
     fn void_refunds(&mut self) {
         let former = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let last_fence = |(state, last): (&LimitState, u64)| if state.places().is_some() { last } else { self.fence };
         self.refundable_after = self.limit_states().zip(former).map(last_fence).collect();
     }
 
-    /// Makes all limits of time as good as new.
+    /// Resets all limits of time.
     pub(crate) fn reset(&mut self, now: Moment) {
         self.void_refunds();
         let rules = self.plan.rules().to_vec();
@@ -112,8 +112,8 @@ impl Gate {
         }
     }
 
-    /// Replaces the plan. The usage is carried over, see [`carry_over`]; what is out stays out, and what was leased stays leased,
-    /// for the new TTL.
+    /// Replaces the plan. The usage is carried over, see [`carry_over`]; permits in flight stay in flight, and leases continue
+    /// with the new TTL.
     pub(crate) fn set_plan(&mut self, plan: impl Into<Arc<Plan>>, now: Moment, carry: UsageCarryOver) {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
@@ -121,7 +121,7 @@ impl Gate {
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
             leases.set_ttl(self.plan.ttl());
             self.leases = Some(leases);
-            self.follows_time = true; // a renewal needs its time, for a TTL that a later plan may bring
+            self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }
         self.unowned_in_flight = if self.place == Claim::Place { 0 } else { in_flight };
         let refundable_after = old.refundable_after.iter().copied().chain(std::iter::repeat(0));
@@ -150,17 +150,17 @@ impl Gate {
         self.follows_time
     }
 
-    /// Units out that must come back.
+    /// Units in flight.
     pub(crate) fn in_flight(&self) -> u64 {
         self.limit_states().find_map(LimitState::places).unwrap_or(self.unowned_in_flight)
     }
 
-    /// How many grants were ever given.
+    /// The number of grants so far.
     pub(crate) fn granted(&self) -> u64 {
         self.fence
     }
 
-    /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] where that takes a release.
+    /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
         if self.rest.is_empty() {
@@ -177,24 +177,23 @@ impl Gate {
         Ok(Admission { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
     }
 
-    /// Takes back what a permit holds. `None`, and nothing changes, when it was reclaimed before.
+    /// Releases a permit. `None`, without a change, if it was reclaimed before.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
         match (&mut self.leases, claim) {
             (_, Claim::None) => return Some(()),
             (Some(leases), Claim::Lease(index)) => leases.close(index, fence)?,
-            (None, Claim::Lease(_)) => return None, // it was reclaimed under a former plan
+            (None, Claim::Lease(_)) => return None, // reclaimed under a former plan
             (_, Claim::Place) => {}
         }
         self.return_places(cost);
         Some(())
     }
 
-    /// Takes back a permit of `cost` whose holder reports how its work went. `None`, and nothing changes, when it was reclaimed
-    /// before.
+    /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
     ///
-    /// A limit that came after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read from
-    /// the same clock.
+    /// A limit that was added after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read
+    /// from the same clock.
     pub(crate) fn report(
         &mut self,
         now: Moment,
@@ -211,22 +210,22 @@ impl Gate {
         Some(())
     }
 
-    /// The units that may be out at once, as it is now: the least of all its concurrencies.
+    /// The units that may be in flight at the same time, now: the least of all concurrency limits.
     pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
         self.limit_states().filter_map(|state| state.concurrency(now)).map(|rule| rule.limit).min()
     }
 
-    /// Notes that a request that does not wait was denied `cost`. Tells whether that changed anything.
+    /// Records that a request that does not wait was denied `cost`. Returns whether that changed a state.
     pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
         // Not `any`, which stops at the first change.
         self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, cost) | changed)
     }
 
-    /// Takes back a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`, and
-    /// nothing changes, when it was reclaimed before or is about to be.
+    /// Releases a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`,
+    /// without a change, if it was reclaimed before or is about to be.
     ///
-    /// A limit that came after the grant gets the debt, but has nothing to refund: what it took over was charged to another limit,
-    /// by another measure.
+    /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
+    /// another limit, by another measure.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
         self.release_live(now, admission, cost)?;
         let at = admission.at.known().unwrap_or(Moment::START); // before all that a limit of time can take back
@@ -240,7 +239,7 @@ impl Gate {
         Some(())
     }
 
-    /// [`Gate::release`], but a permit whose TTL has passed is left to be reclaimed.
+    /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
     fn release_live(&mut self, now: Moment, Admission { fence, claim, .. }: Admission, cost: u64) -> Option<()> {
         if let Claim::Lease(index) = claim {
             self.live_lease(index, fence, now)?;
@@ -248,7 +247,7 @@ impl Gate {
         self.release(fence, cost, claim)
     }
 
-    /// Takes back the permit whose TTL passed first, if any has passed.
+    /// Reclaims the permit whose TTL passed first, if any has passed.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
         let lease = self.leases.as_mut()?.pop_expired(now)?;
         self.return_places(lease.cost);
@@ -269,12 +268,12 @@ impl Gate {
         self.leases.as_ref().map_or(Moment::NEVER, Leases::next_expiry)
     }
 
-    /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, as the strategies tell it.
+    /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, as in the strategies.
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
         self.limit_states().map(|state| state.ready_at(now, ahead, cost)).max().unwrap_or(now)
     }
 
-    /// What would be granted from `now` on. Places come back as `reclaims` says.
+    /// A forecast of the grants from `now` on. Places come back as `reclaims` says.
     pub(crate) fn forecast<R: Iterator<Item = (Moment, u64)>>(
         &self,
         now: Moment,
@@ -299,7 +298,7 @@ impl Gate {
         }
     }
 
-    /// Whether [`Gate::admit`] would.
+    /// Whether [`Gate::admit`] would admit.
     pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
         self.peek(now, cost).is_ok()
     }

@@ -1,16 +1,16 @@
 use crate::core::arena::Index;
 use crate::strategy::Moment;
 
-/// What a gate gave: enough to take it back.
+/// The record of a grant: enough to undo it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admission {
     pub(crate) fence: u64,
-    /// When it was decided; [`Moment::NEVER`] where the gate needed no clock, so that none was read.
+    /// When it was decided; [`Moment::NEVER`] if no clock was read because the gate needs none.
     pub(crate) at: Moment,
     pub(crate) claim: Claim,
 }
 
-/// What a permit holds that must come back.
+/// What a permit holds until its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The permit of a rate.

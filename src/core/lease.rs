@@ -7,7 +7,7 @@ use crate::strategy::Moment;
 /// One permit that will be reclaimed.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    /// Tells this lease from a later one in the same place.
+    /// Distinguishes this lease from a later one at the same index.
     pub(crate) fence: u64,
     pub(crate) cost: u64,
     pub(crate) granted_at: Moment,
@@ -17,7 +17,7 @@ pub(crate) struct Lease {
     pub(crate) caller: Caller,
 }
 
-/// All leases of one gate. At any time their TTL is one and the same, so granting and renewing append, and the front expires first.
+/// All leases of one gate. They share one TTL, so granting and renewing append, and the front expires first.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Nanoseconds; `None` after a change to a policy without one.
@@ -64,7 +64,7 @@ impl Leases {
         self.by_expiry.front().and_then(|index| self.arena.get(index)).map_or(Moment::NEVER, |lease| lease.expires_at)
     }
 
-    /// When each lease expires, first to last, with the units that come back.
+    /// When each lease expires, first to last, with its units.
     pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
         self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index).map(|lease| (lease.expires_at, lease.cost)))
     }
@@ -77,7 +77,7 @@ impl Leases {
         Some(())
     }
 
-    /// Starts the TTL of a live lease anew. A lease past its TTL is not revived, whether or not it was reclaimed by now.
+    /// Restarts the TTL of a live lease. A lease past its TTL is not revived, even if it was not reclaimed yet.
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
         let expires_at = expiry(self.ttl, now);
         let Some(lease) = self.get_mut(index, fence).filter(|lease| now < lease.expires_at) else { return false };

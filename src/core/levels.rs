@@ -1,4 +1,4 @@
-//! Who waits, by priority.
+//! The waiters, by priority.
 
 use crate::core::arena::List;
 use crate::priority::Priority;
@@ -7,7 +7,7 @@ use crate::priority::Priority;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Level {
     pub(crate) waiting: List,
-    /// Units asked for.
+    /// The units that the waiters request.
     pub(crate) units: u64,
 }
 
@@ -15,8 +15,8 @@ impl Level {
     const EMPTY: Self = Self { waiting: List::EMPTY, units: 0 };
 }
 
-/// All levels. Most queues have but that of [`Priority::NORMAL`], and each of a million keys may have a queue: the others are made
-/// when one of them is used.
+/// All levels. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: the other levels
+/// are allocated when one of them is used.
 #[derive(Debug)]
 pub(crate) struct Levels {
     normal: Level,

@@ -1,4 +1,4 @@
-//! One limit with its state. Every kind of limit is told apart here and nowhere else in the gate.
+//! One limit with its state. Only this file of the gate distinguishes the kinds of limits.
 
 use crate::core::forecast::{LimitForecast, LogForecast};
 use crate::strategy::{
@@ -8,7 +8,7 @@ use crate::strategy::{
 
 #[derive(Debug)]
 pub(super) enum LimitState {
-    /// The refund bound is there from the first grant on: few of many keys with a manager have one.
+    /// The refund bound is allocated at the first grant: of many keys with a manager, few have one.
     Pace(PaceRule, PaceState, Option<RefundBound>),
     Rule(Rule, StateWords),
     Log(LogRule, Log),
@@ -52,7 +52,7 @@ impl LimitState {
         }
     }
 
-    /// Units out, if this is a limit that counts them.
+    /// Units in flight, if this limit counts them.
     pub(super) fn places(&self) -> Option<u64> {
         match self {
             Self::Places(_, state, _) => Some(state.in_use),
@@ -60,13 +60,13 @@ impl LimitState {
         }
     }
 
-    /// Would the cost be admitted? `Err`: until when it must wait.
+    /// Whether the cost would be admitted. `Err`: until when it must wait.
     #[inline(always)]
     pub(super) fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
         with_rule!(self, |rule, state| rule.decide(state, now, cost).map(|_| ()))
     }
 
-    /// Takes the cost if it is admitted.
+    /// Charges the cost if it is admitted.
     #[inline(always)]
     pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
@@ -98,7 +98,7 @@ impl LimitState {
         }
     }
 
-    /// Takes the cost whether or not it is admitted: a debt that later requests wait for.
+    /// Charges the cost whether or not it is admitted: a debt that later requests wait for.
     #[inline]
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
@@ -118,18 +118,18 @@ impl LimitState {
         }
     }
 
-    /// Takes back what was charged at `at` and never used.
+    /// Refunds what was charged at `at` and never used.
     pub(super) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, Some(refund_bound)) => *state = rule.refund(*state, refund_bound, at, cost),
-            Self::Pace(_, _, None) => {} // nothing was granted since it is as it is
+            Self::Pace(_, _, None) => {} // nothing was granted since the state was set
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
         }
     }
 
-    /// Takes back up to `cost` units, whenever they were charged. What is out stays out.
+    /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
     pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, refund_bound) => {
@@ -142,7 +142,7 @@ impl LimitState {
         }
     }
 
-    /// Notes that a request that does not wait was denied `cost`. Tells whether that changed the state.
+    /// Records that a request that does not wait was denied `cost`. Returns whether that changed the state.
     pub(super) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
         let Self::Rule(rule, state) = self else { return false };
         let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
@@ -163,7 +163,7 @@ impl LimitState {
         }
     }
 
-    /// What a report teaches it, where it adapts.
+    /// Passes a report to the limit, if it adapts.
     pub(super) fn learn(&mut self, now: Moment, sample: Sample) {
         if let Self::Places(rule, _, Some(adaptation)) = self {
             let (adapt, state) = &mut **adaptation;
@@ -172,7 +172,7 @@ impl LimitState {
         }
     }
 
-    /// When it is as good as new, if nothing is out and nothing more is admitted.
+    /// When it is reset, if nothing is in flight and nothing more is admitted.
     pub(super) fn reset_at(&self, now: Moment) -> Moment {
         match self {
             Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
@@ -204,7 +204,7 @@ impl LimitState {
         with_rule!(self, |rule, state| rule.usage(state, now))
     }
 
-    /// The state in words; `None` where it is more than words.
+    /// The state in words; `None` where it does not fit into words.
     pub(super) fn words(&self) -> Option<StateWords> {
         match self {
             Self::Pace(_, state, _) => Some((*state).into()),
@@ -213,7 +213,7 @@ impl LimitState {
         }
     }
 
-    /// Puts in a state in words, where it is one.
+    /// Sets the state from words, if it fits into words.
     pub(super) fn set_words(&mut self, words: StateWords) {
         match self {
             Self::Pace(_, state, _) => *state = words.into(),
@@ -241,7 +241,7 @@ impl LimitState {
     }
 }
 
-/// Starts an idle limit again if that is due. It happens at the first grant, since nobody can tell before.
+/// Restarts an idle limit if that is due. It happens at the first grant, because it is not observable before.
 #[inline(always)]
 fn restart_if_idle(
     rule: &mut ConcurrencyRule,

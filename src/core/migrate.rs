@@ -1,4 +1,4 @@
-//! What becomes of the usage when the policy changes.
+//! Carries the usage over when the policy changes.
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::limit_state::LimitState;
@@ -13,15 +13,15 @@ pub(super) struct Former {
     pub(super) refundable_after: u64,
 }
 
-/// A limit of the new policy, as new, with the last fence so far.
+/// A reset limit of the new policy, with the last fence so far.
 pub(super) struct Heir<'a> {
     pub(super) limit: Limit,
     pub(super) state: &'a mut LimitState,
     pub(super) refundable_after: &'a mut u64,
 }
 
-/// Lets each new limit take over the usage of an old one: of one that is the same, or else of its kind, or else of any that is
-/// left. One that is the same stays as it is. Where none is left, the new limit starts as new. All that is out stays out.
+/// Lets each new limit take over the usage of an old one: an equal one, or else one of its kind, or else any that is left. An
+/// equal one keeps its state. A new limit without a counterpart starts reset. Units in flight stay in flight.
 pub(super) fn carry_over(mut formers: Vec<Former>, mut heirs: Vec<Heir<'_>>, now: Moment, carry: UsageCarryOver, in_flight: u64) {
     let alike: [fn(&Limit, &Limit) -> bool; 3] = [
         |former, heir| former == heir,

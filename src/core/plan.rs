@@ -48,7 +48,7 @@ impl Plan {
         self.max_cost
     }
 
-    /// The rule of a policy of one limit, whose state is a word or two.
+    /// The rule of a policy of one limit with a state of a word or two.
     #[inline(always)]
     pub(crate) fn only_rule(&self) -> Option<&Rule> {
         match &self.rules[..] {
@@ -57,7 +57,7 @@ impl Plan {
         }
     }
 
-    /// How many words the states of all limits take. `None` if a state is more than words.
+    /// How many words the states of all limits take. `None` if a state does not fit into words.
     pub(crate) fn width(&self) -> Option<usize> {
         self.rules.iter().map(|rule| rule.words().map(Rule::width)).sum()
     }
@@ -86,7 +86,7 @@ impl Plan {
         &self.policy
     }
 
-    /// Whether permits hold a place that must come back.
+    /// Whether permits hold a place.
     pub(crate) fn holds_places(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule, LimitRule::Places(..)))
     }

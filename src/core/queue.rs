@@ -1,7 +1,7 @@
-//! The waiters, by priority and then in arrival order: what each asks for, and the slot through which it is answered.
+//! The waiters, by priority and then in arrival order: the request of each, and the slot for its answer.
 //!
-//! An entry is a caller's own *out* channel as well: the answer is put into it, and only its owner's key takes it out. So a
-//! permit reaches the caller it was given to, and an abandoned one is found by the same key.
+//! An entry is also its caller's *out* channel: it holds the answer, and only the owner of the index takes it out. So a permit
+//! reaches the caller that it was granted to, and an abandoned one is found by the same index.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -50,12 +50,12 @@ pub(crate) struct Front {
     pub(crate) blocking: bool,
 }
 
-/// What became of a request whose owner gave it up.
+/// The state of a request whose owner gave it up.
 #[derive(Debug)]
 pub(crate) enum Abandoned {
     /// It was waiting; the waker must be dropped outside every lock.
     Waiting(Waker),
-    /// It had been granted and nobody took the grant.
+    /// It had been granted, and the grant was not taken.
     Granted(Admission, u64),
     Failed,
 }
@@ -71,7 +71,7 @@ struct Timed {
 pub(crate) struct Queue {
     arena: Arena<Waiter>,
     len: usize,
-    /// A bit for each priority that somebody waits in.
+    /// A bit for each priority with a waiter.
     occupied: u16,
     arrivals: u32,
     levels: Levels,
@@ -81,12 +81,12 @@ pub(crate) struct Queue {
     swept_to: Option<Index>,
 }
 
-/// When a waiter's time is up; of equal ones, the first in the queue is the least.
+/// A waiter's deadline; of equal ones, the first in the queue is the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Deadline {
     at: Moment,
     priority: Reverse<Priority>,
-    /// Should the count of arrivals begin anew between two that are equal in all else, they change places.
+    /// If the count of arrivals wraps between two that are otherwise equal, they are swapped.
     arrival: u32,
     index: Index,
 }
@@ -134,7 +134,7 @@ impl Queue {
         Some(Front { index, cost, caller, blocking })
     }
 
-    /// Whether a newcomer of this priority goes before all waiters.
+    /// Whether a new request of this priority goes before all waiters.
     pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
         self.occupied >> priority.level() == 0
     }
@@ -143,7 +143,7 @@ impl Queue {
         self.occupied.checked_ilog2().is_some_and(|level| self.levels.get(level as usize).waiting.front() == Some(index))
     }
 
-    /// Units asked for by waiters of at least this priority: they go before a newcomer of it.
+    /// Units of the waiters of at least this priority, which go before a new request of it.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
         self.levels.iter_from(usize::from(priority.level())).fold(0, |sum, level| sum.saturating_add(level.units))
     }
@@ -162,15 +162,15 @@ impl Queue {
         self.timed.as_ref()?.deadlines.first()
     }
 
-    /// The first waiter whose time is up.
+    /// The first waiter whose deadline has passed.
     pub(crate) fn expired(&self, now: Moment) -> Option<Index> {
         self.first_deadline().filter(|first| first.at <= now).map(|first| first.index)
     }
 
-    /// Units that surely go before a newcomer of this priority and deadline, if nobody gives up. A waiter whose time is up before
-    /// the newcomer's may leave, so it is not counted; where many have a deadline, some that stay are not counted either.
+    /// Units that certainly go before a new request of this priority and deadline, if no waiter gives up. A waiter with an
+    /// earlier deadline may time out, so it is not counted; if many have deadlines, some that stay are not counted either.
     pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
-        /// Deadlines that are looked at.
+        /// The number of deadlines that are checked.
         const LOOKED_AT: usize = 64;
         let ahead = self.units_ahead_of(priority);
         let cost_ahead = |other: &Deadline| match self.arena.get(other.index) {
@@ -195,7 +195,7 @@ impl Queue {
         }
     }
 
-    /// The waiter that is dropped for a newcomer of `priority` when the queue is full.
+    /// The waiter that is dropped for a new request of `priority` when the queue is full.
     pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Index> {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
@@ -221,8 +221,8 @@ impl Queue {
         self.answer(index, Answer::Failed(error))
     }
 
-    /// Takes the answer out, if there is one; then the index is spent. `Err`: there is none, and it tells whether the waker in the
-    /// slot is another one, and `waker` is to be put there instead. See [`Queue::replace_waker`].
+    /// Takes the answer out, if there is one; then the index is spent. `Err`: there is none; the value says whether the slot has
+    /// another waker, which `waker` must replace. See [`Queue::replace_waker`].
     pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, bool> {
         let waiter = self.arena.get_mut(index).expect("an index is valid until its owner has its answer");
         let answer = match &mut waiter.slot {
@@ -234,8 +234,8 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Has another waker woken when there is an answer. Returns the one that it replaces; `Err`, where the request was answered,
-    /// returns `waker`. Either is to be woken or dropped outside every lock.
+    /// Sets the waker to be woken with the answer and returns the one that it replaces. `Err`, if the request was answered,
+    /// returns `waker`. Either must be woken or dropped outside every lock.
     pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Result<Waker, Waker> {
         match self.arena.get_mut(index).map(|waiter| &mut waiter.slot) {
             Some(Answer::Waiting { waker: current, .. }) => Ok(std::mem::replace(current, waker)),
@@ -243,12 +243,12 @@ impl Queue {
         }
     }
 
-    /// Takes the waker of one that waits. Once it is woken its owner polls again, and leaves another one.
+    /// Takes the waker of a waiter. When it is woken, its task polls again and leaves another one.
     pub(crate) fn take_waker(&mut self, index: Index) -> Option<Waker> {
         self.replace_waker(index, Waker::noop().clone()).ok()
     }
 
-    /// [`Queue::take_waker`] of all that wait but one, in order.
+    /// [`Queue::take_waker`] of all waiters but one, in order.
     pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
         let levels: Vec<_> = self.levels.iter_from(0).rev().collect();
         let indexes: Vec<Index> = levels.iter().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
@@ -268,7 +268,7 @@ impl Queue {
         }
     }
 
-    /// What a waiter asked for.
+    /// The request of a waiter.
     pub(crate) fn request(&self, index: Index) -> Option<Request> {
         match self.arena.get(index)? {
             &Waiter { slot: Answer::Waiting { deadline, .. }, cost, caller, priority, blocking, .. } => {
@@ -278,7 +278,7 @@ impl Queue {
         }
     }
 
-    /// Starts a sweep of all that wait, in order; see [`Queue::next_above`].
+    /// Starts a sweep of all waiters, in order; see [`Queue::next_above`].
     pub(crate) fn sweep(&mut self) {
         self.swept_to = self.first_below(Priority::LEVELS);
     }
@@ -287,8 +287,8 @@ impl Queue {
         self.swept_to.is_none()
     }
 
-    /// The next waiter of the sweep that asks for more than `max`, with its cost. Each waiter that is looked at takes one of the
-    /// `steps`; without them it stops, and goes on from there the next time.
+    /// The next waiter of the sweep that asks for more than `max`, with its cost. Each waiter that is visited takes one of the
+    /// `steps`; when none is left, the sweep stops, and continues there the next time.
     pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(Index, u64)> {
         while *steps > 0 {
             let index = self.swept_to?;
@@ -306,7 +306,7 @@ impl Queue {
         self.swept_to
     }
 
-    /// All that wait, in order, with their costs and deadlines.
+    /// All waiters, in order, with their costs and deadlines.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (Index, u64, Moment)> {
         let indexes = std::iter::successors(self.first_below(Priority::LEVELS), |index| self.after(*index));
         indexes.filter_map(|index| match self.arena.get(index)? {
@@ -336,8 +336,8 @@ impl Queue {
         }
     }
 
-    /// Puts an answer into the slot of a waiter, and takes the waiter out of its list and out of all sums. `None`, and nothing
-    /// done, when it has an answer already.
+    /// Puts an answer into the slot of a waiter, and takes the waiter out of its list and out of all sums. `None`, without a
+    /// change, when it has an answer already.
     fn answer(&mut self, index: Index, answer: Answer) -> Option<Waker> {
         let waiter = self.arena.get_mut(index)?;
         let (cost, priority, arrival) = (waiter.cost, waiter.priority, waiter.arrival);

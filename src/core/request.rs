@@ -3,10 +3,10 @@ use std::panic::Location;
 use crate::priority::Priority;
 use crate::strategy::Moment;
 
-/// The line of the program that asks for a permit.
+/// The line of the program that requests a permit.
 pub(crate) type Caller = &'static Location<'static>;
 
-/// What a waiter asks for.
+/// The request of a waiter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) cost: u64,
@@ -14,6 +14,6 @@ pub(crate) struct Request {
     /// [`Moment::NEVER`]: none.
     pub(crate) deadline: Moment,
     pub(crate) caller: Caller,
-    /// The caller blocks its own thread, and keeps the time there while it is at the front.
+    /// The caller blocks its own thread, and runs the timer there while it is at the front.
     pub(crate) blocking: bool,
 }

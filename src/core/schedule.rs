@@ -1,9 +1,8 @@
 //! The gate and the queue before it, as one deterministic state machine.
 //!
-//! Every input that time matters to comes with `now`; after a release that somebody waits for, [`Schedule::run_due`] follows.
-//! What is to be done about it outside (wakers to wake, reclaims to tell of) is collected in [`Effects`];
-//! [`Schedule::next_wake`] says when time matters next. Whoever holds the lock around it carries the effects out after
-//! letting go of it. So a test drives it without a runtime.
+//! Every input that depends on time takes `now`; after a release that a request waits for, [`Schedule::run_due`] follows. Actions
+//! outside (wakers to wake, reclaims to report) are collected in [`Effects`]; [`Schedule::next_wake`] says when time matters
+//! next. The caller that holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
 
 mod check;
 mod control;
@@ -39,20 +38,20 @@ enum Refusal {
     MustWait,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Admitted(Admission),
     Queued(Index),
 }
 
-/// How a schedule treats its waiters.
+/// The options of a schedule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) max_queue: usize,
     pub(crate) overflow: Overflow,
     pub(crate) spread_below: u64,
-    /// Whether anybody listens to what was shed.
+    /// Whether an observer is told what was shed.
     pub(crate) observed: bool,
 }
 
@@ -71,16 +70,16 @@ pub(crate) struct Schedule {
     /// Below how many units the rest of an upstream's quota is spread out.
     spread_below: u64,
     observed: bool,
-    /// What holds everybody back besides the policy. Mostly nothing.
+    /// What holds all requests back besides the policy; usually nothing.
     suspension: Option<Box<Suspension>>,
     closed: bool,
     /// All waiters are being dropped: see [`Overflow::Block`].
     dropping: bool,
-    /// The batch was full before all that can be granted was: who is late has been decided.
+    /// The batch was full before all possible grants were made; late waiters have been decided.
     serving: bool,
-    /// Grants in slots, not taken yet, that hold no place. Those that hold one are in flight already, unless they were reclaimed.
+    /// Grants in slots, not taken yet, that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
     undelivered: usize,
-    /// When the front of the queue can be admitted; [`Moment::NEVER`] when that takes a release.
+    /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
     front_ready_at: Moment,
     denied: u64,
     shed: u64,
@@ -117,7 +116,7 @@ impl Schedule {
         self.gate.policy()
     }
 
-    /// The most units that stand against any of the limits.
+    /// The highest usage of any limit, in units.
     pub(crate) fn used(&self, now: Moment) -> u64 {
         self.gate.used(now)
     }
@@ -127,7 +126,7 @@ impl Schedule {
         self.gate.leases_permits()
     }
 
-    /// Starts the TTL of a permit anew. Tells whether it is live.
+    /// Restarts the TTL of a permit. Returns whether it is live.
     pub(crate) fn renew(&mut self, now: Moment, index: Index, fence: u64) -> bool {
         self.gate.renew(index, fence, now)
     }
@@ -141,7 +140,7 @@ impl Schedule {
         self.suspension.as_deref().copied()
     }
 
-    /// Whether `now` matters to the inputs; where it does not, any will do.
+    /// Whether `now` matters to the inputs; if not, any value will do.
     pub(crate) fn follows_time(&self) -> bool {
         self.gate.follows_time() || self.queue.has_deadlines() || self.suspension.is_some()
     }
@@ -151,7 +150,7 @@ impl Schedule {
         self.front_ready_at.min(self.gate.next_expiry()).min(self.queue.next_deadline())
     }
 
-    /// When time matters next to a caller that blocks its thread for a queued request, and keeps the time there.
+    /// When time matters next to a caller that blocks its thread for a queued request and runs the timer there.
     pub(crate) fn wake_of(&self, index: Index) -> Moment {
         if self.queue.is_front(index) { self.next_wake() } else { self.queue.deadline(index) }
     }
@@ -160,7 +159,7 @@ impl Schedule {
         self.closed
     }
 
-    /// Closed, nobody waits, and no permit is out that must come back.
+    /// Closed, no request waits, and no permit holds a place.
     pub(crate) fn is_drained(&self) -> bool {
         self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
@@ -179,7 +178,7 @@ impl Schedule {
         self.queue.replace_waker(index, waker)
     }
 
-    /// The common case, and the fastest: nobody waits, nothing is due, and the gate admits. `None`: ask again with effects.
+    /// The common and fastest case: no request waits, nothing is due, and the gate admits. `None`: call again with effects.
     #[inline(always)]
     pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Admission> {
         let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
@@ -189,7 +188,7 @@ impl Schedule {
         self.gate.admit(now, cost, caller).ok()
     }
 
-    /// What [`Schedule::try_acquire`] would say, at the same moment; a denial counts as one, unless the caller then `waits`.
+    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
     pub(crate) fn would_acquire(
         &mut self,
         now: Moment,
@@ -204,7 +203,7 @@ impl Schedule {
         asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
     }
 
-    /// Takes `cost` now, or nothing.
+    /// Grants `cost` now, or charges nothing.
     pub(crate) fn try_acquire(
         &mut self,
         now: Moment,
@@ -220,7 +219,7 @@ impl Schedule {
         if let Refusal::MustWait = refusal
             && self.gate.note_denial(now, cost)
         {
-            self.reevaluate_front(now, effects); // after a ban all is new: that may be sooner than it was
+            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
         }
         self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
         self.explain(now, cost, refusal)
@@ -235,8 +234,8 @@ impl Schedule {
         }
     }
 
-    /// The common case of a wait: others wait already, and go first. `None`: ask [`Schedule::request`], with effects. Takes the
-    /// `waker` where the request is queued.
+    /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
+    /// Takes the `waker` if the request is queued.
     #[inline(always)]
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
@@ -247,7 +246,7 @@ impl Schedule {
         None
     }
 
-    /// A request that is ready to wait. `waker` is taken where the request is queued, and woken when its slot has an answer.
+    /// A request that is ready to wait. `waker` is taken if the request is queued, and woken when its slot has an answer.
     pub(crate) fn request(
         &mut self,
         now: Moment,
@@ -269,7 +268,7 @@ impl Schedule {
         }
         if deadline != Moment::NEVER {
             let ahead = self.queue.units_surely_ahead_of(priority, deadline);
-            // Nor is a waiter dropped for a request that will not stay.
+            // No waiter is dropped for a request that will not stay.
             let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
             if passes_by || self.ready_at(now, ahead, cost) > deadline {
                 return Err(self.time_out(now, ahead, cost));
@@ -278,7 +277,7 @@ impl Schedule {
         self.make_room(now, request, effects)?;
         let index = self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone()));
         if !self.queue.is_front(index) && self.front_ready_at > now && deadline > now {
-            return Ok(Outcome::Queued(index)); // nothing to decide before those ahead are served
+            return Ok(Outcome::Queued(index)); // nothing to decide before the requests ahead are served
         }
         self.run_due(now, effects);
         match self.poll(index, Waker::noop()) {
@@ -294,7 +293,7 @@ impl Schedule {
         Ok(answer)
     }
 
-    /// The owner of a queued request gave it up: its place goes, or its grant is refunded to the next.
+    /// The owner of a queued request gave it up: its entry is removed, or its grant is refunded to the next.
     pub(crate) fn abandon(&mut self, now: Moment, index: Index, effects: &mut Effects) {
         self.catch_up(now, effects);
         let was_front = self.queue.is_front(index);
@@ -302,7 +301,7 @@ impl Schedule {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
                 if was_front {
-                    self.front_ready_at = now; // another one is at the front now: ask again
+                    self.front_ready_at = now; // the front has changed: check again
                     self.run_due(now, effects);
                 }
             }
@@ -316,8 +315,8 @@ impl Schedule {
         }
     }
 
-    /// A permit comes back; nothing happens when it was reclaimed before. `false`, and nothing done: somebody waits for it, and
-    /// [`Schedule::release_to_next`] is to be called.
+    /// Releases a permit; nothing happens if it was reclaimed before. `false`, without a change: a request waits for it, and
+    /// [`Schedule::release_to_next`] must be called.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         let unawaited = self.queue.is_empty() && !self.closed;
@@ -327,7 +326,7 @@ impl Schedule {
         unawaited
     }
 
-    /// [`Schedule::release`], and the waiters are served as far as it admits them.
+    /// [`Schedule::release`], and serves the waiters as far as the gate admits them.
     pub(crate) fn release_to_next(&mut self, now: Moment, fence: u64, cost: u64, claim: Claim, effects: &mut Effects) {
         self.catch_up(now, effects);
         if self.gate.release(fence, cost, claim).is_some() {
@@ -335,7 +334,8 @@ impl Schedule {
         }
     }
 
-    /// The gate, when nobody waits, nothing is out and nothing else holds requests back: it is all that there is to know.
+    /// The gate, if no request waits, no permit is in flight and nothing else holds requests back: then the gate is the whole
+    /// state.
     pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
         let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over(now));
         let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0;
@@ -349,13 +349,13 @@ impl Schedule {
         }
     }
 
-    /// Decides in place: nobody waits, and the gate admits.
+    /// Decides in place: no request waits, and the gate admits.
     fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Admission, Refusal> {
         self.check_in(now, cost, effects)?;
         self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
 
-    /// Comes as far as the gate.
+    /// The checks before the gate.
     fn check_in(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
@@ -379,7 +379,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Admits the request that is next, or tells when to ask again.
+    /// Admits the next request, or says when to check again.
     #[inline(always)]
     fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
         let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, cost));
@@ -393,13 +393,13 @@ impl Schedule {
         Ok(admission)
     }
 
-    /// See [`Gate::ready_at`]. A pause without an end is none that can be reckoned with.
+    /// See [`Gate::ready_at`]. A pause without an end is ignored.
     fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
         let suspended_until = self.suspended().and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, cost).max(suspended_until)
     }
 
-    /// Makes a place for a newcomer in a full queue, or refuses it.
+    /// Makes room for a new request in a full queue, or refuses it.
     fn make_room(&mut self, now: Moment, request: &Request, effects: &mut Effects) -> Result<(), AcquireError> {
         if self.queue.len() < self.max_queue {
             return Ok(());
@@ -416,11 +416,11 @@ impl Schedule {
             return Err(AcquireError::QueueFull);
         };
         self.drop_waiter(victim, effects);
-        self.front_ready_at = now; // the front may be another one: ask again
+        self.front_ready_at = now; // the front may have changed: check again
         Ok(())
     }
 
-    /// The error of a request whose time is up, or would be: it tells when a new one like it could be admitted.
+    /// The error of a request that times out, or would: it says when an equal new request could be admitted.
     fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
         self.timed_out += 1;
         let ready = self.ready_at(now, ahead, cost);

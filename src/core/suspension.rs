@@ -4,33 +4,33 @@ use std::time::Duration;
 
 use crate::strategy::Moment;
 
-/// What holds every request back. Each part ends with time; [`Moment::START`] is a part that has ended.
+/// What holds every request back. Each part ends at a moment; [`Moment::START`] is a part that has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
     /// [`Moment::NEVER`]: until it is resumed.
     paused_until: Moment,
-    /// Until when every request is refused; each request that comes meanwhile starts that time anew.
+    /// Until when every request is refused; each request in the meantime restarts that time.
     blocked_until: Moment,
     spread: Option<Spread>,
 }
 
-/// What is left of an upstream's quota, at an even pace.
+/// The rest of an upstream's quota, at an even pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Spread {
     /// Nanoseconds a unit.
     interval: u64,
     next: Moment,
     until: Moment,
-    /// The news with the fewest units left when it came. News of more is stale, but a refund may make it count.
+    /// The signal with the fewest units remaining when it came. A signal with more is stale, but a refund may make it count.
     binding: Budget,
     latest: Budget,
 }
 
-/// Units that may still be granted, by what an upstream said.
+/// The units that an upstream's signal still allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Budget {
     left: u64,
-    /// The latest grant when it was said. That one and those before it may be counted in, so their refunds do not add to it.
+    /// The latest grant at the signal. The upstream may have counted it and earlier ones, so their refunds add nothing.
     fence: u64,
 }
 
@@ -49,13 +49,13 @@ impl Spread {
 }
 
 impl Suspension {
-    /// Whether it holds no request back, now or later.
+    /// Whether it holds back no request, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
-    /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] when that takes a [`Suspension::resume`]. More than
-    /// what is left of an upstream's quota waits until the quota is new.
+    /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] if only [`Suspension::resume`] helps. A cost above
+    /// the rest of an upstream's quota waits until the quota resets.
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let next = |spread: Spread| if cost > spread.left() { spread.until } else { spread.next.min(spread.until) };
         let spread = self.spread.map_or(now, next);
@@ -67,7 +67,7 @@ impl Suspension {
         (self.paused_until > now).then(|| self.paused_until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
     }
 
-    /// Of two pauses the later end stands: a second denial must not cut the first one short.
+    /// Of two pauses the later end counts: a second denial must not shorten the first.
     pub(crate) fn pause(&mut self, until: Moment) {
         self.paused_until = self.paused_until.max(until);
     }
@@ -77,15 +77,15 @@ impl Suspension {
         (self.paused_until, self.spread) = (Moment::START, None);
     }
 
-    /// Spreads `units` evenly until an upstream's quota is new; `fence` is that of the latest grant. As long as it is the same
-    /// quota, news of more units than are known to be left is stale, because answers overtake each other.
+    /// Spreads `units` evenly until an upstream's quota resets; `fence` is that of the latest grant. For the same quota, a signal
+    /// with more units than are known to remain is stale, because responses overtake each other.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, fence: u64) {
         /// Most upstreams state a reset in whole seconds. One that is later by more than that belongs to another quota.
         const SAME: u64 = 1_000_000_000;
         let known = self.spread.filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
         let news = Budget { left: units, fence };
         let (binding, latest) = match known {
-            // Strictly, both pieces of news go on to count. One budget that claims less than either is simpler.
+            // Strictly, both signals still count. One budget that allows less than either is simpler.
             Some(spread) if spread.left() <= units => (spread.binding, Budget { left: spread.latest.left.min(units), ..news }),
             _ => (news, news),
         };
@@ -104,8 +104,8 @@ impl Suspension {
         }
     }
 
-    /// A grant of `cost` turned out to take `actual` units. The pace follows the `latest` grant, so only what that one did not
-    /// use makes the next one sooner.
+    /// A grant of `cost` used `actual` units. The pace counts from the `latest` grant, so only its unused units make the next
+    /// grant sooner.
     pub(crate) fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: u64) {
         if let Some(spread) = &mut self.spread {
             spread.binding.settle(fence, cost, actual);
@@ -176,7 +176,7 @@ mod tests {
         let mut suspension = Suspension::default();
         suspension.spread(at(0), 2, at(100), 0);
         suspension.note_grant(at(0), 1);
-        suspension.spread(at(0), 5, at(100), 0); // said before the grant, heard after it
+        suspension.spread(at(0), 5, at(100), 0); // sent before the grant, received after it
         assert_eq!(suspension.ready_at(at(0), 1), at(50));
         suspension.note_grant(at(50), 1);
         suspension.spread(at(50), 3, at(100), 0);

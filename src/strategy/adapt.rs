@@ -6,7 +6,7 @@ mod tests;
 
 pub(crate) use state::{AdaptState, Sample};
 
-/// What the work under a permit met, reported by its holder.
+/// The outcome of the work under a permit, reported by its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The work was done. Its round trip counts, and the limit may rise.
@@ -17,11 +17,11 @@ pub enum Outcome {
     Ignored,
 }
 
-/// How a [`MaxConcurrency`](crate::MaxConcurrency) adapts its limit to what the work reports, between a floor and a ceiling.
+/// How a [`MaxConcurrency`](crate::MaxConcurrency) adapts its limit to the reports of the work, between a floor and a ceiling.
 ///
-/// There are two rules. Both work in *rounds*: a round is over when as many units were reported as the limit allows at once. While
-/// all places are in use that takes about one round trip, so each step sees the effect of the one before. Neither rule raises the
-/// limit while less than half of it is in use, because that tells nothing about a higher limit.
+/// There are two rules. Both work in *rounds*: a round ends when as many units were reported as the limit allows at the same
+/// time. While all places are in use, that takes about one round trip, so each step sees the effect of the step before. Neither
+/// rule raises the limit while less than half of it is in use, because that says nothing about a higher limit.
 ///
 /// ```text
 /// aimd      limit |    /|    /|    /|       one more each round; at an overload a tenth less, once a round
@@ -32,21 +32,21 @@ pub enum Outcome {
 ///
 /// # Reports
 ///
-/// The limit moves by [`Permit::report`](crate::Permit::report) alone: by the outcome, and by the *round trip*, which is the time
-/// from the grant to the report. A permit that is dropped or settled reports nothing, and so do
-/// [`Limiter::run`](crate::Limiter::run), [`throttled`](crate::StreamLimitExt::throttled) and
-/// [`for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which do not know how the work went: for a stream, use
-/// [`with_permits`](crate::StreamLimitExt::with_permits).
+/// Only [`Permit::report`](crate::Permit::report) changes the limit: by the outcome, and by the *round trip*, the time from the
+/// grant to the report. A permit that is dropped or settled reports nothing, and so do [`Limiter::run`](crate::Limiter::run),
+/// [`throttled`](crate::StreamLimitExt::throttled) and [`for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which
+/// do not know how the work went: for a stream, use [`with_permits`](crate::StreamLimitExt::with_permits).
 ///
-/// Round trips show the queue that this limiter causes at the server. If others fill the server's queue, the gradient rule takes
-/// the longer round trip for the server's own; then only [`Outcome::Overloaded`] and the [timeout](Adapt::timeout) lower the limit.
+/// Round trips show the queue that this limiter causes at the server. If other clients fill the server's queue, the gradient rule
+/// takes the longer round trip for the server's own; then only [`Outcome::Overloaded`] and the [timeout](Adapt::timeout) lower
+/// the limit.
 ///
 /// # Restart
 ///
-/// A limit starts again from its initial value, with nothing learnt, when nothing was reported for **ten minutes** and no permit
-/// is out. What was learnt about a server so long ago says little about it now; TCP restarts its window after a pause for the same
-/// reason (RFC 5681, section 4.1). While any permit is out, the limit stays as it is. By the same rule a
-/// [`KeyedLimiter`](crate::KeyedLimiter) forgets a key whose limit has moved.
+/// A limit restarts from its initial value when nothing was reported for **ten minutes** and no permit is in flight. Measurements
+/// that old say little about the server now; TCP restarts its window after a pause for the same reason (RFC 5681, section 4.1).
+/// While a permit is in flight, the limit stays as it is. A [`KeyedLimiter`](crate::KeyedLimiter) drops a key with an adapted
+/// limit by the same rule.
 ///
 /// # Examples
 ///
@@ -111,8 +111,8 @@ impl Adapt {
     ///   than half of the limit was in use, and a probe after every 32 rounds, for which the limit is lowered to
     ///   `limit / (2 × tolerance)`, below the knee (the idea of BBR's ProbeRTT and of Envoy's minimum-RTT window). Each probe moves
     ///   the baseline by a quarter: when the work itself becomes slower, the limit is lower than it could be for a few probes.
-    /// - √limit in place of a constant 4 (as in Netflix's older `GradientLimit`): 4 are many for a server that bears 2, and few for
-    ///   one that bears 1000.
+    /// - √limit in place of a constant 4 (as in Netflix's older `GradientLimit`): 4 are many for a server that handles 2, and few
+    ///   for one that handles 1000.
     /// - A round trip counts as ten times the baseline at most, so that one stuck call does not change the baseline for long.
     /// - It steps once a round, not at each report.
     /// - It heeds overloads. A server that refuses at once has short round trips.
@@ -134,7 +134,8 @@ impl Adapt {
     /// Keeps the limit in `floor..=ceiling` (at least 1; checked when a limiter is built). The default is 1 to 1000.
     ///
     /// Netflix's defaults are 20 and 200. A floor of 20 is too high for a small server, which then never recovers; with 1,
-    /// something always goes through and reports. The ceiling is what the server must never see, which only its owner knows.
+    /// something always goes through and reports. The ceiling is the highest load that the server may ever see, which only its
+    /// owner knows.
     #[must_use]
     pub const fn between(self, floor: u64, ceiling: u64) -> Self {
         Self { floor, ceiling, ..self }
@@ -153,7 +154,8 @@ impl Adapt {
     }
 
     /// Per mille of the baseline that a mean round trip may take before the limit falls (1000 to 1,000,000). The default is 1500.
-    /// A lower tolerance keeps the queue at the server shorter, a higher one bears more jitter. [`Adapt::aimd`] does not use it.
+    /// A lower tolerance keeps the queue at the server shorter, a higher one tolerates more jitter. [`Adapt::aimd`] does not use
+    /// it.
     #[must_use]
     pub const fn tolerance(self, per_mille: u32) -> Self {
         match self.rule {

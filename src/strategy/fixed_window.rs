@@ -139,14 +139,14 @@ impl WindowRule {
         }
     }
 
-    /// Takes back a grant of `cost` that was decided at `at` and never used, if its window is still the latest.
+    /// Refunds a grant of `cost` that was decided at `at` and never used, if its window is still the latest.
     pub(crate) fn refund(&self, state: WindowState, at: Moment, cost: u64) -> WindowState {
         if at < state.ends.minus(self.period) || at >= state.ends {
             return state;
         }
         let used = state.used.saturating_sub(cost);
         if used == 0 && self.phase.is_none() {
-            // As if the window had never been opened: the next grant opens one of its own.
+            // As if the window had never been opened: the next grant opens another.
             return WindowState::default();
         }
         WindowState { used, ..state }

@@ -3,11 +3,11 @@ use std::time::Duration;
 use super::check::{Fault, at_least_one, span};
 use super::{Adapt, LimitRule, Moment, StateWords, Strategy, Usage};
 
-/// At most `limit` units out at once, whatever the costs of the permits. With a TTL, a leaked permit is reclaimed.
+/// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///
 /// ```text
 /// limit 2              |a------|   c--------|
-///                      |b----------|   d-------|           c waits for a's or b's release, d for the next
+///                      |b----------|   d-------|           c waits for a or b to be released, d for the next release
 /// .ttl(..)             |a (leaked) ........X c---|         X: reclaimed; a's late drop changes nothing
 /// ```
 ///
@@ -38,7 +38,8 @@ pub struct MaxConcurrency {
 }
 
 impl MaxConcurrency {
-    /// At most `limit` units out at once (at least 1; checked when a limiter is built). It is also the largest cost of one request.
+    /// At most `limit` units in flight at the same time (at least 1; checked when a limiter is built). The limit is also the
+    /// largest cost of one request.
     ///
     /// See the [type's example](MaxConcurrency#examples).
     #[must_use]
@@ -46,8 +47,8 @@ impl MaxConcurrency {
         Self { limit, ttl: None, adapt: None }
     }
 
-    /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer
-    /// (1 ms), whether or not a request waits. [`Permit::renew`](crate::Permit::renew) starts the TTL again;
+    /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),
+    /// whether or not a request waits. [`Permit::renew`](crate::Permit::renew) restarts the TTL;
     /// [`Permit::reclaimed`](crate::Permit::reclaimed) tells the holder.
     ///
     /// ```
@@ -69,8 +70,8 @@ impl MaxConcurrency {
         Self { ttl: Some(ttl), ..self }
     }
 
-    /// Adapts the limit to what the work reports; see [`Adapt`]. It starts with the limit given here, or the nearest between floor
-    /// and ceiling.
+    /// Adapts the limit to the [reports](crate::Permit::report) of the work; see [`Adapt`]. It starts at the limit of this
+    /// policy, or the nearest value between floor and ceiling.
     ///
     /// The largest cost of one request is the floor, since the limit may stay there.
     ///
@@ -124,7 +125,7 @@ impl From<ConcurrencyState> for StateWords {
 }
 
 impl ConcurrencyState {
-    /// The state after `cost` units came back: released, refunded and reclaimed are the same here.
+    /// The state after `cost` units were released, refunded or reclaimed.
     pub(crate) fn release(self, cost: u64) -> Self {
         debug_assert!(self.in_use >= cost, "{cost} units came back, {} were out", self.in_use);
         Self { in_use: self.in_use.saturating_sub(cost) }
@@ -166,7 +167,7 @@ impl Strategy for ConcurrencyRule {
     }
 
     fn forgive(&self, state: ConcurrencyState, _now: Moment, _cost: u64) -> ConcurrencyState {
-        state // what is out is out
+        state // units in flight stay in flight
     }
 }
 

@@ -2,18 +2,18 @@ use std::time::Duration;
 
 /// An instant on the limiter's own time line: nanoseconds since the limiter was built.
 ///
-/// The pure rooms are passed moments and never read a clock. 64 bits of nanoseconds reach 584 years; all arithmetic saturates
-/// at [`Moment::NEVER`]. Time stands still for a limiter that lives longer: it grants what its limits have left at
-/// [`Moment::LAST`], and nothing after that but places that are released.
+/// The pure rooms are passed moments and never read a clock. 64 bits of nanoseconds reach 584 years; all arithmetic saturates at
+/// [`Moment::NEVER`]. After that, time stands still: a limiter grants the units that remain at [`Moment::LAST`], and from then on
+/// only released places.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
     /// The instant at which the limiter was built.
     pub(crate) const START: Self = Self(0);
-    /// The last instant that a clock tells. Every window that is open then ends later, so it never ends.
+    /// The last instant that a clock tells. Every window that is open then never ends.
     pub(crate) const LAST: Self = Self(u64::MAX - 1);
-    /// Later than anything that happens: no timer, no deadline, not without a release.
+    /// Later than all instants. It means: no timer, no deadline, not without a release.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {

@@ -2,12 +2,12 @@
 //!
 //! GCRA (ITU-T I.371, "virtual scheduling") keeps one number, the *theoretical arrival time*: when the next unit would come if
 //! all units so far had come at the rate. A cost of `n` moves it by `n` intervals, and is admitted when the result lies at most
-//! `burst` intervals ahead of now. In terms of a bucket: as much as the arrival time lies ahead of now was taken and is not yet
-//! refilled.
+//! `burst` intervals ahead of now. In terms of a bucket: the distance from now to the arrival time is what was taken and is not
+//! yet refilled.
 //!
 //! An interval need not be a whole number of nanoseconds (7 a second is one in 142,857,142.857… ns). So units are counted in
 //! *parts*: at 7 a second, each nanosecond brings 7 parts and a unit has 1,000,000,000. Nothing is rounded, so nothing drifts;
-//! only an instant that is told is rounded up.
+//! only an instant that is returned is rounded up.
 //!
 //! Parts arrive in steps. A continuous refill has a step of one nanosecond. A refill of `units` each period is the same rule
 //! with a step of one period that brings `units` parts, one to the unit: the bucket then gains `units` at each multiple of the
@@ -27,7 +27,7 @@ pub(crate) struct PaceRule {
     parts_per_unit: u64,
     /// Parts that the arrival time may lie ahead of now: the burst.
     tolerance: u128,
-    /// Parts that it lies ahead when new.
+    /// Parts that the arrival time lies ahead in the reset state.
     taken: u128,
     fits_a_word: bool,
 }
@@ -96,8 +96,8 @@ impl PaceRule {
         state.arrival.saturating_sub(self.parts(now))
     }
 
-    /// Takes back a grant of `cost` that was decided at `at`. What comes back is limited by `refund_bound`, so that the grants
-    /// decided since stay within the rule without it. Returns the state after.
+    /// Refunds a grant of `cost` that was decided at `at`, by at most `refund_bound`, so that the grants decided since still obey
+    /// the rule. Returns the state after.
     pub(crate) fn refund(&self, state: PaceState, refund_bound: &mut RefundBound, at: Moment, cost: u64) -> PaceState {
         PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
     }
@@ -176,17 +176,17 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What must be remembered of the past so that a grant can be taken back.
+/// What must be remembered of the past so that a grant can be refunded.
 ///
-/// To take all of its intervals off the arrival time would be wrong if a later grant found a smaller *backlog* (arrival time
-/// minus now) than these: that grant was paced from its own instant, not from the one that is taken back. Let `i` be a grant that
-/// stays, decided after the one taken back. The rule holds for the grants from `i` on while the arrival time is at or above `i`'s
-/// instant plus their intervals, and it lies above that by at least the backlog that `i` found. So at most the least backlog
-/// that any later instant found comes back. Grants of one instant are exchangeable, so one of the latest instant comes back whole.
+/// Subtracting all of its intervals from the arrival time would be wrong if a later grant found a smaller *backlog* (arrival time
+/// minus now) than these: that grant was paced from its own instant, not from the refunded one. Let `i` be a grant that stays,
+/// decided after the refunded one. The rule holds for the grants from `i` on while the arrival time is at or above `i`'s instant
+/// plus their intervals, and it lies above that by at least the backlog that `i` found. So a refund is at most the least backlog
+/// that any later instant found. Grants of one instant are exchangeable, so one of the latest instant is refunded whole.
 ///
 /// The least backlog since each instant is kept as a stack of (instant, least backlog found from then on), rising in both. When
 /// the stack is full, its two oldest entries become one with the smaller backlog. It is not part of the state: a table of keys,
-/// where few grants are taken back, does without.
+/// where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     latest: Moment,
@@ -198,13 +198,13 @@ impl RefundBound {
     /// Enough that a refund is whole when grants come steadily. Only refunds look at the entries.
     const MAX_LEN: usize = 8;
 
-    /// Grants decided before `now` cannot be taken back.
+    /// Grants decided before `now` cannot be refunded.
     #[cold]
     pub(crate) fn new(now: Moment) -> Self {
         Self { latest: now, found: vec![(now, 0)] }
     }
 
-    /// Notes a grant decided at `now` on `before`, the state that it found.
+    /// Records a grant decided at `now` on the state `before`.
     #[inline(always)]
     pub(crate) fn note(&mut self, rule: &PaceRule, before: PaceState, now: Moment) {
         if now != self.latest {
@@ -233,7 +233,7 @@ impl RefundBound {
         for (_, least) in &mut self.found[later..] {
             *least -= back;
         }
-        // Rising again: what was found since an earlier instant includes what was found since a later one.
+        // Keeps the stack rising: the least since an earlier instant includes that since a later one.
         if let Some(&(_, least)) = self.found.get(later) {
             self.found[..later].iter_mut().for_each(|(_, earlier)| *earlier = (*earlier).min(least));
         }

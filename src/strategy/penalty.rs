@@ -15,9 +15,9 @@ use rule::{Ban, FallRule};
 ///
 /// ```text
 /// threshold 3          |xxx--  .       .       . x     .            two denied attempts raise it further
-/// falls 1 each 80 ms   |5      4       3       2 3     2            to 5: there is room again at 2
+/// falls 1 each 80 ms   |5      4       3       2 3     2            to 5: room again at 2
 ///                      0       80      160     240     320 ms
-/// .ban(200 ms)         |xxx-               |xx     .                the denied one is locked out; then all is new
+/// .ban(200 ms)         |xxx-               |xx     .                the denied one is locked out; then the counter is zero
 ///                      0                   200 ms
 /// ```
 ///
@@ -76,7 +76,8 @@ pub(crate) enum Decay {
 
 impl Penalty {
     /// Denies above `threshold` (1 to 4,294,967,295); the counter falls by the units of `fall` at the end of each period of it,
-    /// not evenly in between. All is checked when a limiter is built. The threshold is also the largest cost of one request.
+    /// not evenly in between. All three numbers are checked when a limiter is built. The threshold is also the largest cost of
+    /// one request.
     ///
     /// See the [type's example](Penalty#examples).
     #[must_use]
@@ -194,7 +195,7 @@ impl Penalty {
         let ceiling = self.ceiling.map_or(Ok(threshold.saturating_mul(2)), in_range)?.max(threshold);
         let period = span(period)?;
         let (first, longest) = (self.ban.map(span).transpose()?, self.longest.map(span).transpose()?);
-        // This span alone may be zero: bans are forgiven at once.
+        // This span may be zero: bans are forgiven at once.
         let forgive_after = self.forgive_after.map(|idle| if idle.is_zero() { Ok(0) } else { span(idle) }).transpose()?;
         let ban = first.map(|first| {
             let longest = longest.unwrap_or(first).max(first);

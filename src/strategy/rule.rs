@@ -9,7 +9,7 @@ pub(crate) enum LimitRule {
     Words(Rule),
     /// Its state is a list of grants.
     Log(LogRule),
-    /// It counts the units that are out. Its limit may adapt.
+    /// It counts the units in flight. Its limit may adapt.
     Places(ConcurrencyRule, Option<Adapt>),
 }
 
@@ -54,8 +54,8 @@ impl Rule {
         }
     }
 
-    /// Takes back what was charged at `at` and never used, as far as the state shows that this lets nothing over the limit. The
-    /// state of a pace does not show it: that takes a [`RefundBound`](super::RefundBound).
+    /// Refunds units that were charged at `at` and never used, as far as the state proves that the limit then still holds. The
+    /// state of a pace cannot prove it; a [`RefundBound`](super::RefundBound) does.
     pub(crate) fn refund(&self, state: StateWords, now: Moment, at: Moment, cost: u64) -> StateWords {
         match self {
             Self::Pace(_) => state,

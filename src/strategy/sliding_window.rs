@@ -10,7 +10,7 @@ mod log;
 pub(crate) use counter::CounterRule;
 pub(crate) use log::{Log, LogRule};
 
-/// At most `limit` units in the last `period`, at every instant, and not only in the windows of a grid.
+/// At most `limit` units in the last `period`, at every instant, not only in the windows of a grid.
 ///
 /// ```text
 /// limit 3 per 100 ms   |x    xx   .    x    .    xx   .    x       a unit leaves exactly one period after it was granted
@@ -28,15 +28,15 @@ pub(crate) use log::{Log, LogRule};
 /// Use the counter above a limit of about a thousand, and for many keys.
 ///
 /// **The log** is exact: a unit granted at `t` counts before `t + period` and no longer at that instant. Worst burst: `limit`
-/// units in one instant, and then none for a period. A retry-after is when enough units have left. Each call takes O(log n) steps
-/// for `n` instants with a grant, on average over calls that free memory.
+/// units in one instant, and then none for a period. The retry-after is when enough units have expired. Each call takes O(log n)
+/// steps for `n` instants with a grant, on average over calls that free memory.
 ///
 /// When more than the limit was charged ([`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize),
 /// [`Permit::settle`](crate::Permit::settle)), the log keeps no more than `limit` instants (64 at least): the oldest units, which
-/// no request can use, leave together. A permit of theirs that is refunded then gives nothing back.
+/// no request can use, expire together. Refunding a permit of theirs then gives nothing back.
 ///
-/// **The counter** keeps the units of the present and of the previous window of a grid, and assumes that those of the previous
-/// one came evenly, as [Cloudflare's](https://blog.cloudflare.com/counting-things-a-lot-of-different-things/) does:
+/// **The counter** keeps the units of the present and of the previous window of a grid, and assumes that the units of the
+/// previous one came evenly, as [Cloudflare's](https://blog.cloudflare.com/counting-things-a-lot-of-different-things/) does:
 ///
 /// ```text
 /// previous × (part of the period that the present window still has to go) + present ≤ limit

@@ -15,7 +15,7 @@ use crate::rate::Rate;
 /// Worst burst: `burst` units in one instant. Refilled continuously: at most `burst + rate × t` units in any span of length `t`,
 /// as with a [`Throttle`](crate::Throttle) that has a burst. It is the same rule (see there for its source) with a rate instead
 /// of an interval. With [`TokenBucket::refill_each_period`]: at most `burst + units × n` in any span that holds `n` refills, so
-/// `burst + units` in a span as short as wanted around a refill.
+/// `burst + units` in an arbitrarily short span around a refill.
 ///
 /// Tokens are counted in whole parts and never rounded: 7 a second are exactly 7,000,000,000 in a billion seconds.
 ///
@@ -45,8 +45,8 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// A bucket of `burst` tokens (at least 1), full at first, refilled at `rate`, from one a century to 10⁹ a second and beyond;
-    /// an empty bucket must be full after 100 years at most. All is checked when a limiter is built. The burst is also the
-    /// largest cost of one request.
+    /// an empty bucket must be full after 100 years at most. All numbers are checked when a limiter is built. The burst is also
+    /// the largest cost of one request.
     ///
     /// See the [type's example](TokenBucket#examples).
     #[must_use]
@@ -59,9 +59,8 @@ impl TokenBucket {
     ///
     /// Tokens that were not used stay. After .NET's
     /// [`TokenBucketRateLimiter`](https://learn.microsoft.com/dotnet/api/system.threading.ratelimiting.tokenbucketratelimiteroptions)
-    /// (`TokensPerPeriod`, `ReplenishmentPeriod`) and bucket4j's
-    /// [`refillIntervally`](https://bucket4j.com/8.7.0/toc.html). For a quota that starts anew each period, where unused
-    /// units are lost, use a [`FixedWindow`](crate::FixedWindow).
+    /// (`TokensPerPeriod`, `ReplenishmentPeriod`) and bucket4j's [`refillIntervally`](https://bucket4j.com/8.7.0/toc.html). For a
+    /// quota that is reset each period, where unused units are lost, use a [`FixedWindow`](crate::FixedWindow).
     ///
     /// ```
     /// use std::time::Duration;

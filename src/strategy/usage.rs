@@ -1,4 +1,4 @@
-/// What stands against a limit, in the limit's own parts of a unit, so that nothing is rounded on the way to another limit.
+/// The usage of a limit in its own parts of a unit, so that nothing is rounded on the way to another limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) parts: u128,
@@ -17,7 +17,7 @@ impl Usage {
     }
 }
 
-/// What usage is multiplied by when another limit takes it over.
+/// The factor by which usage is multiplied when another limit takes it over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ratio {
     pub(crate) new: u64,
@@ -32,7 +32,7 @@ impl Ratio {
         multiply_divide(usage.parts, new * u128::from(parts_per_unit), old * u128::from(usage.parts_per_unit))
     }
 
-    /// The same in whole units.
+    /// The usage of the new limit in whole units.
     pub(crate) fn of_whole(self, usage: Usage) -> u64 {
         u64::try_from(self.of(usage, 1)).unwrap_or(u64::MAX)
     }
@@ -43,7 +43,8 @@ fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
     if let Some(product) = factor.checked_mul(times) {
         return product.div_ceil(divisor);
     }
-    // The product of two such numbers does not fit. So it is built from the bits of one, the highest first, and kept divided.
+    // The product of two such numbers overflows. So it is built from the bits of one factor, the highest first, and divided at
+    // each step.
     let (whole, rest) = (factor / divisor, factor % divisor);
     let (mut quotient, mut remainder) = (0_u128, 0_u128);
     let mut add = |whole: u128, rest: u128, doubled: bool| {
@@ -61,8 +62,8 @@ fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
     quotient.saturating_add((remainder > 0).into())
 }
 
-/// How long ago a unit counts as granted when a limit of another period takes it over: a longer period counts from the grant,
-/// and a shorter one lets it leave after as large a share of itself, so that it does not leave at once.
+/// How long ago a unit counts as granted when a limit of another period takes it over: a longer period counts from the grant; in
+/// a shorter one, the age is scaled down, so that the unit does not expire at once.
 pub(crate) fn carried_age(age: u64, old_period: u64, new_period: u64) -> u64 {
     if new_period >= old_period {
         return age;

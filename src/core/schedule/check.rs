@@ -1,4 +1,4 @@
-//! What the schedule tells: to a request that does not wait, and of itself.
+//! What the schedule reports: decisions for requests that do not wait, and its own numbers.
 
 use super::{Schedule, nanos};
 use crate::decision::Decision;
@@ -10,9 +10,9 @@ use crate::strategy::Moment;
 const MAX_FORECAST: usize = 64;
 
 impl Schedule {
-    /// What a caller of `try_acquire` would be told. A limiter that is closed denies, and a cost of zero is denied.
+    /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
     pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
-        // The sum of huge costs saturates, and what leaves it then leaves too little: somebody waits all the same.
+        // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
         let decision = self.gate.decide(now, ahead, cost.max(1));
         if self.closed || cost == 0 {
@@ -40,9 +40,9 @@ impl Schedule {
         }
     }
 
-    /// When a newcomer that goes behind all that wait would be granted `cost`, if nobody else came: exact, from a forecast of all
-    /// grants before it. [`Moment::NEVER`] when that takes a release or a resume, which nobody can foresee, or never happens.
-    /// `None` when so many wait that it would take too long.
+    /// When a new request behind all waiters would be granted `cost`, if no other came: exact, from a forecast of all grants
+    /// before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if there are too many
+    /// waiters to compute it.
     fn turn_of_newcomer(&self, now: Moment, cost: u64) -> Option<Moment> {
         let max = self.gate.max_cost();
         if self.queue.len() > MAX_FORECAST {

@@ -1,4 +1,4 @@
-//! What changes for those that wait, besides a release: a permit that is settled, another policy, a pause, the end.
+//! Inputs that affect waiters besides a release: a settled permit, another policy, a pause, closing.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::core::plan::Plan;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
 
 impl Schedule {
-    /// A permit of `cost` comes back whose work took `actual` units. Tells whether it was live: of one that was reclaimed before,
-    /// nothing changes.
+    /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live; a reclaimed permit changes
+    /// nothing.
     pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
         self.catch_up(now, effects);
         let live = self.take_back(now, admission, cost, actual);
@@ -19,7 +19,7 @@ impl Schedule {
         live
     }
 
-    /// The gate, and an upstream's quota that is spread out, are settled with. Tells whether the grant was live.
+    /// Settles the grant with the gate and with a spread upstream quota. Returns whether the grant was live.
     pub(super) fn take_back(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> bool {
         let live = self.gate.settle(now, admission, cost, actual).is_some();
         self.refunded += u64::from(live && actual == 0);
@@ -29,7 +29,7 @@ impl Schedule {
         live
     }
 
-    /// A permit of `cost` comes back, and its holder says how its work went. Tells whether it was live.
+    /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
     pub(crate) fn report(
         &mut self,
         now: Moment,
@@ -45,8 +45,8 @@ impl Schedule {
         live
     }
 
-    /// Replaces the plan: see [`Gate::set_plan`]. Waiters that ask for more than the new one ever admits are refused, in batches
-    /// and wherever one comes to the front before.
+    /// Replaces the plan: see [`Gate::set_plan`]. Waiters whose cost the new plan can never admit are refused, in batches, or
+    /// earlier when one comes to the front.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
         self.catch_up(now, effects);
         let former_max = self.gate.max_cost();
@@ -57,7 +57,7 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
-    /// Grants nothing until then, or until [`Schedule::resume`].
+    /// Grants nothing until this moment, or until [`Schedule::resume`].
     pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.suspension.get_or_insert_default().pause(until);
@@ -72,7 +72,7 @@ impl Schedule {
         }
     }
 
-    /// An upstream has so many units left until its quota is new: if they are few, they are spread out.
+    /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         if units < self.spread_below {
@@ -81,21 +81,21 @@ impl Schedule {
         }
     }
 
-    /// Charges units that nobody asked for.
+    /// Charges units without a request.
     pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.gate.charge(now, units);
         self.reevaluate_front(now, effects);
     }
 
-    /// Lets off up to so many units, whenever they were charged.
+    /// Refunds up to this many units, whenever they were charged.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.gate.forgive(now, units);
         self.reevaluate_front(now, effects);
     }
 
-    /// Makes all limits of time as good as new; what is out stays out.
+    /// Resets all limits of time; permits in flight stay in flight.
     pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.gate.reset(now);

@@ -1,4 +1,4 @@
-//! What is done when time has passed, or when something has changed for those that wait.
+//! What is done when time has passed, or when something has changed for the waiters.
 
 use super::Schedule;
 use crate::core::arena::Index;
@@ -18,8 +18,8 @@ impl Schedule {
         self.run_due(now, effects);
     }
 
-    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime may be left to
-    /// keep the time. Nothing wakes for the end of a pause while nobody waits.
+    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime with a driver
+    /// may be left. No timer runs for the end of a pause while no request waits.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
         if self.next_wake() <= now || self.suspended().is_some_and(|suspension| suspension.is_over(now)) {
@@ -27,15 +27,15 @@ impl Schedule {
         }
     }
 
-    /// Does what is due, in the order of time; at one instant places come back first, then the front is served, then those whose
-    /// time is up are refused, so that a grant wins a tie with a deadline.
+    /// Does what is due, in the order of time; at one instant, permits are reclaimed first, then the front is served, then
+    /// waiters at their deadline are refused, so that a grant wins a tie with a deadline.
     ///
-    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which that would
-    /// have happened in time ([`Schedule::refuse_late`]); but a grant is charged at `now`, when it is given. Were it charged at the
-    /// instant at which it was due, several that were due one after another would be given at once, and a window that is counted
-    /// from now on would hold more than its limit. Charged at `now` it is admitted like any other grant, so nothing is ever over.
-    /// The price: of several late grants, the rate may admit only the first. The others then wait for it, or are refused when their
-    /// time is up by now.
+    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which it was due
+    /// ([`Schedule::refuse_late`]); but a grant is charged at `now`, when it is made. If it were charged at the instant at which
+    /// it was due, several grants that were due one after another would be made at once, and a window that starts now would hold
+    /// more than its limit. Charged at `now`, each is admitted like any other grant, so no limit is exceeded. The price: of
+    /// several late grants, the rate may admit only the first. The other waiters then wait for the rate, or are refused if their
+    /// deadline has passed.
     pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
         if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
             self.refuse_late(now, effects);
@@ -62,13 +62,13 @@ impl Schedule {
         effects.unfinished = effects.is_full() || !self.queue.is_swept();
     }
 
-    /// Refuses those whose time was up before `now` and before their turn. What an undelayed timer would have done since is tried out
-    /// in a [forecast](crate::core::forecast).
+    /// Refuses waiters whose deadline passed before `now` and before their turn. A [forecast](crate::core::forecast) finds what
+    /// an undelayed timer would have done since.
     ///
-    /// It looks at so many waiters that the lock is not held for long. Those behind them are decided as of `now`.
+    /// It checks a bounded number of waiters, so that the lock is not held for long. Those behind them are decided as of `now`.
     fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
         const LOOKED_AT: usize = 256;
-        // Nothing has happened since the last input but what is due from this instant on.
+        // Since the last input, nothing has happened except what is due from this instant on.
         let first_due = if self.front_ready_at <= now {
             self.front_ready_at
         } else {
@@ -79,7 +79,7 @@ impl Schedule {
         for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
             if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
                 if deadline >= now {
-                    break; // it waits on, and so do those behind it
+                    break; // it keeps waiting, and so do those behind it
                 }
                 late.push(index);
             }
@@ -90,8 +90,8 @@ impl Schedule {
         }
     }
 
-    /// Grants to the waiters, in order, as far as the gate admits. Only the front is asked: those behind it wait, however small
-    /// their cost, or a large one would starve.
+    /// Grants to the waiters, in order, as far as the gate admits. Only the front is checked: requests behind it wait, however
+    /// small their cost, because otherwise a large one would starve.
     pub(super) fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
         self.serving = false;
@@ -115,7 +115,7 @@ impl Schedule {
                 Err(until) => {
                     self.front_ready_at = until;
                     if front.blocking && (moved || before != until) {
-                        // It keeps the time for all, and must learn when it is to wake.
+                        // Its thread runs the timer for all, and must learn when to wake.
                         effects.wake(self.queue.take_waker(front.index));
                     }
                     return;
@@ -124,7 +124,7 @@ impl Schedule {
         }
     }
 
-    /// Refuses a waiter whose time is up.
+    /// Refuses a waiter whose deadline has passed.
     fn refuse_expired(&mut self, now: Moment, index: Index, effects: &mut Effects) {
         let Some(Request { cost, priority, .. }) = self.queue.request(index) else { return };
         let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
@@ -135,7 +135,7 @@ impl Schedule {
         effects.wake(self.queue.refuse(index, error));
     }
 
-    /// Refuses waiters that ask for more than the plan ever admits.
+    /// Refuses waiters whose cost the plan can never admit.
     fn refuse_impossible(&mut self, effects: &mut Effects) {
         /// Waiters looked at before the lock is let go of.
         const STEPS: usize = 1_024;

@@ -1,4 +1,4 @@
-//! The rules: the state of a limit that adapts, and what a report makes of it.
+//! The rules: the state of an adaptive limit, and how a report changes it.
 
 use super::{Adapt, AdaptRule, Outcome};
 use crate::strategy::Moment;
@@ -11,29 +11,30 @@ const ROUND_MIN: u64 = 10;
 /// server's throughput remains, and a start at four times the knee is corrected within 5 s of round trips of 10 ms.
 const PROBE_EVERY: u32 = 32;
 
-/// The baseline is the mean of the first probes up to this number, then an exponential average with a share of one in so many: a
-/// hiccup during one probe moves it by a quarter.
+/// The baseline is the mean of the first probes up to this number, then an exponential average with a weight of one over this
+/// number: a hiccup during one probe moves it by a quarter.
 const PROBES_AVERAGED: u32 = 4;
 
-/// The least that the gradient rule leaves of the limit in one step, before smoothing (as in Netflix's: an outlier costs no more).
+/// The smallest share of the limit that one step of the gradient rule leaves, before smoothing (as in Netflix's: it bounds the
+/// cost of an outlier).
 const GRADIENT_MIN: f64 = 0.5;
 
-/// A round trip counts as so many times the baseline at most: one that took an hour must not become the baseline, which would let
-/// the limit rise to its ceiling.
+/// A round trip counts as at most this many times the baseline: if one that took an hour became the baseline, the limit would
+/// rise to its ceiling.
 const OUTLIER: f64 = 10.0;
 
-/// Nanoseconds without a report after which an idle limit starts again: ten minutes, so that the bursts of a regular job still find
-/// what the last one learnt, and so that keys nobody uses any more do not stay for long.
+/// Nanoseconds without a report after which an idle limit restarts: ten minutes, so that each burst of a regular job finds what
+/// the last one learnt, and so that unused keys do not stay for long.
 const RESTART_AFTER: u64 = 600 * 1_000_000_000;
 
 /// One report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) outcome: Outcome,
-    /// The time since the grant. `None` where the grant and the report cannot be told on one clock.
+    /// The time since the grant. `None` where the grant and the report were not read from one clock.
     pub(crate) rtt_nanos: Option<u64>,
     pub(crate) cost: u64,
-    /// Units out when this permit came back, its own included.
+    /// Units in flight at the report, those of its permit included.
     pub(crate) in_flight: u64,
     pub(crate) fence: u64,
     /// The fence of the latest grant.
@@ -45,13 +46,13 @@ pub(crate) struct Sample {
 pub(crate) struct AdaptState {
     /// The limit that the rule has found; finite, within the bounds.
     pub(super) estimate: f64,
-    /// Units that may be out: the estimate, or less during a probe.
+    /// Units that may be in flight: the estimate, or less during a probe.
     limit: u64,
-    /// What the limit was when new.
+    /// The initial limit.
     initial: u64,
-    /// Permits up to this fence were granted before the last cut or probe, and their reports tell nothing about the limit since.
+    /// Permits up to this fence were granted before the last cut or probe, and their reports say nothing about the limit since.
     pub(super) skip: u64,
-    /// Units whose reports are passed over before the first round of a probe.
+    /// Units whose reports are skipped before the first round of a probe.
     settling: u64,
     probing: bool,
     /// Since the last probe.
@@ -61,7 +62,7 @@ pub(crate) struct AdaptState {
     /// Nanoseconds; `None` before the first round, whose mean serves until the first probe.
     pub(super) baseline: Option<f64>,
     pub(super) round: Round,
-    /// When the latest report came. A limit that is as good as new has had none.
+    /// When the latest report came. A reset limit has had none.
     reported_at: Moment,
 }
 
@@ -82,7 +83,7 @@ impl AdaptState {
 }
 
 impl Adapt {
-    /// The state when new: `limit`, or the nearest within the bounds.
+    /// The reset state: `limit`, or the nearest within the bounds.
     pub(crate) fn initial(&self, limit: u64) -> AdaptState {
         let limit = self.bounded(limit);
         AdaptState {
@@ -100,12 +101,12 @@ impl Adapt {
         }
     }
 
-    /// When the state is as good as new, if nothing is out and nothing is reported until then.
+    /// When the state is reset, if nothing is in flight and nothing is reported until then.
     pub(crate) fn reset_at(&self, state: &AdaptState, now: Moment) -> Moment {
         if *state == self.initial(state.initial) { now } else { state.reported_at.plus(RESTART_AFTER) }
     }
 
-    /// The state at `now`, while nothing is out.
+    /// The state at `now`, while nothing is in flight.
     pub(crate) fn while_idle(&self, state: AdaptState, now: Moment) -> AdaptState {
         if self.reset_at(&state, now) <= now { self.initial(state.initial) } else { state }
     }
@@ -175,8 +176,8 @@ impl Adapt {
     /// Lowers the limit below the knee: the estimate settles at little more than `tolerance` times the knee.
     fn probe(&self, state: AdaptState, sample: Sample, tolerance: f64) -> AdaptState {
         let limit = self.bounded((state.estimate / (2.0 * tolerance)) as u64);
-        // Where round trips vary, the first to come back are the short ones. After two rounds, e⁻² of the bias is left when the times
-        // are exponential.
+        // Where round trips vary, the first to report are the short ones. After two rounds, e⁻² of the bias is left when the
+        // times are exponential.
         AdaptState {
             settling: limit.saturating_mul(2),
             ..restart(AdaptState { limit, probing: true, rounds: 0, ..state }, sample)
@@ -195,7 +196,7 @@ impl Adapt {
     }
 }
 
-/// Begins a round with what is granted from now on.
+/// Begins a round with the grants from now on.
 fn restart(state: AdaptState, sample: Sample) -> AdaptState {
     AdaptState { skip: sample.latest_fence, settling: 0, round: Round::default(), ..state }
 }

@@ -32,8 +32,8 @@ pub(super) struct Ban {
 /// The counter and when it last moved by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PenaltyState {
-    /// In the future: banned until then. Otherwise, while the counter is above zero: its latest step, or when it rose from zero.
-    /// While it is at zero: since when.
+    /// In the future: banned until then. In the past: the latest step of the counter, or when it rose from zero, or, for a
+    /// counter at zero, when it became zero.
     pub(super) at: Moment,
     pub(super) value: u32,
     /// Bans that are not yet forgiven.
@@ -41,7 +41,7 @@ pub(crate) struct PenaltyState {
 }
 
 impl PenaltyRule {
-    /// How many steps it takes from `value` to `target` or below.
+    /// The steps from `value` to `target` or below.
     pub(super) fn steps(&self, value: u32, target: u32) -> u64 {
         match self.fall {
             FallRule::By(units) => u64::from(value.saturating_sub(target)).div_ceil(units),
@@ -50,7 +50,7 @@ impl PenaltyRule {
         }
     }
 
-    /// The state at `now`: past bans, steps and forgiveness applied. A state as good as new is the default.
+    /// The state at `now`: past bans, steps and forgiveness applied. A reset state is the default.
     #[inline(always)]
     pub(super) fn settled(&self, state: PenaltyState, now: Moment) -> PenaltyState {
         let PenaltyState { mut at, mut value, bans } = state;
@@ -98,8 +98,8 @@ impl PenaltyRule {
         }
     }
 
-    /// Takes back an attempt of `cost` that was admitted at `at` and never used, if no step or ban came since. After one, its units
-    /// may be among those that were taken off already.
+    /// Refunds an attempt of `cost` that was admitted at `at` and never used, if no step or ban came since. After a step, its
+    /// units may be among those that were taken off already.
     pub(crate) fn refund(&self, state: PenaltyState, now: Moment, at: Moment, cost: u64) -> PenaltyState {
         if self.settled(state, now).at > at { state } else { self.forgive(state, now, cost) }
     }
@@ -205,7 +205,7 @@ impl Strategy for PenaltyRule {
         if settled.at > now || settled.value == 0 || value > 0 {
             return PenaltyState { value, ..settled };
         }
-        // At zero from now on.
+        // The counter is zero from now on.
         self.settled(PenaltyState { at: now, value, ..settled }, now)
     }
 

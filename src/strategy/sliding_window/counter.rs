@@ -44,7 +44,7 @@ impl CounterRule {
         Moment::from_nanos(window.saturating_mul(self.period))
     }
 
-    /// What stands against the limit, in units times nanoseconds.
+    /// The usage, in units times nanoseconds.
     #[inline(always)]
     fn weight(&self, rolled: CounterState, now: Moment) -> u128 {
         let period = u128::from(self.period);
@@ -52,7 +52,7 @@ impl CounterRule {
         u128::from(rolled.previous) * to_go + u128::from(rolled.current) * period
     }
 
-    /// What is left of the limit, in units times nanoseconds.
+    /// The rest of the limit, in units times nanoseconds.
     #[inline(always)]
     fn room(&self, rolled: CounterState, now: Moment) -> u128 {
         (u128::from(self.limit) * u128::from(self.period)).saturating_sub(self.weight(rolled, now))
@@ -77,7 +77,8 @@ impl CounterRule {
             .max(now)
     }
 
-    /// Takes back a grant of `cost` that was decided at `at`, if its window still counts. Exact: as if it had never been made.
+    /// Refunds a grant of `cost` that was decided at `at`, if its window still counts. Exact: as if the grant had never been
+    /// made.
     pub(crate) fn refund(&self, state: CounterState, at: Moment, cost: u64) -> CounterState {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         match state.window.checked_sub(at.nanos() / self.period) {
@@ -181,7 +182,7 @@ mod tests {
         Moment::from_nanos(nanos)
     }
 
-    /// The rule, said naively of a list of every grant.
+    /// The rule, applied naively to a list of every grant.
     fn weight(grants: &[(u64, u64)], period: u64, now: u64) -> u64 {
         let units = |window| grants.iter().filter(|grant| grant.0 / period + 1 == window).map(|grant| grant.1).sum::<u64>();
         let window = now / period + 1;
@@ -263,7 +264,7 @@ mod tests {
             let rule = CounterRule { limit, period };
             let (mut state, mut now, mut grants) = (rule.initial(Moment::START), Moment::START, Vec::<(u64, u64)>::new());
             for (step, cost) in steps {
-                now = now.plus(step / greed); // greedy ones come back at once, and take what there is
+                now = now.plus(step / greed); // greedy callers retry at once and take what remains
                 while let Ok(next) = rule.decide(state, now, cost.min(limit)) {
                     state = next;
                     grants.push((now.nanos(), cost.min(limit)));
@@ -280,7 +281,7 @@ mod tests {
         }
     }
 
-    /// The bound is no larger than it must be: all at the end of a window, and then whatever is admitted, as soon as it is.
+    /// The bound is tight: all units at the end of a window, and then each unit as soon as it is admitted.
     #[test]
     fn an_adversary_gets_one_less_than_twice_the_limit_in_one_period() {
         for limit in [1, 2, 7, 100, 1_000] {

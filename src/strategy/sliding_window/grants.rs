@@ -6,20 +6,20 @@
 
 use super::super::Moment;
 
-/// As few entries as are not worth tidying up: a kilobyte.
+/// Up to this many entries, a kilobyte, are not worth compacting.
 pub(super) const FEW: usize = 64;
 
 /// The grants that may still count, oldest first, one entry an instant.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Grants {
-    /// When each entry was granted, rising, and the node of the tree that ends with it.
+    /// For each entry: when it was granted, in rising order, and the node of the tree that ends with it.
     entries: Vec<(Moment, u64)>,
-    /// So many entries at the front have left, and stay until the next [`Grants::compact`].
+    /// How many entries at the front have expired; they stay until the next [`Grants::compact`].
     dropped: usize,
     dropped_units: u64,
-    /// Of all entries, the dropped ones included.
+    /// The units of all entries, including dropped ones.
     units: u64,
-    /// At most so many of the other entries have been refunded whole.
+    /// An upper bound of the other entries that were refunded whole.
     empty: usize,
 }
 
@@ -36,7 +36,7 @@ impl Grants {
         Self { entries, units, ..Self::default() }
     }
 
-    /// Each entry that counts, with its units, and room for as many more.
+    /// A copy with each entry that counts and its units, and room for as many more.
     pub(super) fn to_vec(&self) -> Vec<(Moment, u64)> {
         let mut counting = Vec::with_capacity(2 * self.len() + FEW);
         let entries = (self.dropped..self.entries.len()).map(|index| (self.entries[index].0, self.units_of(index)));
@@ -50,12 +50,12 @@ impl Grants {
         self.units - self.dropped_units
     }
 
-    /// How many entries may have units.
+    /// The number of entries that may have units.
     pub(super) fn len(&self) -> usize {
         (self.entries.len() - self.dropped).saturating_sub(self.empty)
     }
 
-    /// Entries that there is memory for.
+    /// The entries that there is memory for.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.entries.capacity()
@@ -80,7 +80,7 @@ impl Grants {
         self.entries.get(number).map(|entry| entry.0)
     }
 
-    /// Adds `units`, so many that their sum is [`u64::MAX`] at most, to the latest entry if it is not older than `now`.
+    /// Adds `units` to the latest entry if that is not older than `now`. The sum of all units must not exceed [`u64::MAX`].
     pub(super) fn push(&mut self, now: Moment, units: u64) {
         if self.units.checked_add(units).is_none() {
             self.compact();
@@ -105,7 +105,7 @@ impl Grants {
         self.compact_if_sparse();
     }
 
-    /// Lets the oldest entry count as granted with the next one.
+    /// Joins the oldest entry with the next one, at the later instant.
     pub(super) fn join_oldest(&mut self) {
         let units = self.units_of(self.dropped);
         self.change(self.dropped, |node| node - units);
@@ -114,7 +114,7 @@ impl Grants {
         self.compact_if_sparse();
     }
 
-    /// Takes up to `units` back from the entry of this instant.
+    /// Refunds up to `units` to the entry of this instant.
     pub(super) fn take_back(&mut self, at: Moment, units: u64) {
         let index = self.entries[self.dropped..].partition_point(|entry| {
             steps::count();
@@ -131,7 +131,7 @@ impl Grants {
             return;
         }
         self.empty += 1;
-        // The last one is not empty, so that it tells when all has left.
+        // The last entry is not empty, so that it tells when all units have expired.
         while self.entries.len() > self.dropped && self.units_of(self.entries.len() - 1) == 0 {
             self.entries.pop();
             self.empty = self.empty.saturating_sub(1);
@@ -139,7 +139,7 @@ impl Grants {
         self.compact_if_sparse();
     }
 
-    /// Takes up to `units` back, from the latest entries first.
+    /// Refunds up to `units`, to the latest entries first.
     pub(super) fn take_back_latest(&mut self, units: u64) {
         let left = self.used().saturating_sub(units);
         if left == 0 {
@@ -189,7 +189,7 @@ impl Grants {
         sum
     }
 
-    /// The index of the first entry up to which there are so many units; the length if there are not.
+    /// The index of the first entry up to which there are this many units; the length if there are fewer.
     fn search(&self, mut units: u64) -> usize {
         let mut number = 0;
         for bit in (0..usize::BITS - self.entries.len().leading_zeros()).rev() {
@@ -213,14 +213,15 @@ impl Grants {
         }
     }
 
-    /// This costs as much as there are entries left. As many must be dropped or refunded before, each once: O(1) a grant.
+    /// The work is proportional to the entries that are left. As many must have been dropped or refunded before, each once: O(1)
+    /// a grant.
     fn compact_if_sparse(&mut self) {
         if self.dropped + self.empty > self.entries.len() / 2 + FEW / 2 {
             self.compact();
         }
     }
 
-    /// Frees what was dropped or refunded, and the memory that it took.
+    /// Frees the dropped and the refunded entries, and their memory.
     fn compact(&mut self) {
         *self = Self::new(self.to_vec());
     }
@@ -232,7 +233,7 @@ fn next_node(number: usize, len: usize) -> Option<usize> {
     (next <= len).then_some(next)
 }
 
-/// Nodes and entries that were looked at, for the tests.
+/// Nodes and entries that were visited, for the tests.
 #[cfg(not(test))]
 mod steps {
     #[inline(always)]

@@ -15,7 +15,7 @@ pub(crate) struct LogRule {
     pub(crate) period: u64,
 }
 
-/// The grants that may still count. Those that have left are dropped at the next charge.
+/// The grants that may still count. Expired ones are dropped at the next charge.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     grants: Grants,
@@ -26,7 +26,7 @@ impl LogRule {
         granted.plus(self.period)
     }
 
-    /// Units that have left and are not dropped yet.
+    /// Units that have expired and are not dropped yet.
     fn left(&self, log: &Log, now: Moment) -> u64 {
         if self.none_left(log, now) { 0 } else { log.grants.units_until(now.minus(self.period)) }
     }
@@ -36,9 +36,9 @@ impl LogRule {
         log.grants.first().is_none_or(|first| self.leaves(first) > now)
     }
 
-    /// `Err`: the instant at which `cost` is admitted when nobody else comes. More than the limit never is.
+    /// `Err`: the instant at which `cost` is admitted if no other request comes; never, if it is above the limit.
     pub(crate) fn decide(&self, log: &Log, now: Moment, cost: u64) -> Result<(), Moment> {
-        // Without a look at the entries, where even those that have left leave room.
+        // The entries need not be read if there is room even with the expired ones counted.
         if u128::from(log.grants.used()) + u128::from(cost) <= u128::from(self.limit) {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl LogRule {
         }
     }
 
-    /// Takes back a grant of `cost` that was decided at `at`, if it still counts. Exact: as if it had never been made, unless its
+    /// Refunds a grant of `cost` that was decided at `at`, if it still counts. Exact, as if it had never been made, unless its
     /// entry was joined with a later one.
     pub(crate) fn refund(&self, log: &mut Log, at: Moment, cost: u64) {
         log.grants.take_back(at, cost);
@@ -79,8 +79,8 @@ impl LogRule {
 
     /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, exact for `ahead` = 0.
     ///
-    /// Number all units by when they are granted: one is admitted when the one `limit` places before it leaves. Of those that go
-    /// first, some may have to leave themselves, each a period after it came.
+    /// Number all units in order of their grants: a unit is admitted when the one `limit` places before it expires. Some of the
+    /// units ahead may have to expire themselves, each a period after its grant.
     pub(crate) fn ready_at(&self, log: &Log, now: Moment, ahead: u64, cost: u64) -> Moment {
         let limit = u128::from(self.limit.max(1));
         let last = (u128::from(ahead) + u128::from(cost)).max(1);
@@ -91,17 +91,17 @@ impl LogRule {
         first.plus(u64::try_from(rounds).unwrap_or(u64::MAX).saturating_mul(self.period))
     }
 
-    /// Units that would be admitted now.
+    /// The remaining units: as many would be admitted now.
     pub(crate) fn remaining(&self, log: &Log, now: Moment) -> u64 {
         self.limit.saturating_sub(self.used(log, now))
     }
 
-    /// Units that count now, debts and all.
+    /// Units that count now, debts included.
     pub(crate) fn used(&self, log: &Log, now: Moment) -> u64 {
         log.grants.used() - self.left(log, now)
     }
 
-    /// What stands against it now.
+    /// The usage now.
     pub(crate) fn usage(&self, log: &Log, now: Moment) -> Usage {
         Usage::of_units(self.used(log, now))
     }
@@ -109,7 +109,7 @@ impl LogRule {
     /// What a log of other parameters takes over: the grants, each as old as [`carried_age`] says.
     pub(crate) fn take_over(&self, now: Moment, former: &Self, log: &Log, ratio: Ratio) -> Log {
         let mut carried = Vec::new();
-        // From the latest on, so that what is left when some have gone is never less than its share.
+        // From the latest on, so that the rest, after some units have expired, is never less than its share.
         let (mut units, mut used) = (0, 0);
         for (granted, cost) in log.grants.to_vec().into_iter().rev().take_while(|entry| former.leaves(entry.0) > now) {
             units += cost;
@@ -124,7 +124,7 @@ impl LogRule {
         log
     }
 
-    /// Takes back up to `cost` units, the latest first.
+    /// Refunds up to `cost` units, the latest first.
     pub(crate) fn forgive(&self, log: &mut Log, cost: u64) {
         log.grants.take_back_latest(cost);
     }
