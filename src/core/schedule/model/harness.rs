@@ -469,6 +469,7 @@ impl Harness {
             rules::retry_after_is_exact(&self.reference, cost, decision.retry_after())?;
             rules::what_remains_would_be_admitted(&self.reference, decision.remaining())?;
         } else {
+            rules::retry_after_is_exact_behind_others(&self.reference, cost, decision.retry_after())?;
             rules::nothing_remains_while_somebody_waits(decision.remaining())?;
         }
         Ok(true)

@@ -29,6 +29,16 @@ pub(super) struct Waiting {
     pub(super) deadline: u64,
 }
 
+/// When a newcomer would be granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    At(u64),
+    /// After the last instant that was looked at.
+    Later,
+    /// Nobody can foresee it: it takes a release or a resume.
+    TakesARelease,
+}
+
 /// What is left of an upstream's quota, at an even pace.
 #[derive(Debug, Clone)]
 struct Quota {
@@ -271,10 +281,41 @@ impl Reference {
         self.waiting.iter().filter(is_late).filter(is_refused).map(|waiting| waiting.id).collect()
     }
 
+    /// When a newcomer that goes behind all that wait would be granted `cost`, if nothing came back and nobody else came, with all
+    /// grants until then: when, and to whom.
+    pub(super) fn turn_of_newcomer(&self, cost: u64, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
+        let (mut naive, mut grants) = (self.clone(), Vec::new());
+        for now in self.now..=latest {
+            naive.now = now;
+            loop {
+                while let Some(front) = naive.front().filter(|front| naive.admits(front.cost, bound)) {
+                    grants.push((now, front.id));
+                    naive.grant_to(front);
+                }
+                let next = naive.front().map_or(cost, |front| front.cost);
+                if naive.paused_until == u64::MAX || naive.lacks_places(next) {
+                    return (Turn::TakesARelease, grants);
+                }
+                let Some(expired) = naive.expired() else { break };
+                naive.time_out(expired.id);
+            }
+            if naive.waiting.is_empty() && naive.admits(cost, bound) {
+                return (Turn::At(now), grants);
+            }
+        }
+        (Turn::Later, grants)
+    }
+
+    fn lacks_places(&self, cost: u64) -> bool {
+        self.limits.iter().any(|limit| limit.counts_places() && !self.limit_admits(limit, self.now, cost, Bound::Most))
+    }
+
+    fn admits(&self, cost: u64, bound: Bound) -> bool {
+        !self.is_suspended(self.now, cost, bound) && self.policy_admits(self.now, cost, bound)
+    }
+
     fn grant_all(&mut self, bound: Bound) {
-        let admits =
-            |naive: &Self, cost| !naive.is_suspended(naive.now, cost, bound) && naive.policy_admits(naive.now, cost, bound);
-        while let Some(front) = self.front().filter(|front| admits(self, front.cost)) {
+        while let Some(front) = self.front().filter(|front| self.admits(front.cost, bound)) {
             self.grant_to(front);
         }
     }

@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseResult;
 
 use super::harness::Harness;
 use super::limits::Bound;
-use super::reference::{Reference, Waiting};
+use super::reference::{Reference, Turn, Waiting};
 use crate::core::queue::AnswerKind;
 use crate::decision::Decision;
 use crate::policy::Limit;
@@ -95,6 +95,30 @@ pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Optio
         }
         None => prop_assert!(!reference.must_admit(reference.now + LONG, cost), "it does not take a release"),
     }
+    Ok(())
+}
+
+/// A retry-after is exact while others wait, however late the timers of those are that leave: denied one nanosecond before it,
+/// granted at it, if nothing comes back and nobody else comes; and none is told where it takes a release.
+///
+/// Where the least and the most that counts would lead to other grants, the schedule decides.
+pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
+    /// Instants that are looked at: longer than every pause and every spread but the longest ones.
+    const LOOKED_AT: u64 = 1_000;
+    /// With more waiters, it is a lower bound.
+    const FORECAST: usize = 64;
+    let turn = |bound| reference.turn_of_newcomer(cost, reference.now + LOOKED_AT, bound);
+    let (expected, grants) = turn(Bound::Least);
+    if reference.waiting.len() > FORECAST || turn(Bound::Most) != (expected, grants) {
+        return Ok(());
+    }
+    let told = told.map(|after| reference.now + after.as_nanos() as u64);
+    let is_exact = match expected {
+        Turn::At(turn) => told == Some(turn),
+        Turn::Later => told.is_none_or(|told| told > reference.now + LOOKED_AT),
+        Turn::TakesARelease => told.is_none(),
+    };
+    prop_assert!(is_exact, "told {told:?} at {}, but it is {expected:?}", reference.now);
     Ok(())
 }
 
