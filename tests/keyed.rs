@@ -533,3 +533,15 @@ async fn a_permit_from_before_a_reset_or_a_reward_refunds_nothing() {
         }
     }
 }
+
+/// Invariant 7. A fixed bug: a key was forgotten once its bucket was full, and came back with the few tokens of a new one.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_bucket_starts_with_few_tokens_is_granted_at_its_retry_after() {
+    let keyed = KeyedLimiter::new(bucket(1).initial(0)).unwrap();
+    for key in 0..30 {
+        let Err(TryAcquireError::Denied(denial)) = keyed.try_acquire(&key) else { panic!("the bucket is empty at first") };
+        advance(denial.retry_after().unwrap()).await;
+        (0..1_000).for_each(|other| _ = keyed.check(&(1_000 + other), 1)); // each call looks at a few keys
+        assert!(keyed.try_acquire(&key).is_ok(), "{key}");
+    }
+}

@@ -71,9 +71,10 @@ impl Gate {
         self.limit_states().map(LimitState::words).collect()
     }
 
-    /// When it is reset, apart from its count of grants, if nothing is in flight and nothing more is admitted.
+    /// When it can be forgotten, for it is as good as reset apart from its count of grants, if nothing is in flight and nothing more
+    /// is admitted.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
-        self.limit_states().map(|state| state.reset_at(now)).max().unwrap_or(now)
+        self.limit_states().map(|state| state.forgettable_at(now)).max().unwrap_or(now)
     }
 
     pub(crate) fn policy(&self) -> &Policy {

@@ -180,6 +180,14 @@ impl LimitState {
         }
     }
 
+    /// See [`PaceRule::forgettable_at`].
+    pub(super) fn forgettable_at(&self, now: Moment) -> Moment {
+        match self {
+            Self::Pace(rule, state, _) => rule.forgettable_at(*state, now),
+            _ => self.reset_at(now),
+        }
+    }
+
     /// See [`Strategy::used`].
     pub(super) fn used(&self, now: Moment) -> u64 {
         with_rule!(self, |rule, state| rule.used(state, now))

@@ -82,9 +82,9 @@ impl KeyState<'_> {
         self.states().map(|(rule, state)| rule.used(state, now)).max().unwrap_or(0)
     }
 
-    /// When the key is as good as a new one.
+    /// When the key can be forgotten, for a new one is as good.
     pub(super) fn reset_at(&self, now: Moment) -> Moment {
-        self.states().map(|(rule, state)| rule.reset_at(state, now)).max().unwrap_or(now)
+        self.states().map(|(rule, state)| rule.forgettable_at(state, now)).max().unwrap_or(now)
     }
 
     /// The same as a gate, after so many grants.

@@ -102,6 +102,12 @@ impl PaceRule {
         PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
     }
 
+    /// When a key in this state can be forgotten, if nothing more is admitted. A full bucket would come back with the tokens of a new
+    /// one. Where these are fewer, it is kept full for as long as a new one takes to fill: whoever was told to come back may do so.
+    pub(crate) fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
+        self.first(state.arrival.saturating_add(self.taken), 0, now)
+    }
+
     /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
         self.fits_a_word

@@ -87,6 +87,15 @@ impl Rule {
             _ => self.with_usage(now, former.usage(state, now), ratio),
         }
     }
+
+    /// When a key in this state can be forgotten, if nothing more is admitted: when it is as good as new, or
+    /// [later](PaceRule::forgettable_at).
+    pub(crate) fn forgettable_at(&self, state: StateWords, now: Moment) -> Moment {
+        match self {
+            Self::Pace(rule) => rule.forgettable_at(state.into(), now),
+            _ => self.reset_at(state, now),
+        }
+    }
 }
 
 impl Strategy for Rule {

@@ -83,6 +83,9 @@ impl TokenBucket {
 
     /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
     ///
+    /// A [`KeyedLimiter`](crate::KeyedLimiter) forgets a key some time after its bucket is full: after as long as a new bucket takes
+    /// to fill. The key then starts with these tokens again.
+    ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};
     ///
