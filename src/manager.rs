@@ -34,8 +34,8 @@ mod watch;
 mod watchers;
 
 pub(crate) use self::acquire_all::try_acquire_all;
-pub(crate) use self::answer::{Enqueued, Granted};
-pub(crate) use self::clock::{Clock, GrantTime};
+pub(crate) use self::answer::Enqueued;
+pub(crate) use self::clock::{Clock, ClockOrigin};
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;
 pub(crate) use self::lifecycle::ManagerParts;

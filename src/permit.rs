@@ -5,9 +5,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::core::arena::Index;
-use crate::core::grant::Claim;
+use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
-use crate::manager::{GrantTime, Granted, Manager};
+use crate::manager::{ClockOrigin, Manager};
+use crate::strategy::Moment;
 use crate::strategy::Outcome;
 
 /// A granted permit; dropping it **releases** it.
@@ -46,25 +47,25 @@ pub struct Permit {
     /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
     manager: Option<Arc<Manager>>,
     id_prefix: u64,
-    fence: u64,
     cost: u64,
-    claim: Claim,
-    time: GrantTime,
+    grant: Grant,
+    /// Of the clock that the moment of the grant was read from.
+    origin: ClockOrigin,
 }
 
 impl Permit {
     /// Inlined into the caller: a permit is several words. Writing the words one by one and then moving them as a block stalls
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
-    pub(crate) fn new(manager: &Arc<Manager>, Granted { fence, claim, at }: Granted, cost: u64) -> Self {
-        let holder = (claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
-        Self { manager: holder, id_prefix: manager.id_prefix(), fence, cost, claim, time: at }
+    pub(crate) fn new(manager: &Arc<Manager>, (grant, origin): (Grant, ClockOrigin), cost: u64) -> Self {
+        let holder = (grant.claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
+        Self { manager: holder, id_prefix: manager.id_prefix(), cost, grant, origin }
     }
 
     /// A permit of a rate. It holds no place and no handle of its limiter.
     #[inline(always)]
-    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, time: GrantTime) -> Self {
-        Self { manager: None, id_prefix, fence, cost, claim: Claim::None, time }
+    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, at: Moment, origin: ClockOrigin) -> Self {
+        Self { manager: None, id_prefix, cost, grant: Grant { fence, claim: Claim::None, at }, origin }
     }
 
     /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence).
@@ -78,7 +79,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn id(&self) -> Uuid {
-        permit_id(self.id_prefix, self.fence)
+        permit_id(self.id_prefix, self.grant.fence)
     }
 
     /// A number, from 1 on, that rises with every grant of the limiter.
@@ -92,7 +93,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub const fn fence(&self) -> u64 {
-        self.fence
+        self.grant.fence
     }
 
     /// The units that the permit was granted for.
@@ -113,7 +114,7 @@ impl Permit {
     /// [records it](crate::LimiterBuilder::record_grant_time), which has an example.
     #[must_use]
     pub fn acquired_at(&self) -> Option<Instant> {
-        self.time.instant()
+        self.origin.instant(self.grant.at)
     }
 
     /// When the permit will be reclaimed, on tokio's clock; `None` without a TTL, or after the reclaim. See
@@ -121,13 +122,13 @@ impl Permit {
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         let (manager, lease) = self.leased()?;
-        manager.expires_at(lease, self.fence)
+        manager.expires_at(lease, self.grant.fence)
     }
 
     /// Whether the TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.fence))
+        self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.grant.fence))
     }
 
     /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with
@@ -138,14 +139,14 @@ impl Permit {
     /// The future can be dropped and the method called again at any time. Several tasks can await it.
     pub async fn reclaimed(&self) {
         let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
-        manager.reclaimed(lease, self.fence).await;
+        manager.reclaimed(lease, self.grant.fence).await;
     }
 
     /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does
     /// nothing and returns true. See the [type's example](Permit#examples).
     #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave the news to `reclaimed`")]
     pub fn renew(&self) -> bool {
-        self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.fence))
+        self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.grant.fence))
     }
 
     /// Releases the permit and replaces the estimated cost that it was acquired for by the actual one. Units that were not used are
@@ -179,8 +180,7 @@ impl Permit {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn settle(mut self, actual_cost: u64) -> bool {
-        let granted = self.granted();
-        self.take_limiter().is_some_and(|manager| manager.settle(granted, self.cost, actual_cost))
+        self.take_limiter().is_some_and(|manager| manager.settle(self.grant, self.cost, actual_cost))
     }
 
     /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and
@@ -201,8 +201,7 @@ impl Permit {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
     pub fn report(mut self, outcome: Outcome) -> bool {
-        let granted = self.granted();
-        self.take_limiter().is_some_and(|manager| manager.report(granted, self.cost, outcome))
+        self.take_limiter().is_some_and(|manager| manager.report(self.grant, self.cost, outcome))
     }
 
     /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0.
@@ -242,21 +241,17 @@ impl Permit {
         self.manager.take().or_else(|| Manager::find(self.id_prefix))
     }
 
-    fn granted(&self) -> Granted {
-        Granted { fence: self.fence, claim: self.claim, at: self.time }
-    }
-
     fn leased(&self) -> Option<(&Arc<Manager>, Index)> {
-        self.manager.as_ref().zip(self.claim.lease())
+        self.manager.as_ref().zip(self.grant.claim.lease())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(manager) = &self.manager
-            && self.claim != Claim::None
+            && self.grant.claim != Claim::None
         {
-            manager.release(self.fence, self.cost, self.claim);
+            manager.release(self.grant.fence, self.cost, self.grant.claim);
         }
     }
 }
@@ -265,7 +260,7 @@ impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
             .field("id", &self.id())
-            .field("fence", &self.fence)
+            .field("fence", &self.grant.fence)
             .field("cost", &self.cost)
             .finish_non_exhaustive()
     }

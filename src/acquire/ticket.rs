@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use crate::core::arena::Index;
+use crate::core::grant::Grant;
 use crate::error::AcquireError;
-use crate::manager::{Enqueued, Granted, Manager, Order};
+use crate::manager::{ClockOrigin, Enqueued, Manager, Order};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -69,7 +70,7 @@ impl Ticket {
 
     #[inline(always)]
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
-        let mut granted = Granted::NOTHING;
+        let mut granted = (Grant::NOTHING, ClockOrigin::NONE);
         let enqueued = match self.stage {
             Stage::New => manager.acquire(&self.order, waker, &mut granted),
             Stage::Queued(index) => manager.poll(index, &self.order, waker, &mut granted),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::forecast::Forecast;
-use crate::core::grant::{Admission, Claim};
+use crate::core::grant::{Claim, Grant};
 use crate::core::lease::{Lease, Leases};
 use crate::core::limit_state::LimitState;
 use crate::core::migrate::{Former, Heir, carry_over};
@@ -163,7 +163,7 @@ impl Gate {
 
     /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
+    pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
         if self.rest.is_empty() {
             self.first.take(now, cost)?;
         } else {
@@ -175,7 +175,7 @@ impl Gate {
             Some(leases) if self.place == Claim::Place && leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
             _ => self.place,
         };
-        Ok(Admission { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
+        Ok(Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
     }
 
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
@@ -198,14 +198,14 @@ impl Gate {
     pub(crate) fn report(
         &mut self,
         now: Moment,
-        admission: Admission,
+        grant: Grant,
         cost: u64,
         rtt_nanos: Option<u64>,
         outcome: Outcome,
     ) -> Option<()> {
         let in_flight = self.in_flight();
-        self.release_live(now, admission, cost)?;
-        let Admission { fence, .. } = admission;
+        self.release_live(now, grant, cost)?;
+        let Grant { fence, .. } = grant;
         let sample = Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence: self.fence };
         self.granted_by(fence).filter(|(_, granted)| *granted).for_each(|(state, _)| state.learn(now, sample));
         Some(())
@@ -227,13 +227,15 @@ impl Gate {
     ///
     /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
     /// another limit, by another measure.
-    pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> Option<()> {
-        self.release_live(now, admission, cost)?;
-        let at = admission.at.known().unwrap_or(Moment::START); // before all that a limit of time can take back
-        for (state, granted) in self.granted_by(admission.fence).filter(|(state, _)| state.places().is_none()) {
+    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
+        self.release_live(now, grant, cost)?;
+        for (state, granted) in self.granted_by(grant.fence).filter(|(state, _)| state.places().is_none()) {
             if actual > cost {
                 state.charge(now, actual - cost);
-            } else if actual < cost && granted {
+            } else if actual < cost
+                && granted
+                && let Some(at) = grant.at.known()
+            {
                 state.refund(now, at, cost - actual);
             }
         }
@@ -241,7 +243,7 @@ impl Gate {
     }
 
     /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
-    fn release_live(&mut self, now: Moment, Admission { fence, claim, .. }: Admission, cost: u64) -> Option<()> {
+    fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
         if let Claim::Lease(index) = claim {
             self.live_lease(index, fence, now)?;
         }

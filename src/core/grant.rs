@@ -3,11 +3,15 @@ use crate::strategy::Moment;
 
 /// The record of a grant: enough to undo it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Admission {
+pub(crate) struct Grant {
     pub(crate) fence: u64,
+    pub(crate) claim: Claim,
     /// When it was decided; [`Moment::NEVER`] if no clock was read because the gate needs none.
     pub(crate) at: Moment,
-    pub(crate) claim: Claim,
+}
+
+impl Grant {
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: Moment::NEVER };
 }
 
 /// What a permit holds until its release.

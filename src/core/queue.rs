@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::task::Waker;
 
 use crate::core::arena::{Arena, Index};
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::levels::Levels;
 use crate::core::request::{Caller, Request};
 use crate::error::AcquireError;
@@ -19,7 +19,7 @@ use crate::strategy::Moment;
 #[derive(Debug)]
 enum Answer {
     Waiting { waker: Waker, deadline: Moment },
-    Granted(Admission),
+    Granted(Grant),
     Failed(AcquireError),
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Abandoned {
     /// It was waiting; the waker must be dropped outside every lock.
     Waiting(Waker),
     /// It had been granted, and the grant was not taken.
-    Granted(Admission, u64),
+    Granted(Grant, u64),
     Failed,
 }
 
@@ -212,8 +212,8 @@ impl Queue {
 
     /// Puts a grant into the slot of a waiter; its waker is to be woken outside every lock.
     #[inline]
-    pub(crate) fn grant(&mut self, index: Index, admission: Admission) -> Option<Waker> {
-        self.answer(index, Answer::Granted(admission))
+    pub(crate) fn grant(&mut self, index: Index, grant: Grant) -> Option<Waker> {
+        self.answer(index, Answer::Granted(grant))
     }
 
     /// Puts a refusal into the slot of a waiter; its waker is to be woken outside every lock.
@@ -223,11 +223,11 @@ impl Queue {
 
     /// Takes the answer out, if there is one; then the index is spent. `Err`: there is none; the value says whether the slot has
     /// another waker, which `waker` must replace. See [`Queue::replace_waker`].
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, bool> {
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let waiter = self.arena.get_mut(index).expect("an index is valid until its owner has its answer");
         let answer = match &mut waiter.slot {
             Answer::Waiting { waker: current, .. } => return Err(!current.will_wake(waker)),
-            Answer::Granted(admission) => Ok(*admission),
+            Answer::Granted(grant) => Ok(*grant),
             Answer::Failed(error) => Err(error.clone()),
         };
         self.arena.discard(index);
@@ -263,7 +263,7 @@ impl Queue {
         }
         let waiter = self.arena.remove(index);
         match waiter.slot {
-            Answer::Granted(admission) => Abandoned::Granted(admission, waiter.cost),
+            Answer::Granted(grant) => Abandoned::Granted(grant, waiter.cost),
             _ => Abandoned::Failed,
         }
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::grant::{Admission, Claim};
+use crate::core::grant::{Claim, Grant};
 use crate::core::lease::Lease;
 use crate::core::queue::{Abandoned, Queue};
 use crate::core::request::{Caller, Request};
@@ -41,7 +41,7 @@ enum Refusal {
 /// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Admitted(Admission),
+    Admitted(Grant),
     Queued(Index),
 }
 
@@ -180,7 +180,7 @@ impl Schedule {
 
     /// The common and fastest case: no request waits, nothing is due, and the gate admits. `None`: call again with effects.
     #[inline(always)]
-    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Admission> {
+    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Grant> {
         let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
         if undecided || self.gate.next_expiry() <= now || self.suspension.is_some() {
             return None;
@@ -210,7 +210,7 @@ impl Schedule {
         cost: u64,
         caller: Caller,
         effects: &mut Effects,
-    ) -> Result<Admission, TryAcquireError> {
+    ) -> Result<Grant, TryAcquireError> {
         self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
     }
 
@@ -256,7 +256,7 @@ impl Schedule {
     ) -> Result<Outcome, AcquireError> {
         let &Request { cost, priority, deadline, caller, .. } = request;
         match self.admit(now, cost, caller, effects) {
-            Ok(admission) => return Ok(Outcome::Admitted(admission)),
+            Ok(grant) => return Ok(Outcome::Admitted(grant)),
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
             Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
@@ -287,9 +287,9 @@ impl Schedule {
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Admission, AcquireError>, bool> {
+    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let answer = self.queue.poll(index, waker)?;
-        self.undelivered -= usize::from(matches!(answer, Ok(Admission { claim: Claim::None, .. })));
+        self.undelivered -= usize::from(matches!(answer, Ok(Grant { claim: Claim::None, .. })));
         Ok(answer)
     }
 
@@ -305,9 +305,9 @@ impl Schedule {
                     self.run_due(now, effects);
                 }
             }
-            Abandoned::Granted(admission, cost) => {
-                self.undelivered -= usize::from(admission.claim == Claim::None);
-                if self.take_back(now, admission, cost, 0) {
+            Abandoned::Granted(grant, cost) => {
+                self.undelivered -= usize::from(grant.claim == Claim::None);
+                if self.take_back(now, grant, cost, 0) {
                     self.run_due(now, effects);
                 }
             }
@@ -350,7 +350,7 @@ impl Schedule {
     }
 
     /// Decides in place: no request waits, and the gate admits.
-    fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Admission, Refusal> {
+    fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
         self.check_in(now, cost, effects)?;
         self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
     }
@@ -381,16 +381,16 @@ impl Schedule {
 
     /// Admits the next request, or says when to check again.
     #[inline(always)]
-    fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Admission, Moment> {
+    fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
         let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, cost));
         if ready > now {
             return Err(ready);
         }
-        let admission = self.gate.admit(now, cost, caller)?;
+        let grant = self.gate.admit(now, cost, caller)?;
         if let Some(suspension) = &mut self.suspension {
             suspension.note_grant(now, cost);
         }
-        Ok(admission)
+        Ok(grant)
     }
 
     /// See [`Gate::ready_at`]. A pause without an end is ignored.

@@ -296,7 +296,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     where
         K: Clone,
     {
-        let now = self.clock.now().0;
+        let now = self.clock.now();
         let Self { idle, active, tiers, .. } = self;
         let idle = idle.iter_mut().map(|idle| (idle.key.clone(), of_idle(&tiers.state(&mut idle.words), now))).collect();
         (idle, active.iter().map(|active| (active.key.clone(), Arc::clone(&active.manager))).collect())

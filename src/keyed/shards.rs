@@ -116,7 +116,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.reap(shard, WHEN_FULL, now, removed);
         let mut other = self.next_other();
         if let Some(other) = &mut other {
-            let now = other.clock.now().0;
+            let now = other.clock.now();
             self.reap(other, WHEN_FULL, now, removed);
         }
         if self.count_one_more() {
@@ -131,7 +131,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
                 break;
             }
             if let Some(mut other) = other.take().or_else(|| self.next_other()) {
-                let now = other.clock.now().0;
+                let now = other.clock.now();
                 *evicted = other.evict(EVICTION.idle, EVICTION.active, now, removed);
             }
         }

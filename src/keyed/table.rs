@@ -17,7 +17,7 @@ use crate::core::gate::Gate;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{GrantTime, Manager, ManagerParts, Order, TimerHost};
+use crate::manager::{ClockOrigin, Manager, ManagerParts, Order, TimerHost};
 use crate::observe::Observer;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -63,7 +63,7 @@ struct IdleKey<'a> {
     state: KeyState<'a>,
     fences: Fences<'a>,
     now: Moment,
-    time: GrantTime,
+    origin: ClockOrigin,
 }
 
 /// Numbers the permits of the idle keys of a shard.
@@ -74,9 +74,9 @@ struct Fences<'a> {
 
 impl Fences<'_> {
     #[inline(always)]
-    fn permit(self, cost: u64, time: GrantTime) -> Permit {
+    fn permit(self, cost: u64, now: Moment, origin: ClockOrigin) -> Permit {
         *self.latest += 1;
-        Permit::idle(self.id_prefix, *self.latest, cost, time)
+        Permit::idle(self.id_prefix, *self.latest, cost, now, origin)
     }
 }
 
@@ -96,7 +96,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let mut guard = self.shards.lock(hash);
             let Shard { idle, tiers, clock, fence, id_prefix, .. } = &mut *guard;
             if let Some(idle) = idle.find_mut(hash, |idle| idle.is(hash, key)) {
-                let (now, time) = clock.now();
+                let now = clock.now();
                 let mut state = KeyState { plan, words: &mut idle.words };
                 if cost.wrapping_sub(1) < plan.max_cost() {
                     if !state.admit(now, cost) {
@@ -105,7 +105,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                         let own = KeyState { plan: &tiers.own().plan, words: state.words };
                         return Err(TryAcquireError::Denied(own.decide(now, cost)));
                     }
-                    let permit = Fences { id_prefix: *id_prefix, latest: fence }.permit(cost, time);
+                    let permit = Fences { id_prefix: *id_prefix, latest: fence }.permit(cost, now, clock.origin());
                     if fence.is_multiple_of(REAP_EVERY) {
                         self.shards.reap_and_unlock(guard, now);
                     }
@@ -119,10 +119,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn begin(&self, key: &K, order: &Order) -> Result<Enqueued, AcquireError> {
         let cost = order.cost;
         order.checked_timeout()?;
-        let entered = self.enter(key, true, |IdleKey { mut state, fences, now, time }| match state.plan.max_cost() {
+        let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.plan.max_cost() {
             _ if cost == 0 => Some(Err(AcquireError::ZeroCost)),
             max if cost > max => Some(Err(AcquireError::ExceedsLimit { cost, max })),
-            _ => state.admit(now, cost).then(|| Ok(fences.permit(cost, time))),
+            _ => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
         })?;
         match entered {
             Entered::Idle(answer) => answer.map(Enqueued::Granted),
@@ -196,10 +196,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// [`KeyTable::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier.
     #[inline(never)]
     fn try_acquire_slowly(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
-        let try_idle = |IdleKey { mut state, fences, now, time }: IdleKey<'_>| match state.plan.max_cost() {
+        let try_idle = |IdleKey { mut state, fences, now, origin }: IdleKey<'_>| match state.plan.max_cost() {
             _ if cost == 0 => Err(TryAcquireError::ZeroCost),
             max if cost > max => Err(TryAcquireError::ExceedsLimit { cost, max }),
-            _ if state.admit(now, cost) => Ok(fences.permit(cost, time)),
+            _ if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
             _ => {
                 state.note_denial(now, cost);
                 Err(TryAcquireError::Denied(state.decide(now, cost)))
@@ -249,8 +249,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         loop {
             let mut after_unlock = AfterUnlock { evicted: None, tier: None, removed: Removed::default() };
             let mut shard = self.shards.lock(entering.hash);
-            let (now, time) = shard.clock.now();
-            let entered = self.enter_shard(&mut shard, &mut entering, (now, time), &mut ask, &mut after_unlock);
+            let now = shard.clock.now();
+            let entered = self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
             drop(shard);
             self.follow_up(now, after_unlock);
             if let Some(entered) = entered? {
@@ -265,7 +265,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         &self,
         shard: &mut Shard<K, W, H>,
         entering: &mut Entering<'_, K>,
-        (now, time): (Moment, GrantTime),
+        now: Moment,
         ask: &mut impl FnMut(IdleKey<'_>) -> Option<R>,
         after_unlock: &mut AfterUnlock<K>,
     ) -> Result<Option<Entered<R>>, Denial> {
@@ -311,10 +311,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
             tier => Some(shard.tiers.get(tier)),
         };
-        let Shard { idle, tiers, fence, id_prefix, .. } = shard;
+        let Shard { idle, tiers, clock, fence, id_prefix, .. } = shard;
         if let Some(idle) = idle.get_bucket_mut(bucket).filter(|_| other.is_none()) {
             let fences = Fences { id_prefix: *id_prefix, latest: fence };
-            if let Some(result) = ask(IdleKey { state: tiers.state(&mut idle.words), fences, now, time }) {
+            if let Some(result) = ask(IdleKey { state: tiers.state(&mut idle.words), fences, now, origin: clock.origin() }) {
                 return Ok(Some(Entered::Idle(result)));
             }
         }
@@ -377,7 +377,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// What the limiter's own policy says to a new key: for a key whose own policy is invalid.
     fn default_decision(&self) -> Decision {
         let mut shard = self.shards.lock(0);
-        let (now, plan) = (shard.clock.now().0, Arc::clone(&shard.tiers.own().plan));
+        let (now, plan) = (shard.clock.now(), Arc::clone(&shard.tiers.own().plan));
         drop(shard);
         Gate::new(plan, now, false).decide(now, 0, 1)
     }

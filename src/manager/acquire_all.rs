@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use super::answer::Granted;
+use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::state::State;
 use crate::core::effects::Effects;
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 
@@ -20,7 +20,7 @@ pub(crate) fn try_acquire_all(
     cost: u64,
     waits: bool,
     caller: Caller,
-) -> Result<Vec<Granted>, (usize, TryAcquireError)> {
+) -> Result<Vec<(Grant, ClockOrigin)>, (usize, TryAcquireError)> {
     let mut order: Vec<usize> = (0..managers.len()).collect();
     order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
     let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
@@ -32,13 +32,13 @@ pub(crate) fn try_acquire_all(
     let nows: Vec<_> = states.iter_mut().map(|state| state.now()).collect();
 
     let denials = (0..managers.len()).try_for_each(|index| {
-        states[index].schedule.would_acquire(nows[index].0, cost, waits, &mut effects[index]).map_err(|error| (index, error))
+        states[index].schedule.would_acquire(nows[index], cost, waits, &mut effects[index]).map_err(|error| (index, error))
     });
     let result = denials.and_then(|()| {
         let take = |index: usize| {
-            let (now, at) = nows[index];
-            let taken = states[index].schedule.try_acquire(now, cost, caller, &mut effects[index]);
-            taken.map(|Admission { fence, claim, .. }| Granted { fence, claim, at }).map_err(|error| (index, error))
+            let State { schedule, clock, .. } = &mut *states[index];
+            let taken = schedule.try_acquire(nows[index], cost, caller, &mut effects[index]);
+            taken.map(|grant| (grant, clock.origin())).map_err(|error| (index, error))
         };
         (0..managers.len()).map(take).collect()
     });

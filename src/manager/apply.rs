@@ -7,10 +7,10 @@ use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use super::lock::Manager;
-use super::state::{Now, State, TimerAction};
+use super::state::{State, TimerAction};
 use crate::contain_panic::contain_panic;
 use crate::core::effects::{Effects, Rest};
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::lease::Lease;
 use crate::core::request::Request;
 use crate::core::schedule::Schedule;
@@ -25,7 +25,7 @@ impl Manager {
 
     pub(super) fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State, Moment, &mut Effects) -> R) -> R {
         let mut state = self.lock();
-        let now = state.now().0;
+        let now = state.now();
         let mut effects = Effects::default();
         let result = input(&mut state, now, &mut effects);
         self.unlock_and_apply(state, &mut effects);
@@ -35,7 +35,7 @@ impl Manager {
     /// [`Manager::with_schedule`] for inputs that may make time matter where it did not before.
     pub(super) fn with_timer<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let mut state = self.lock();
-        let (now, mut effects) = (state.clock.now().0, Effects::default());
+        let (now, mut effects) = (state.clock.now(), Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
         let waiting = state.time_begins_to_matter(None);
         // A future that is polled outside every runtime relies on the drivers of other waiters: this is one more.
@@ -54,19 +54,19 @@ impl Manager {
     pub(super) fn advance_if_due<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
-        now: Now,
-    ) -> (MutexGuard<'a, State>, Now) {
-        if state.schedule.next_wake() > now.0 {
+        now: Moment,
+    ) -> (MutexGuard<'a, State>, Moment) {
+        if state.schedule.next_wake() > now {
             return (state, now);
         }
         let mut effects = Effects::default();
-        state.schedule.run_due(now.0, &mut effects);
+        state.schedule.run_due(now, &mut effects);
         self.unlock_and_apply(state, &mut effects);
         self.lock_now()
     }
 
     /// The lock, after all that is due is done.
-    pub(super) fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Now) {
+    pub(super) fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Moment) {
         let (state, now) = self.lock_now();
         self.advance_if_due(state, now)
     }
@@ -98,7 +98,7 @@ impl Manager {
                 return;
             }
             let mut state = self.lock();
-            let now = state.now().0;
+            let now = state.now();
             state.schedule.run_due(now, effects);
             timer_action = Self::unlock(state, effects);
         }
@@ -106,8 +106,8 @@ impl Manager {
 
     /// Unlocks after a grant in place: it changes no waiter's time, but the permit's own TTL may be the first to end.
     #[inline(always)]
-    pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, admission: &Admission) {
-        if admission.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
+    pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, grant: &Grant) {
+        if grant.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
             self.unlock_and_apply(state, &mut Effects::default());
         }
     }

@@ -19,8 +19,8 @@ pub(crate) struct Clock {
     /// The moment of the latest reading.
     moment: Moment,
     latest: Instant,
-    /// Where [`Moment::START`] lies on the clock of the latest reading: nanoseconds after [`ZERO`].
-    origin: i64,
+    /// Of the clock of the latest reading.
+    origin: ClockOrigin,
     /// The latest readings of other clocks. Most limiters have none.
     others: Option<Box<Others>>,
 }
@@ -32,31 +32,17 @@ struct Others(Vec<Instant>);
 /// The instant from which grant times are counted, on every clock.
 static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// When a grant was decided, if the clock was read for it. It is as small as an instant, and gives both the limiter's moment, for
-/// a refund, and the caller's instant.
+/// Where [`Moment::START`] lies on a clock: nanoseconds after [`ZERO`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GrantTime {
-    /// [`Moment::NEVER`] where the clock was not read.
-    moment: Moment,
-    /// See [`Clock`].
-    origin: i64,
-}
+pub(crate) struct ClockOrigin(i64);
 
-impl GrantTime {
-    pub(crate) const NOT_READ: Self = Self { moment: Moment::NEVER, origin: 0 };
+impl ClockOrigin {
+    /// Of a grant that no clock was read for.
+    pub(crate) const NONE: Self = Self(0);
 
-    pub(crate) fn is_read(self) -> bool {
-        self.moment != Moment::NEVER
-    }
-
-    /// [`Moment::NEVER`] where the clock was not read.
-    pub(crate) fn moment(self) -> Moment {
-        self.moment
-    }
-
-    /// On the clock that it was read from; `None` where no clock was read.
-    pub(crate) fn instant(self) -> Option<Instant> {
-        let nanos = i128::from(self.moment.known()?.nanos()) + i128::from(self.origin);
+    /// The instant of a moment on the clock; `None` for [`Moment::NEVER`].
+    pub(crate) fn instant(self, moment: Moment) -> Option<Instant> {
+        let nanos = i128::from(moment.known()?.nanos()) + i128::from(self.0);
         let distance = Duration::from_nanos(u64::try_from(nanos.unsigned_abs()).ok()?);
         if nanos < 0 { ZERO.checked_sub(distance) } else { ZERO.checked_add(distance) }
     }
@@ -65,19 +51,24 @@ impl GrantTime {
 impl Clock {
     pub(crate) fn new() -> Self {
         let latest = Instant::now();
-        Self { moment: Moment::START, latest, origin: since_zero(latest), others: None }
+        Self { moment: Moment::START, latest, origin: ClockOrigin(since_zero(latest)), others: None }
     }
 
     #[inline]
-    pub(crate) fn now(&mut self) -> (Moment, GrantTime) {
-        let moment = self.at(Instant::now());
-        (moment, self.grant_time(moment))
+    pub(crate) fn now(&mut self) -> Moment {
+        self.at(Instant::now())
     }
 
-    /// [`Moment::NEVER`]: the clock was not read.
+    /// The moment of the latest reading.
     #[inline]
-    pub(crate) fn grant_time(&self, moment: Moment) -> GrantTime {
-        GrantTime { moment, origin: self.origin }
+    pub(crate) fn latest(&self) -> Moment {
+        self.moment
+    }
+
+    /// The origin of the clock of the latest reading.
+    #[inline]
+    pub(crate) fn origin(&self) -> ClockOrigin {
+        self.origin
     }
 
     /// The instant of a moment on the clock of the latest reading.
@@ -125,7 +116,7 @@ impl Clock {
             Some(index) => others.swap_remove(index),
             None => now,
         };
-        self.origin = since_zero(self.latest).saturating_sub_unsigned(self.moment.nanos());
+        self.origin = ClockOrigin(since_zero(self.latest).saturating_sub_unsigned(self.moment.nanos()));
         if others.len() > REMEMBERED {
             let slowest = others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
             others.swap_remove(slowest);

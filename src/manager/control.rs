@@ -48,7 +48,7 @@ impl Manager {
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
-        let (state, (now, _)) = self.lock_and_advance();
+        let (state, now) = self.lock_and_advance();
         state.schedule.snapshot(now)
     }
 }

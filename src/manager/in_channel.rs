@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Enqueued, Granted, Refused};
+use super::answer::{Enqueued, Refused, fill_in};
 use super::apply::wake_all;
+use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::order::Order;
-use super::state::{Now, State};
+use super::state::State;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::request::Caller;
 use crate::core::schedule::Outcome;
 use crate::decision::Decision;
@@ -24,14 +25,15 @@ use crate::strategy::Moment;
 
 impl Manager {
     /// Grants in place, or charges nothing.
-    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<Granted, TryAcquireError> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<(Grant, ClockOrigin), TryAcquireError> {
         let mut state = self.lock();
-        let (now, time) = state.now();
-        if let Some(admission) = state.schedule.admit_in_place(now, cost, caller) {
-            self.unlock_after_grant(state, &admission);
-            return Ok(Granted { fence: admission.fence, claim: admission.claim, at: time });
+        let now = state.now();
+        if let Some(grant) = state.schedule.admit_in_place(now, cost, caller) {
+            let origin = state.clock.origin();
+            self.unlock_after_grant(state, &grant);
+            return Ok((grant, origin));
         }
-        self.try_acquire_or_deny(state, (now, time), cost, caller)
+        self.try_acquire_or_deny(state, now, cost, caller)
     }
 
     /// The rest of [`Manager::try_acquire`], where it is not granted in place: most often a denial.
@@ -39,26 +41,32 @@ impl Manager {
     fn try_acquire_or_deny<'a>(
         self: &'a Arc<Self>,
         state: MutexGuard<'a, State>,
-        now: Now,
+        now: Moment,
         cost: u64,
         caller: Caller,
-    ) -> Result<Granted, TryAcquireError> {
-        let (mut state, (now, time)) = self.advance_if_due(state, now);
+    ) -> Result<(Grant, ClockOrigin), TryAcquireError> {
+        let (mut state, now) = self.advance_if_due(state, now);
         let mut effects = Effects::default();
         let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
+        let origin = state.clock.origin();
         self.unlock_and_apply(state, &mut effects);
-        answer.map(|Admission { fence, claim, .. }| Granted { fence, claim, at: time })
+        answer.map(|grant| (grant, origin))
     }
 
     /// What [`Manager::try_acquire`] would answer.
     pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
-        let (state, (now, _)) = self.lock_and_advance();
+        let (state, now) = self.lock_and_advance();
         state.schedule.check(now, cost)
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer.
     #[inline(always)]
-    pub(crate) fn acquire(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut (Grant, ClockOrigin),
+    ) -> Result<Enqueued, Refused> {
         if self.has_waited.load(Relaxed) {
             self.acquire_or_wait(order, waker, granted)
         } else {
@@ -68,13 +76,18 @@ impl Manager {
 
     /// [`Manager::acquire`] where the request is likely to be granted in place: that costs no clone of the waker.
     #[inline(never)]
-    fn acquire_in_place(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+    fn acquire_in_place(
+        self: &Arc<Self>,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut (Grant, ClockOrigin),
+    ) -> Result<Enqueued, Refused> {
         order.checked_timeout()?;
         let mut state = self.lock();
-        let (now, time) = state.now();
-        if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
-            granted.fill_in(admission, time);
-            self.unlock_after_grant(state, &admission);
+        let now = state.now();
+        if let Some(grant) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+            fill_in(granted, grant, state.clock.origin());
+            self.unlock_after_grant(state, &grant);
             return Ok(Enqueued::Granted);
         }
         drop(state);
@@ -87,14 +100,19 @@ impl Manager {
     /// Cloning a waker runs foreign code, so the clone is made before locking, in case the request must wait. After a grant in
     /// place, the next request clones none beforehand.
     #[inline(never)]
-    fn acquire_or_wait(self: &Arc<Self>, order: &Order, waker: &Waker, granted: &mut Granted) -> Result<Enqueued, Refused> {
+    fn acquire_or_wait(
+        self: &Arc<Self>,
+        order: &Order,
+        waker: &Waker,
+        granted: &mut (Grant, ClockOrigin),
+    ) -> Result<Enqueued, Refused> {
         let timeout = order.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
-        let (now, time) = state.now();
-        if let Some(admission) = state.schedule.admit_in_place(now, order.cost, order.caller) {
-            granted.fill_in(admission, time);
-            self.unlock_after_grant(state, &admission);
+        let now = state.now();
+        if let Some(grant) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+            fill_in(granted, grant, state.clock.origin());
+            self.unlock_after_grant(state, &grant);
             self.has_waited.store(false, Relaxed);
             contain_panic(|| drop(waker)); // or the grant would be lost
             return Ok(Enqueued::Granted);
@@ -105,7 +123,7 @@ impl Manager {
         {
             return Ok(Enqueued::Queued(index));
         }
-        let answer = self.enqueue(state, (now, time), order, timeout, &mut waker, granted);
+        let answer = self.enqueue(state, now, order, timeout, &mut waker, granted);
         contain_panic(|| drop(waker)); // as above
         answer
     }
@@ -115,15 +133,15 @@ impl Manager {
     fn enqueue<'a>(
         self: &'a Arc<Self>,
         state: MutexGuard<'a, State>,
-        now: Now,
+        now: Moment,
         order: &Order,
         timeout: Option<u64>,
         waker: &mut Option<Waker>,
-        granted: &mut Granted,
+        granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
-        let (mut state, (mut now, time)) = self.advance_if_due(state, now);
-        if timeout.is_some() && !time.is_read() {
-            now = state.clock.now().0;
+        let (mut state, mut now) = self.advance_if_due(state, now);
+        if timeout.is_some() && !state.schedule.follows_time() {
+            now = state.clock.now();
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         state.forget_time_if_nobody_waits();
@@ -141,8 +159,8 @@ impl Manager {
                 wake_all(waiting);
                 answer
             }
-            Ok(Outcome::Admitted(admission)) => {
-                granted.fill_in(admission, time);
+            Ok(Outcome::Admitted(grant)) => {
+                fill_in(granted, grant, state.clock.origin());
                 self.unlock_and_apply(state, &mut effects);
                 Ok(Enqueued::Granted)
             }
@@ -164,7 +182,7 @@ impl Manager {
     ) -> Result<Enqueued, Refused> {
         let driver = if order.blocking { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
-            let now = state.now().0;
+            let now = state.now();
             state.schedule.abandon(now, index, effects);
         }
         self.unlock_and_apply(state, effects);

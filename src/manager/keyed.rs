@@ -52,14 +52,14 @@ impl Manager {
     /// The highest usage of any limit, in units.
     pub(crate) fn used(&self) -> u64 {
         let mut state = self.lock();
-        let now = state.now().0;
+        let now = state.now();
         state.schedule.used(now)
     }
 
     /// When it is reset, if no request waits and no permit is in flight.
     pub(crate) fn rests_until(&self) -> Option<Rest> {
         let mut state = self.lock();
-        let now = state.clock.now().0;
+        let now = state.clock.now();
         let reset_at = state.schedule.at_rest(now)?.reset_at(now);
         Some(Rest { reset_at, is_new: reset_at <= now })
     }
@@ -67,7 +67,7 @@ impl Manager {
     /// Its whole state, if no request waits and no permit is in flight.
     pub(crate) fn at_rest(&self) -> Option<Resting> {
         let mut state = self.lock();
-        let now = state.clock.now().0;
+        let now = state.clock.now();
         let clock = state.clock.clone();
         let gate = state.schedule.at_rest(now)?;
         Some(Resting { policy: gate.policy().clone(), states: gate.states(), fence: gate.granted(), clock })

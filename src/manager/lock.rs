@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::driver::TimerHost;
-use super::state::{Now, State};
+use super::state::State;
 use crate::core::schedule::Schedule;
 use crate::observe::Observer;
+use crate::strategy::Moment;
 
 #[derive(Debug)]
 pub(crate) struct Manager {
@@ -26,7 +27,7 @@ pub(crate) struct Manager {
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) name: Option<Arc<str>>,
-    /// The wall clock at [`Moment::START`](crate::strategy::Moment::START).
+    /// The wall clock at [`Moment::START`].
     pub(crate) since_epoch: Duration,
 }
 
@@ -71,7 +72,7 @@ impl Manager {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock_now(&self) -> (MutexGuard<'_, State>, Now) {
+    pub(super) fn lock_now(&self) -> (MutexGuard<'_, State>, Moment) {
         let mut state = self.lock();
         let now = state.now();
         (state, now)

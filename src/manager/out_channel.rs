@@ -6,12 +6,14 @@
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Enqueued, Granted, Refused};
+use super::answer::{Enqueued, Refused, fill_in};
+use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::order::Order;
 use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
+use crate::core::grant::Grant;
 
 impl Manager {
     /// Takes the answer to a queued request, if there is one; then the index is spent.
@@ -21,12 +23,12 @@ impl Manager {
         index: Index,
         order: &Order,
         waker: &Waker,
-        granted: &mut Granted,
+        granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
         let mut state = self.lock();
         match state.schedule.poll(index, waker) {
-            Ok(Ok(admission)) => {
-                granted.fill_in(admission, state.clock.grant_time(admission.at));
+            Ok(Ok(grant)) => {
+                fill_in(granted, grant, state.clock.origin());
                 self.unlock_after_answer(state);
                 Ok(Enqueued::Granted)
             }
@@ -50,7 +52,7 @@ impl Manager {
         index: Index,
         order: &Order,
         waker: &Waker,
-        granted: &mut Granted,
+        granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.lock();

@@ -7,12 +7,11 @@ use std::sync::{Arc, MutexGuard};
 
 use tokio::time::Instant;
 
-use super::answer::Granted;
 use super::lock::Manager;
 use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::Claim;
+use crate::core::grant::{Claim, Grant};
 use crate::strategy::{Moment, Outcome};
 
 impl Manager {
@@ -26,22 +25,20 @@ impl Manager {
     /// The rest of [`Manager::release`], when a request or [`Manager::drained`] waits for the place.
     #[inline(never)]
     fn release_to_next<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, fence: u64, cost: u64, claim: Claim) {
-        let (now, mut effects) = (state.now().0, Effects::default());
+        let (now, mut effects) = (state.now(), Effects::default());
         state.schedule.release_to_next(now, fence, cost, claim, &mut effects);
         self.unlock_and_apply(state, &mut effects);
     }
 
     /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live.
-    pub(crate) fn settle(self: &Arc<Self>, granted: Granted, cost: u64, actual: u64) -> bool {
-        self.with_schedule(|schedule, now, effects| schedule.settle(now, granted.admission(), cost, actual, effects))
+    pub(crate) fn settle(self: &Arc<Self>, grant: Grant, cost: u64, actual: u64) -> bool {
+        self.with_schedule(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
     }
 
     /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
-    pub(crate) fn report(self: &Arc<Self>, granted: Granted, cost: u64, outcome: Outcome) -> bool {
-        let rtt_nanos = |now: Moment| granted.at.moment().known().map(|at| now.since(at));
-        self.with_schedule(|schedule, now, effects| {
-            schedule.report(now, granted.admission(), cost, rtt_nanos(now), outcome, effects)
-        })
+    pub(crate) fn report(self: &Arc<Self>, grant: Grant, cost: u64, outcome: Outcome) -> bool {
+        let rtt_nanos = |now: Moment| grant.at.known().map(|at| now.since(at));
+        self.with_schedule(|schedule, now, effects| schedule.report(now, grant, cost, rtt_nanos(now), outcome, effects))
     }
 
     pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {
@@ -51,14 +48,14 @@ impl Manager {
     /// Whether a leased permit is live.
     pub(crate) fn is_live(&self, index: Index, fence: u64) -> bool {
         let mut state = self.lock();
-        let now = state.now().0;
+        let now = state.now();
         state.schedule.live_lease(now, index, fence).is_some()
     }
 
     /// When a live permit expires; `None` when it is not live, or has no TTL any more.
     pub(crate) fn expires_at(&self, index: Index, fence: u64) -> Option<Instant> {
         let mut state = self.lock();
-        let now = state.now().0;
+        let now = state.now();
         let expires_at = state.schedule.live_lease(now, index, fence)?.expires_at.known()?;
         Some(state.clock.instant(expires_at))
     }

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
 
-use super::clock::{Clock, GrantTime};
+use super::clock::Clock;
 use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
 use crate::core::arena::Index;
@@ -12,9 +12,6 @@ use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
-
-/// A moment, and the same as a grant time; any moment will do where the clock need not be read.
-pub(super) type Now = (Moment, GrantTime);
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -50,13 +47,10 @@ impl State {
         }
     }
 
-    /// The present moment, if time matters.
+    /// The present moment. If time does not matter, the clock is not read: that costs more than the rest of a grant.
     #[inline(always)]
-    pub(super) fn now(&mut self) -> Now {
-        if !self.schedule.follows_time() {
-            return (Moment::START, GrantTime::NOT_READ);
-        }
-        self.clock.now()
+    pub(super) fn now(&mut self) -> Moment {
+        if self.schedule.follows_time() { self.clock.now() } else { self.clock.latest() }
     }
 
     pub(super) fn timer_action(&mut self) -> TimerAction {

@@ -37,7 +37,7 @@ impl Future for Watch<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone(); // outside the lock: a clone runs foreign code
         let Self { manager, awaited, lease, id } = &mut *self;
-        let (mut state, (now, _)) = manager.lock_and_advance();
+        let (mut state, now) = manager.lock_and_advance();
         let (happened, needs_driver) = match (*awaited, *lease) {
             (Awaited::Reclaim(fence), Some(index)) => (state.schedule.live_lease(now, index, fence).is_none(), true),
             // Only the passing of time reclaims a leaked permit, and the driver may have ended with its runtime.

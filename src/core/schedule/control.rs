@@ -5,26 +5,26 @@ use std::sync::Arc;
 use super::Schedule;
 use crate::carry_over::UsageCarryOver;
 use crate::core::effects::Effects;
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::plan::Plan;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
 
 impl Schedule {
     /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live; a reclaimed permit changes
     /// nothing.
-    pub(crate) fn settle(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64, effects: &mut Effects) -> bool {
+    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64, effects: &mut Effects) -> bool {
         self.catch_up(now, effects);
-        let live = self.take_back(now, admission, cost, actual);
+        let live = self.take_back(now, grant, cost, actual);
         self.reevaluate_front(now, effects);
         live
     }
 
     /// Settles the grant with the gate and with a spread upstream quota. Returns whether the grant was live.
-    pub(super) fn take_back(&mut self, now: Moment, admission: Admission, cost: u64, actual: u64) -> bool {
-        let live = self.gate.settle(now, admission, cost, actual).is_some();
+    pub(super) fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> bool {
+        let live = self.gate.settle(now, grant, cost, actual).is_some();
         self.refunded += u64::from(live && actual == 0);
         if let Some(suspension) = self.suspension.as_mut().filter(|_| live) {
-            suspension.settle(admission.fence, cost, actual, self.gate.granted());
+            suspension.settle(grant.fence, cost, actual, self.gate.granted());
         }
         live
     }
@@ -33,14 +33,14 @@ impl Schedule {
     pub(crate) fn report(
         &mut self,
         now: Moment,
-        admission: Admission,
+        grant: Grant,
         cost: u64,
         rtt_nanos: Option<u64>,
         outcome: WorkOutcome,
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
-        let live = self.gate.report(now, admission, cost, rtt_nanos, outcome).is_some();
+        let live = self.gate.report(now, grant, cost, rtt_nanos, outcome).is_some();
         self.reevaluate_front(now, effects);
         live
     }

@@ -107,10 +107,10 @@ impl Schedule {
                 continue;
             }
             match self.admit_front(now, front.cost, front.caller) {
-                Ok(admission) => {
-                    self.undelivered += usize::from(admission.claim == Claim::None);
+                Ok(grant) => {
+                    self.undelivered += usize::from(grant.claim == Claim::None);
                     moved = true;
-                    effects.wake(self.queue.grant(front.index, admission));
+                    effects.wake(self.queue.grant(front.index, grant));
                 }
                 Err(until) => {
                     self.front_ready_at = until;

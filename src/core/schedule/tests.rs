@@ -47,7 +47,7 @@ impl Driven {
         result
     }
 
-    fn try_acquire(&mut self, now: u64, cost: u64) -> Result<Admission, TryAcquireError> {
+    fn try_acquire(&mut self, now: u64, cost: u64) -> Result<Grant, TryAcquireError> {
         self.at(now, |schedule, now, effects| schedule.try_acquire(now, cost, Location::caller(), effects))
     }
 

@@ -20,7 +20,7 @@ use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::grant::Admission;
+use crate::core::grant::Grant;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::core::request::Request;
@@ -60,7 +60,7 @@ pub(super) struct Ticket {
 /// A permit in somebody's hands.
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    grant: Admission,
+    grant: Grant,
     cost: u64,
 }
 
@@ -383,7 +383,7 @@ impl Harness {
     }
 
     /// The owner of a request has its permit.
-    fn take(&mut self, id: usize, grant: Admission, cost: u64) -> TestCaseResult {
+    fn take(&mut self, id: usize, grant: Grant, cost: u64) -> TestCaseResult {
         prop_assert_eq!(self.reference.answers.remove(&id), Some(Ok(grant.fence)));
         self.held.push(Held { grant, cost });
         Ok(())
@@ -545,7 +545,7 @@ impl Harness {
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
-    fn renew(&mut self, grant: Admission) -> TestCaseResult {
+    fn renew(&mut self, grant: Grant) -> TestCaseResult {
         let has_lease = self.reference.grants[&grant.fence].leased.is_some();
         prop_assert_eq!(grant.claim.lease().is_some(), has_lease);
         if let Some(lease) = grant.claim.lease() {
