@@ -1,4 +1,4 @@
-//! Cancelling a request for a permit at any moment loses no permit and delays nobody.
+//! Cancelling a request for a permit at any moment loses no permit and delays no other request.
 //!
 //! ```text
 //! cargo run --example cancellation

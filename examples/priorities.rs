@@ -51,7 +51,7 @@ async fn full_queue(overflow: Overflow) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Lets all callers ask while the only place is taken, then releases the place. Returns who was served, in order.
+/// Lets all callers request the only place while it is taken, then releases it. Returns the callers in the order of their grants.
 async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
     let taken = limiter.acquire().await?;
     let mut callers = JoinSet::new();

@@ -88,7 +88,7 @@ pub enum AcquireError {
     #[error("no permit within the timeout{}", display_retry(*retry_after))]
     TimedOut {
         /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
-        /// time can tell. `None` when only a release stands in the way.
+        /// time can tell. `None` when only a release helps.
         retry_after: Option<Duration>,
     },
     /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help.
@@ -177,7 +177,7 @@ pub enum RunError {
     /// The permit was reclaimed because its TTL had passed, and the future was dropped before it completed.
     #[error("the future was dropped: its permit {id} was reclaimed when its TTL passed; raise the TTL, or renew the permit")]
     Reclaimed {
-        /// The permit that was reclaimed.
+        /// The reclaimed permit.
         id: Uuid,
     },
 }

@@ -77,23 +77,23 @@
 //! |---|---|---|
 //! | **in** | requests that must wait | the queue, under the manager's lock: a list for each priority |
 //! | **out** | the answer to each waiting request | a slot of the request's own, under the same lock |
-//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the head of the queue |
+//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front of the queue |
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
 //! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait.
 //!
 //! ```text
-//!  caller ── acquire(cost) ──► Gate ── admitted, nobody waiting ─────────────────────────► Permit
+//!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit
 //!                               │ must wait                                                  ▲  │ drop
 //!                               ▼                                                            │  ▼
 //!                     in ─► Queue (priority, then arrival) ─► Gate ─► out: the waiter's slot ┘ release
 //!                               ▲                                                               │ if any wait
-//!                               ├── serve the head ◄────────────────────────────────────────────┘
+//!                               ├── serve the front ◄───────────────────────────────────────────┘
 //!                               └── driver: one task, one timer: next grant, next reclaim, next timeout
 //! ```
 //!
 //! The gate is a policy with its state. Each limit is a pure function from (parameters, state, now, cost) to a verdict, which
-//! says when to ask again. A request that need not wait is decided at once by its caller. Only the head of the queue is asked
+//! says when to ask again. A request that need not wait is decided at once by its caller. Only the front of the queue is asked
 //! again, so one timer serves all waiters. When time passes without a call, the *driver* acts: a task that the first waiting
 //! request starts in its own runtime.
 //!

@@ -120,7 +120,7 @@ impl Policy {
         self
     }
 
-    /// So many limits at once. Adding them one by one with [`and`](Self::and) copies all of them each time.
+    /// Builds a policy from several limits. Adding them one by one with [`and`](Self::and) copies all of them each time.
     pub(crate) fn of(first: Limit, others: Vec<Limit>) -> Self {
         Self { limits: std::iter::once(first).chain(others).collect() }
     }

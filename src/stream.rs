@@ -60,7 +60,7 @@ pub trait StreamLimitExt: Stream + Sized {
     ///
     /// # Cancel safety
     ///
-    /// That of [`StreamLimitExt::throttled`].
+    /// As for [`StreamLimitExt::throttled`].
     ///
     /// # Examples
     ///

@@ -32,7 +32,7 @@ pub struct UpstreamSignal {
 }
 
 impl UpstreamSignal {
-    /// How long to pause after a denial that tells no time.
+    /// How long to pause after a denial without a time.
     pub(crate) const UNKNOWN: Duration = Duration::from_secs(1);
 
     /// A signal without content. See the [type's example](UpstreamSignal#examples).

@@ -416,7 +416,7 @@ async fn a_limit_that_starts_again_serves_those_who_wait() {
         .collect();
     sleep(2 * TEN_MINUTES).await;
     assert_eq!((held.len(), limiter.snapshot().queued), (18, 30));
-    limiter.pause_for(ms(10)); // so that all places are back before anybody is served
+    limiter.pause_for(ms(10)); // so that all places are released before a waiter is served
     drop(held);
     sleep(ms(20)).await;
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().concurrency, limiter.snapshot().queued), (20, Some(20), 10));
@@ -478,8 +478,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is reported, and when: the limit stays within its bounds, no grant exceeds it, nobody waits who could be served, and
-    /// in the end everything is back.
+    /// For any reports at any time: the limit stays within its bounds, no grant exceeds it, no request waits that could be
+    /// served, and in the end everything is back.
     #[test]
     fn no_grant_exceeds_the_limit_and_no_place_is_lost(
         concurrency in any_concurrency(),

@@ -191,8 +191,8 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
     }
 }
 
-/// A fixed bug: a request whose waker panicked when it was cloned had dropped another one from the full queue by then, and nobody
-/// told that one.
+/// A fixed bug: a request whose waker panicked when it was cloned had by then dropped another one from the full queue without
+/// waking it.
 #[test]
 fn a_waker_that_panics_when_it_is_cloned_costs_nobody_anything() {
     for policy in policies() {

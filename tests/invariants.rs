@@ -193,7 +193,7 @@ async fn invariant_6_idle_is_free_no_timer_is_armed_and_the_paused_clock_stands_
         let out: Vec<_> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();
         let start = Instant::now();
         idle_for_real().await;
-        assert_eq!(start.elapsed(), ms(0), "{policy}: spent, and nobody waits");
+        assert_eq!(start.elapsed(), ms(0), "{policy}: spent, and no request waits");
 
         let mut given_up = task::spawn(limiter.request().timeout(ms(500)).acquire());
         assert_pending!(given_up.poll());

@@ -63,7 +63,7 @@ enum Step {
         key: u8,
     },
     Release(prop::sample::Index),
-    /// Somebody holds the key's limiter for a moment, so that it is active.
+    /// A handle of the key's limiter is held for a moment, so that the key is active.
     Activate {
         key: u8,
     },
@@ -170,7 +170,7 @@ proptest! {
     }
 }
 
-/// a map that an attacker grows. A million addresses; the limits of those who were there before survive.
+/// a map that an attacker grows. A million addresses; the limits of the earlier keys survive.
 #[tokio::test(start_paused = true)]
 async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() {
     let max = 50_000;
@@ -239,7 +239,7 @@ async fn keys_that_are_as_good_as_new_go_as_others_come() {
     assert!(keyed.len() < 35_000, "{} keys are known, of which 20,000 can be live", keyed.len());
 }
 
-/// Invariant 6: a thousand keys that somebody waits for cost one task with one timer, and idle keys none.
+/// Invariant 6: a thousand keys with waiters cost one task with one timer, and idle keys none.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_keys_with_waiters_cost_one_task() {
     let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
@@ -290,7 +290,7 @@ async fn those_who_wait_for_a_key_are_served_in_order_and_nobody_passes() {
     drop(assert_ready!(second.poll()).unwrap());
 }
 
-/// Invariant 2: a waiter that is dropped costs nobody anything, before and after its grant.
+/// Invariant 2: a waiter that is dropped costs no other request anything, before and after its grant.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_acquire_leaves_the_key_as_it_was() {
     let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();

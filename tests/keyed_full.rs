@@ -1,4 +1,4 @@
-//! A table of keys that is full: who goes, and that one goes where one can.
+//! A full table of keys: which key is evicted, and that one is evicted whenever possible.
 
 mod common;
 

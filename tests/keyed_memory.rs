@@ -107,7 +107,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
         (Penalty::new(1, Rate::per_hour(1)).into(), 50, 1_024),
         (SlidingWindow::log(1, HOUR).into(), 800, 1_024),
         (MaxConcurrency::new(1).into(), 700, 1_024),
-        (MaxConcurrency::new(1).ttl(HOUR).into(), 950, 1_024), // a lease, and a place among those that the driver keeps time for
+        (MaxConcurrency::new(1).ttl(HOUR).into(), 950, 1_024), // a lease, and an entry in the driver's timers
     ];
     for (policy, most_out, most_waiting) in policies {
         let runtime = runtime();
@@ -124,7 +124,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
             assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         let waited_for = (LIVE.get() - empty) / keys.len();
-        assert!(waited_for <= most_waiting, "{waited_for} bytes for a key of {policy} that somebody waits for");
+        assert!(waited_for <= most_waiting, "{waited_for} bytes for a key of {policy} with a waiter");
 
         waiting.into_iter().for_each(drop);
         permits.clear();

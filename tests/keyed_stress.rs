@@ -35,7 +35,7 @@ async fn a_huge_penalty_is_a_huge_debt() {
     }
 }
 
-/// A store that remembers the highest fence refuses whoever comes with a lower one.
+/// A store that remembers the highest fence refuses a holder with a lower one.
 #[test]
 fn the_fences_of_a_key_rise_although_it_was_forgotten() {
     let keyed = KeyedLimiter::<u32>::builder(MaxConcurrency::new(1)).max_keys(64).build().unwrap();
@@ -81,7 +81,7 @@ fn an_observer_may_use_the_limiter_while_a_tier_changes() {
         .build()
         .unwrap();
     let keyed = KEYED.get_or_init(|| keyed);
-    keyed.try_acquire(&1).unwrap().forget(); // outside every runtime: nobody keeps the time
+    keyed.try_acquire(&1).unwrap().forget(); // outside every runtime: no timer runs
     std::thread::sleep(ms(20));
     WIDE.store(true, Ordering::Relaxed);
     let (done, waiting) = mpsc::channel();
@@ -121,7 +121,7 @@ async fn a_waker_may_use_the_limiter_while_a_tier_changes() {
     assert!(waiting.await.is_ok());
 }
 
-/// As [`tollgate::LimiterBuilder::on_event`] has it: it may run in anybody's call.
+/// As [`tollgate::LimiterBuilder::on_event`] has it: it may run in any caller's call.
 #[test]
 fn a_panic_of_the_observer_goes_no_further() {
     let keyed = KeyedLimiter::<u8>::builder(TokenBucket::new(Rate::per_hour(1), 2))
@@ -160,7 +160,7 @@ async fn keys_whose_line_is_at_rest_are_evicted_where_there_are_no_others() {
     }
 }
 
-/// A concurrency that starts at a bound is as good as new there.
+/// A concurrency that starts at a bound is reset there.
 #[test]
 fn keys_whose_concurrency_has_not_moved_are_forgotten() {
     let adaptive = MaxConcurrency::new(5).adapt(Adapt::aimd().between(10, 20));
@@ -207,7 +207,7 @@ async fn keys_that_panic_leave_nothing_behind() {
     armed.store(false, Ordering::Relaxed);
     assert_eq!(keyed.len(), 64);
     advance(ms(100)).await;
-    // All are as good as new; whichever part a new key falls into, those of the other make room for it.
+    // All are reset; whichever shard a new key falls into, the keys of the other make room for it.
     for number in 64..128 {
         assert!(keyed.try_acquire(&key(number)).is_ok(), "{number}");
         advance(ms(1)).await;
@@ -231,7 +231,7 @@ impl Wake for Panics {
     }
 }
 
-/// The task that keeps the time for many keys ends with its runtime: all who wait elsewhere are told.
+/// The task with the timer of many keys ends with its runtime: all waiters elsewhere are woken.
 #[test]
 fn a_waker_that_panics_when_its_runtime_ends_strands_no_other_key() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -253,7 +253,7 @@ fn a_waker_that_panics_when_its_runtime_ends_strands_no_other_key() {
         tokio::task::yield_now().await;
     });
     let _ = catch_unwind(AssertUnwindSafe(|| drop(first)));
-    assert!(waiting.iter().all(task::Spawn::is_woken), "they must find another who keeps the time");
+    assert!(waiting.iter().all(task::Spawn::is_woken), "they must start another driver");
     second.block_on(async {
         for acquire in waiting {
             drop(acquire.await.unwrap());
@@ -335,7 +335,7 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
                 worker.await.unwrap();
             }
         };
-        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), all).await }).expect("somebody is stranded");
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), all).await }).expect("a request is stranded");
         for (key, numbers) in keyed.snapshots() {
             assert_eq!((numbers.in_flight, numbers.queued), (0, 0), "key {key} of {policy}");
             if let Some(units) = units {
@@ -401,7 +401,7 @@ fn runtimes_that_end_strand_nobody() {
             task.await.unwrap();
         }
     };
-    last.block_on(async { tokio::time::timeout(Duration::from_secs(30), all).await }).expect("somebody is stranded");
+    last.block_on(async { tokio::time::timeout(Duration::from_secs(30), all).await }).expect("a request is stranded");
     assert!(keyed.snapshots().all(|(_, numbers)| (numbers.in_flight, numbers.queued) == (0, 0)));
 }
 

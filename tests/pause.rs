@@ -205,7 +205,7 @@ fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
         limiter.pause_for(ms(30));
         drop(out);
         sleep(ms(100)).await;
-        assert!(second.is_woken(), "nobody kept the time");
+        assert!(second.is_woken(), "no timer ran");
     });
     assert!(first.is_woken());
 }
@@ -219,7 +219,7 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
         limiter.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(ms(5_000)));
         let start = Instant::now();
         idle_for_real().await;
-        assert_eq!(start.elapsed(), ms(0), "{policy}: nobody waits for it");
+        assert_eq!(start.elapsed(), ms(0), "{policy}: no request waits for it");
         let given_up = queued(limiter.acquire());
         tokio::task::yield_now().await;
         drop(given_up);

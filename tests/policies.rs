@@ -213,7 +213,7 @@ async fn a_refill_each_period_adds_the_units_of_the_rate_up_to_the_burst() {
     assert_eq!(keyed.check(&"key", 8).retry_after(), Some(ms(2_000)));
 }
 
-/// Guava borrows ahead: a cost above the burst goes through at once, and whoever comes next pays for it.
+/// Guava borrows ahead: a cost above the burst is granted at once, and the next request waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_cost_above_the_burst_is_an_error_and_borrows_nothing() {
     let limits: [Limit; 4] = [
@@ -265,7 +265,7 @@ async fn who_waits_raises_a_penalty_when_granted_only_and_comes_through_at_the_p
             waiting
         })
         .collect();
-    drop(waiting.pop()); // neither who waits nor who gives up is an attempt that was denied
+    drop(waiting.pop()); // a request that waits or gives up is not a denied attempt
     assert_eq!(limiter.snapshot().next_grant_in, Some(ms(100)));
     for (nth, waiting) in waiting.into_iter().enumerate() {
         waiting.await.unwrap().release();
@@ -274,7 +274,7 @@ async fn who_waits_raises_a_penalty_when_granted_only_and_comes_through_at_the_p
     assert_eq!(limiter.snapshot().next_grant_in, Some(ms(100)));
 }
 
-/// Attempts put those off who wait: the timer finds them out, and nobody is stranded.
+/// Denied attempts delay the waiters: the timer is set again, and no waiter is stranded.
 #[tokio::test(start_paused = true)]
 async fn attempts_while_others_wait_put_them_off_to_the_instant_that_is_told() {
     let limiter = limiter(Penalty::new(2, Rate::new(1, ms(100))).ceiling(4));
@@ -345,7 +345,8 @@ async fn a_concurrency_that_moves_serves_who_waits_as_it_rises_and_never_costs_m
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
 
-/// A fixed bug: who waited for the counter to fall slept on when a ban, after which all is new, made it sooner.
+/// A fixed bug: a request that waited for the counter to fall slept on when a ban, which ends with a reset, made its grant
+/// sooner.
 #[tokio::test(start_paused = true)]
 async fn a_ban_that_ends_before_the_counter_falls_wakes_who_waits() {
     let limiter = Limiter::new(Penalty::new(3, Rate::per_hour(3)).ban(ms(1_000))).unwrap();

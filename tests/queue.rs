@@ -72,7 +72,7 @@ async fn a_queue_of_none_never_waits() {
     }
 }
 
-/// A fixed bug: somebody went for a newcomer who would not have stayed.
+/// A fixed bug: a waiter was dropped for a new request that would not have stayed.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_shed_for_a_request_that_does_not_wait() {
     let limiter = bounded(1, Overflow::DropOldest);
@@ -83,7 +83,7 @@ async fn nobody_is_shed_for_a_request_that_does_not_wait() {
     assert!(!waiting.is_woken());
 }
 
-/// The victim may be the one that everybody waits behind.
+/// The victim may be the front of the queue.
 #[tokio::test(start_paused = true)]
 async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
     let limiter = Limiter::builder(MaxConcurrency::new(4)).max_queue(2).overflow(Overflow::DropOldest).build().unwrap();
@@ -207,7 +207,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     drop(out);
     assert_eq!((limiter.snapshot().queued, limiter.snapshot().in_flight, limiter.snapshot().shed), (0, 0, 3));
 
-    // Every kind of request starts the block anew; a check does not.
+    // Every kind of request restarts the block; a check does not.
     for _ in 0..3 {
         advance(ms(99)).await;
         assert_eq!(limiter.acquire().await.unwrap_err(), blocked);

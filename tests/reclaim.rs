@@ -81,7 +81,7 @@ fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
     assert!(permit.renew());
     std::thread::sleep(ms(11));
     assert!(!permit.renew() && !permit.is_live());
-    let next = limiter.try_acquire().expect("whoever comes next reclaims it");
+    let next = limiter.try_acquire().expect("the next call reclaims it");
     drop(permit);
     assert!(next.is_live());
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().reclaimed), (1, 1));

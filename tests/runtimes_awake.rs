@@ -52,7 +52,7 @@ impl DriverAsleep {
     }
 }
 
-/// A fixed bug: nobody woke the waiters when time began to matter, so none found out that their driver was not run.
+/// A fixed bug: the waiters were not woken when time began to matter, so they never noticed that their driver was not polled.
 #[test]
 fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
     for waiting in DriverAsleep::both() {
@@ -99,7 +99,7 @@ fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
     within_ten_seconds(&awake, waiting).unwrap();
 }
 
-/// A fixed bug: the drivers slept until an instant on the clock of whoever had called last.
+/// A fixed bug: the drivers slept until an instant on the clock of the latest caller.
 #[test]
 fn calls_from_a_clock_that_is_an_hour_ahead_keep_nobody_on_the_real_one_asleep() {
     for policy in [Policy::from(Throttle::every(ms(20))), MaxConcurrency::new(1).ttl(ms(20)).into()] {

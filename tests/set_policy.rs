@@ -301,7 +301,7 @@ async fn an_adaptive_limit_that_stays_keeps_what_it_has_learnt() {
     limiter.set_policy(Policy::from(adaptive).and(window(1_000))).unwrap();
     assert_eq!(limiter.snapshot().concurrency, Some(18));
     limiter.set_policy(MaxConcurrency::new(20).adapt(Adapt::aimd().between(2, 101))).unwrap();
-    assert_eq!(limiter.snapshot().concurrency, Some(20), "another limit begins anew");
+    assert_eq!(limiter.snapshot().concurrency, Some(20), "another limit starts reset");
 }
 
 /// A fixed bug: a permit from before the change reported a round trip that was not measured.
@@ -350,7 +350,7 @@ async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
         })
     };
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(600), task).await.expect("nobody is stranded").unwrap();
+        tokio::time::timeout(Duration::from_secs(600), task).await.expect("a request is stranded").unwrap();
     }
     changes.abort();
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().queued, limiter.snapshot().granted), (0, 0, 1_000));
@@ -406,7 +406,7 @@ async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
         })
     };
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.expect("nobody is stranded").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("a request is stranded").unwrap();
     }
     stop.store(true, Ordering::Relaxed);
     changes.join().unwrap();

@@ -11,7 +11,7 @@ use tollgate::{
     AcquireError, FixedWindow, Limit, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket,
 };
 
-/// One limit of each kind of rate: ten at once, and all ten anew after a second.
+/// One limit of each kind of rate: ten at once, and all ten again after a second.
 fn rates() -> Vec<Limit> {
     vec![
         Throttle::every(ms(100)).burst(10).into(),

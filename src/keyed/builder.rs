@@ -26,10 +26,10 @@ use crate::manager::{Clock, Origin};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
-/// Keys that a shard is made for. With these its table of 2,048 places is well filled, and has room (for 1,792) for the keys that
-/// chance adds. They are few enough that moving them to a larger table takes some tens of microseconds.
+/// Keys that a shard is made for. With these its table of 2,048 places is well filled, and has room (for 1,792) for random
+/// variation. Moving so few keys to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
-/// Enough shards that two threads seldom meet in one, where there are keys enough that no shard stays empty.
+/// Enough shards that two threads seldom meet in one, if there are enough keys to fill them.
 const FEW_SHARDS: usize = 16;
 const MIN_KEYS_PER_SHARD: usize = 32;
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -88,8 +88,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
 
     shared_options!();
 
-    /// Sets how many keys are known at most (at least 1). Defaults to a million. A key that is as good as new counts until a call
-    /// looks at it.
+    /// Sets how many keys are known at most (at least 1). Defaults to a million. A reset key counts until a call checks it.
     ///
     /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn max_keys(mut self, keys: usize) -> Self {
@@ -117,16 +116,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change while
-    /// the key lives: what has been used stays used, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are cheap to
-    /// clone and to compare with their clone; policies that are built anew each time are compared limit by limit.
+    /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
+    /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
+    /// cheap to clone and to compare with their clone; policies that are built anew each time are compared limit by limit.
     ///
-    /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips between
-    /// two policies of different kinds gets a new budget each time.
+    /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
+    /// between two policies of different kinds gets a full budget each time.
     ///
-    /// The policy that the builder was made with is then only what [`check`](KeyedLimiter::check) names when a tier makes no sense:
-    /// then the other calls get [`Config`](crate::TryAcquireError::Config). Where there are more than 64 different policies, keys
-    /// of the others are always [active](KeyedLimiter#memory).
+    /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names its limit when the policy of a tier
+    /// is invalid; the other calls then get [`Config`](crate::TryAcquireError::Config). With more than 64 different policies,
+    /// keys of the further ones are always [active](KeyedLimiter#memory).
     ///
     /// See the [type's example](KeyedLimiterBuilder#examples).
     pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {
@@ -134,7 +133,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Lets every permit know its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
+    /// Gives every permit a handle of its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
     /// [active](KeyedLimiter#memory), which takes about 700 bytes.
     ///
     /// ```
@@ -149,8 +148,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Tells `observer` of what the limiter does of its own accord, under the terms of
-    /// [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event).
+    /// Calls `observer` for each event, under the terms of [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event).
     ///
     /// ```
     /// use tollgate::{KeyedLimiterEvent, KeyedLimiter, Rate, TokenBucket};
@@ -173,11 +171,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Builds the limiter. It starts nothing.
+    /// Builds the limiter. It starts no task.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy makes no sense; it carries the limit. [`ConfigError::ZeroKeys`].
+    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
         let Self { policy, name, max_keys, when_full, tier_of, settles, options, observer } = self;
         if max_keys == 0 {
@@ -211,7 +209,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     }
 }
 
-/// What a table is made of, however wide it is.
+/// The parts of a table of any width.
 struct Parts<K> {
     shared: Shared<K>,
     policy: Policy,
@@ -227,7 +225,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
         let Self { shared, policy, plan, settles, hasher, max_keys, when_full } = self;
         let tiered = shared.tier_of.is_some();
         let words = match (settles, tiered) {
-            (true, _) => 0, // every permit is to know its limiter, so no key is idle
+            (true, _) => 0, // every permit has a handle of its limiter, so no key is idle
             (false, true) => W - 1,
             (false, false) => W,
         };

@@ -3,30 +3,31 @@ use std::time::Duration;
 
 use crate::event::LimiterEvent;
 
-/// What a keyed limiter did without being asked to. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for an example.
+/// Something that a keyed limiter did on its own. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for
+/// an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyedLimiterEvent<'a, K> {
-    /// A key was forgotten before it was as good as new: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
+    /// A key was forgotten before it was reset: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
     Evicted {
         /// The key.
         key: &'a K,
-        /// How long until it would have been.
+        /// How long until it would have been reset.
         reset_after: Duration,
     },
-    /// A new key was turned away: [`WhenFull::Deny`](crate::WhenFull::Deny).
+    /// A new key was refused: [`WhenFull::Deny`](crate::WhenFull::Deny).
     TooManyKeys {
         /// The key.
         key: &'a K,
     },
-    /// What the limiter of one key did.
+    /// An event of the limiter of one key.
     Limiter {
         /// The key.
         key: &'a K,
-        /// What it did.
+        /// The event.
         event: &'a LimiterEvent,
     },
 }
 
-/// Who is told of events, outside every lock.
+/// The observers of events, called outside every lock.
 pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedLimiterEvent<'_, K>) + Send + Sync>;

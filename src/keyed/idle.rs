@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use foldhash::quality::SeedableRandomState;
 
-/// A key that is its state and nothing else.
+/// A key that is only its state.
 #[derive(Debug)]
 pub(super) struct Idle<K, const W: usize, H> {
     pub(super) key: K,
@@ -22,10 +22,10 @@ impl<K: Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
 
 /// The hash of an idle key, where it is kept beside the key.
 ///
-/// A table that grows or shrinks needs the hash of every key in it, under its lock, where no code of others may run: it could
-/// panic halfway through, or use the limiter. So the hash is kept, and then `Eq` is asked only about keys whose hashes are equal.
-/// That takes 8 bytes a key, a third more for the smallest keys. [Keys of the standard library](is_std_key) run no code of others:
-/// for these, nothing is kept.
+/// A table that grows or shrinks needs the hash of every key in it, under its lock, where no foreign code may run: it could panic
+/// halfway through, or use the limiter. So the hash is kept, and `Eq` is called only for keys with equal hashes. That takes 8
+/// bytes a key, a third more for the smallest keys. [Keys of the standard library](is_std_key) run no foreign code: for these, no
+/// hash is kept.
 pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
     fn keep(hash: u64) -> Self;
     /// Whether this may be the hash of an equal key.

@@ -5,12 +5,12 @@ use crate::core::plan::Plan;
 use crate::decision::Decision;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
-/// As many as a key has at most.
+/// The most limits that a key has.
 pub(super) const MAX_WORDS: usize = 4;
 
 /// The state of one key: a word or two for each limit, next to each other.
 ///
-/// It is a [`Gate`] without what few keys need: leases, counts, what bounds refunds.
+/// It is a [`Gate`] without what few keys need: leases, counts, refund bounds.
 pub(super) struct KeyState<'a> {
     pub(super) plan: &'a Arc<Plan>,
     pub(super) words: &'a mut [u64],
@@ -24,7 +24,7 @@ impl KeyState<'_> {
         }
     }
 
-    /// Puts other states in, one for each limit.
+    /// Sets other states, one for each limit.
     pub(super) fn restore(&mut self, states: impl Iterator<Item = StateWords>) {
         for ((rule, at), state) in self.plan.words().zip(states) {
             store(self.words, rule, at, state);
@@ -65,7 +65,7 @@ impl KeyState<'_> {
         self.change(|rule, state| rule.forgive(state, now, cost));
     }
 
-    /// Somebody was denied `cost`.
+    /// Records that a request was denied `cost`.
     pub(super) fn note_denial(&mut self, now: Moment, cost: u64) {
         if self.plan.counts_denials() {
             self.change(|rule, state| rule.note_denial(state, now, cost));
@@ -77,7 +77,7 @@ impl KeyState<'_> {
         Decision::summarize(self.plan.policy(), asked, now, 0, cost)
     }
 
-    /// The most units that stand against any of the limits.
+    /// The highest usage of any limit, in units.
     pub(super) fn used(&self, now: Moment) -> u64 {
         self.states().map(|(rule, state)| rule.used(state, now)).max().unwrap_or(0)
     }
@@ -87,7 +87,7 @@ impl KeyState<'_> {
         self.states().map(|(rule, state)| rule.forgettable_at(state, now)).max().unwrap_or(now)
     }
 
-    /// The same as a gate, after so many grants.
+    /// The key as a gate, after `fence` grants.
     pub(super) fn gate(&self, fence: u64, now: Moment) -> Gate {
         Gate::resume(Arc::clone(self.plan), self.states().map(|(_, state)| state), fence, now)
     }
@@ -109,7 +109,7 @@ fn load(words: &[u64], rule: &Rule, at: usize) -> StateWords {
     [words[at], if rule.width() == 2 { words[at + 1] } else { 0 }]
 }
 
-/// Where there is but one word, what does not fit is a debt of a century and more: it saturates.
+/// In one word, only a debt of more than a century overflows: it saturates.
 #[inline(always)]
 fn store(words: &mut [u64], rule: &Rule, at: usize, state: StateWords) {
     if rule.width() == 2 {

@@ -1,4 +1,4 @@
-//! What a keyed limiter asks of its table, however wide that is.
+//! The operations of a table, for any width.
 
 use std::sync::Arc;
 

@@ -17,11 +17,12 @@ use crate::permit::Permit;
 ///
 /// # Keys
 ///
-/// The state of a key is created on its first request, and then the key is *known*. A key is forgotten when it is as good as new
-/// again, so nothing is lost. Each call looks at a few other keys and forgets those that it can: there is no sweep, and no task or
-/// timer for a key that nobody waits for. At most [`max_keys`](crate::KeyedLimiterBuilder::max_keys) keys are known at once, whatever
-/// an attacker sends. Keys are hashed with a random seed for each limiter. (A [`TokenBucket`](crate::TokenBucket) that starts with
-/// fewer tokens than it holds starts with those again when its key comes back.)
+/// The state of a key is created on its first request, and then the key is *known*. A key is forgotten when it is reset (its
+/// whole budget is back), so no usage is lost. Each call checks a few other keys and forgets those that are reset: there is no
+/// sweep, and no task or timer for a key without waiters. At most [`max_keys`](crate::KeyedLimiterBuilder::max_keys) keys are
+/// known at once, whatever an attacker sends. Keys are hashed with a random seed for each limiter. (A
+/// [`TokenBucket`](crate::TokenBucket) with an `initial` count below its burst starts with that count again when a forgotten key
+/// returns.)
 ///
 /// A grant that its waiter never polls blocks the other waiters of its key, where a [`MaxConcurrency`](crate::MaxConcurrency) has no
 /// [TTL](crate::MaxConcurrency::ttl): the place is held until the future is polled or dropped.
@@ -29,29 +30,30 @@ use crate::permit::Permit;
 /// # Memory
 ///
 /// An *idle* key of a policy of rates takes one or two words for each limit, and its own size: 23 bytes in all at a million keys
-/// of 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). Types that are not the standard
-/// library's take 8 bytes more, for their hash.
+/// of 8 bytes with one [`Throttle`](crate::Throttle) or [`TokenBucket`](crate::TokenBucket). Key types outside the standard
+/// library take 8 bytes more, for their hash.
 ///
-/// A key is *active* while a request waits for it, while it has places out, or while its [`limiter`](KeyedLimiter::limiter) is held;
-/// and always where its policy has a [log](crate::SlidingWindow::log), or a [`MaxConcurrency`](crate::MaxConcurrency) that has been
-/// used. An active key takes about 700 bytes; about 1,000 with one waiter, or with a permit that has a TTL; and about 100 more
-/// for each further limit of its policy. All of it is given back when the key becomes idle or is forgotten.
+/// A key is *active* while a request waits for it, while it has places in flight, or while its [`limiter`](KeyedLimiter::limiter)
+/// is held. It is always active if its policy has a [log](crate::SlidingWindow::log) or a used
+/// [`MaxConcurrency`](crate::MaxConcurrency). An active key takes about 700 bytes; about 1,000 with one waiter, or with a permit
+/// that has a TTL; and about 100 more for each further limit of its policy. All of it is freed when the key becomes idle or is
+/// forgotten.
 ///
 /// # The code of a key
 ///
 /// `Hash`, `Clone` and `Drop` of a key run outside every lock of the limiter, and so do observers and
 /// [tiers](crate::KeyedLimiterBuilder::tiers): they may use the limiter. A panic in them loses nothing.
 ///
-/// Two things cannot be had without a lock: a lookup compares keys whose hashes are equal with `Eq`, and
-/// [`snapshots`](KeyedLimiter::snapshots) clones keys. `Eq`, and `Clone` there, must neither use this limiter nor wait for a thread that
-/// does: that can be a deadlock. A panic in them changes nothing, and other keys are served as before.
+/// Two calls run under a lock: a lookup compares keys whose hashes are equal with `Eq`, and
+/// [`snapshots`](KeyedLimiter::snapshots) clones keys. `Eq`, and `Clone` there, must neither use this limiter nor wait for a
+/// thread that does: that can deadlock. A panic in them changes nothing, and other keys are served as before.
 ///
 /// # Permits
 ///
-/// The permits of a [`MaxConcurrency`](crate::MaxConcurrency) are like those of a [`Limiter`]. The permits of rates hold nothing
-/// and do not know their limiter, so [settling](Permit::settle) them does nothing and returns `false`. To settle them, build with
-/// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter), which can
-/// also be paused and observed.
+/// The permits of a [`MaxConcurrency`](crate::MaxConcurrency) are like those of a [`Limiter`]. The permits of rates hold no place
+/// and no handle of their limiter, so [settling](Permit::settle) them does nothing and returns `false`. To settle them, build
+/// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
+/// which can also be paused and observed.
 ///
 /// # Examples
 ///
@@ -117,7 +119,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         KeyedPermitRequest { table: &self.table, key, order: Order::new(1, Location::caller()) }
     }
 
-    /// Takes one unit of the key's now, or nothing. See the [type's example](KeyedLimiter#examples).
+    /// Takes one unit of the key now, or nothing. See the [type's example](KeyedLimiter#examples).
     ///
     /// # Errors
     ///
@@ -139,14 +141,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.try_acquire(key, cost, Location::caller())
     }
 
-    /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. A key that is not known stays unknown; it is
-    /// denied where the table is full, or where the policy of its tier is invalid. See [`Limiter::check`].
+    /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
+    /// if the table is full, or if the policy of its tier is invalid. See [`Limiter::check`].
     pub fn check(&self, key: &K, cost: u64) -> Decision {
         self.table.check(key, cost)
     }
 
-    /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held. What was
-    /// changed through it (a pause, a policy) lasts at least as long; but where keys have tiers, each call by the key restores the
+    /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.
+    /// Changes through it (a pause, a policy) last at least as long; but if keys have tiers, each call by the key restores the
     /// policy of its tier.
     ///
     /// # Errors
@@ -173,9 +175,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         Ok(Limiter::from_manager(self.table.manager(key)?))
     }
 
-    /// Charges the key `units`, whatever its limits admit: later requests wait for them. A [`Penalty`](crate::Penalty) is raised up to
-    /// its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. Returns whether the
-    /// key is known now; a full table may have no place for it.
+    /// Charges the key `units`, whether or not its limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty)
+    /// is raised up to its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) is not
+    /// charged. Returns whether the key is known now; a full table may have no room for it.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -190,14 +192,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.penalize(key, units)
     }
 
-    /// Refunds up to `units` of recent usage, the latest first. Places out stay out, and a ban stays ([`reset`](Self::reset) ends it).
-    /// See [`KeyedLimiter::penalize`].
+    /// Refunds up to `units` of recent usage, the latest first. Permits in flight keep their places, and a ban stays
+    /// ([`reset`](Self::reset) ends it). See [`KeyedLimiter::penalize`].
     pub fn reward(&self, key: &K, units: u64) {
         self.table.reward(key, units);
     }
 
-    /// Makes the key as good as new. Places out stay out, and requests that wait keep their position. Returns whether the key was
-    /// known.
+    /// Resets the key: its whole budget is back. Permits in flight keep their places, and waiting requests their position.
+    /// Returns whether the key was known.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
@@ -210,7 +212,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.reset(key)
     }
 
-    /// The numbers of a key; `None` when it is not known, and so as good as new.
+    /// The numbers of a key; `None` when it is not known, and so has its whole budget.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -226,8 +228,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.table.snapshot(key)
     }
 
-    /// The numbers of all known keys, in no order. It locks one part of the keys at a time, and clones them: the numbers of each part
-    /// are of one moment, those of different parts are not.
+    /// The numbers of all known keys, in no order. It locks one part of the keys at a time and clones them: the numbers of one
+    /// part are of one moment, those of different parts are not.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
@@ -243,7 +245,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         (0..).map_while(move |shard| table.snapshots(shard)).flatten()
     }
 
-    /// The number of known keys: those that are not as good as new, and some that are. See [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
+    /// The number of known keys: those with usage, and some that are reset but not forgotten yet. See
+    /// [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()

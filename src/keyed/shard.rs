@@ -1,10 +1,10 @@
 //! One of the parts of a keyed limiter, each under a lock of its own.
 //!
-//! A key is *idle* or *active*. An idle key is its state and nothing else. A key that somebody waits for, that has places out, or
-//! whose limiter somebody holds, is active: it has a manager like any limiter. It becomes idle again when nobody needs that.
+//! A key is *idle* or *active*. An idle key is only its state. A key with waiters, with places in flight, or whose limiter is
+//! held, is active: it has a manager like any limiter. It becomes idle again when the manager is not needed any more.
 //!
-//! No code of others runs here but the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`]: keys
-//! that go are put aside in [`Removed`], to be dropped when no lock is held.
+//! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`].
+//! Removed keys are collected in [`Removed`] and dropped when no lock is held.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Shard<K, const W: usize, H> {
     hasher: SeedableRandomState,
     /// Calls other than grants to idle keys.
     accesses: u32,
-    /// Where the next look for keys that can go begins.
+    /// Where the next check for removable keys begins.
     idle_cursor: usize,
     active_cursor: usize,
 }
@@ -53,7 +53,7 @@ pub(super) enum Location {
     Absent,
 }
 
-/// What left a shard: keys, and managers with their observers, run code of others when they are dropped.
+/// What was removed from a shard: keys, and managers with their observers, whose drops run foreign code.
 #[derive(Debug)]
 pub(super) struct Removed<K> {
     keys: Vec<K>,
@@ -67,7 +67,7 @@ impl<K> Default for Removed<K> {
 }
 
 impl<K> Removed<K> {
-    /// Drops everything. No lock is held. A panic of a key is no business of the call in which it goes.
+    /// Drops everything. No lock is held. A panic in the drop of a key must not reach the call that happens to remove it.
     pub(super) fn discard(self) {
         let Self { keys, managers } = self;
         keys.into_iter().for_each(|key| contain_panic(|| drop(key)));
@@ -101,9 +101,9 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.idle.len() + self.active.len()
     }
 
-    /// Counts a call. Tells whether it is its turn to look for keys that can go.
+    /// Counts a call. Returns whether this call must check for removable keys.
     pub(super) fn count_access(&mut self) -> bool {
-        /// Calls between two such looks.
+        /// Calls between two such checks.
         const EVERY: u32 = 8;
         self.accesses = self.accesses.wrapping_add(1);
         self.accesses.is_multiple_of(EVERY)
@@ -130,7 +130,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.idle.get_bucket(bucket).map_or(0, |idle| self.tiers.number_in(&idle.words))
     }
 
-    /// Makes a key of a known tier idle, as new. Returns its bucket.
+    /// Inserts a reset idle key of a known tier. Returns its bucket.
     pub(super) fn insert_new(&mut self, hash: u64, key: K, tier: usize, now: Moment) -> usize {
         let mut words = self.tiers.words(tier);
         self.tiers.state(&mut words).fill(now);
@@ -149,7 +149,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.active.insert_unique(hash, active, |active| active.hash.of(&active.key, hasher));
     }
 
-    /// Gives an idle key another tier. What it has used stays used.
+    /// Gives an idle key another tier. Its usage carries over.
     pub(super) fn change_tier(&mut self, bucket: usize, tier: usize, now: Moment) {
         let plan = self.tiers.get(Ok(tier)).plan;
         let Some(mut gate) = self.key_state(bucket).map(|key_state| key_state.gate(0, now)) else { return };
@@ -173,8 +173,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         Some((self.idle.get_bucket_entry(bucket).ok()?.remove().0.key, gate))
     }
 
-    /// Looks at a few idle keys and at a few active ones. Those that are as good as new go; active ones that nobody needs become
-    /// idle.
+    /// Checks a few idle keys and a few active ones. Reset keys are removed; active ones that are not needed become idle.
     pub(super) fn reap(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) {
         for _ in 0..idle.min(self.idle.num_buckets()) {
             self.idle_cursor = next(self.idle_cursor, self.idle.num_buckets());
@@ -208,13 +207,13 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         None
     }
 
-    /// The manager of an active key that nobody else holds. New clones of it are made under the shard's lock only; a driver may
-    /// hold one for a moment, and changes nothing where nobody waits.
+    /// The manager of an active key, if the shard has the only handle. New handles are cloned only under the shard's lock; a
+    /// driver may hold one for a moment, and changes nothing if no request waits.
     fn unshared(&self, bucket: usize) -> Option<&Arc<Manager>> {
         self.active.get_bucket(bucket).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
     }
 
-    /// Makes an active key that nobody needs idle; one that is as good as new goes.
+    /// Makes an active key idle if its manager is not needed; a reset one is removed.
     fn deactivate(&mut self, bucket: usize, removed: &mut Removed<K>) {
         let Some(manager) = self.unshared(bucket) else { return };
         let Some(is_new) = manager.rests_until().map(|rest| rest.is_new) else { return };
@@ -234,7 +233,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
     }
 
-    /// Removes an active key that nobody needs. Its fences go on from there when it comes back.
+    /// Removes an active key whose manager is not needed. If the key returns, its fences continue from here.
     fn remove_active(&mut self, bucket: usize, resting: &Resting, removed: &mut Removed<K>) -> Option<(u64, K)> {
         let Active { key, hash, manager } = self.active.get_bucket_entry(bucket).ok()?.remove().0;
         removed.managers.push(manager);
@@ -243,8 +242,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         Some((hash.of(&key, &self.hasher), key))
     }
 
-    /// Of a few keys, the one goes that would be as good as new first: an idle one, or where there is none an active one that
-    /// nobody needs. Tells which, and when it would have been.
+    /// Of a few keys, removes the one that would be reset first: an idle one, or if there is none an active one whose manager is
+    /// not needed. Returns the key, and when it would have been reset.
     pub(super) fn evict(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) -> Option<(K, Moment)> {
         self.evict_idle(idle, now).or_else(|| self.evict_active(active, removed))
     }
@@ -269,7 +268,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     fn evict_active(&mut self, samples: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
-        /// Keys that are looked at where none can go. That somebody else holds a manager is seen at once.
+        /// Keys that are checked if none can be removed. A manager with another handle is recognised at once.
         const MOST: usize = 48;
         let mut soonest: Option<(Moment, usize)> = None;
         for sample in 0..MOST.min(self.active.len()) {
@@ -303,7 +302,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 }
 
-/// Gives memory back when so few are left that it is worth more than moving them.
+/// Frees memory when so few keys are left that it is worth moving them.
 fn shrink<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
     if table.capacity() > 64 && table.len() < table.capacity() / 8 {
         table.shrink_to(table.capacity() / 2, hash);

@@ -11,7 +11,7 @@ use super::shard::{Removed, Shard};
 use super::when_full::WhenFull;
 use crate::strategy::Moment;
 
-/// How many keys a call looks at for some that can go. An active key takes some hundred nanoseconds to look at, an idle one a few.
+/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one a few.
 #[derive(Clone, Copy)]
 struct Samples {
     idle: usize,
@@ -19,11 +19,11 @@ struct Samples {
 }
 
 const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
-/// Where there is no room for a new key; in its shard, and in one more.
+/// When there is no room for a new key: in its shard, and in one more.
 const WHEN_FULL: Samples = Samples { idle: 64, active: 3 };
-/// The one of these that would be as good as new first is evicted. Where none can be, [`Shard::evict`] looks at some more.
+/// Of these, the one that would be reset first is evicted. If none can be, [`Shard::evict`] checks some more.
 const EVICTION: Samples = Samples { idle: 32, active: 8 };
-/// Shards that are looked into where the new key's own has none that can be evicted.
+/// Shards that are searched if the new key's own has no key that can be evicted.
 const OTHER_SHARDS: usize = 2;
 
 pub(super) type ShardGuard<'a, K, const W: usize, H> = MutexGuard<'a, Shard<K, W, H>>;
@@ -34,7 +34,7 @@ pub(super) struct Shards<K, const W: usize, H> {
     when_full: WhenFull,
     max_keys: usize,
     len: AtomicUsize,
-    /// The shard that is looked at next where there is no room.
+    /// The shard that is searched next when there is no room.
     next: AtomicUsize,
 }
 
@@ -54,8 +54,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of a key. No code of others but the `Eq` and `Clone` of keys runs under its lock; where that panicked, nothing
-    /// had changed.
+    /// The shard of a key. The only foreign code under its lock is the `Eq` and `Clone` of keys; if that panicked, nothing had
+    /// changed.
     #[inline(always)]
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
         // Neither the bits that choose the bucket nor those that are kept beside it.
@@ -76,17 +76,17 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.max_keys
     }
 
-    /// Whether a new key gets a place, if no other comes first.
+    /// Whether a new key would find room, if no other comes first.
     pub(super) fn has_room(&self) -> bool {
         self.when_full != WhenFull::Deny || self.len() < self.max_keys
     }
 
-    /// Looks at a few keys for some that can go.
+    /// Checks a few keys for removal.
     pub(super) fn reap_some(&self, shard: &mut Shard<K, W, H>, now: Moment, removed: &mut Removed<K>) {
         self.reap(shard, ON_THE_WAY, now, removed);
     }
 
-    /// The same from a guard, which ends here, and then the keys that went.
+    /// The same with a guard, which is dropped here, and then the removed keys.
     #[cold]
     pub(super) fn reap_and_unlock(&self, mut shard: ShardGuard<'_, K, W, H>, now: Moment) {
         let mut removed = Removed::default();
@@ -101,8 +101,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
-    /// Counts one key more, if there may be one. Where there is no room, a few keys are looked at here and in other shards that
-    /// nobody holds: nothing in proportion to the keys.
+    /// Counts one more key, if there is room. Otherwise a few keys are checked here and in other shards that are not locked: the
+    /// work does not grow with the number of keys.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<K, W, H>,
@@ -135,10 +135,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
                 *evicted = other.evict(EVICTION.idle, EVICTION.active, now, removed);
             }
         }
-        evicted.is_some() // its place is taken over
+        evicted.is_some() // the new key takes its place
     }
 
-    /// The next shard that nobody holds.
+    /// The next shard that is not locked.
     fn next_other(&self) -> Option<ShardGuard<'_, K, W, H>> {
         let index = self.next.fetch_add(1, Relaxed) % self.shards.len();
         match self.shards[index].try_lock() {

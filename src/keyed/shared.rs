@@ -7,9 +7,9 @@ use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::manager::{Origin, SharedDriver};
 
-/// What all keys share.
+/// The data that all keys share.
 pub(super) struct Shared<K> {
-    /// That of all keys, where all can be idle and none has a tier: an idle key is then found and asked at once.
+    /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once.
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) id_prefixes: IdPrefixes,
     pub(super) tier_of: Option<TierOf<K>>,
@@ -19,7 +19,7 @@ pub(super) struct Shared<K> {
     pub(super) shared_driver: Arc<SharedDriver>,
 }
 
-/// Where the random parts of permit ids come from: each manager has one, and the idle keys of each shard.
+/// The source of the random parts of permit ids: one for each manager, and one for the idle keys of each shard.
 pub(super) struct IdPrefixes {
     first: u64,
     count: AtomicU64,

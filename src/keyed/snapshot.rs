@@ -10,19 +10,19 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySnapshot {
-    /// The units used, debts included: the most of any of its limits. For a [`Penalty`](crate::Penalty) its counter, or at least its
-    /// threshold while the key is banned.
+    /// The usage in units, debts included: the highest of its limits. For a [`Penalty`](crate::Penalty), its counter, or at least
+    /// its threshold while the key is banned.
     pub used: u64,
-    /// The units that its tightest limit admits at once.
+    /// The capacity of its tightest limit.
     pub limit: u64,
     /// The units that would be granted now.
     pub remaining: u64,
-    /// How long until a unit would be granted, if no other request comes. `None` when one would be granted now, or when that takes a
-    /// release.
+    /// How long until a unit would be granted, if no other request comes. `None` when one would be granted now, or when only a
+    /// release helps.
     pub retry_after: Option<Duration>,
-    /// How long until the key is as good as new, apart from places out.
+    /// How long until the key is reset, apart from permits in flight.
     pub reset_after: Duration,
-    /// Units of permits that must be released.
+    /// Units in flight.
     pub in_flight: u64,
     /// Requests that wait.
     pub queued: u64,

@@ -1,4 +1,4 @@
-//! A keyed limiter behind its public face: where a key is found, made, given a manager, and asked.
+//! A keyed limiter behind its public face: finds a key, creates it, gives it a manager, and decides.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
-/// Grants to idle keys between two looks for keys that can go.
+/// Grants to idle keys between two checks for removable keys.
 const REAP_EVERY: u64 = 64;
 
 /// A keyed limiter whose idle keys take `W` words.
@@ -37,13 +37,13 @@ struct Entering<'a, K> {
     key: &'a K,
     hash: u64,
     policy: Option<Policy>,
-    /// Whether it is made known if it is not.
+    /// Whether an unknown key becomes known.
     create: bool,
-    /// Made outside the lock, once it is known that they are needed.
+    /// The copies are made outside the lock, when they turn out to be needed.
     copies: Option<Copies<K>>,
 }
 
-/// What a new key and a new manager are made of.
+/// The copies that a new key and a new manager take.
 struct Copies<K> {
     key: Option<K>,
     observer: Option<Observer>,
@@ -51,10 +51,10 @@ struct Copies<K> {
 
 /// How a key was found.
 enum Entered<R> {
-    /// It is idle, and was asked.
+    /// It is idle, and the call was answered.
     Idle(R),
     Active(Arc<Manager>),
-    /// It is not known, and is not to be or finds no room. With what it would go by, and when that was.
+    /// It is unknown, and must stay so or finds no room. With the plan that it would have, and the moment.
     Absent(Tier, Moment),
 }
 
@@ -83,7 +83,7 @@ impl Fences<'_> {
 /// What is done when the lock of the shard is let go of, because it runs code of others.
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
-    /// What a manager goes by from now on.
+    /// The plan that a manager uses from now on.
     tier: Option<(Arc<Manager>, Tier)>,
     removed: Removed<K>,
 }
@@ -101,7 +101,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 if cost.wrapping_sub(1) < plan.max_cost() {
                     if !state.admit(now, cost) {
                         state.note_denial(now, cost);
-                        // The decision keeps a policy that only this shard hands out.
+                        // The decision holds a policy copy of this shard only.
                         let own = KeyState { plan: &tiers.own().plan, words: state.words };
                         return Err(TryAcquireError::Denied(own.decide(now, cost)));
                     }
@@ -210,7 +210,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         })?
     }
 
-    /// Changes a key, which becomes known if it is not.
+    /// Changes a key, which becomes known.
     fn update<R>(
         &self,
         key: &K,
@@ -224,7 +224,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Changes a key that is known.
+    /// Changes a known key.
     fn update_known<R>(
         &self,
         key: &K,
@@ -238,11 +238,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// Finds a key, of the tier that it has now, and asks it if it is idle; where `ask` has no answer, the key becomes active. On
-    /// the way a few keys are looked at for some that can go.
+    /// Finds a key with its present tier, and calls `ask` if it is idle; if `ask` has no answer, the key becomes active. On the
+    /// way, a few keys are checked for removal.
     ///
-    /// No code of others runs under the lock, but `Eq` before anything has changed. So the copies that a new key needs are made
-    /// between two visits of the shard; `ask` may be called at each.
+    /// The only foreign code under the lock is `Eq`, before anything has changed. So the copies that a new key needs are made
+    /// between two visits of the shard; `ask` may be called at each visit.
     fn enter<R>(&self, key: &K, create: bool, mut ask: impl FnMut(IdleKey<'_>) -> Option<R>) -> Result<Entered<R>, Denial> {
         let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(key));
         let mut entering = Entering { key, hash: self.shards.hash(key), policy, create, copies: None };
@@ -374,7 +374,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// What the limiter's own policy says to a new key: for a key whose own policy is invalid.
+    /// The decision of the limiter's own policy for a new key, used for a key whose own policy is invalid.
     fn default_decision(&self) -> Decision {
         let mut shard = self.shards.lock(0);
         let (now, plan) = (shard.clock.now(), Arc::clone(&shard.tiers.own().plan));

@@ -21,7 +21,7 @@ pub(super) struct Tier {
 #[derive(Debug)]
 pub(super) struct Tiers {
     seen: Vec<Tier>,
-    /// Whether keys have tiers; otherwise there is but the first.
+    /// Whether keys have tiers; otherwise there is only the first.
     tiered: bool,
     /// Words for the state of an idle key, beside the number of its tier.
     words: usize,
@@ -31,7 +31,7 @@ pub(super) struct Tiers {
 pub(super) type TierRef = Result<usize, Tier>;
 
 impl Tiers {
-    /// How many tiers a shard keeps. A key of one more is always active.
+    /// How many tiers a shard keeps. A key of any further tier is always active.
     const MAX: usize = 64;
 
     pub(super) fn new(policy: Policy, plan: Plan, tiered: bool, words: usize) -> Self {

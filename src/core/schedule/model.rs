@@ -1,8 +1,8 @@
-//! The schedule against a naive reference, over random schedules: whatever is asked of it in whatever order, the [rules] hold.
+//! The schedule against a naive reference, over random schedules: the [rules] hold for any inputs in any order.
 //!
-//! The [reference] keeps every grant in a list and everybody who waits in another. It is exact but for two things. The schedule
-//! may refund less than what is exact, and may round up what a new limit takes over: of such an amount the reference knows the
-//! least and the most, and between the two it lets the schedule decide. And a limit that adapts is only held to its bounds.
+//! The [reference] keeps all grants in a list and all waiters in another. It is exact with two exceptions. The schedule may
+//! refund less than the exact amount, and may round up what a new limit takes over: the reference knows the least and the most of
+//! such an amount, and accepts any value between. And of an adaptive limit only the bounds are checked.
 //!
 //! 5,000 schedules are tried. For more, say how many:
 //!
@@ -32,7 +32,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Invariants 1 (never over), 2 (never lost), 3 (in order), 4 (all or none), 5 (reclaim once) and 7 (time is honest).
+    /// Invariants 1 (never over), 2 (never lost), 3 (in order), 4 (all or none), 5 (reclaim once) and 7 (exact time).
     #[test]
     fn the_rules_hold_for_every_schedule(setup in inputs::setups(), steps in inputs::steps()) {
         let mut harness = Harness::new(&setup);

@@ -66,7 +66,7 @@ impl Driven {
         self.at(now, Schedule::run_due);
     }
 
-    /// Lets time pass as an undelayed driver does.
+    /// Lets time pass as a punctual driver does.
     fn advance(&mut self, now: u64) {
         while self.0.next_wake() <= at(now) {
             self.run_due(self.0.next_wake().nanos());
@@ -95,7 +95,7 @@ mod spreading {
         driven
     }
 
-    /// A fixed bug: the unit was lost, and its pace was waited out.
+    /// A fixed bug: the unit was lost, and the next grant waited for its pace.
     #[test]
     fn a_refunded_grant_is_given_back_to_the_spreading() {
         let mut driven = spread();
@@ -146,7 +146,7 @@ mod spreading {
     }
 }
 
-/// A fixed bug: a reclaimed grant in a slot that nobody polls kept `drained` waiting.
+/// A fixed bug: a reclaimed grant in a slot that was never polled kept `drained` waiting.
 #[test]
 fn a_grant_that_was_reclaimed_in_its_slot_is_not_out() {
     let mut driven = Driven::new(MaxConcurrency::new(1).ttl(nanos(100)));
@@ -162,7 +162,7 @@ fn a_grant_that_was_reclaimed_in_its_slot_is_not_out() {
     assert!(driven.0.is_drained());
 }
 
-/// The permit of a rate is out until it is taken.
+/// The permit of a rate counts as in flight until it is taken.
 #[test]
 fn an_untaken_grant_of_a_rate_is_waited_for() {
     let mut driven = Driven::new(Throttle::every(nanos(10)));
@@ -217,7 +217,7 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
         assert!(before - driven.0.queue.len() <= 64);
         assert!(driven.0.queue.front().is_some_and(|front| front.cost <= 4), "none blocks the front");
         if batches == 3 {
-            // The next one to be looked at leaves meanwhile.
+            // The waiter that the sweep would visit next leaves meanwhile.
             let next = driven.0.queue.next_in_sweep().unwrap();
             let (index, cost) = *waiting.iter().find(|(index, _)| *index == next).unwrap();
             assert_eq!((cost, driven.answer(index)), (1, None));

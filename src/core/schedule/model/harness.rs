@@ -31,7 +31,7 @@ use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
 use crate::strategy::{Moment, Outcome as WorkOutcome};
 
-/// Tells whether it was rung.
+/// A waker that records whether it was woken.
 #[derive(Debug, Default)]
 pub(super) struct Alarm(AtomicBool);
 
@@ -57,7 +57,7 @@ pub(super) struct Ticket {
     sleeps_until: Option<Moment>,
 }
 
-/// A permit in somebody's hands.
+/// A permit with its holder.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     grant: Grant,
@@ -189,11 +189,11 @@ impl Harness {
                 self.reference.closed = true;
             }
         }
-        // Not every input does what is due: one that is refused outright, say.
+        // Not every input does what is due; one that is refused at once does not.
         if was_due && self.is_due() { Ok(()) } else { self.catch_up() }
     }
 
-    /// Whether the timer is late, or nobody keeps the time.
+    /// Whether the timer is late, or none runs.
     fn is_due(&self) -> bool {
         self.schedule.next_wake() <= self.moment()
     }
@@ -206,7 +206,7 @@ impl Harness {
         picked(pick, self.held.len()).map(|nth| self.held.swap_remove(nth))
     }
 
-    /// An input that does what is due first, in the reference as well; what the input itself does follows there.
+    /// An input that first does what is due, in the reference as well; the effect of the input itself follows there.
     fn input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let was_due = self.is_due();
         let result = self.raw_input(input);
@@ -235,7 +235,7 @@ impl Harness {
         self.catch_up()
     }
 
-    /// The reference does what follows from the last input, and what it does is what the schedule has done.
+    /// The reference carries out the last input, with the same result as the schedule.
     fn catch_up(&mut self) -> TestCaseResult {
         self.decide()?;
         rules::in_order(self)?;
@@ -248,8 +248,8 @@ impl Harness {
         rules::a_blocked_thread_keeps_the_time(self)
     }
 
-    /// Whoever is refused late is refused as of its deadline. Then reclaims come first, then grants, then refusals, each of which may
-    /// make room for a grant.
+    /// A late refusal counts as of the deadline. Then reclaims come first, then grants, then refusals, each of which may make
+    /// room for a grant.
     fn decide(&mut self) -> TestCaseResult {
         self.refuse_late();
         self.read_concurrency();
@@ -290,7 +290,7 @@ impl Harness {
         rules::never_lost(&self.reference)
     }
 
-    /// [`Harness::decide`] before an input: what the schedule has answered may be due to the input, and is no proof.
+    /// [`Harness::decide`] before an input: an answer of the schedule may be due to the input, and proves nothing.
     fn decide_what_was_due(&mut self) {
         self.refuse_late();
         loop {
@@ -365,7 +365,7 @@ impl Harness {
         match outcome {
             Ok(Outcome::Queued(index)) => {
                 let sleeps_until = blocking.then_some(Moment::NEVER);
-                alarm.0.store(blocking, Ordering::Relaxed); // the thread has a look before it sleeps
+                alarm.0.store(blocking, Ordering::Relaxed); // the thread checks before it sleeps
                 self.tickets.insert(id, Ticket { index, cost, alarm, sleeps_until });
             }
             Ok(Outcome::Admitted(grant)) => {
@@ -382,14 +382,14 @@ impl Harness {
         Ok(())
     }
 
-    /// The owner of a request has its permit.
+    /// The owner of a request receives its permit.
     fn take(&mut self, id: usize, grant: Grant, cost: u64) -> TestCaseResult {
         prop_assert_eq!(self.reference.answers.remove(&id), Some(Ok(grant.fence)));
         self.held.push(Held { grant, cost });
         Ok(())
     }
 
-    /// The owner of a request has its refusal.
+    /// The owner of a request receives its refusal.
     fn fail(&mut self, id: usize, error: &AcquireError) -> TestCaseResult {
         let expected = self.reference.answers.remove(&id);
         let is_expected = matches!(&expected, Some(Err(kind)) if std::mem::discriminant(kind) == std::mem::discriminant(error));
@@ -398,7 +398,7 @@ impl Harness {
     }
 
     fn try_acquire(&mut self, cost: u64) -> TestCaseResult {
-        // Where something is due, it goes first, and may change what is told.
+        // If something is due, it is done first, and may change the answer.
         let told = (!self.is_due()).then(|| self.schedule.check(self.moment(), cost));
         let answer = self.raw_input(|schedule, now, effects| {
             let in_place = schedule.admit_in_place(now, cost, Location::caller());
@@ -407,7 +407,7 @@ impl Harness {
         prop_assert!(told.as_ref().is_none_or(|told| told.is_allowed() == answer.is_ok()), "{:?}, but {:?}", told, answer);
         let is_denied = self.denied(cost, answer.as_ref().err(), false, told.map(|told| told.remaining()))?;
         if !is_denied && let Ok(grant) = answer {
-            prop_assert!(self.reference.waiting.is_empty(), "it passed those who wait");
+            prop_assert!(self.reference.waiting.is_empty(), "it overtook the waiters");
             rules::never_over(&self.reference, cost)?;
             prop_assert_eq!(self.reference.grant(cost), grant.fence);
             self.held.push(Held { grant, cost });
@@ -424,7 +424,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Judges a denial of a caller who does not wait. Tells whether there was to be one.
+    /// Checks a denial of a request that does not wait. Returns whether it is expected.
     fn denied(
         &mut self,
         cost: u64,
@@ -500,7 +500,7 @@ impl Harness {
 
     fn abandon(&mut self, id: usize) {
         if self.is_due() {
-            self.raw_input(Schedule::run_due); // or nobody would know what answer goes with the request
+            self.raw_input(Schedule::run_due); // otherwise the answer could not be matched to the request
             self.decide_what_was_due();
         }
         let Ticket { index, .. } = self.tickets.remove(&id).unwrap();
@@ -567,7 +567,7 @@ impl Harness {
         (!self.is_due()).then(|| self.schedule.snapshot(self.moment()))
     }
 
-    /// A reclaimed permit changes nothing: its place has come back already.
+    /// A reclaimed permit changes nothing: its place was released already.
     fn a_reclaimed_permit_changes_nothing(&self, is_live: bool, before: Option<LimiterSnapshot>) -> TestCaseResult {
         let after = self.schedule.snapshot(self.moment());
         prop_assert!(is_live || before.is_none_or(|before| before == after), "it was {before:?} and is {after:?}");
@@ -595,11 +595,11 @@ impl Harness {
         Ok(())
     }
 
-    /// Time passes, and the driver (or the blocked thread that keeps the time) wakes when it matters next, or some time later.
+    /// Time passes, and the driver (or the blocked thread that runs the timer) wakes when it matters next, or some time later.
     fn pass(&mut self, nanos: u64, late: u64) -> TestCaseResult {
         let end = self.reference.now + nanos;
         if self.has_runtime && self.is_due() || self.next_alarm() <= self.moment() {
-            self.wake_at((self.reference.now + late).min(end))?; // it is late still
+            self.wake_at((self.reference.now + late).min(end))?; // it is still late
         }
         loop {
             let wake = if self.has_runtime { self.schedule.next_wake() } else { self.next_alarm() };
@@ -609,7 +609,7 @@ impl Harness {
             rules::the_timer_is_not_late(&self.reference, wake.nanos())?;
             self.reference.done_until = wake.nanos();
             if wake.nanos() + late > end {
-                self.reference.now = end; // whoever comes next comes before the timer
+                self.reference.now = end; // the next input comes before the timer
                 return Ok(());
             }
             self.wake_at(wake.nanos() + late)?;
@@ -630,7 +630,7 @@ impl Harness {
         self.run_due()
     }
 
-    /// Everything comes back and time passes: all who wait are served, and then the limiter is as good as new.
+    /// Everything is released and time passes: all waiters are served, and then the limiter is reset.
     pub(super) fn finish(mut self) -> TestCaseResult {
         self.step(Step::Resume)?;
         loop {

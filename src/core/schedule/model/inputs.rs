@@ -25,7 +25,7 @@ pub(super) enum Step {
     TryAcquire {
         cost: u64,
     },
-    /// Asks what `TryAcquire` would say; `waits` if the asker is going to wait, and is not denied.
+    /// Asks what `TryAcquire` would answer; `waits` if the caller is going to wait, so that it is not counted as denied.
     Ask {
         cost: u64,
         waits: bool,
@@ -49,12 +49,12 @@ pub(super) enum Step {
     /// `None`: without an end.
     Pause(Option<u64>),
     Resume,
-    /// An upstream has so many units left for so long.
+    /// An upstream has this many units remaining for this long.
     Spread {
         units: u64,
         nanos: u64,
     },
-    /// Time passes; the timer comes late.
+    /// Time passes; the timer is late.
     Pass {
         nanos: u64,
         late: u64,
@@ -69,7 +69,7 @@ pub(super) struct Setup {
     /// The wall clock at the start.
     pub(super) since_epoch: u64,
     pub(super) options: Options,
-    /// Whether there is a runtime. Without one every waiter blocks a thread, and the one at the front keeps the time.
+    /// Whether there is a runtime. Without one every waiter blocks a thread, and the one at the front runs the timer.
     pub(super) has_runtime: bool,
 }
 

@@ -35,8 +35,7 @@ impl Charge {
 /// What counts against a limit.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
-    /// So many units come back every so many nanoseconds, evenly or at the end of each period. Charges are counted in parts, a
-    /// period to the unit.
+    /// Units come back at a rate, evenly or at the end of each period. Charges are counted in parts, a period to the unit.
     Pace { units: u64, period: u64, evenly: bool },
     /// All units come back at the end of each window.
     Windows { period: u64, align: Align },
@@ -44,7 +43,7 @@ enum Measure {
     Log { period: u64 },
     /// The units of this window, and of the last one as many as the share of it that lies within a period.
     Counter { period: u64 },
-    /// What is out; the reference counts that once for all limits.
+    /// Units in flight, which the reference counts once for all limits.
     Places,
     /// See [`Sweeper`].
     Attempts,
@@ -65,7 +64,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl NaiveLimit {
-    /// As new, with what it lacks when new.
+    /// Reset, with its initial usage.
     pub(super) fn new(limit: Limit, since_epoch: u64, now: u64) -> Self {
         let mut new = Self::empty(limit, since_epoch, now);
         if let Limit::TokenBucket(TokenBucket { initial: Some(initial), .. }) = limit {
@@ -180,7 +179,7 @@ impl NaiveLimit {
         self.charges.iter().filter(|charge| counts(charge)).map(|charge| charge.amount(bound)).sum()
     }
 
-    /// What stands against it, and how much of that is a unit.
+    /// The usage, and the size of a unit in it.
     fn used(&self, now: u64, bound: Bound) -> (u128, u128) {
         let wide = u128::from;
         match self.measure() {
@@ -256,7 +255,7 @@ impl NaiveLimit {
             let counters = self.counters_at(now).filter(|counter| fence.is_none() || counter.admits(units));
             self.counters = counters.map(|counter| counter.raised(units)).collect();
         } else if self.counts_places() || units == 0 && matches!(self.measure(), Measure::Windows { .. }) {
-            return; // nothing opens no window
+            return; // a cost of 0 opens no window
         }
         let (ends, amount) = (self.window_ends(now), u128::from(units) * self.parts());
         self.charges.push(Charge { at: now, ends, least: amount, most: amount, fence });
@@ -293,7 +292,7 @@ impl NaiveLimit {
         }
     }
 
-    /// Lets off up to so many units, the latest first. None of them is refunded again.
+    /// Refunds up to this many units, the latest first. None of them is refunded again.
     pub(super) fn forgive(&mut self, now: u64, units: u64) {
         self.counters.iter_mut().for_each(|counter| counter.forgive(now, units));
         let units = u128::from(units) * self.parts();
@@ -315,7 +314,7 @@ impl NaiveLimit {
         }
     }
 
-    /// Somebody who does not wait was denied. Only a penalty takes note, if it was what denied.
+    /// A request that does not wait was denied. It changes only a penalty, if that denied it.
     pub(super) fn note_denial(&mut self, now: u64, cost: u64) {
         self.counters.iter_mut().for_each(|counter| counter.attempt_denied(now, cost));
     }

@@ -15,7 +15,7 @@ pub(super) struct Grant {
     pub(super) cost: u64,
     /// Whether it was given a place that must come back.
     pub(super) has_place: bool,
-    /// Out, in a slot or with a holder, holding its place.
+    /// In flight, in a slot or with a holder, holding its place.
     pub(super) is_out: bool,
     /// From when its TTL counts; `None` where it was granted without one.
     pub(super) leased: Option<u64>,
@@ -48,11 +48,11 @@ struct Quota {
     /// When the first unit goes.
     since: u64,
     until: u64,
-    /// The latest grant when the quota was first told of.
+    /// The latest grant at the first signal of the quota.
     told: u64,
     /// Each grant since.
     taken: Vec<Taken>,
-    /// Units came back that the upstream may have counted or not: the schedule may heed either.
+    /// Refunded units that the upstream may or may not have counted: the schedule may do either.
     is_unclear: bool,
 }
 
@@ -99,12 +99,12 @@ pub(super) struct Reference {
     pub(super) done_until: u64,
     since_epoch: u64,
     pub(super) limits: Vec<NaiveLimit>,
-    /// The least of the limits on what is out, as it is now. One that adapts is only held to its bounds: this is what the
-    /// schedule says it is.
+    /// The least of the concurrency limits, now. For an adaptive one, only the bounds are checked; this is the schedule's own
+    /// value.
     pub(super) concurrency: Option<u64>,
     /// By fence.
     pub(super) grants: BTreeMap<u64, Grant>,
-    /// In arrival order, those without an answer.
+    /// The waiters without an answer, in arrival order.
     pub(super) waiting: Vec<Waiting>,
     /// The answers given: the fence, or an error of the same kind.
     pub(super) answers: BTreeMap<usize, Result<u64, AcquireError>>,
@@ -163,7 +163,7 @@ impl Reference {
         self.grants.values().filter(|grant| grant.is_out).map(|grant| grant.cost).sum()
     }
 
-    /// When the TTL of a grant that is out has passed.
+    /// When the TTL of a grant in flight passes.
     pub(super) fn expires(&self, grant: &Grant) -> u64 {
         grant.leased.zip(self.ttl()).filter(|_| grant.is_out).map_or(u64::MAX, |(from, ttl)| from + ttl)
     }
@@ -178,7 +178,7 @@ impl Reference {
         self.paused_until > at || self.blocked_until > at || spreads
     }
 
-    /// Whether anything but the policy holds anybody back, now or later.
+    /// Whether anything but the policy holds requests back, now or later.
     pub(super) fn is_unsuspended(&self) -> bool {
         self.paused_until <= self.now && self.blocked_until <= self.now && self.quota.as_ref().is_none_or(|q| q.until <= self.now)
     }
@@ -208,13 +208,14 @@ impl Reference {
         self.waiting.iter().find(|waiting| waiting.priority == highest).copied()
     }
 
-    /// Whose deadline has passed: of several the earliest, and of equal ones the one that is served first.
+    /// The waiter whose deadline has passed: of several the earliest, and of equal ones the one that is served first.
     pub(super) fn expired(&self) -> Option<Waiting> {
         let expired = self.waiting.iter().filter(|waiting| waiting.deadline <= self.now);
         expired.min_by_key(|waiting| (waiting.deadline, std::cmp::Reverse(waiting.priority))).copied()
     }
 
-    /// A full queue drops whom its rule names, and none other. Tells whether there is room for a request of this priority.
+    /// A full queue drops the waiter that its rule names, and no other. Returns whether there is room for a request of this
+    /// priority.
     pub(super) fn make_room(&mut self, priority: Priority) -> bool {
         if self.waiting.len() < self.max_queue {
             return true;
@@ -244,8 +245,8 @@ impl Reference {
         }
     }
 
-    /// Whether a newcomer would be served by its deadline if every place came back at once, nobody else came, and of those who wait
-    /// only those left whose time is up by then.
+    /// Whether a new request would be served by its deadline if every place were released at once, no other request came, and no
+    /// waiter left except at its deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting) -> bool {
         let mut best = self.clone();
         best.concurrency = None;
@@ -261,7 +262,7 @@ impl Reference {
         })
     }
 
-    /// Those whose time was up before now and before their turn: what a timer would have refused that is never late.
+    /// The waiters whose deadline passed before now and before their turn: those that a punctual timer would have refused.
     pub(super) fn refused_in_time(&self, bound: Bound) -> Vec<usize> {
         let is_late = |waiting: &&Waiting| waiting.deadline < self.now;
         if self.closed || !self.waiting.iter().any(|waiting| is_late(&waiting)) {
@@ -365,14 +366,14 @@ impl Reference {
         }
     }
 
-    /// Gives back the place of a permit. Tells whether it is live: not reclaimed before.
+    /// Releases the place of a permit. Returns whether it is live: not reclaimed before.
     pub(super) fn give_back(&mut self, fence: u64) -> bool {
         let grant = self.grants.get_mut(&fence).unwrap();
         let was_out = std::mem::replace(&mut grant.is_out, false);
         was_out || !grant.has_place
     }
 
-    /// A permit comes back whose work took `actual` units. Tells whether it is live.
+    /// Releases a permit whose work took `actual` units. Returns whether it is live.
     pub(super) fn settle(&mut self, fence: u64, actual: u64) -> bool {
         let (now, cost) = (self.now, self.grants[&fence].cost);
         if !self.give_back(fence) {
@@ -392,7 +393,7 @@ impl Reference {
         true
     }
 
-    /// Tells whether the permit is live.
+    /// Returns whether the permit is live.
     pub(super) fn renew(&mut self, fence: u64) -> bool {
         let (now, expires) = (self.now, self.expires(&self.grants[&fence]));
         let grant = self.grants.get_mut(&fence).unwrap();
@@ -436,7 +437,7 @@ impl Reference {
         }
     }
 
-    /// The later end of two pauses stands.
+    /// The later end of two pauses counts.
     pub(super) fn pause(&mut self, until: u64) {
         self.paused_until = self.paused_until.max(until);
     }
@@ -445,7 +446,7 @@ impl Reference {
         (self.paused_until, self.quota) = (0, None);
     }
 
-    /// News of the quota that is known never adds to it and does not start its pace anew.
+    /// A further signal of a known quota never adds to it and does not restart its pace.
     pub(super) fn spread(&mut self, units: u64, until: u64) {
         const SAME: u64 = 1_000_000_000;
         if units >= self.spread_below {
@@ -461,7 +462,7 @@ impl Reference {
         self.quota = Some(Quota { units, interval, since, until, told, taken: Vec::new(), is_unclear });
     }
 
-    /// A full queue drops everybody, and nobody is accepted for a while.
+    /// A full queue drops all waiters, and no request is accepted for a while.
     pub(super) fn block(&mut self) {
         self.blocked_until = self.now.saturating_add(self.overflow.penalty().as_nanos() as u64);
     }

@@ -13,7 +13,7 @@ use crate::decision::Decision;
 use crate::policy::Limit;
 use crate::strategy::Moment;
 
-/// A time after which every limit here is as good as new: 20 minutes. One that adapts takes ten.
+/// A time after which every limit here is reset: 20 minutes. An adaptive one takes ten.
 pub(super) const LONG: u64 = 1_200_000_000_000;
 
 /// A grant is within every limit at the instant at which it is made, and nothing is granted while the limiter is paused or closed.
@@ -28,15 +28,15 @@ pub(super) fn never_over(reference: &Reference, cost: u64) -> TestCaseResult {
     Ok(())
 }
 
-/// No unit is lost: whoever is at the front has been granted what every limit admits.
+/// No unit is lost: the front waits only for what some limit does not admit.
 pub(super) fn never_lost(reference: &Reference) -> TestCaseResult {
     let Some(front) = reference.front() else { return Ok(()) };
     prop_assert!(!reference.must_admit(reference.now, front.cost), "at {} request {} still waits", reference.now, front.id);
     Ok(())
 }
 
-/// Requests are granted by priority, then in arrival order; nobody passes those who wait. And no request is refused without
-/// a reason.
+/// Requests are granted by priority, then in arrival order; no request overtakes a waiter. And no request is refused without a
+/// reason.
 pub(super) fn in_order(harness: &Harness) -> TestCaseResult {
     for waiting in &harness.reference.waiting {
         let answer = harness.answer(waiting.id);
@@ -53,14 +53,14 @@ pub(super) fn in_order(harness: &Harness) -> TestCaseResult {
     Ok(())
 }
 
-/// A grant wins a tie with a deadline: nobody times out at the instant at which it could have been granted.
+/// A grant wins a tie with a deadline: no request times out at the instant at which it could have been granted.
 pub(super) fn a_grant_wins_a_tie_with_a_deadline(reference: &Reference, expired: Waiting) -> TestCaseResult {
     let is_front = reference.front().is_some_and(|front| front.id == expired.id);
     prop_assert!(!is_front || !reference.must_admit(reference.now, expired.cost), "request {} could be granted", expired.id);
     Ok(())
 }
 
-/// Nobody is refused at once who could be served by its deadline.
+/// No request is refused at once that could be served by its deadline.
 pub(super) fn nobody_is_refused_at_once_who_could_be_served(reference: &Reference, newcomer: Waiting) -> TestCaseResult {
     prop_assert!(!reference.could_be_served(newcomer), "request {} was refused at once", newcomer.id);
     Ok(())
@@ -85,7 +85,7 @@ pub(super) fn all_or_none(harness: &Harness, cost: u64, denied: &Decision, remai
     Ok(())
 }
 
-/// A retry-after is exact when nobody waits and nobody else comes: denied one nanosecond before it, granted at it.
+/// A retry-after is exact when no request waits and no other comes: denied one nanosecond before it, granted at it.
 pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
     match told {
         Some(after) => {
@@ -122,7 +122,7 @@ pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u6
     Ok(())
 }
 
-/// What remains is the most that the policy would admit at once.
+/// `remaining` is the most that the policy would admit at once.
 pub(super) fn what_remains_would_be_admitted(reference: &Reference, remaining: u64) -> TestCaseResult {
     let now = reference.now;
     prop_assert!(reference.policy_admits(now, remaining, Bound::Least) || remaining == 0, "{remaining} is too much");
@@ -130,13 +130,13 @@ pub(super) fn what_remains_would_be_admitted(reference: &Reference, remaining: u
     Ok(())
 }
 
-/// Nothing remains for a newcomer while somebody waits.
+/// `remaining` is 0 while a request waits.
 pub(super) fn nothing_remains_while_somebody_waits(remaining: u64) -> TestCaseResult {
     prop_assert_eq!(remaining, 0);
     Ok(())
 }
 
-/// Whoever has an answer was woken for it.
+/// Each waiter with an answer was woken for it.
 pub(super) fn everybody_with_an_answer_was_woken(harness: &Harness) -> TestCaseResult {
     for (id, ticket) in &harness.tickets {
         let is_answered = harness.answer(*id).is_some();
@@ -145,7 +145,7 @@ pub(super) fn everybody_with_an_answer_was_woken(harness: &Harness) -> TestCaseR
     Ok(())
 }
 
-/// Without a runtime, some blocked thread wakes when time matters next to those who wait.
+/// Without a runtime, some blocked thread wakes when time matters next to the waiters.
 pub(super) fn a_blocked_thread_keeps_the_time(harness: &Harness) -> TestCaseResult {
     if !harness.has_runtime && !harness.reference.waiting.is_empty() {
         let next = harness.schedule.next_wake();
@@ -166,16 +166,16 @@ pub(super) fn the_timer_is_not_late(reference: &Reference, wake: u64) -> TestCas
     Ok(())
 }
 
-/// Nobody is stranded: as long as somebody waits, something will happen, or somebody holds a permit or the pause.
+/// No waiter is stranded: while a request waits, an event is due, or a permit is held, or the limiter is paused.
 pub(super) fn nobody_is_stranded(harness: &Harness) -> TestCaseResult {
     let Harness { reference, schedule, .. } = harness;
     let is_held = reference.in_flight() > 0 || reference.paused_until == u64::MAX;
     let is_stranded = !reference.waiting.is_empty() && !is_held && schedule.next_wake() == Moment::NEVER;
-    prop_assert!(!is_stranded, "somebody waits, and nothing will ever happen");
+    prop_assert!(!is_stranded, "a request waits, and nothing will ever happen");
     Ok(())
 }
 
-/// A limit that adapts stays within its bounds, and nothing moves it but a report, another policy, and time.
+/// An adaptive limit stays within its bounds, and only a report, another policy and time change it.
 pub(super) fn an_adapting_limit_keeps_its_bounds(reference: &Reference, concurrency: Option<u64>) -> TestCaseResult {
     let bounds = reference.limits.iter().filter_map(|limit| match limit.limit {
         Limit::MaxConcurrency(concurrency) => {
@@ -192,7 +192,7 @@ pub(super) fn an_adapting_limit_keeps_its_bounds(reference: &Reference, concurre
     Ok(())
 }
 
-/// What is counted agrees: what is out, who waits, and how often each thing happened.
+/// The counts agree: units in flight, waiters, and how often each event happened.
 pub(super) fn what_is_counted_agrees(harness: &Harness) -> TestCaseResult {
     let (reference, snapshot) = (&harness.reference, harness.schedule.snapshot(harness.moment()));
     prop_assert_eq!(snapshot, reference.counts(snapshot));
@@ -200,7 +200,7 @@ pub(super) fn what_is_counted_agrees(harness: &Harness) -> TestCaseResult {
     Ok(())
 }
 
-/// It is drained when it is closed, nobody waits, and no grant is out, neither with a holder nor in a slot.
+/// It is drained when it is closed, no request waits, and no grant is in flight, neither with a holder nor in a slot.
 pub(super) fn drained_means_that_nothing_is_out(harness: &Harness) -> TestCaseResult {
     let Harness { reference, schedule, tickets, .. } = harness;
     let is_out = |fence: &u64| reference.grants[fence].is_out || !reference.grants[fence].has_place;
@@ -216,7 +216,7 @@ pub(super) fn a_suspension_that_has_ended_leaves_nothing_behind(harness: &Harnes
     Ok(())
 }
 
-/// When everything has come back and time has passed, the limiter is as good as new, and no timer is set.
+/// When everything is released and time has passed, the limiter is reset, and no timer is set.
 pub(super) fn all_comes_back(harness: &mut Harness) -> TestCaseResult {
     let Harness { reference, schedule, .. } = harness;
     let now = Moment::from_nanos(reference.now);

@@ -31,8 +31,8 @@ impl Sweeper {
         Self { penalty, now, value: 0, since_step: 0, banned: 0, bans: 0, quiet: 0 }
     }
 
-    /// Goes by other numbers from now on: the counter changes with the threshold. The time since its last step stays, or its share
-    /// of a shorter one, and so do bans.
+    /// Switches to other parameters: the counter changes with the threshold. The time since its last step is kept, or scaled to a
+    /// shorter step, and bans are kept.
     pub(super) fn heir(&self, penalty: Penalty, now: u64, carry: impl FnOnce(u64) -> u64) -> Self {
         let mut heir = self.clone().passed(now);
         let [old, new] = [&self.penalty, &penalty].map(|penalty| match penalty.fall {
@@ -53,7 +53,7 @@ impl Sweeper {
     fn pass(&mut self, now: u64) {
         while self.now < now {
             if self.value == 0 && self.banned == 0 && self.bans == 0 {
-                self.now = now; // nothing ever happens to it
+                self.now = now; // nothing can change it
                 return;
             }
             self.now += 1;
@@ -114,7 +114,7 @@ impl Sweeper {
         }
     }
 
-    /// An attempt was denied, by this limit or another one; by another one, it is as if it had never been.
+    /// An attempt was denied, by this limit or another one; an attempt denied by another one has no effect.
     pub(super) fn attempt_denied(&mut self, now: u64, cost: u64) {
         self.pass(now);
         match self.penalty.ban {
@@ -138,7 +138,7 @@ impl Sweeper {
         }
     }
 
-    /// Takes back an attempt that was charged at `at`, unless the counter has fallen or was wiped out since.
+    /// Refunds an attempt that was charged at `at`, unless the counter has fallen or was reset since.
     pub(super) fn refund(&mut self, now: u64, at: u64, units: u64) {
         self.pass(now);
         if self.now - self.since_step <= at {

@@ -1,4 +1,4 @@
-//! What a caller is told that does not wait, while others do.
+//! Decisions for a request that does not wait while others do.
 
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ fn after(policy: &Policy, steps: &[Step]) -> (Driven, u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6_000))]
 
-    /// Invariant 7: denied one nanosecond before, granted at it when nobody else comes; whoever waits.
+    /// Invariant 7: denied one nanosecond before, granted at it if no other request comes; whatever waits.
     #[test]
     fn a_retry_after_is_exact_however_many_wait(policy in policies(), steps in steps(), cost in 1_u64..7) {
         let (driven, now) = after(&policy, &steps);
@@ -94,7 +94,7 @@ proptest! {
     }
 }
 
-/// Where many wait, only a bound is known.
+/// With many waiters, it is a lower bound.
 #[test]
 fn behind_a_long_queue_it_is_a_lower_bound() {
     let mut driven = Driven::new(FixedWindow::new(3, nanos(100)));
