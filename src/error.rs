@@ -137,7 +137,7 @@ fn display_retry(retry_after: Option<Duration>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TryAcquireError {
-    /// The request would have to wait. The [`Decision`] tells which limit denied it and when to retry.
+    /// The request would have to wait. The [`Decision`] says which limit denied it and when to retry.
     #[error("{0}")]
     Denied(Decision),
     /// The limiter is closed.

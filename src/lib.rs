@@ -109,8 +109,8 @@
 //! 4. **All or none**: when one limit of a policy denies, no other is charged. The denial names the limit.
 //! 5. **Reclaimed once**: a permit whose TTL has passed is reclaimed on time. Its late drop, renewal or settling changes nothing.
 //! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
-//!    wakes. (The timer for a permit that came back before its TTL may fire once.) A queue of any length needs one timer, and a
-//!    grant two polls, or three for a request that waits when a pause, a timeout or a new policy makes time matter.
+//!    wakes. (The timer for a permit that was released before its TTL may fire once.) A queue of any length needs one timer, and
+//!    a grant two polls, or three for a request that waits when a pause, a timeout or a new policy makes time matter.
 //! 7. **Exact time**: waiting follows tokio's clock, also when it is paused. A [`retry_after`](Decision::retry_after) is exact: a
 //!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (With more
 //!    than 64 waiting requests it is a [lower bound](#limits-of-the-guarantees).)

@@ -30,7 +30,7 @@ use crate::snapshot::LimiterSnapshot;
 /// A limiter can be built anywhere, also in a `static`. While nothing waits it runs no task and no timer. The first request that
 /// must wait, or the first permit with a TTL, starts one task with one timer in the caller's tokio runtime, for all waiters. When
 /// time matters to a request in another runtime, it starts a task there too, so that no request depends on a runtime other than
-/// its own. (The timer for a permit that comes back before its TTL is not stopped; it may fire once.)
+/// its own. (The timer for a permit that is released before its TTL is not stopped; it may fire once.)
 ///
 /// A request that must wait outside every tokio runtime gets an error, unless it [blocks its thread](Limiter::blocking_acquire).
 /// A leaked permit is reclaimed on time as long as a runtime that started such a task is running. Otherwise the next call to the
@@ -38,7 +38,7 @@ use crate::snapshot::LimiterSnapshot;
 ///
 /// # Closing
 ///
-/// After [`Limiter::close`] all requests get [`AcquireError::Closed`], also those that wait. Permits in flight stay valid;
+/// After [`Limiter::close`] all requests get [`AcquireError::Closed`], including waiting ones. Permits in flight stay valid;
 /// [`Limiter::drained`] waits for them.
 ///
 /// # Examples
@@ -158,7 +158,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`TryAcquireError::Denied`] with the [`Decision`], which tells the limit that denied and when to retry;
+    /// [`TryAcquireError::Denied`] with the [`Decision`], which names the limit that denied and says when to retry;
     /// [`TryAcquireError::Closed`].
     ///
     /// # Examples

@@ -21,7 +21,7 @@ use crate::limiter::Limiter;
 /// items need be `Unpin`.
 ///
 /// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full) the stream
-/// **ends early**, like a stream that is exhausted. `error` then tells why, and `into_inner` returns the source and the item that
+/// **ends early**, like a stream that is exhausted. `error` then says why, and `into_inner` returns the source and the item that
 /// was waiting. [`for_each_permitted`](StreamLimitExt::for_each_permitted) returns the error.
 pub trait StreamLimitExt: Stream + Sized {
     /// Delays each item until the limiter grants one unit, and releases the permit at once.

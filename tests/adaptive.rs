@@ -1,4 +1,4 @@
-//! Adaptive concurrency from end to end: the limit settles at what a server bears, whichever way the permits are acquired.
+//! Adaptive concurrency from end to end: the limit settles at the capacity of a server, for every way to acquire permits.
 
 mod common;
 
@@ -231,7 +231,7 @@ async fn work_for(permit: Permit, span: Duration, limiter: &Limiter) -> u64 {
     limiter.check(1).limit()
 }
 
-/// Whichever way a permit is acquired, its round trip begins with the grant: neither with the request nor with the limiter.
+/// For every way to acquire a permit, its round trip begins with the grant, not with the request or the limiter.
 #[tokio::test(start_paused = true)]
 async fn every_way_to_a_permit_measures_the_time_since_the_grant() {
     for (span, left) in [(ms(100), 10), (ms(101), 9)] {
@@ -320,7 +320,7 @@ fn the_distance_between_two_clocks_is_no_round_trip() {
     assert_eq!(limiter.check(1).limit(), 9);
 }
 
-/// A permit that was granted when nothing read the clock has no round trip: neither one that is out when the limit begins to adapt,
+/// A permit that was granted when nothing read the clock has no round trip: neither one in flight when the limit begins to adapt,
 /// nor one that its caller has not taken yet.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_the_limit_adapted_teaches_it_nothing() {
@@ -383,7 +383,7 @@ async fn an_idle_limit_starts_again_ten_minutes_after_the_last_report() {
     assert_eq!(held.len(), 20);
 }
 
-/// Never over: while any place is out, the limit stays as it is and the key is not forgotten.
+/// Never over: while any permit is in flight, the limit stays as it is and the key is not forgotten.
 #[tokio::test(start_paused = true)]
 async fn a_limit_with_a_place_out_does_not_start_again() {
     let keyed = KeyedLimiter::builder(aimd()).max_keys(2).build().unwrap();
@@ -402,7 +402,7 @@ async fn a_limit_with_a_place_out_does_not_start_again() {
     assert_eq!(all.len(), 20);
 }
 
-/// Time alone serves no waiter. Once everything is back, the limit that starts again serves them.
+/// Time alone serves no waiter. Once all places are released, the restarted limit serves them.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_starts_again_serves_those_who_wait() {
     let limiter = Limiter::new(aimd()).unwrap();
@@ -423,7 +423,7 @@ async fn a_limit_that_starts_again_serves_those_who_wait() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// What is done to a limiter. A permit or a waiter is chosen by a number, modulo how many there are.
+/// An input to a limiter. A permit or a waiter is chosen by a number, modulo their count.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Try(u64),
@@ -479,7 +479,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// For any reports at any time: the limit stays within its bounds, no grant exceeds it, no request waits that could be
-    /// served, and in the end everything is back.
+    /// served, and in the end all places are released.
     #[test]
     fn no_grant_exceeds_the_limit_and_no_place_is_lost(
         concurrency in any_concurrency(),

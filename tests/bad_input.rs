@@ -1,4 +1,4 @@
-//! Invariant 9: bad input is an error, with the value in it; never a panic, never an endless wait.
+//! Invariant 9: bad input is an error that contains the value; never a panic, never an endless wait.
 
 mod common;
 

@@ -10,7 +10,7 @@ use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow, Permit, Policy, 
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum DroppedWhen {
-    /// The reference: there is no such request.
+    /// The reference: the request is never made.
     NeverMade,
     NeverPolled,
     AtTheFront,
@@ -80,7 +80,7 @@ async fn a_dropped_acquire_costs_nobody_anything_in_any_state_under_any_strategy
                 DroppedWhen::Granted,
             ] {
                 let (served, limiter, held) = witness_served_at(&policy, cost, dropped).await;
-                // A large request that was granted had its turn first, and the witness waited for it.
+                // The large request was granted before the witness, which waited for it.
                 let waited_for = cost > 1 && dropped == DroppedWhen::Granted;
                 assert!(
                     served == reference || waited_for && served > reference,
@@ -120,7 +120,7 @@ async fn a_large_request_given_up_at_the_front_lets_the_small_ones_behind_it_thr
     assert!(small.is_woken());
 }
 
-/// Many grants of one instant, given up in every order: a burst comes back whole.
+/// Many grants of one instant, given up in every order: a burst is refunded whole.
 #[tokio::test(start_paused = true)]
 async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {

@@ -1,4 +1,4 @@
-//! What becomes of the usage when a limiter is given another policy.
+//! Usage carries over when the policy of a limiter is replaced.
 
 mod common;
 
@@ -41,8 +41,8 @@ async fn the_part_of_a_unit_is_carried_as_it_is() {
     assert_eq!(limiter.check(2).retry_after(), Some(a_fifth_of_a_seventh));
 }
 
-/// A fixed bug: each change made a whole unit of the part that was left, or let all that was used leave a period after the
-/// change, so that a policy that was changed often granted nothing for good.
+/// A fixed bug: each change rounded the remaining part up to a whole unit, or made all usage expire a period after the change, so
+/// that a limiter whose policy changed often never granted again.
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_is_changed_often_grants_all_the_same() {
     let kinds: [fn(Duration) -> Limit; 6] = [
@@ -82,7 +82,7 @@ async fn a_counter_that_is_changed_often_grants_all_the_same() {
     assert!(granted >= 300, "{granted} in 10,000 s");
 }
 
-/// Never over: what was granted stays granted where it was, also in a longer window.
+/// Never over: a grant keeps its instant, also in a longer window.
 #[tokio::test(start_paused = true)]
 async fn a_log_keeps_its_instants() {
     let limiter = limiter(SlidingWindow::log(10, secs(10)));
@@ -98,7 +98,7 @@ async fn a_log_keeps_its_instants() {
     assert_eq!((limiter.check(1).remaining(), told(2), told(3)), (0, Some(ms(5_600)), Some(secs(6))));
 }
 
-/// A fixed bug: what the old counter had fallen was reckoned with the steps of the new one.
+/// A fixed bug: the fall of the old counter was computed with the steps of the new one.
 #[tokio::test(start_paused = true)]
 async fn a_penalty_falls_by_the_steps_of_its_own_time() {
     let limiter = limiter(Penalty::new(10, Rate::new(1, secs(100))));

@@ -1,4 +1,4 @@
-//! Wakers run other people's code: when cloned, when woken and when dropped.
+//! Wakers run foreign code: when cloned, when woken and when dropped.
 
 mod common;
 
@@ -223,7 +223,7 @@ fn a_waker_that_panics_when_it_is_cloned_costs_nobody_anything() {
     }
 }
 
-/// A fixed bug: the panic came before the permit was made, so its place was never given back.
+/// A fixed bug: the panic came before the permit was made, so its place was never released.
 #[test]
 fn a_waker_that_panics_when_it_is_dropped_takes_no_permit_with_it() {
     static VTABLE: RawWakerVTable =

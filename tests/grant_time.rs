@@ -1,4 +1,4 @@
-//! When a permit was granted, as it says itself and as a refund has it.
+//! The grant time of a permit, as the permit reports it and as a refund uses it.
 
 mod common;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tollgate::{Limiter, MaxConcurrency, Policy, SlidingWindow};
 
-/// A fixed bug: it named an instant that was 50 s off.
+/// A fixed bug: `acquired_at` was off by 50 s.
 #[tokio::test(start_paused = true)]
 async fn a_grant_for_which_no_clock_was_read_names_no_instant_after_a_change_of_policy() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
@@ -23,7 +23,7 @@ async fn a_grant_for_which_no_clock_was_read_names_no_instant_after_a_change_of_
     assert_eq!(limiter.acquire().await.unwrap().acquired_at(), Some(Instant::now()));
 }
 
-/// A fixed bug: once a second clock was seen, a refund was lost.
+/// A fixed bug: after a second clock was read, a refund was lost.
 #[test]
 fn a_refund_is_exact_after_a_second_clock_was_seen() {
     let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

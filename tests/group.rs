@@ -15,7 +15,7 @@ use tollgate::{
     TryAcquireError,
 };
 
-/// Invariant 4, over several limiters: whichever denies, none is charged, and the denial names it.
+/// Invariant 4, over several limiters: if any of them denies, none is charged, and the error names that one.
 #[tokio::test(start_paused = true)]
 async fn when_one_denies_no_other_has_been_charged_and_it_is_named() {
     let minute = Duration::from_secs(60);
@@ -73,7 +73,7 @@ async fn a_limiter_that_is_not_the_one_waited_for_goes_on_admitting_others() {
     assert!(busy.try_acquire().is_err() && free.try_acquire().is_err());
 }
 
-/// Invariant 2: dropped at any time, it leaves everything as it was.
+/// Invariant 2: dropping a waiting group at any time leaves everything as it was.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_group_acquire_gives_back_what_it_holds() {
     let (first, second) = (limiter(TokenBucket::new(Rate::per_second(10), 1)), limiter(MaxConcurrency::new(1)));
@@ -168,7 +168,7 @@ fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
     drop(entered);
 }
 
-/// Invariant 2: given up at any time, whichever member it waits for and whatever it holds.
+/// Invariant 2: a group can be given up at any time, for any member that it waits for and any permits that it holds.
 #[tokio::test(start_paused = true)]
 async fn groups_given_up_at_any_time_lose_nothing() {
     let members =
@@ -206,7 +206,7 @@ async fn groups_given_up_at_any_time_lose_nothing() {
     assert!(LimiterGroup::new(members).try_acquire().is_ok());
 }
 
-/// S1: per client and per endpoint, of keyed limiters; the keys become quiet again.
+/// S1: per client and per endpoint, of keyed limiters; the keys become idle again.
 #[tokio::test(start_paused = true)]
 async fn keys_of_several_keyed_limiters_are_charged_together() {
     let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 3)).unwrap();
@@ -254,7 +254,7 @@ fn threads_with_groups_in_any_order_neither_deadlock_nor_exceed() {
     assert!(members.iter().any(|member| member.check(1).remaining() == 0), "they went on until one was spent");
 }
 
-/// A fixed bug: a waiter of a group went to the end of a queue each time, and never got through where others always wait.
+/// A fixed bug: a waiter of a group went to the end of a queue each time, and was never granted where others always wait.
 #[tokio::test(start_paused = true)]
 async fn a_group_gets_through_although_others_always_wait_for_each_of_its_members() {
     for policies in [

@@ -1,4 +1,4 @@
-//! A permit that was handed out is live: nor does a group hand out one that was reclaimed while it waited for the others.
+//! A delivered permit is live: a group delivers none that was reclaimed while the group waited for others.
 
 mod common;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{Limiter, LimiterGroup, MaxConcurrency, Throttle};
 
-/// A fixed bug: a member with a TTL was held while the next one was waited for, and was dead by then.
+/// A fixed bug: a group held a permit with a TTL while it waited for the next member, and delivered it after its reclaim.
 #[tokio::test(start_paused = true)]
 async fn a_group_delivers_no_permit_that_was_reclaimed_while_it_waited() {
     for round in 0..50 {

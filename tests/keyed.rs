@@ -1,4 +1,4 @@
-//! One limiter for each key: what a key costs, when it goes, and that keys do not touch each other.
+//! One limiter for each key: what a key costs, when it is forgotten, and that keys are independent.
 
 mod common;
 
@@ -128,7 +128,7 @@ proptest! {
         })?;
     }
 
-    /// What is charged, let off and reset by hand is the same for an idle key and an active one.
+    /// Charges, refunds and resets by hand are the same for an idle key and an active one.
     #[test]
     fn an_idle_key_and_an_active_one_agree(policy in prop::sample::select(policies()), steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -202,7 +202,7 @@ async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() 
     }
 }
 
-/// evicting a key that is not yet full again gives its budget back.
+/// evicting a key that is not reset gives its usage back.
 #[tokio::test(start_paused = true)]
 async fn a_key_goes_only_when_it_is_as_good_as_new() {
     let keyed = KeyedLimiter::new(bucket(10)).unwrap();
@@ -210,7 +210,7 @@ async fn a_key_goes_only_when_it_is_as_good_as_new() {
     for second in 1..10 {
         advance(ms(1_000)).await;
         for key in second * 10_000..second * 10_000 + 2_000 {
-            drop(keyed.try_acquire(&key).unwrap()); // each looks at a few others
+            drop(keyed.try_acquire(&key).unwrap()); // each call checks a few others
         }
         assert_eq!(keyed.check(&u64::MAX, 1).remaining(), second);
         assert!(keyed.snapshot(&u64::MAX).is_some());
@@ -484,7 +484,7 @@ fn a_keyed_limiter_serves_several_runtimes_one_after_another() {
         let _in_first = first.enter();
         assert_pending!(waiting.poll());
     }
-    drop(first); // with the task that kept the time for it
+    drop(first); // with the task that ran its timer
     second.block_on(async { drop(waiting.await.unwrap()) });
 }
 
@@ -511,7 +511,7 @@ fn threads_on_the_same_keys_never_exceed_their_limits() {
     assert!(granted.iter().all(|count| count.load(Ordering::Relaxed) == 1_000), "{granted:?}");
 }
 
-/// Invariant 1: what was let off, or wiped out with all else, is not given back a second time.
+/// Invariant 1: units that were refunded or reset by hand are not refunded a second time.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_a_reset_or_a_reward_refunds_nothing() {
     for policy in policies() {
@@ -534,14 +534,14 @@ async fn a_permit_from_before_a_reset_or_a_reward_refunds_nothing() {
     }
 }
 
-/// Invariant 7. A fixed bug: a key was forgotten once its bucket was full, and came back with the few tokens of a new one.
+/// Invariant 7. A fixed bug: a key was forgotten when its bucket was full, and started again with the few tokens of a new one.
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_bucket_starts_with_few_tokens_is_granted_at_its_retry_after() {
     let keyed = KeyedLimiter::new(bucket(1).initial(0)).unwrap();
     for key in 0..30 {
         let Err(TryAcquireError::Denied(denial)) = keyed.try_acquire(&key) else { panic!("the bucket is empty at first") };
         advance(denial.retry_after().unwrap()).await;
-        (0..1_000).for_each(|other| _ = keyed.check(&(1_000 + other), 1)); // each call looks at a few keys
+        (0..1_000).for_each(|other| _ = keyed.check(&(1_000 + other), 1)); // each call checks a few keys
         assert!(keyed.try_acquire(&key).is_ok(), "{key}");
     }
 }

@@ -1,4 +1,5 @@
-//! The code of a key's type (`Hash`, `Eq`, `Clone`, `Drop`) runs outside the locks of the limiter: it may use the limiter and it may panic.
+//! The code of a key's type (`Hash`, `Eq`, `Clone`, `Drop`) runs outside the locks of the limiter: it may use the limiter and it
+//! may panic.
 
 mod common;
 
@@ -124,7 +125,7 @@ impl Clone for Uncopyable {
     }
 }
 
-/// A fixed bug: a key that panicked while it was copied was gone from the table, and with it what it had used.
+/// A fixed bug: a key that panicked while it was copied was lost from the table with its usage.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_panics_when_it_is_copied_keeps_what_it_has_used() {
     let keyed = KeyedLimiter::builder(Throttle::every(ms(100))).on_event(|_| {}).max_keys(30).build().unwrap();
@@ -158,7 +159,7 @@ impl Drop for PanicsAtItsEnd {
     }
 }
 
-/// What a key does when it is forgotten is no business of the call in which that happens.
+/// A panic in the drop of a forgotten key does not reach the call that forgets it.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_panics_when_it_is_forgotten_takes_no_permit_with_it() {
     let keyed = KeyedLimiter::builder(Throttle::every(ms(100))).max_keys(30).build().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{KeyedLimiter, MaxConcurrency, SlidingWindow, TryAcquireError, WhenFull};
 
-/// A fixed bug: of the keys that are active, places in the table were counted, most of which are empty where few are left.
+/// A fixed bug: the scan of active keys counted slots of the table, most of which are empty when few keys are left.
 #[tokio::test(start_paused = true)]
 async fn no_key_is_turned_away_where_one_can_go() {
     for (max_keys, held) in [(40, 30), (500, 250), (4_000, 2_000)] {

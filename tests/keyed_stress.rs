@@ -18,7 +18,7 @@ use tollgate::{
     TryAcquireError, WhenFull,
 };
 
-/// A debt that is too large for a word is a large debt, not what is left of it modulo 2^64.
+/// A debt that is too large for a word saturates instead of wrapping.
 #[tokio::test(start_paused = true)]
 async fn a_huge_penalty_is_a_huge_debt() {
     for policy in [TokenBucket::new(Rate::per_second(1), 2), TokenBucket::new(Rate::per_second(4_000_000_000), 2)] {
@@ -65,7 +65,7 @@ async fn no_two_permits_have_the_same_id() {
     }
 }
 
-/// What is told of a key's limiter is told outside every lock, also when the key's tier has just changed.
+/// Events of a key's limiter are reported outside every lock, also when the key's tier has just changed.
 #[test]
 fn an_observer_may_use_the_limiter_while_a_tier_changes() {
     static KEYED: OnceLock<KeyedLimiter<u8>> = OnceLock::new();
@@ -90,7 +90,7 @@ fn an_observer_may_use_the_limiter_while_a_tier_changes() {
     assert_eq!(TOLD.load(Ordering::Relaxed), 1);
 }
 
-/// Looks at the key when woken: a deadlock, were that under a lock.
+/// Calls the limiter with the key when woken: a deadlock if that were under a lock.
 struct Nosy(KeyedLimiter<u8>, AtomicUsize);
 
 impl Wake for Nosy {
@@ -191,7 +191,7 @@ impl Hash for Trap {
     }
 }
 
-/// The part of the table in which a key panicked goes on like the others.
+/// A shard in which a key panicked continues to work like the others.
 #[tokio::test(start_paused = true)]
 async fn keys_that_panic_leave_nothing_behind() {
     let armed = Arc::new(AtomicBool::new(false));
@@ -261,7 +261,7 @@ fn a_waker_that_panics_when_its_runtime_ends_strands_no_other_key() {
     });
 }
 
-/// One runtime on two threads, tasks that do all that can be done to a few keys; then everything is accounted for.
+/// One runtime on two threads, tasks that call every operation on a few keys; then every unit is accounted for.
 #[test]
 fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
@@ -354,7 +354,7 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
     }
 }
 
-/// A limiter in a `static` sees runtimes come and go, some while others wait in them, some that are never run.
+/// A limiter in a `static` sees runtimes come and go, some of them with waiters, some that are never polled.
 #[test]
 fn runtimes_that_end_strand_nobody() {
     static KEYED: OnceLock<KeyedLimiter<u32>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Paused limiters: by hand, and by what an upstream says.
+//! Paused limiters: by hand, and by an upstream's signal.
 
 mod common;
 
@@ -153,7 +153,7 @@ async fn who_gives_up_in_a_pause_costs_nobody_his_turn() {
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
 
-/// Blocked threads keep the time themselves, on the real clock, with no runtime at all.
+/// Blocked threads run their own timers, on the real clock, without any runtime.
 #[test]
 fn threads_that_block_wait_for_the_end_of_a_pause_too() {
     let limiter = limiter(MaxConcurrency::new(2));
@@ -191,7 +191,7 @@ fn threads_that_block_wait_for_the_end_of_a_pause_too() {
     assert_eq!(waiting.join().unwrap(), Err(AcquireError::Closed));
 }
 
-/// A pause makes time matter where it did not: the call that pauses starts a driver in its own runtime.
+/// A pause makes time matter that did not matter before: the call that pauses starts a driver in its own runtime.
 #[test]
 fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -199,7 +199,7 @@ fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
     let limiter = limiter(MaxConcurrency::new(2));
     let out = limiter.try_acquire_many(2).unwrap();
     let mut first = task::spawn(limiter.acquire());
-    still.block_on(async { assert_pending!(first.poll()) }); // its runtime has the manager's task, and is not run any more
+    still.block_on(async { assert_pending!(first.poll()) }); // its runtime has the driver, and is not polled any more
     running.block_on(async {
         let second = queued(limiter.acquire());
         limiter.pause_for(ms(30));
@@ -245,7 +245,7 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
 }
 
 /// Invariant 6: a waiter is not woken for a pause, nor for its end, but once for its permit. Where time did not matter, the first
-/// pause makes it matter: then each is woken once, to find a driver where it runs.
+/// pause makes it matter: then each is woken once, to start a driver in its own runtime.
 #[tokio::test(start_paused = true)]
 async fn pausing_and_resuming_again_and_again_polls_nobody_in_vain() {
     for (policy, woken_once) in [(Policy::from(Throttle::every(ms(1))), 0), (MaxConcurrency::new(1).into(), 98)] {
@@ -305,7 +305,7 @@ async fn an_upstreams_denial_pauses_everybody_for_as_long_as_it_asks() {
     }
 }
 
-/// Answers come out of order: an older one that sounds better must not cut short what a newer one asked for.
+/// Answers come out of order: an older, more generous one must not shorten the pause of a newer one.
 #[tokio::test(start_paused = true)]
 async fn a_signal_that_comes_late_never_shortens_a_pause() {
     let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build().unwrap();
@@ -340,7 +340,7 @@ async fn a_quota_that_is_nearly_spent_is_spread_until_it_is_new_and_no_longer() 
     assert_eq!(at(4).await, [0, 0, 0, 0], "five are not fewer than five");
     limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
     assert_eq!(at(6).await, [0, 250, 500, 750, 1_000, 1_000]);
-    // Each answer tells of one less: the pace goes on.
+    // Each response reports one unit less: the pace continues.
     limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(4).reset_after(ms(1_000)));
     assert_eq!(at(1).await, [0]);
     limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(3).reset_after(ms(900)));

@@ -38,13 +38,13 @@ async fn each_new_limit_serves_a_queue_at_the_instants_that_its_rule_says() {
     assert_eq!(grants(&penalty, 5).await, [0, 0, 100, 200, 300]);
 }
 
-/// Takes one unit now, and lets that many milliseconds pass.
+/// Takes one unit now, and then advances time by this many milliseconds.
 async fn limiter_at(limiter: &Limiter, millis: u64) {
     limiter.try_acquire().unwrap().release();
     advance(ms(millis)).await;
 }
 
-/// Trap: a retry-after in whole seconds. A wait below a second is told as none, and one of a second and a half as one.
+/// Trap: a retry-after in whole seconds. A wait below a second is reported as 0, and one of a second and a half as 1.
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_is_not_cut_to_whole_seconds() {
     let odd = ns(1_500_000_001);
@@ -139,7 +139,7 @@ async fn huge_quotas_do_not_overflow() {
     assert_eq!(denied(&log), Some(DAY));
 }
 
-/// Trap: the request is counted before it is decided, so that the last one of the limit is refused, and refused requests go on
+/// Trap: the request is counted before it is decided, so that the last one of the limit is refused, and refused requests keep
 /// being counted.
 #[tokio::test(start_paused = true)]
 async fn a_sliding_window_admits_its_limit_and_what_it_denies_does_not_count() {
@@ -249,7 +249,7 @@ async fn denied_attempts_raise_a_penalty_and_looks_do_not() {
         assert_eq!(denied(&limiter), Some(ms(100 * raised)), "it tells of what the attempt has made of it");
     }
     assert_eq!(denied(&limiter), Some(ms(400)), "the ceiling");
-    limiter.try_acquire_many(9).unwrap_err(); // what can never be met is no attempt
+    limiter.try_acquire_many(9).unwrap_err(); // a cost that can never be admitted is no attempt
     assert_eq!(limiter.check(1).retry_after(), Some(ms(400)));
 }
 
@@ -299,7 +299,7 @@ async fn a_ban_holds_off_those_who_wait_too_and_ends_on_time() {
     assert_eq!(denied(&limiter), Some(ms(1_000)), "the second is twice as long");
 }
 
-/// A denial by another limit is none of the penalty's, and charges none of the others.
+/// A denial by another limit neither raises the penalty nor charges the others.
 #[tokio::test(start_paused = true)]
 async fn a_denial_by_another_limit_raises_no_penalty() {
     let policy = Policy::from(Penalty::new(5, Rate::new(1, ms(1_000)))).and(MaxConcurrency::new(1));

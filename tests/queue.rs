@@ -107,7 +107,7 @@ async fn a_request_that_is_more_urgent_than_all_who_wait_is_served_at_once_if_it
     let _permit = assert_ready!(urgent.poll()).unwrap();
 }
 
-/// The timer follows the front: one that comes later and is due sooner is not kept waiting.
+/// The timer follows the front: a later request that is due sooner is not delayed.
 #[tokio::test(start_paused = true)]
 async fn an_urgent_small_request_before_a_large_one_moves_the_timer_forward() {
     let limiter = Limiter::new(Throttle::every(ms(10)).burst(10)).unwrap();
@@ -177,7 +177,7 @@ async fn a_large_release_serves_all_that_fit_in_order() {
     .await;
 }
 
-/// A fixed bug: sums of huge costs saturate, and what was left of them read as an empty queue.
+/// A fixed bug: sums of huge costs saturate, and the rest of a sum was taken for an empty queue.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
     let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
@@ -230,7 +230,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
     assert_eq!((limiter.snapshot().shed, limiter.snapshot().denied), (9, 3));
 }
 
-/// A block leaves no timer, and a place that comes back meanwhile waits for the next request that is accepted.
+/// A block leaves no timer, and a place that is released meanwhile goes to the next request that is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
     let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
@@ -289,7 +289,7 @@ async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
     .await;
 }
 
-/// Trap: requests are dropped without a word. Every one is reported, with where it was made and why it was dropped.
+/// Trap: requests are dropped silently. Each is reported, with its line of code and the reason.
 #[tokio::test(start_paused = true)]
 async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     let observed = |overflow| {

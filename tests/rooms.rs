@@ -13,7 +13,7 @@ const ROOMS: [&str; 23] = [
     "strategy",
     "policy",
     "text",
-    // what callers and the core tell each other
+    // what callers and the core exchange
     "decision",
     "error",
     "priority",

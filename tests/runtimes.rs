@@ -1,4 +1,4 @@
-//! Invariant 8: the runtime may go.
+//! Invariant 8: the runtime may end.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn those_who_wait_in_another_runtime_go_on_when_the_drivers_runtime_ends() {
     }
 }
 
-/// The first runtime is alive, has the driver, and is never run again.
+/// The first runtime exists, has the driver, and is never polled again.
 #[test]
 fn a_runtime_that_is_not_driven_does_not_hold_up_another_one() {
     for policy in [Throttle::every(ms(20)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(20)))] {

@@ -1,4 +1,4 @@
-//! Invariant 8: a waiter never depends on a runtime that is not run while its own is.
+//! Invariant 8: a waiter never depends on a runtime that is not polled while its own is.
 
 mod common;
 
@@ -16,7 +16,8 @@ fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// One place, which is out; the driver in a runtime that is alive and never run again; a task that waits in one that is run.
+/// One place, which is taken; a driver in a runtime that is never polled again; a task that waits in another runtime, which is
+/// polled.
 struct DriverAsleep {
     limiter: &'static Limiter,
     out: Permit,
@@ -45,7 +46,7 @@ impl DriverAsleep {
         Self { limiter, out, awake, waiting, front, _asleep: asleep }
     }
 
-    /// The place comes back, the front gives up, and the rest is a matter of time.
+    /// The place is released, the front gives up, and only time must pass.
     fn expect_served_in_time(self) {
         drop((self.out, self.front));
         within_ten_seconds(&self.awake, self.waiting).unwrap();
@@ -61,7 +62,7 @@ fn a_pause_that_is_set_outside_every_runtime_ends_on_time() {
     }
 }
 
-/// A fixed bug: the driver of the third runtime went with it, and the one that was left was not run.
+/// A fixed bug: the driver of the third runtime ended with it, and the remaining one was not polled.
 #[test]
 fn a_pause_that_is_set_in_a_runtime_that_ends_is_over_on_time() {
     for waiting in DriverAsleep::both() {
@@ -91,7 +92,7 @@ fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
     while limiter.snapshot().queued < 2 {
         thread::yield_now();
     }
-    // It goes first, wants more than there is, and gives up after 50 ms: then the others can be served.
+    // It is at the front, requests more than remains, and gives up after 50 ms: then the others can be served.
     let urgent = limiter.request().cost(2).priority(Priority::HIGH).timeout(ms(50));
     let mut gives_up = task::spawn(urgent.acquire());
     current_thread().block_on(async { assert_pending!(gives_up.poll()) });

@@ -104,7 +104,7 @@ async fn when_the_front_becomes_impossible_the_next_does_not_wait_for_a_release(
     assert_eq!(limiter.snapshot().in_flight, 4);
 }
 
-/// The timer follows the policy: waiters of a slow rate go on at the faster one, and those of a fast rate at the slower one.
+/// The timer follows the policy: waiters of a slow rate continue at the faster one, and those of a fast rate at the slower one.
 #[tokio::test(start_paused = true)]
 async fn who_waits_goes_by_the_new_pace_from_now_on() {
     let limiter = limiter(Throttle::every(ms(100)));
@@ -148,7 +148,7 @@ async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     assert_eq!((start.elapsed(), limiter.snapshot().in_flight), (ms(100), 1));
 }
 
-/// What is out is known although no limit counts it: never over when a concurrency limit comes back.
+/// Permits in flight are counted although no limit needs it: never over when a concurrency limit is added again.
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_that_was_removed_and_comes_back_counts_what_is_out() {
     let limiter = limiter(MaxConcurrency::new(4));
@@ -225,7 +225,7 @@ async fn a_ttl_that_was_taken_away_is_gone_and_those_granted_meanwhile_never_get
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
 
-/// A fixed bug, never over: what a permit gives back went to limits that had never charged it.
+/// A fixed bug, never over: a refund went to limits that had never charged the permit.
 #[tokio::test(start_paused = true)]
 async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
     for limit in [
@@ -244,7 +244,7 @@ async fn a_refund_gives_nothing_to_a_limit_that_came_after_the_grant() {
     }
 }
 
-/// The same for usage that was carried over: it counts in another measure than the grant.
+/// The same for usage that was carried over: it was measured differently from the grant.
 #[tokio::test(start_paused = true)]
 async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
     for (new, carry) in [(window(20), UsageCarryOver::InProportion), (FixedWindow::new(20, 10 * SECOND), UsageCarryOver::AsIs)] {
@@ -259,7 +259,7 @@ async fn what_was_carried_stays_used_though_the_permit_is_refunded() {
     }
 }
 
-/// A limit that stays the same forgets nothing, nor the grants that it can take back.
+/// An equal limit keeps its state and the grants that it can refund.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_stays_keeps_its_state_and_takes_back_what_it_charged() {
     let limiter = limiter(Policy::from(window(10)).and(MaxConcurrency::new(50)));
@@ -356,7 +356,8 @@ async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().queued, limiter.snapshot().granted), (0, 0, 1_000));
 }
 
-/// On threads and the real clock, with everything at once: no more is out than the largest policy allows, and all comes back.
+/// On threads and the real clock, with everything at once: no more is in flight than the largest policy allows, and all is
+/// released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
     let policies = [

@@ -1,4 +1,4 @@
-//! Permits that come back with the actual cost of their work: settled, refunded, or neither.
+//! Permits released with the actual cost of their work: settled, refunded, or neither.
 
 mod common;
 
@@ -54,7 +54,7 @@ async fn a_refund_is_as_if_it_had_never_been_and_is_counted() {
     }
 }
 
-/// What is above the estimate is a debt, however large: the next ones wait for exactly that.
+/// Units above the estimate are a debt of any size: later requests wait for exactly that.
 #[tokio::test(start_paused = true)]
 async fn a_debt_is_waited_for_to_the_instant() {
     let debts = [
@@ -62,7 +62,7 @@ async fn a_debt_is_waited_for_to_the_instant() {
         (TokenBucket::new(Rate::per_second(10), 10).into(), 2_500),
         (TokenBucket::new(Rate::per_second(10), 10).refill_each_period().into(), 3_000), // 34 fill three windows and part of the fourth
         (FixedWindow::new(10, ms(1_000)).into(), 3_000),
-        (SlidingWindow::log(10, ms(1_000)).into(), 1_000), // all of the debt leaves with the instant it was made in
+        (SlidingWindow::log(10, ms(1_000)).into(), 1_000), // all of the debt expires together
     ];
     for (limit, after) in debts {
         let limiter = limiter(limit);
@@ -90,7 +90,7 @@ async fn a_refund_serves_who_waits_at_once_and_in_order() {
     }
 }
 
-/// Never over: what has been refilled, or has left the window, is not given twice.
+/// Never over: units that were refilled, or have left the window, are not refunded again.
 #[tokio::test(start_paused = true)]
 async fn a_refund_that_comes_late_gives_nothing_back_twice() {
     for limit in rates() {
@@ -176,13 +176,13 @@ async fn estimates_under_load_keep_the_rate_that_was_asked_for() {
     for task in tasks {
         used += task.await.unwrap();
     }
-    // All that was used has been paid for, but for the last estimate's debt.
+    // All usage is paid for, except the debt of the last estimate.
     let most = (start.elapsed().as_secs_f64() + 1.0) * 1_000.0 + 450.0;
     let least = (start.elapsed().as_secs_f64() - 1.0) * 1_000.0;
     assert!((least..most).contains(&(used as f64)), "{used} in {:?}", start.elapsed());
 }
 
-/// A grant that was not taken goes back like a refund, and counts as one.
+/// A grant that was not taken is refunded, and counts as a refund.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_took_is_a_refund() {
     let limiter = limiter(Policy::from(MaxConcurrency::new(1)).and(FixedWindow::new(10, ms(1_000))));
@@ -201,7 +201,7 @@ async fn a_grant_that_nobody_took_is_a_refund() {
     assert_eq!(limiter.check(1).remaining(), 1);
 }
 
-/// The permit of a rate keeps nothing alive: it finds its limiter again, as long as the limiter exists.
+/// The permit of a rate does not keep its limiter alive, and finds it as long as it exists.
 #[tokio::test(start_paused = true)]
 async fn a_permit_whose_limiter_is_gone_settles_nothing() {
     let bucket = || limiter(TokenBucket::new(Rate::per_second(10), 10));

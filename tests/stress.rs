@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
-/// A xorshift: reproducible where a failure is not.
+/// A xorshift generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -76,7 +76,7 @@ async fn hammer(limiter: Limiter, tally: Arc<Tally>, seed: u64, limit: u64, leak
     }
 }
 
-/// Counts out before the permit goes back.
+/// Decrements its count before the permit is released.
 struct Held<'a>(#[allow(dead_code)] tollgate::Permit, &'a AtomicU64, u64);
 
 impl Drop for Held<'_> {
@@ -94,7 +94,7 @@ async fn thousand_tasks(policy: impl Into<Policy>, limit: u64, leaks: bool) -> (
             let delay = Duration::from_micros(seed * 13);
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                task.abort(); // at any of its awaits
+                task.abort(); // at any await point
             });
         }
     }

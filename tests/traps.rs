@@ -25,7 +25,7 @@ async fn the_rounding_of_the_timer_is_caught_up_within_the_burst() {
     assert!(late <= ms(1), "{late:?} late after a second: no more than the last tick");
 }
 
-/// Trap: every waiter sleeps for itself. All wake at once, and large requests starve among small ones.
+/// Trap: each waiter has its own timer. All wake at once, and large requests starve among small ones.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_ten_among_unit_requests_is_served_in_its_turn() {
     let limiter = Limiter::new(Throttle::every(ms(1)).burst(10)).unwrap();
@@ -84,7 +84,7 @@ async fn a_task_that_acquires_in_a_loop_lets_its_neighbours_run() {
         })
     };
     for _ in 0..10 {
-        tokio::task::yield_now().await; // would never come back
+        tokio::task::yield_now().await; // would never return
     }
     greedy.abort();
     assert!(limiter.snapshot().granted > 0);
@@ -120,7 +120,7 @@ async fn a_request_that_is_polled_often_counts_once() {
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().in_flight), (2, 0));
 }
 
-/// Trap: a release that refills a window or a rate. It frees nothing there, as documented.
+/// Trap: a release that refills a window or a rate. As documented, it refunds nothing there.
 #[tokio::test(start_paused = true)]
 async fn releasing_does_not_refill_a_window_or_a_pace() {
     for policy in [Policy::from(FixedWindow::new(1, ms(100))), Throttle::every(ms(100)).into()] {

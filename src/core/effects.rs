@@ -4,7 +4,7 @@ use crate::core::lease::Lease;
 use crate::core::request::Request;
 use crate::event::ShedReason;
 
-/// How many waiters are answered, or leases reclaimed, before the lock is let go of and they are woken.
+/// How many waiters are answered, or leases reclaimed, before the lock is released and they are woken.
 const BATCH: usize = 64;
 
 /// What must be done outside the lock. Waking and dropping a waker run foreign code, so neither happens under a lock.

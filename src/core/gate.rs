@@ -71,8 +71,8 @@ impl Gate {
         self.limit_states().map(LimitState::words).collect()
     }
 
-    /// When it can be forgotten, for it is as good as reset apart from its count of grants, if nothing is in flight and nothing more
-    /// is admitted.
+    /// When it can be forgotten, if nothing is in flight and nothing more is admitted: then it equals a new gate apart from its
+    /// count of grants.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
         self.limit_states().map(|state| state.forgettable_at(now)).max().unwrap_or(now)
     }
@@ -276,7 +276,7 @@ impl Gate {
         self.limit_states().map(|state| state.ready_at(now, ahead, cost)).max().unwrap_or(now)
     }
 
-    /// A forecast of the grants from `now` on. Places come back as `reclaims` says.
+    /// A forecast of the grants from `now` on. Places are reclaimed as `reclaims` says.
     pub(crate) fn forecast<R: Iterator<Item = (Moment, u64)>>(
         &self,
         now: Moment,
@@ -286,7 +286,7 @@ impl Gate {
         Forecast::new(self.limit_states().map(|state| state.forecast(now)), suspension, reclaims, now)
     }
 
-    /// When each lease expires, first to last, with the units that come back.
+    /// When each lease expires, first to last, with its units.
     pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
         self.leases.iter().flat_map(Leases::expiries)
     }

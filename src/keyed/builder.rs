@@ -118,7 +118,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
 
     /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
     /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
-    /// cheap to clone and to compare with their clone; policies that are built anew each time are compared limit by limit.
+    /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit.
     ///
     /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
     /// between two policies of different kinds gets a full budget each time.

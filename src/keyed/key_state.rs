@@ -82,7 +82,7 @@ impl KeyState<'_> {
         self.states().map(|(rule, state)| rule.used(state, now)).max().unwrap_or(0)
     }
 
-    /// When the key can be forgotten, for a new one is as good.
+    /// When the key can be forgotten, because it equals a new one.
     pub(super) fn reset_at(&self, now: Moment) -> Moment {
         self.states().map(|(rule, state)| rule.forgettable_at(state, now)).max().unwrap_or(now)
     }

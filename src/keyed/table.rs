@@ -80,7 +80,7 @@ impl Fences<'_> {
     }
 }
 
-/// What is done when the lock of the shard is let go of, because it runs code of others.
+/// What is done after the shard is unlocked, because it runs foreign code.
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
     /// The plan that a manager uses from now on.

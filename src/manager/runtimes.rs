@@ -31,7 +31,8 @@ impl Runtimes {
 
     /// The driver in the runtime has ended.
     pub(super) fn leave(&mut self, runtime: runtime::Id) {
-        /// Enough that a future which is still polled in an ended runtime finds it here; not so many that a limiter grows.
+        /// Large enough that a future that is still polled in an ended runtime finds it here, and a bound on the size of a
+        /// limiter.
         const REMEMBERED: usize = 32;
         self.change(|known| {
             known.retain(|(known, _)| *known != runtime);

@@ -25,7 +25,7 @@ impl Manager {
         Watch { manager: self, awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
     }
 
-    /// Completes when the limiter is closed and every place has come back.
+    /// Completes when the limiter is closed and every place was released.
     pub(crate) fn drained(self: &Arc<Self>) -> Watch<'_> {
         Watch { manager: self, awaited: Awaited::Drain, lease: None, id: None }
     }

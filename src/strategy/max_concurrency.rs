@@ -49,7 +49,7 @@ impl MaxConcurrency {
 
     /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),
     /// whether or not a request waits. [`Permit::renew`](crate::Permit::renew) restarts the TTL;
-    /// [`Permit::reclaimed`](crate::Permit::reclaimed) tells the holder.
+    /// [`Permit::reclaimed`](crate::Permit::reclaimed) notifies the holder.
     ///
     /// ```
     /// # use std::time::Duration;

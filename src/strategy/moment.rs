@@ -11,7 +11,7 @@ pub(crate) struct Moment(u64);
 impl Moment {
     /// The instant at which the limiter was built.
     pub(crate) const START: Self = Self(0);
-    /// The last instant that a clock tells. Every window that is open then never ends.
+    /// The last instant that a clock returns. Every window that is open then never ends.
     pub(crate) const LAST: Self = Self(u64::MAX - 1);
     /// Later than all instants. It means: no timer, no deadline, not without a release.
     pub(crate) const NEVER: Self = Self(u64::MAX);

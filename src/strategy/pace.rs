@@ -102,8 +102,9 @@ impl PaceRule {
         PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
     }
 
-    /// When a key in this state can be forgotten, if nothing more is admitted. A full bucket would come back with the tokens of a new
-    /// one. Where these are fewer, it is kept full for as long as a new one takes to fill: whoever was told to come back may do so.
+    /// When a key in this state can be forgotten, if nothing more is admitted. A forgotten key starts with the tokens of a new
+    /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
+    /// at its `retry_after`.
     pub(crate) fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
         self.first(state.arrival.saturating_add(self.taken), 0, now)
     }

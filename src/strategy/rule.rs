@@ -88,7 +88,7 @@ impl Rule {
         }
     }
 
-    /// When a key in this state can be forgotten, if nothing more is admitted: when it is as good as new, or
+    /// When a key in this state can be forgotten, if nothing more is admitted: when it is reset, or
     /// [later](PaceRule::forgettable_at).
     pub(crate) fn forgettable_at(&self, state: StateWords, now: Moment) -> Moment {
         match self {

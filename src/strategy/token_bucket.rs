@@ -83,8 +83,8 @@ impl TokenBucket {
 
     /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
     ///
-    /// A [`KeyedLimiter`](crate::KeyedLimiter) forgets a key some time after its bucket is full: after as long as a new bucket takes
-    /// to fill. The key then starts with these tokens again.
+    /// A [`KeyedLimiter`](crate::KeyedLimiter) forgets a key with a full bucket only after the time that a new bucket takes to
+    /// fill. The key then starts with the initial tokens again.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};

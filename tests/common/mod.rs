@@ -1,4 +1,4 @@
-//! What several test files share.
+//! Helpers of several test files.
 #![allow(dead_code, unreachable_pub)] // each file uses its part
 
 use std::fmt::Debug;
@@ -48,7 +48,7 @@ pub fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Everything that runs here ends within this time, or it hangs.
+/// The limit on each run: after this time it hangs.
 pub fn within_ten_seconds<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs") })
 }

@@ -20,7 +20,7 @@ impl Schedule {
         }
         let suspended_until = match self.suspended() {
             Some(suspension) => {
-                let blocked = suspension.is_blocked(now); // asking anew starts it anew
+                let blocked = suspension.is_blocked(now); // each request restarts it
                 let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
                 suspension.ready_at(now, cost).max(now.plus(penalty))
             }

@@ -137,7 +137,7 @@ impl Schedule {
 
     /// Refuses waiters whose cost the plan can never admit.
     fn refuse_impossible(&mut self, effects: &mut Effects) {
-        /// Waiters looked at before the lock is let go of.
+        /// Waiters checked before the lock is released.
         const STEPS: usize = 1_024;
         let (max, mut steps) = (self.gate.max_cost(), STEPS);
         while !effects.is_full()

@@ -265,7 +265,7 @@ mod late {
         let (first, second) = (driven.queued(0, 1, Some(150)), driven.queued(0, 1, Some(160)));
         driven.run_due(199);
         assert_eq!((driven.answer(first), driven.answer(second)), (GRANTED, FAILED));
-        assert_eq!(driven.retry_after(199, 1), Some(100), "nobody gets another within a period");
+        assert_eq!(driven.retry_after(199, 1), Some(100), "no other is granted within a period");
     }
 
     #[test]

@@ -17,7 +17,7 @@ struct Server {
     base: u64,
     /// Exponential service times in place of constant ones.
     jitter: bool,
-    /// One call in so many is reported an hour late, if any.
+    /// If set, one call in this many is reported an hour late.
     stuck: u64,
     refuses: bool,
     callers: u64,
@@ -270,7 +270,7 @@ fn bounds_that_meet_hold_the_limit_and_work_that_takes_no_time_raises_it_to_the_
     }
 }
 
-/// As good as new: after ten minutes without a report, or when no report has changed anything.
+/// Reset: after ten minutes without a report, or when no report has changed anything.
 #[test]
 fn an_idle_limit_starts_again_ten_minutes_after_its_last_report() {
     const TEN_MINUTES: u64 = 600 * SECOND;

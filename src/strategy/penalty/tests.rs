@@ -191,7 +191,7 @@ proptest! {
                 }
                 prop_assert_eq!(later.now, until.nanos());
                 if retry {
-                    // Looked at on the way, at instants of no meaning.
+                    // Also read at arbitrary instants in between.
                     state = rule.settled(state, at(now.nanos().midpoint(until.nanos())));
                     now = until;
                 }
@@ -237,12 +237,12 @@ fn who_keeps_on_asking_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_an
     }
     assert_eq!(rule.value(state, at(5)), 14);
     assert_eq!(rule.decide(state, at(5), 1), Err(at(5 + 3 * S)), "14, 12, 10, 8");
-    assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, and nobody swept");
+    assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, without a sweep");
     assert_eq!(rule.value(state, at(5 + 6 * S)), 2);
     assert_eq!(rule.settled(state, at(5 + 7 * S)), rule.initial(at(0)), "forgotten at zero");
 }
 
-/// Trap: a counter that is looked at more often than it steps never falls, or falls late.
+/// Trap: a counter that is read more often than it steps never falls, or falls late.
 #[test]
 fn the_steps_stay_where_they_were_however_often_it_is_touched() {
     let rule = Penalty::new(100, Rate::new(1, nanos(100))).checked().unwrap();
@@ -270,7 +270,7 @@ fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
         assert_eq!(rule.charge(state, at(now + 1), 1), state);
         assert_eq!((rule.remaining(state, at(now + 1)), rule.value(state, at(now + 1))), (0, 0));
         now += length;
-        assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter starts anew");
+        assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter is reset");
     }
     // Quiet is counted from when the counter is at zero: here from the second step after one that comes in between.
     assert_eq!(rule.reset_at(state, at(now)), at(now + 50));

@@ -131,7 +131,7 @@ impl Grants {
             return;
         }
         self.empty += 1;
-        // The last entry is not empty, so that it tells when all units have expired.
+        // The last entry is not empty, so that it gives the instant at which all units have expired.
         while self.entries.len() > self.dropped && self.units_of(self.entries.len() - 1) == 0 {
             self.entries.pop();
             self.empty = self.empty.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! One limit, naively: a list of all that it was charged, or a counter that is looked at each nanosecond.
+//! One limit, naively: a list of all charges, or a counter that is read each nanosecond.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

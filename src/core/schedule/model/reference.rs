@@ -13,7 +13,7 @@ use crate::snapshot::LimiterSnapshot;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) cost: u64,
-    /// Whether it was given a place that must come back.
+    /// Whether it holds a place that must be released.
     pub(super) has_place: bool,
     /// In flight, in a slot or with a holder, holding its place.
     pub(super) is_out: bool,
@@ -29,13 +29,13 @@ pub(super) struct Waiting {
     pub(super) deadline: u64,
 }
 
-/// When a newcomer would be granted.
+/// When a new request would be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     At(u64),
-    /// After the last instant that was looked at.
+    /// After the last instant that was checked.
     Later,
-    /// Nobody can foresee it: it takes a release or a resume.
+    /// Unknown: only a release or a resume helps.
     TakesARelease,
 }
 
@@ -282,8 +282,8 @@ impl Reference {
         self.waiting.iter().filter(is_late).filter(is_refused).map(|waiting| waiting.id).collect()
     }
 
-    /// When a newcomer that goes behind all that wait would be granted `cost`, if nothing came back and nobody else came, with all
-    /// grants until then: when, and to whom.
+    /// When a new request behind all waiters would be granted `cost`, if nothing were released and no other request came; and all
+    /// grants until then: when, and to which request.
     pub(super) fn turn_of_newcomer(&self, cost: u64, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
         let (mut naive, mut grants) = (self.clone(), Vec::new());
         for now in self.now..=latest {

@@ -98,10 +98,10 @@ pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Optio
     Ok(())
 }
 
-/// A retry-after is exact while others wait, however late the timers of those are that leave: denied one nanosecond before it,
-/// granted at it, if nothing comes back and nobody else comes; and none is told where it takes a release.
+/// A retry-after is exact while others wait, however late the timers of waiters that leave are: denied one nanosecond before it,
+/// granted at it, if nothing is released and no other request comes. There is none if only a release helps.
 ///
-/// Where the least and the most that counts would lead to other grants, the schedule decides.
+/// Where the least and the most of an amount would lead to different grants, the schedule decides.
 pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
     /// Instants that are looked at: longer than every pause and every spread but the longest ones.
     const LOOKED_AT: u64 = 1_000;

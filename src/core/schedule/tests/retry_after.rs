@@ -113,5 +113,5 @@ fn a_release_that_somebody_waits_for_is_not_foreseen() {
     let mut driven = Driven::new(Policy::from(MaxConcurrency::new(2)).and(FixedWindow::new(3, nanos(100))));
     driven.try_acquire(0, 1).unwrap();
     driven.queued(0, 2, Some(50));
-    assert_eq!(driven.retry_after(0, 1), None, "it may be granted before its time is up");
+    assert_eq!(driven.retry_after(0, 1), None, "it may be granted before its deadline");
 }

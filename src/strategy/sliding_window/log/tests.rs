@@ -121,7 +121,7 @@ fn the_largest_parameters_do_not_overflow() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The same with so many grants that the log tidies up, and units that are forgiven, the latest first.
+    /// The same with enough grants that the log compacts itself, and with refunds of the latest units.
     #[test]
     fn a_long_log_agrees_with_a_list_of_every_grant(
         limit in 300_u64..600, period in 100_u64..900,
