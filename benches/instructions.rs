@@ -83,7 +83,7 @@ fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
 }
 
-/// What is used is not given back during a run.
+/// Nothing is refilled during a run.
 fn slow() -> Policy {
     Throttle::every(Duration::from_secs(1)).burst(1_000_000_000).into()
 }

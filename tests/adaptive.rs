@@ -140,7 +140,7 @@ async fn the_limit_of_a_limiter_settles_at_the_knee_of_its_server() {
 
 /// Without a queue: every permit is granted in place.
 #[tokio::test(start_paused = true)]
-async fn the_limit_settles_for_callers_who_do_not_wait() {
+async fn the_limit_settles_for_callers_that_do_not_wait() {
     for case in Case::all() {
         let (limiter, end) = (Limiter::new(case.concurrency(20)).unwrap(), end());
         let work = tokio::spawn(call_until(end, {
@@ -404,7 +404,7 @@ async fn a_limit_with_a_place_out_does_not_start_again() {
 
 /// Time alone serves no waiter. Once all places are released, the restarted limit serves them.
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_starts_again_serves_those_who_wait() {
+async fn a_limit_that_restarts_serves_its_waiters() {
     let limiter = Limiter::new(aimd()).unwrap();
     limiter.try_acquire().unwrap().report(Outcome::Overloaded);
     let held: Vec<_> = std::iter::from_fn(|| limiter.try_acquire().ok()).collect();

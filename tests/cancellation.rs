@@ -66,7 +66,7 @@ async fn witness_served_at(policy: &Policy, cost: u64, dropped: DroppedWhen) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_acquire_costs_nobody_anything_in_any_state_under_any_strategy() {
+async fn a_dropped_acquire_costs_no_request_anything_in_any_state_under_any_strategy() {
     // Windows of the wall clock lie elsewhere in each run, so they have no reference.
     for policy in every_strategy().into_iter().filter(|policy| !policy.to_string().contains("wall clock")) {
         let max = policy.limits().iter().map(tollgate::Limit::capacity).min().unwrap();
@@ -143,7 +143,7 @@ async fn grants_of_one_instant_are_refunded_whole_in_any_order() {
 
 /// Futures whose answer is a refusal are dropped, too: a timeout, a victim of overflow, a closed limiter.
 #[tokio::test(start_paused = true)]
-async fn refusals_that_nobody_looks_at_leave_nothing_behind() {
+async fn refusals_that_are_never_polled_leave_nothing_behind() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let out = limiter.try_acquire().unwrap();
     let (mut late, mut next) = (task::spawn(limiter.request().timeout(ms(10)).acquire()), task::spawn(limiter.acquire()));

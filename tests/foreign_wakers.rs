@@ -34,7 +34,7 @@ fn panics_when_woken() -> Waker {
 
 /// A fixed bug: tokio's `Notify` stops at the first waker that panics.
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_the_waker_of_one_who_awaits_a_reclaim_leaves_no_other_asleep() {
+async fn a_panic_in_the_waker_of_a_reclaimed_future_leaves_no_other_asleep() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
     let permit = limiter.acquire().await.unwrap();
     let mut before = task::spawn(permit.reclaimed());
@@ -51,7 +51,7 @@ async fn a_panic_in_the_waker_of_one_who_awaits_a_reclaim_leaves_no_other_asleep
 
 /// A fixed bug, as above; and the panic came out of the drop of the last permit.
 #[tokio::test]
-async fn a_panic_in_the_waker_of_one_who_awaits_the_drain_stays_out_of_the_last_drop() {
+async fn a_panic_in_the_waker_of_a_drained_future_stays_out_of_the_last_drop() {
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let permit = limiter.acquire().await.unwrap();
     limiter.close();
@@ -69,7 +69,7 @@ async fn a_panic_in_the_waker_of_one_who_awaits_the_drain_stays_out_of_the_last_
 
 /// A fixed bug: the panic came out of the poll that took the last answer, and the drop of its future hit an `expect`.
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_the_waker_of_one_who_awaits_the_drain_stays_out_of_the_last_poll() {
+async fn a_panic_in_the_waker_of_a_drained_future_stays_out_of_the_last_poll() {
     let limiter = Limiter::new(Throttle::every(ms(10))).unwrap();
     limiter.try_acquire().unwrap().release();
     let mut last = task::spawn(limiter.acquire());
@@ -82,7 +82,7 @@ async fn a_panic_in_the_waker_of_one_who_awaits_the_drain_stays_out_of_the_last_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_awaits_a_reclaim_or_the_drain_may_move_to_another_waker_and_give_up() {
+async fn awaiting_a_reclaim_or_the_drain_may_move_to_another_waker_and_be_given_up() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
     let permit = limiter.acquire().await.unwrap();
     limiter.close();
@@ -194,7 +194,7 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
 /// A fixed bug: a request whose waker panicked when it was cloned had by then dropped another one from the full queue without
 /// waking it.
 #[test]
-fn a_waker_that_panics_when_it_is_cloned_costs_nobody_anything() {
+fn a_waker_that_panics_when_it_is_cloned_costs_no_request_anything() {
     for policy in policies() {
         must_not_hang(async move || {
             let limiter = Limiter::builder(policy).max_queue(1).overflow(Overflow::DropOldest).build().unwrap();

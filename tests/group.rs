@@ -152,7 +152,7 @@ impl Wake for Panics {
 
 /// A call on a group may serve waiters of its members: no waker that panics keeps others asleep.
 #[test]
-fn a_waker_of_one_member_that_panics_keeps_nobody_of_another_asleep() {
+fn a_panicking_waker_of_one_member_keeps_no_waiter_of_another_asleep() {
     let members = [(); 2].map(|()| limiter(Throttle::every(ms(20)).burst(2)));
     members.iter().for_each(|member| drop(member.try_acquire_many(2).unwrap()));
     let panics = Waker::from(Arc::new(Panics));

@@ -96,7 +96,7 @@ async fn invariant_2_never_lost_a_panicking_holder_releases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn invariant_3_in_order_first_come_first_served_and_nobody_barges() {
+async fn invariant_3_in_order_first_come_first_served_and_no_barging() {
     for policy in every_strategy() {
         let limiter = common::limiter(policy.clone());
         while limiter.try_acquire().map(std::mem::forget).is_ok() {}
@@ -295,7 +295,7 @@ async fn a_timeout_fails_at_once_when_the_wait_is_known_to_be_longer_and_on_time
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_fails_who_waits_and_who_comes_and_drained_waits_for_who_is_out() {
+async fn closing_fails_waiting_and_later_requests_and_drained_waits_for_permits_in_flight() {
     let limiter = common::limiter(MaxConcurrency::new(1));
     let out = limiter.acquire().await.unwrap();
     let mut waiting = task::spawn(limiter.acquire());

@@ -204,7 +204,7 @@ async fn a_million_hostile_keys_stay_within_the_bound_and_live_limits_survive() 
 
 /// evicting a key that is not reset gives its usage back.
 #[tokio::test(start_paused = true)]
-async fn a_key_goes_only_when_it_is_as_good_as_new() {
+async fn a_key_is_forgotten_only_when_it_is_reset() {
     let keyed = KeyedLimiter::new(bucket(10)).unwrap();
     drop(keyed.try_acquire_many(&u64::MAX, 10).unwrap());
     for second in 1..10 {
@@ -219,7 +219,7 @@ async fn a_key_goes_only_when_it_is_as_good_as_new() {
 
 /// a sweep that stops every caller. Keys go a few at a time, as others come.
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_as_good_as_new_go_as_others_come() {
+async fn reset_keys_are_forgotten_as_others_come() {
     let keyed = KeyedLimiter::new(bucket(1)).unwrap();
     for key in 0..20_000_u64 {
         drop(keyed.try_acquire(&key).unwrap());
@@ -274,7 +274,7 @@ async fn a_thousand_keys_with_waiters_cost_one_task() {
 
 /// Invariant 3, for each key by itself.
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_a_key_are_served_in_order_and_nobody_passes() {
+async fn waiters_for_a_key_are_served_in_order_and_never_overtaken() {
     let keyed = KeyedLimiter::new(Throttle::every(ms(100))).unwrap();
     drop(keyed.acquire(&"a").await.unwrap());
     let mut first = task::spawn(keyed.acquire(&"a"));
@@ -305,7 +305,7 @@ async fn a_dropped_acquire_leaves_the_key_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_active_key_that_nobody_needs_becomes_idle_again_and_keeps_what_it_has_used() {
+async fn an_active_key_that_is_not_needed_becomes_idle_again_and_keeps_its_usage() {
     let keyed = KeyedLimiter::new(bucket(3)).unwrap();
     let limiter = keyed.limiter(&0_u64).unwrap();
     drop(limiter.try_acquire_many(3).unwrap());

@@ -72,7 +72,7 @@ fn a_million_keys_take_40_bytes_each_and_a_bound_on_them_bounds_the_memory() {
 }
 
 #[test]
-fn a_runtime_that_nobody_runs_keeps_no_list_that_grows() {
+fn a_runtime_that_is_not_polled_keeps_no_list_that_grows() {
     let (idle, busy) = (runtime(), runtime());
     let keyed = KeyedLimiter::new(Throttle::every(Duration::from_millis(1))).unwrap();
     drop(keyed.try_acquire(&0).unwrap());

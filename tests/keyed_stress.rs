@@ -138,7 +138,7 @@ fn a_panic_of_the_observer_goes_no_further() {
 
 /// Policies whose keys always are active can evict too.
 #[tokio::test(start_paused = true)]
-async fn keys_whose_line_is_at_rest_are_evicted_where_there_are_no_others() {
+async fn active_keys_that_are_not_needed_are_evicted_when_there_are_no_idle_ones() {
     let bucket = || TokenBucket::new(Rate::per_second(1), 3);
     let adaptive = MaxConcurrency::new(3).adapt(Adapt::aimd());
     let builders = [
@@ -356,7 +356,7 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
 
 /// A limiter in a `static` sees runtimes come and go, some of them with waiters, some that are never polled.
 #[test]
-fn runtimes_that_end_strand_nobody() {
+fn runtimes_that_end_strand_no_waiter() {
     static KEYED: OnceLock<KeyedLimiter<u32>> = OnceLock::new();
     let keyed = KEYED.get_or_init(|| {
         let limits = Policy::from(MaxConcurrency::new(1)).and(Throttle::every(ms(2)));

@@ -120,7 +120,7 @@ async fn permits_stay_valid_in_a_pause_and_their_ttl_runs_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_fails_who_waits_in_a_pause_without_end() {
+async fn closing_fails_waiters_in_a_pause_without_end() {
     let limiter = limiter(Policy::from(MaxConcurrency::new(2)).and(Throttle::every(ms(10))));
     let out = limiter.try_acquire().unwrap();
     limiter.pause_for(Duration::MAX);
@@ -136,7 +136,7 @@ async fn closing_fails_who_waits_in_a_pause_without_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_in_a_pause_costs_nobody_his_turn() {
+async fn a_request_that_gives_up_in_a_pause_delays_no_other() {
     let limiter = limiter(MaxConcurrency::new(1));
     limiter.pause_for(ms(100));
     let start = Instant::now();
@@ -193,7 +193,7 @@ fn threads_that_block_wait_for_the_end_of_a_pause_too() {
 
 /// A pause makes time matter that did not matter before: the call that pauses starts a driver in its own runtime.
 #[test]
-fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
+fn a_pause_ends_for_waiters_that_relied_on_a_runtime_that_is_not_polled() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (still, running) = (runtime(), runtime());
     let limiter = limiter(MaxConcurrency::new(2));
@@ -212,7 +212,7 @@ fn a_pause_ends_for_those_who_relied_on_a_runtime_that_is_not_run() {
 
 /// Invariant 6.
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leaves_none() {
+async fn a_pause_without_waiters_costs_no_timer_and_one_that_is_over_leaves_none() {
     for policy in every_strategy().into_iter().filter(|policy| !policy.to_string().contains("ttl")) {
         let limiter = limiter(policy.clone());
         limiter.pause_for(ms(10_000));
@@ -247,7 +247,7 @@ async fn a_pause_that_nobody_waits_for_costs_no_timer_and_one_that_is_over_leave
 /// Invariant 6: a waiter is not woken for a pause, nor for its end, but once for its permit. Where time did not matter, the first
 /// pause makes it matter: then each is woken once, to start a driver in its own runtime.
 #[tokio::test(start_paused = true)]
-async fn pausing_and_resuming_again_and_again_polls_nobody_in_vain() {
+async fn pausing_and_resuming_again_and_again_polls_no_waiter_in_vain() {
     for (policy, woken_once) in [(Policy::from(Throttle::every(ms(1))), 0), (MaxConcurrency::new(1).into(), 98)] {
         let limiter = limiter(policy.clone());
         let out = limiter.try_acquire().unwrap();

@@ -254,7 +254,7 @@ async fn denied_attempts_raise_a_penalty_and_looks_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_raises_a_penalty_when_granted_only_and_comes_through_at_the_predicted_instant() {
+async fn a_waiter_raises_a_penalty_only_when_granted_and_is_granted_at_the_predicted_instant() {
     let limiter = limiter(Penalty::new(2, Rate::new(1, ms(100))));
     let start = Instant::now();
     limiter.try_acquire_many(2).unwrap().release();
@@ -288,7 +288,7 @@ async fn attempts_while_others_wait_put_them_off_to_the_instant_that_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ban_holds_off_those_who_wait_too_and_ends_on_time() {
+async fn a_ban_holds_off_waiters_too_and_ends_on_time() {
     let limiter = limiter(Penalty::new(2, Rate::new(1, ms(100))).ban(ms(500)).escalate(ms(2_000)));
     let start = Instant::now();
     limiter.try_acquire_many(2).unwrap().release();
@@ -317,7 +317,7 @@ async fn a_denial_by_another_limit_raises_no_penalty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_concurrency_that_moves_serves_who_waits_as_it_rises_and_never_costs_more_than_its_floor() {
+async fn an_adaptive_concurrency_serves_waiters_as_it_rises_and_admits_no_cost_above_its_floor() {
     use tollgate::{Adapt, Outcome};
     let limiter = limiter(MaxConcurrency::new(4).adapt(Adapt::aimd().between(2, 6)));
     assert_eq!(limiter.acquire_many(3).await.unwrap_err(), AcquireError::ExceedsLimit { cost: 3, max: 2 });
@@ -348,7 +348,7 @@ async fn a_concurrency_that_moves_serves_who_waits_as_it_rises_and_never_costs_m
 /// A fixed bug: a request that waited for the counter to fall slept on when a ban, which ends with a reset, made its grant
 /// sooner.
 #[tokio::test(start_paused = true)]
-async fn a_ban_that_ends_before_the_counter_falls_wakes_who_waits() {
+async fn a_ban_that_ends_before_the_counter_falls_wakes_the_waiter() {
     let limiter = Limiter::new(Penalty::new(3, Rate::per_hour(3)).ban(ms(1_000))).unwrap();
     let _full = limiter.try_acquire_many(3).unwrap();
     let start = Instant::now();

@@ -17,7 +17,7 @@ fn bounded(max_queue: usize, overflow: Overflow) -> Limiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_rejects_the_newcomer_at_once_unless_told_otherwise() {
+async fn a_full_queue_rejects_the_new_request_at_once_by_default() {
     let limiter = bounded(2, Overflow::default());
     let out = limiter.acquire().await.unwrap();
     let (first, _second) = (
@@ -32,7 +32,7 @@ async fn a_full_queue_rejects_the_newcomer_at_once_unless_told_otherwise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drop_oldest_sheds_who_has_waited_longest_whatever_the_priority() {
+async fn drop_oldest_sheds_the_longest_waiter_whatever_the_priority() {
     let limiter = bounded(2, Overflow::DropOldest);
     let out = limiter.acquire().await.unwrap();
     let (mut urgent, mut second) = (
@@ -49,7 +49,7 @@ async fn drop_oldest_sheds_who_has_waited_longest_whatever_the_priority() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drop_lowest_priority_sheds_who_would_be_served_last_or_turns_the_newcomer_away() {
+async fn drop_lowest_priority_sheds_the_last_to_be_served_or_refuses_the_new_request() {
     let limiter = bounded(2, Overflow::DropLowestPriority);
     let _out = limiter.acquire().await.unwrap();
     let (_first, mut second) = (
@@ -74,7 +74,7 @@ async fn a_queue_of_none_never_waits() {
 
 /// A fixed bug: a waiter was dropped for a new request that would not have stayed.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_shed_for_a_request_that_does_not_wait() {
+async fn no_waiter_is_shed_for_a_request_that_does_not_wait() {
     let limiter = bounded(1, Overflow::DropOldest);
     let _out = limiter.acquire().await.unwrap();
     let waiting = queued(limiter.request().priority(Priority::NORMAL).acquire());
@@ -98,7 +98,7 @@ async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_more_urgent_than_all_who_wait_is_served_at_once_if_it_can_be() {
+async fn a_request_that_is_more_urgent_than_all_waiters_is_served_at_once_if_it_can_be() {
     let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
     let _out = limiter.try_acquire_many(2).unwrap();
     let mut large = task::spawn(limiter.acquire_many(3));
@@ -193,7 +193,7 @@ const PENALTY: Duration = ms(100);
 
 /// The `BLOCK` of the npm package bottleneck: a full queue is dropped, and no request is accepted until none has come for a while.
 #[tokio::test(start_paused = true)]
-async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
+async fn block_drops_all_waiters_and_accepts_no_request_until_none_has_come_for_the_penalty() {
     let limiter = bounded(2, Overflow::Block { penalty: PENALTY });
     let out = limiter.acquire().await.unwrap();
     let (mut first, mut second) = (
@@ -232,7 +232,7 @@ async fn block_drops_all_who_wait_and_accepts_nobody_until_it_was_quiet() {
 
 /// A block leaves no timer, and a place that is released meanwhile goes to the next request that is accepted.
 #[tokio::test(start_paused = true)]
-async fn a_block_costs_no_timer_and_lets_nobody_in_early() {
+async fn a_block_costs_no_timer_and_accepts_no_request_early() {
     let limiter = bounded(0, Overflow::Block { penalty: PENALTY });
     let out = limiter.acquire().await.unwrap();
     assert!(limiter.acquire().await.is_err());

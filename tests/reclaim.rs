@@ -23,7 +23,7 @@ fn line(event: &LimiterEvent) -> u32 {
 
 /// Trap: a sweep once per TTL lets a leak live for two TTLs. And it happens without a waiter.
 #[tokio::test(start_paused = true)]
-async fn a_leak_is_reclaimed_one_ttl_after_its_grant_though_nobody_waits() {
+async fn a_leak_is_reclaimed_one_ttl_after_its_grant_without_a_waiter() {
     let (limiter, events) = observed(MaxConcurrency::new(2).ttl(ms(100)));
     limiter.acquire().await.unwrap().forget();
     sleep(ms(60)).await;
@@ -45,7 +45,7 @@ async fn a_leak_is_reclaimed_one_ttl_after_its_grant_though_nobody_waits() {
 
 /// Trap: a leaked permit shrinks the limiter for ever.
 #[tokio::test(start_paused = true)]
-async fn leaks_delay_those_who_wait_by_one_ttl_and_no_more() {
+async fn leaks_delay_waiters_by_one_ttl_and_no_more() {
     let limiter = Limiter::new(MaxConcurrency::new(5).ttl(ms(100))).unwrap();
     let start = Instant::now();
     let mut at = Vec::new();
@@ -163,7 +163,7 @@ fn what_is_told_is_what_would_be_done_though_the_timer_has_not_come_to_it() {
 
 /// A fixed bug: more leaks than fit into one batch were reclaimed only in part before the denial.
 #[test]
-fn leaks_by_the_hundred_are_all_reclaimed_before_anybody_is_denied() {
+fn leaks_by_the_hundred_are_all_reclaimed_before_a_request_is_denied() {
     for count in [1, 62, 63, 64, 65, 127, 128, 200] {
         let limiter = Limiter::new(MaxConcurrency::new(count).ttl(ms(10))).unwrap();
         for _ in 0..count {
@@ -208,7 +208,7 @@ async fn the_event_names_the_line_that_asked() {
 
 /// A panicking observer stops neither the manager nor the caller.
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_harms_nobody() {
+async fn an_observer_that_panics_does_no_harm() {
     std::panic::set_hook(Box::new(|_| {})); // this file has no other test that panics
     let limiter = Limiter::builder(MaxConcurrency::new(1).ttl(ms(10))).on_event(|_| panic!("on purpose")).build().unwrap();
     for _ in 0..5 {

@@ -27,7 +27,7 @@ fn a_static_limiter_serves_several_runtimes_one_after_another() {
 }
 
 #[test]
-fn those_who_wait_in_another_runtime_go_on_when_the_drivers_runtime_ends() {
+fn waiters_in_another_runtime_continue_when_the_drivers_runtime_ends() {
     for policy in [Throttle::every(ms(50)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(50)))] {
         let limiter = Limiter::new(policy).unwrap();
         std::mem::forget(limiter.try_acquire().unwrap());
@@ -209,7 +209,7 @@ fn waiting_in_a_runtime_that_has_ended_is_an_error() {
 
 /// A fixed bug: only waiters in the queue were woken to find another driver.
 #[test]
-fn whoever_awaits_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
+fn awaiting_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
     let (first, second) = (current_thread(), current_thread());
     let permit = limiter.try_acquire().unwrap();

@@ -102,7 +102,7 @@ fn a_timeout_ahead_in_the_queue_ends_though_its_own_runtime_is_gone() {
 
 /// A fixed bug: the drivers slept until an instant on the clock of the latest caller.
 #[test]
-fn calls_from_a_clock_that_is_an_hour_ahead_keep_nobody_on_the_real_one_asleep() {
+fn calls_from_a_clock_that_is_an_hour_ahead_keep_no_waiter_on_the_real_one_asleep() {
     for policy in [Policy::from(Throttle::every(ms(20))), MaxConcurrency::new(1).ttl(ms(20)).into()] {
         let limiter = Limiter::new(policy).unwrap();
         limiter.try_acquire().unwrap().forget();

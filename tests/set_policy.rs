@@ -79,7 +79,7 @@ async fn shrinking_below_what_is_out_waits_for_releases_and_growing_serves_at_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_that_can_never_be_met_any_more_fails_and_who_waits_behind_it_is_served() {
+async fn a_cost_that_can_no_longer_be_admitted_fails_and_waiters_behind_it_are_served() {
     let limiter = limiter(MaxConcurrency::new(8));
     let out = limiter.try_acquire_many(6).unwrap();
     let (mut five, two, mut eight) =
@@ -106,7 +106,7 @@ async fn when_the_front_becomes_impossible_the_next_does_not_wait_for_a_release(
 
 /// The timer follows the policy: waiters of a slow rate continue at the faster one, and those of a fast rate at the slower one.
 #[tokio::test(start_paused = true)]
-async fn who_waits_goes_by_the_new_pace_from_now_on() {
+async fn waiters_follow_the_new_pace_at_once() {
     let limiter = limiter(Throttle::every(ms(100)));
     drop(limiter.try_acquire().unwrap());
     let start = Instant::now();
@@ -131,7 +131,7 @@ async fn who_waits_goes_by_the_new_pace_from_now_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
+async fn no_waiter_is_stranded_when_a_clock_begins_or_ceases_to_matter() {
     let limiter = limiter(MaxConcurrency::new(1));
     let _for_ever = limiter.try_acquire().unwrap();
     let (first, second) = (queued(limiter.acquire_many(1)), queued(limiter.acquire_many(1)));
@@ -188,7 +188,7 @@ async fn a_new_ttl_counts_from_the_grant_or_the_last_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_ttl_that_has_passed_already_makes_room_for_who_waits_at_once() {
+async fn a_shorter_ttl_that_has_passed_already_makes_room_for_waiters_at_once() {
     let limiter = limiter(MaxConcurrency::new(1).ttl(ms(1_000)));
     let late = limiter.acquire().await.unwrap();
     sleep(ms(50)).await;
@@ -317,7 +317,7 @@ async fn an_adaptive_limit_learns_nothing_from_permits_older_than_itself() {
 
 /// Under load, with policies that change all the time: never over, and no waiter is lost.
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
+async fn a_storm_of_changes_strands_no_waiter_and_leaves_nothing_behind() {
     let policies = [
         Policy::from(MaxConcurrency::new(3)),
         Policy::from(Throttle::every(ms(3)).burst(2)),
@@ -359,7 +359,7 @@ async fn a_storm_of_changes_strands_nobody_and_leaves_nothing_behind() {
 /// On threads and the real clock, with everything at once: no more is in flight than the largest policy allows, and all is
 /// released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn changes_from_several_threads_let_nobody_over_and_lose_nobody() {
+async fn changes_from_several_threads_exceed_no_limit_and_lose_no_waiter() {
     let policies = [
         Policy::from(MaxConcurrency::new(3)),
         Policy::from(MaxConcurrency::new(5)).and(TokenBucket::new(Rate::per_second(100_000), 50)),

@@ -79,7 +79,7 @@ async fn a_debt_is_waited_for_to_the_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_serves_who_waits_at_once_and_in_order() {
+async fn a_refund_serves_waiters_at_once_and_in_order() {
     for limit in rates() {
         let limiter = limiter(limit);
         let out = limiter.try_acquire_many(10).unwrap();
@@ -145,7 +145,7 @@ async fn settling_a_permit_whose_ttl_has_passed_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn absurd_actual_costs_neither_panic_nor_let_anybody_through() {
+async fn absurd_actual_costs_neither_panic_nor_admit_a_request() {
     for limit in rates() {
         let limiter = limiter(limit);
         for _ in 0..3 {
@@ -184,7 +184,7 @@ async fn estimates_under_load_keep_the_rate_that_was_asked_for() {
 
 /// A grant that was not taken is refunded, and counts as a refund.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_took_is_a_refund() {
+async fn a_grant_that_was_not_taken_is_a_refund() {
     let limiter = limiter(Policy::from(MaxConcurrency::new(1)).and(FixedWindow::new(10, ms(1_000))));
     let out = limiter.try_acquire().unwrap();
     let mut given_up = task::spawn(limiter.acquire());
@@ -203,7 +203,7 @@ async fn a_grant_that_nobody_took_is_a_refund() {
 
 /// The permit of a rate does not keep its limiter alive, and finds it as long as it exists.
 #[tokio::test(start_paused = true)]
-async fn a_permit_whose_limiter_is_gone_settles_nothing() {
+async fn a_permit_whose_limiter_was_dropped_settles_nothing() {
     let bucket = || limiter(TokenBucket::new(Rate::per_second(10), 10));
     let (first, second) = (bucket(), bucket());
     let (left, kept) = (first.try_acquire_many(4).unwrap(), second.try_acquire_many(4).unwrap());

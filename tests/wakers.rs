@@ -49,7 +49,7 @@ impl Wake for Panics {
 }
 
 #[tokio::test]
-async fn a_waker_that_panics_keeps_nobody_else_asleep() {
+async fn a_waker_that_panics_does_not_keep_others_asleep() {
     let limiter = Limiter::new(MaxConcurrency::new(100)).unwrap();
     let out = limiter.try_acquire_many(100).unwrap();
     let mut panics = Box::pin(limiter.acquire());

@@ -220,7 +220,7 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
     Calls { spans, idle }
 }
 
-/// One unit a second, so that what is used is not given back during the run.
+/// One unit a second, so that nothing is refilled during the run.
 fn slow() -> Throttle {
     Throttle::every(SECOND).burst(PLENTY.into())
 }

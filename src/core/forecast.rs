@@ -9,7 +9,7 @@ use crate::core::limit_state::LimitState;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 
-/// A copy of a gate that moves on in time. `R` yields the future reclaims: when, and how many units.
+/// A copy of a gate that advances in time. `R` yields the future reclaims: when, and how many units.
 #[derive(Debug)]
 pub(crate) struct Forecast<'a, R: Iterator<Item = (Moment, u64)>> {
     limits: Vec<LimitForecast<'a>>,
@@ -47,8 +47,8 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
         self.now
     }
 
-    /// Moves on to the instant at which `cost` is admitted and takes it, if that instant is not after `latest`. Otherwise it
-    /// moves on to `latest`; only a release may help. Returns whether it was admitted.
+    /// Advances to the instant at which `cost` is admitted and charges it, if that instant is not after `latest`. Otherwise
+    /// advances to `latest`. Returns whether it was admitted.
     pub(crate) fn take(&mut self, cost: u64, latest: Moment) -> bool {
         loop {
             let ready = self.ready_at(cost);
@@ -75,7 +75,7 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
         self.limits.iter().map(|limit| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
     }
 
-    /// Moves on to `later`.
+    /// Advances to `later`.
     fn advance(&mut self, later: Moment) {
         while let Some((_, cost)) = self.reclaims.next_if(|reclaim| reclaim.0 <= later) {
             self.limits.iter_mut().for_each(|limit| limit.release(cost));

@@ -287,7 +287,7 @@ impl Queue {
         self.swept_to.is_none()
     }
 
-    /// The next waiter of the sweep that asks for more than `max`, with its cost. Each waiter that is visited takes one of the
+    /// The next waiter of the sweep whose cost is above `max`, with that cost. Each waiter that is visited takes one of the
     /// `steps`; when none is left, the sweep stops, and continues there the next time.
     pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(Index, u64)> {
         while *steps > 0 {
@@ -326,7 +326,7 @@ impl Queue {
         (0..level).rev().map(|level| self.levels.get(level)).find_map(|level| level.waiting.front())
     }
 
-    /// What is in a slot; `None` while it waits.
+    /// The answer in a slot; `None` while the request waits.
     #[cfg(test)]
     pub(crate) fn peek(&self, index: Index) -> Option<AnswerKind> {
         match self.arena.get(index)?.slot {
@@ -386,7 +386,7 @@ mod tests {
         Request { cost: 1, priority, deadline: Moment::NEVER, caller: Location::caller(), blocking: false }
     }
 
-    /// What PEERS measure as "heap a waiter": the whole entry with its links stays within a cache line.
+    /// What the `peers` benchmark measures as "heap per waiter": the whole entry with its links stays within a cache line.
     #[test]
     fn an_entry_takes_at_most_64_bytes() {
         assert!(size_of::<Option<Waiter>>() + 2 * size_of::<u32>() <= 64, "{}", size_of::<Option<Waiter>>());

@@ -67,7 +67,7 @@ pub(crate) struct Schedule {
     queue: Queue,
     max_queue: usize,
     overflow: Overflow,
-    /// Below how many units the rest of an upstream's quota is spread out.
+    /// An upstream's quota with fewer units remaining is spread out.
     spread_below: u64,
     observed: bool,
     /// What holds all requests back besides the policy; usually nothing.

@@ -144,7 +144,7 @@ impl Manager {
             now = state.clock.now();
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
-        state.forget_time_if_nobody_waits();
+        state.forget_time_if_queue_is_empty();
         let mut effects = Effects::default();
         let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
         match outcome {

@@ -83,7 +83,7 @@ impl State {
     }
 
     /// If time does not matter now, requests that join an empty queue may rely on any driver again.
-    pub(super) fn forget_time_if_nobody_waits(&mut self) {
+    pub(super) fn forget_time_if_queue_is_empty(&mut self) {
         if !self.schedule.has_waiters() {
             self.time_matters = self.schedule.follows_time();
         }

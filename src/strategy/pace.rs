@@ -202,7 +202,7 @@ pub(crate) struct RefundBound {
 }
 
 impl RefundBound {
-    /// Enough that a refund is whole when grants come steadily. Only refunds look at the entries.
+    /// Enough for a full refund when grants come steadily. Only refunds read the entries.
     const MAX_LEN: usize = 8;
 
     /// Grants decided before `now` cannot be refunded.

@@ -34,7 +34,7 @@ impl Schedule {
             return decision;
         }
         let decision = decision.behind_others();
-        match self.turn_of_newcomer(now, cost) {
+        match self.turn_of_new_request(now, cost) {
             Some(turn) => Decision { retry_after: turn.known().map(|turn| turn.duration_since(now)), ..decision },
             None => decision,
         }
@@ -43,7 +43,7 @@ impl Schedule {
     /// When a new request behind all waiters would be granted `cost`, if no other came: exact, from a forecast of all grants
     /// before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if there are too many
     /// waiters to compute it.
-    fn turn_of_newcomer(&self, now: Moment, cost: u64) -> Option<Moment> {
+    fn turn_of_new_request(&self, now: Moment, cost: u64) -> Option<Moment> {
         let max = self.gate.max_cost();
         if self.queue.len() > MAX_FORECAST {
             return None;

@@ -269,7 +269,7 @@ mod late {
     }
 
     #[test]
-    fn a_place_that_was_reclaimed_in_time_goes_to_whoever_waited_then() {
+    fn a_place_that_was_reclaimed_in_time_goes_to_the_waiter_of_that_time() {
         let mut driven = Driven::new(MaxConcurrency::new(1).ttl(nanos(100)));
         driven.try_acquire(0, 1).unwrap();
         let waiting: Vec<_> = [90, 100, 101, 102].map(|deadline| driven.queued(0, 1, Some(deadline))).into();

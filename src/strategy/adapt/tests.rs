@@ -115,7 +115,7 @@ impl Server {
 
     fn workers(&mut self, workers: usize) {
         let mut free_at = std::mem::take(&mut self.free_at).into_sorted_vec();
-        free_at.reverse(); // those that are free first stay
+        free_at.reverse(); // the workers that are free first stay
         free_at.resize(workers, Reverse(self.now));
         self.free_at = free_at.into();
     }

@@ -9,7 +9,7 @@ fn rule(units: u64, period: u64, burst: u64) -> PaceRule {
     PaceRule::continuous(units, period, burst, burst).unwrap()
 }
 
-/// Every grant that counts, with the rule applied to each pair: what GCRA promises, said naively.
+/// Every grant that counts, with the rule applied to each pair: the promise of GCRA, checked naively.
 fn within_rule((units, period, burst): (u64, u64, u64), grants: &[(u64, u64)]) -> bool {
     (0..grants.len()).all(|first| {
         let mut taken = 0;
@@ -59,7 +59,7 @@ proptest! {
         }
     }
 
-    /// Invariants 1 and 2: grants are taken back in any order, some long after; what stays is within the rule.
+    /// Invariants 1 and 2: grants are refunded in any order, some of them late; the remaining ones obey the rule.
     #[test]
     fn refunds_in_any_order_never_exceed_the_rule(
         units in 1_u64..20, period in 1_u64..200, burst in 1_u64..8,
@@ -110,7 +110,8 @@ fn the_largest_parameters_do_not_overflow() {
 /// Trap: rates that do not divide a second lose or gain units by rounding.
 #[test]
 fn a_billion_grants_do_not_drift() {
-    // Seven a second, asked for in blocks of seven hundred thousand as fast as they come: a billion take their time exactly.
+    // Seven a second, acquired in blocks of seven hundred thousand as fast as they are granted: a billion take exactly their
+    // time.
     let rule = rule(7, S, 700_000);
     let (mut state, mut now) = (PaceState::default(), Moment::START);
     let blocks = 1_000_000_000_u64.div_ceil(700_000);
@@ -142,8 +143,8 @@ fn from_one_a_week_to_a_billion_a_second() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// A bucket as one would write it first: tokens, and each refill added up to the burst. Grants are taken back too, any time
-    /// after, which leaves what there would be if they had never been made; few enough that the refund bound has room for all.
+    /// A naive bucket: tokens, and each refill added up to the burst. Grants are also refunded, at any time, which leaves the
+    /// bucket as if they had never been made; there are few enough for the refund bound.
     #[test]
     fn a_refill_each_period_adds_up_to_the_burst(
         units in 1_u64..8, period in 1_u64..60, burst in 1_u64..20, initial in 0_u64..22,
@@ -165,7 +166,7 @@ proptest! {
             match what {
                 0 => {
                     refund_bound.note(&rule, state, now);
-                    state = rule.charge(state, now, cost * 2); // a debt, it may be
+                    state = rule.charge(state, now, cost * 2); // possibly a debt
                     charges.push((now.nanos(), cost * 2));
                 }
                 1..=3 if !charges.is_empty() => {

@@ -28,7 +28,7 @@ enum Touch {
     Refund(u64),
 }
 
-/// The rule as a sweeper would have it, which looks at the counter at each nanosecond.
+/// The rule as a sweeper computes it that visits the counter each nanosecond.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Naive {
     now: u64,
@@ -103,7 +103,7 @@ impl Naive {
         false
     }
 
-    /// Replays the list of all that happened.
+    /// Replays the list of all attempts.
     fn replay(rule: &PenaltyRule, touches: &[(u64, Touch)]) -> Vec<bool> {
         let mut naive = Self::default();
         let mut touched = |&(at, touch): &(u64, Touch)| {
@@ -141,7 +141,7 @@ fn rules() -> impl Generator<Value = PenaltyRule> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// Invariants 1 and 7, against a sweeper that replays every attempt. Trap: steps lost by looking.
+    /// Invariants 1 and 7, against a sweeper that replays every attempt. Trap: steps lost by reading.
     #[test]
     fn agrees_with_a_sweeper_that_replays_every_attempt(
         rule in rules(), steps in prop::collection::vec((0_u64..120, 1_u64..12, 0_u8..10, any::<bool>()), 1..40),
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_ready_before_it_is_predicted(
+    fn no_cost_is_admitted_before_it_is_predicted(
         rule in rules(), ahead in 0_u64..40, cost in 1_u64..12,
         before in prop::collection::vec((0_u64..120, 1_u64..12), 0..12),
     ) {
@@ -222,9 +222,9 @@ proptest! {
     }
 }
 
-/// System S2: every attempt counts, up to a ceiling that sets the longest lock-out. Its slip: a sweep over all counters.
+/// Every attempt counts, up to a ceiling that sets the longest lock-out, without a sweep over all counters.
 #[test]
-fn who_keeps_on_asking_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer() {
+fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer() {
     let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1))).ceiling(14).checked().unwrap();
     let mut state = rule.initial(at(5));
     for _ in 0..10 {
@@ -272,7 +272,7 @@ fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
         now += length;
         assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter is reset");
     }
-    // Quiet is counted from when the counter is at zero: here from the second step after one that comes in between.
+    // The time until forgiveness counts from when the counter is zero: here from the second step, after an attempt in between.
     assert_eq!(rule.reset_at(state, at(now)), at(now + 50));
     state = rule.charge(state, at(now + 49), 2);
     assert_eq!(rule.reset_at(state, at(now + 49)), at(now + 49 + 20 + 50));

@@ -237,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_is_ready_before_it_is_predicted(
+        fn no_cost_is_admitted_before_it_is_predicted(
             limit in 1_u64..9, period in 1_u64..300, ahead in 0_u64..40, cost in 1_u64..9,
             before in prop::collection::vec((0_u64..200, 1_u64..20), 0..12),
         ) {

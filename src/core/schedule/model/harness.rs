@@ -242,7 +242,7 @@ impl Harness {
         rules::everybody_with_an_answer_was_woken(self)?;
         rules::what_is_counted_agrees(self)?;
         rules::drained_means_that_nothing_is_out(self)?;
-        rules::nobody_is_stranded(self)?;
+        rules::no_waiter_is_stranded(self)?;
         self.in_place = None;
         self.blocked_threads_look()?;
         rules::a_blocked_thread_keeps_the_time(self)
@@ -344,7 +344,7 @@ impl Harness {
         if !(is_alone && self.reference.must_admit(self.reference.now, cost)) && timed_out {
             let has_no_room = newcomer.deadline <= self.reference.now && self.reference.waiting.len() >= self.reference.max_queue;
             if !has_no_room && newcomer.deadline > self.reference.now {
-                rules::nobody_is_refused_at_once_who_could_be_served(&self.reference, newcomer)?;
+                rules::no_request_is_refused_at_once_that_could_be_served(&self.reference, newcomer)?;
             }
             if has_no_room || !self.reference.could_be_served(newcomer) {
                 self.reference.timed_out += 1;
@@ -470,7 +470,7 @@ impl Harness {
             rules::what_remains_would_be_admitted(&self.reference, decision.remaining())?;
         } else {
             rules::retry_after_is_exact_behind_others(&self.reference, cost, decision.retry_after())?;
-            rules::nothing_remains_while_somebody_waits(decision.remaining())?;
+            rules::nothing_remains_while_a_request_waits(decision.remaining())?;
         }
         Ok(true)
     }

@@ -7,8 +7,8 @@ use super::sweeper::{Sweeper, kept_age};
 use crate::policy::Limit;
 use crate::strategy::{Align, FixedWindow, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
-/// Which of two amounts is meant. They differ where the schedule may keep more than what is exact: it gives back at most what a
-/// refund is worth, and rounds up what a new limit takes over.
+/// Which of two amounts is meant. They differ where the schedule may keep more than the exact amount: it may refund less, and
+/// rounds up what a new limit takes over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
     Least,
@@ -18,11 +18,11 @@ pub(super) enum Bound {
 #[derive(Debug, Clone, Copy)]
 struct Charge {
     at: u64,
-    /// When the window ends that it falls into, where there are windows.
+    /// When its window ends, if the limit has windows.
     ends: u64,
     least: u128,
     most: u128,
-    /// The grant that was charged, if one was, and if it can still be refunded.
+    /// The grant that was charged, if any, while it can be refunded.
     fence: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ enum Measure {
     Windows { period: u64, align: Align },
     /// Each unit counts for a period.
     Log { period: u64 },
-    /// The units of this window, and of the last one as many as the share of it that lies within a period.
+    /// The units of this window, and those of the last one in proportion to its part within a period.
     Counter { period: u64 },
     /// Units in flight, which the reference counts once for all limits.
     Places,
@@ -55,7 +55,7 @@ pub(super) struct NaiveLimit {
     /// Nanoseconds from a line of the wall clock's grid to the start.
     since_epoch: u64,
     charges: Vec<Charge>,
-    /// Of a penalty, its counter; several where it may be any of them.
+    /// The counter of a penalty; several if it may be any of them.
     counters: Vec<Sweeper>,
 }
 
@@ -106,7 +106,7 @@ impl NaiveLimit {
                 heir.counters = ((least / of) as u64..=rounded_up(most) as u64).map(|units| new.clone().raised(units)).collect();
             }
             (_, Measure::Log { period: old }, Measure::Log { period: new }) => {
-                // As many as are left when some have gone are their share, whenever that is.
+                // After some units have expired, the rest must be its share at every instant.
                 let instants: BTreeSet<u64> = former.charges.iter().map(|charge| charge.at).filter(|at| at + old > now).collect();
                 for at in instants {
                     let since = carried(now - kept_age(now - at, old, new), 0, &|charge| charge.at >= at);
@@ -165,7 +165,7 @@ impl NaiveLimit {
         if let Measure::Pace { period, .. } = self.measure() { period.into() } else { 1 }
     }
 
-    /// Parts that a pace takes over at once: as many as make its counts whole numbers.
+    /// The step of parts in which a pace takes over: it keeps all counts whole.
     fn granule(&self) -> u128 {
         match self.measure() {
             Measure::Pace { units, period, evenly: true } => {
@@ -184,7 +184,7 @@ impl NaiveLimit {
         let wide = u128::from;
         match self.measure() {
             Measure::Pace { units, period, evenly } => {
-                // Each charge and all after it, less what the time since has brought.
+                // Each charge and all later ones, less what was refilled since.
                 let mut taken = 0;
                 let passed = |at| if evenly { now - at } else { (now / period - at / period) * period };
                 let since = self.charges.iter().rev().map(|charge| {
@@ -213,7 +213,7 @@ impl NaiveLimit {
         }
     }
 
-    /// When the latest window with a charge ends, and what stands against it with all that those before have handed on.
+    /// When the latest window with a charge ends, and its usage, including the debts of earlier windows.
     fn latest_window(&self, bound: Bound) -> (u64, u128) {
         let Measure::Windows { period, .. } = self.measure() else { return (0, 0) };
         let units = self.limit.capacity();
@@ -223,13 +223,13 @@ impl NaiveLimit {
         })
     }
 
-    /// When the window ends that a charge falls into.
+    /// When the window of a charge ends.
     fn window_ends(&self, now: u64) -> u64 {
         let Measure::Windows { period, align, .. } = self.measure() else { return 0 };
         let phase = if align == Align::WallClock { self.since_epoch } else { 0 };
         let (ends, _) = self.latest_window(Bound::Most);
         match align {
-            // A debt goes on to the next windows; otherwise a charge opens one.
+            // A debt carries over to the next windows; otherwise a charge opens one.
             Align::FirstGrant if now < ends => ends,
             Align::FirstGrant if self.used(now, Bound::Most).0 > 0 => ends + ((now - ends) / period + 1) * period,
             Align::FirstGrant => now + period,
@@ -261,7 +261,7 @@ impl NaiveLimit {
         self.charges.push(Charge { at: now, ends, least: amount, most: amount, fence });
     }
 
-    /// Of what a grant was charged, `actual` units were used.
+    /// Of the units charged for a grant, `actual` were used.
     pub(super) fn refund(&mut self, now: u64, fence: u64, cost: u64, actual: u64) {
         let Some(nth) = self.charges.iter().position(|charge| charge.fence == Some(fence)) else { return };
         let Charge { at, ends, .. } = self.charges[nth];
@@ -269,11 +269,11 @@ impl NaiveLimit {
             self.counters.iter_mut().for_each(|counter| counter.refund(now, at, cost - actual));
             return;
         }
-        // What a window has handed on to later ones stays.
+        // Debts that a window has carried over to later ones stay.
         if self.charges[nth..].iter().any(|later| later.ends > ends) {
             return;
         }
-        // Of a pace, a refund is worth what the grants since leave of it.
+        // In a pace, the later grants limit what a refund is worth.
         let is_exact = !matches!(self.measure(), Measure::Pace { .. }) || self.charges[nth..].iter().all(|later| later.at == at);
         let amount = u128::from(actual) * self.parts();
         self.charges[nth].least = amount;
@@ -283,7 +283,7 @@ impl NaiveLimit {
         self.forget_empty_window();
     }
 
-    /// A window that a first grant opened was never opened when all of it was refunded.
+    /// If all units are refunded, a window opened by a grant counts as never opened.
     fn forget_empty_window(&mut self) {
         if let Measure::Windows { align: Align::FirstGrant, .. } = self.measure()
             && self.latest_window(Bound::Most).1 == 0

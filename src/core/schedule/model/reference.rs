@@ -284,7 +284,7 @@ impl Reference {
 
     /// When a new request behind all waiters would be granted `cost`, if nothing were released and no other request came; and all
     /// grants until then: when, and to which request.
-    pub(super) fn turn_of_newcomer(&self, cost: u64, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
+    pub(super) fn turn_of_new_request(&self, cost: u64, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
         let (mut naive, mut grants) = (self.clone(), Vec::new());
         for now in self.now..=latest {
             naive.now = now;
@@ -473,7 +473,7 @@ impl Reference {
         }
     }
 
-    /// What a snapshot counts, but for what the schedule alone knows.
+    /// The counts of a snapshot, except those that only the schedule knows.
     pub(super) fn counts(&self, snapshot: LimiterSnapshot) -> LimiterSnapshot {
         LimiterSnapshot {
             in_flight: self.in_flight(),

@@ -61,7 +61,7 @@ pub(super) fn a_grant_wins_a_tie_with_a_deadline(reference: &Reference, expired:
 }
 
 /// No request is refused at once that could be served by its deadline.
-pub(super) fn nobody_is_refused_at_once_who_could_be_served(reference: &Reference, newcomer: Waiting) -> TestCaseResult {
+pub(super) fn no_request_is_refused_at_once_that_could_be_served(reference: &Reference, newcomer: Waiting) -> TestCaseResult {
     prop_assert!(!reference.could_be_served(newcomer), "request {} was refused at once", newcomer.id);
     Ok(())
 }
@@ -107,7 +107,7 @@ pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u6
     const LOOKED_AT: u64 = 1_000;
     /// With more waiters, it is a lower bound.
     const FORECAST: usize = 64;
-    let turn = |bound| reference.turn_of_newcomer(cost, reference.now + LOOKED_AT, bound);
+    let turn = |bound| reference.turn_of_new_request(cost, reference.now + LOOKED_AT, bound);
     let (expected, grants) = turn(Bound::Least);
     if reference.waiting.len() > FORECAST || turn(Bound::Most) != (expected, grants) {
         return Ok(());
@@ -131,7 +131,7 @@ pub(super) fn what_remains_would_be_admitted(reference: &Reference, remaining: u
 }
 
 /// `remaining` is 0 while a request waits.
-pub(super) fn nothing_remains_while_somebody_waits(remaining: u64) -> TestCaseResult {
+pub(super) fn nothing_remains_while_a_request_waits(remaining: u64) -> TestCaseResult {
     prop_assert_eq!(remaining, 0);
     Ok(())
 }
@@ -167,7 +167,7 @@ pub(super) fn the_timer_is_not_late(reference: &Reference, wake: u64) -> TestCas
 }
 
 /// No waiter is stranded: while a request waits, an event is due, or a permit is held, or the limiter is paused.
-pub(super) fn nobody_is_stranded(harness: &Harness) -> TestCaseResult {
+pub(super) fn no_waiter_is_stranded(harness: &Harness) -> TestCaseResult {
     let Harness { reference, schedule, .. } = harness;
     let is_held = reference.in_flight() > 0 || reference.paused_until == u64::MAX;
     let is_stranded = !reference.waiting.is_empty() && !is_held && schedule.next_wake() == Moment::NEVER;

@@ -1,4 +1,4 @@
-//! The counter of a penalty as a sweeper would have it, that looks at it each nanosecond.
+//! The counter of a penalty as a sweeper computes it that visits it each nanosecond.
 
 use std::time::Duration;
 

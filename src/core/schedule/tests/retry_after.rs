@@ -109,7 +109,7 @@ fn behind_a_long_queue_it_is_a_lower_bound() {
 }
 
 #[test]
-fn a_release_that_somebody_waits_for_is_not_foreseen() {
+fn a_release_that_a_request_waits_for_is_not_foreseen() {
     let mut driven = Driven::new(Policy::from(MaxConcurrency::new(2)).and(FixedWindow::new(3, nanos(100))));
     driven.try_acquire(0, 1).unwrap();
     driven.queued(0, 2, Some(50));

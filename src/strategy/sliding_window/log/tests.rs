@@ -57,9 +57,9 @@ proptest! {
         }
     }
 
-    /// Units of one that go as early as they can are the earliest that can go ahead.
+    /// Units ahead that are granted one by one, each as early as possible, are all granted at the earliest instant.
     #[test]
-    fn nobody_is_ready_before_it_is_predicted(
+    fn no_cost_is_admitted_before_it_is_predicted(
         limit in 1_u64..9, period in 1_u64..300, ahead in 0_u64..40, cost in 1_u64..9,
         before in prop::collection::vec((0_u64..120, 1_u64..20), 0..12),
     ) {
@@ -165,7 +165,7 @@ proptest! {
         }
     }
 
-    /// Debts are kept in no more entries than the limit, which changes nothing for those who wait.
+    /// Debts are kept in no more entries than the limit, which changes nothing for waiters.
     #[test]
     fn joined_debts_admit_at_the_same_instants(
         limit in 1_u64..100, period in 100_u64..900, steps in prop::collection::vec((1_u64..3, 1_u64..4), 200..400),
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// A fixed bug: half of a log of a million was walked through at each denial, and all of it at each check after it had left.
+/// A fixed bug: each denial visited half of a log of a million, and each check visited all of it after it had expired.
 #[test]
 fn a_log_of_a_million_is_asked_in_a_few_steps() {
     const MILLION: u64 = 1_000_000;
@@ -226,7 +226,7 @@ fn a_log_that_is_charged_beyond_its_limit_stays_bounded() {
     }
 }
 
-/// A log that was long gives its memory back.
+/// A log that was long frees its memory.
 #[test]
 fn memory_comes_back_when_the_grants_have_left() {
     let (rule, mut log) = (LogRule { limit: 10_000, period: 10_000 }, Log::default());
