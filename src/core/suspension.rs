@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::strategy::Moment;
 
-/// What holds every request back. Each part ends at a moment; [`Moment::START`] is a part that has ended.
+/// What holds every request back. Each part ends at a moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
-    /// [`Moment::NEVER`]: until it is resumed.
-    paused_until: Moment,
+    /// [`Moment::NEVER`]: until a [`Suspension::resume`].
+    paused_until: Option<Moment>,
     /// Until when every request is refused; each request in the meantime restarts that time.
-    blocked_until: Moment,
+    blocked_until: Option<Moment>,
     spread: Option<Spread>,
 }
 
@@ -51,7 +51,7 @@ impl Spread {
 impl Suspension {
     /// Whether it holds back no request, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        self.paused_until <= now && self.blocked_until <= now && self.spread.is_none_or(|spread| spread.until <= now)
+        self.paused_until <= Some(now) && !self.is_blocked(now) && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
     /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] if only [`Suspension::resume`] helps. A cost above
@@ -59,22 +59,23 @@ impl Suspension {
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let next = |spread: Spread| if cost > spread.left() { spread.until } else { spread.next.min(spread.until) };
         let spread = self.spread.map_or(now, next);
-        self.paused_until.max(self.blocked_until).max(spread).max(now)
+        [self.paused_until, self.blocked_until].into_iter().flatten().fold(spread.max(now), Moment::max)
     }
 
     /// `None` when it is not paused; the longest duration when the pause has no end.
     pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
-        (self.paused_until > now).then(|| self.paused_until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
+        let until = self.paused_until.filter(|until| *until > now)?;
+        Some(until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
     }
 
     /// Of two pauses the later end counts: a second denial must not shorten the first.
     pub(crate) fn pause(&mut self, until: Moment) {
-        self.paused_until = self.paused_until.max(until);
+        self.paused_until = self.paused_until.max(Some(until));
     }
 
     /// Ends a pause, and the spreading of an upstream's quota.
     pub(crate) fn resume(&mut self) {
-        (self.paused_until, self.spread) = (Moment::START, None);
+        (self.paused_until, self.spread) = (None, None);
     }
 
     /// Spreads `units` evenly until an upstream's quota resets; `fence` is that of the latest grant. For the same quota, a signal
@@ -118,11 +119,11 @@ impl Suspension {
 
     /// Refuses every request until none has come for `nanos`.
     pub(crate) fn block(&mut self, now: Moment, nanos: u64) {
-        self.blocked_until = now.plus(nanos);
+        self.blocked_until = Some(now.plus(nanos));
     }
 
     pub(crate) fn is_blocked(&self, now: Moment) -> bool {
-        self.blocked_until > now
+        self.blocked_until > Some(now)
     }
 }
 

@@ -48,7 +48,7 @@ impl Schedule {
             effects.reclaim(lease);
         }
         if self.closed || self.dropping {
-            self.refuse_all(effects);
+            self.refuse_all(now, effects);
             return;
         }
         self.refuse_impossible(effects);
@@ -148,7 +148,7 @@ impl Schedule {
     }
 
     /// Refuses all waiters: the limiter is closed, or its queue has overflowed.
-    fn refuse_all(&mut self, effects: &mut Effects) {
+    fn refuse_all(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.closed {
                 effects.wake(self.queue.refuse(front.index, AcquireError::Closed));
@@ -157,7 +157,7 @@ impl Schedule {
             }
         }
         self.dropping = !self.queue.is_empty();
-        self.front_ready_at = if self.queue.is_empty() { Moment::NEVER } else { Moment::START };
+        self.front_ready_at = if self.dropping { now } else { Moment::NEVER };
         effects.unfinished = effects.is_full();
     }
 
