@@ -84,7 +84,16 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
     }
 }
 
-impl LimitForecast<'_> {
+impl<'a> LimitForecast<'a> {
+    pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
+        Self::Copied(match limit {
+            LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new() }),
+            LimitState::Pace(rule, state, _) => LimitState::Pace(*rule, *state, None),
+            LimitState::Rule(rule, state) => LimitState::Rule(*rule, *state),
+            LimitState::Places(rule, state, _) => LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None),
+        })
+    }
+
     fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         match self {
             Self::Copied(limit) => limit.peek(now, cost).err().unwrap_or(now),
@@ -106,11 +115,7 @@ impl LimitForecast<'_> {
     }
 }
 
-impl<'a> LogForecast<'a> {
-    pub(super) fn new(rule: &'a LogRule, log: &'a Log) -> Self {
-        Self { rule, log, granted: VecDeque::new() }
-    }
-
+impl LogForecast<'_> {
     /// Between two instants at which grants of the forecast expire, the remaining ones act like a part of the cost.
     fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let ready_at = |from: Moment, cost: u64| self.rule.decide(self.log, from, cost).err().unwrap_or(from);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-use crate::core::forecast::Forecast;
+use crate::core::forecast::{Forecast, LimitForecast};
 use crate::core::grant::{Claim, Grant};
 use crate::core::lease::{Lease, Leases};
 use crate::core::limit_state::LimitState;
@@ -283,7 +283,7 @@ impl Gate {
         suspension: Option<Suspension>,
         reclaims: R,
     ) -> Forecast<'_, R> {
-        Forecast::new(self.limit_states().map(|state| state.forecast(now)), suspension, reclaims, now)
+        Forecast::new(self.limit_states().map(|state| LimitForecast::new(state, now)), suspension, reclaims, now)
     }
 
     /// When each lease expires, first to last, with its units.

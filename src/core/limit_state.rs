@@ -1,6 +1,5 @@
 //! One limit with its state. Only this file of the gate distinguishes the kinds of limits.
 
-use crate::core::forecast::{LimitForecast, LogForecast};
 use crate::strategy::{
     Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, PaceState,
     Ratio, RefundBound, Rule, Sample, StateWords, Strategy, Usage,
@@ -228,15 +227,6 @@ impl LimitState {
             Self::Rule(_, state) => *state = words,
             Self::Log(..) | Self::Places(..) => {}
         }
-    }
-
-    pub(super) fn forecast(&self, now: Moment) -> LimitForecast<'_> {
-        LimitForecast::Copied(match self {
-            Self::Log(rule, log) => return LimitForecast::Log(LogForecast::new(rule, log)),
-            Self::Pace(rule, state, _) => Self::Pace(*rule, *state, None),
-            Self::Rule(rule, state) => Self::Rule(*rule, *state),
-            Self::Places(rule, state, _) => Self::Places(self.concurrency(now).unwrap_or(*rule), *state, None),
-        })
     }
 
     /// The rule of a concurrency, with the limit that it has at `now`.

@@ -101,8 +101,8 @@ impl Plan {
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
     let rule = match limit {
         Limit::Throttle(throttle) => throttle.rule(),
-        Limit::MaxConcurrency(concurrency) => concurrency.rule(),
-        Limit::FixedWindow(window) => window.rule(since_epoch),
+        Limit::MaxConcurrency(concurrency) => concurrency.rule().map(|rule| LimitRule::Places(rule, concurrency.adapt)),
+        Limit::FixedWindow(window) => window.rule(since_epoch).map(|rule| LimitRule::Words(Rule::Window(rule))),
         Limit::TokenBucket(bucket) => bucket.rule(),
         Limit::SlidingWindow(window) => window.rule(),
         Limit::Penalty(penalty) => penalty.rule(),

@@ -23,7 +23,7 @@ use crate::core::lease::Lease;
 use crate::core::queue::{Abandoned, Queue};
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
-use crate::error::{AcquireError, TryAcquireError};
+use crate::error::AcquireError;
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -186,52 +186,6 @@ impl Schedule {
             return None;
         }
         self.gate.admit(now, cost, caller).ok()
-    }
-
-    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
-    pub(crate) fn would_acquire(
-        &mut self,
-        now: Moment,
-        cost: u64,
-        waits: bool,
-        effects: &mut Effects,
-    ) -> Result<(), TryAcquireError> {
-        let unsuspended = |schedule: &Self| schedule.suspended().is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
-        let asked = self
-            .check_in(now, cost, effects)
-            .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
-        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
-    }
-
-    /// Grants `cost` now, or charges nothing.
-    pub(crate) fn try_acquire(
-        &mut self,
-        now: Moment,
-        cost: u64,
-        caller: Caller,
-        effects: &mut Effects,
-    ) -> Result<Grant, TryAcquireError> {
-        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
-    }
-
-    /// Denies a request that does not wait.
-    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
-        if let Refusal::MustWait = refusal
-            && self.gate.note_denial(now, cost)
-        {
-            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
-        }
-        self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
-        self.explain(now, cost, refusal)
-    }
-
-    fn explain(&self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
-        match *refusal {
-            Refusal::Closed => TryAcquireError::Closed,
-            Refusal::ZeroCost => TryAcquireError::ZeroCost,
-            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
-            Refusal::Blocked | Refusal::MustWait => TryAcquireError::Denied(self.check(now, cost)),
-        }
     }
 
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::usage::carried_age;
-use super::{LimitRule, Moment, Ratio, Rule, StateWords, Strategy, Usage};
+use super::{Moment, Ratio, StateWords, Strategy, Usage};
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///
@@ -66,14 +66,14 @@ impl FixedWindow {
     }
 
     /// `since_epoch` is the wall clock at [`Moment::START`].
-    pub(crate) fn rule(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
+    pub(crate) fn rule(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
         let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
         let phase = match self.align {
             Align::Creation => Some(0),
             Align::FirstGrant => None,
             Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
         };
-        Ok(LimitRule::Words(Rule::Window(WindowRule { limit, period, phase })))
+        Ok(WindowRule { limit, period, phase })
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
-use super::{Adapt, LimitRule, Moment, StateWords, Strategy, Usage};
+use super::{Adapt, Moment, StateWords, Strategy, Usage};
 
 /// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///
@@ -86,7 +86,7 @@ impl MaxConcurrency {
         Self { adapt: Some(adapt), ..self }
     }
 
-    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+    pub(crate) fn rule(&self) -> Result<ConcurrencyRule, Fault> {
         let limit = at_least_one(self.limit)?;
         self.ttl.map(span).transpose()?;
         if let Some(adapt) = self.adapt {
@@ -96,7 +96,7 @@ impl MaxConcurrency {
                 return Err(Fault::OutOfRange);
             }
         }
-        Ok(LimitRule::Places(ConcurrencyRule { limit }, self.adapt))
+        Ok(ConcurrencyRule { limit })
     }
 }
 

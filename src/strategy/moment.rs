@@ -54,7 +54,7 @@ impl Moment {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Align, FixedWindow, LimitRule, Log, Penalty, SlidingWindow, Strategy as _, Throttle, TokenBucket};
+    use super::super::{Align, FixedWindow, LimitRule, Log, Penalty, Rule, SlidingWindow, Strategy as _, Throttle, TokenBucket};
     use super::*;
     use crate::rate::Rate;
 
@@ -63,14 +63,15 @@ mod tests {
     fn at_the_last_instant_each_limit_is_granted_once() {
         for nanos in [1, 5, 3_600_000_000_000] {
             let period = Duration::from_nanos(nanos);
+            let window = |rule| LimitRule::Words(Rule::Window(rule));
             let from_first_grant = FixedWindow::new(1, period).align(Align::FirstGrant);
             for rule in [
                 Throttle::every(period).rule(),
                 TokenBucket::new(Rate::new(7, period), 1).rule(),
                 TokenBucket::new(Rate::new(7, period), 1).refill_each_period().rule(),
-                FixedWindow::new(1, period).rule(Duration::ZERO),
-                FixedWindow::new(1, period).align(Align::WallClock).rule(Duration::MAX),
-                from_first_grant.rule(Duration::ZERO),
+                FixedWindow::new(1, period).rule(Duration::ZERO).map(window),
+                FixedWindow::new(1, period).align(Align::WallClock).rule(Duration::MAX).map(window),
+                from_first_grant.rule(Duration::ZERO).map(window),
                 SlidingWindow::log(1, period).rule(),
                 SlidingWindow::counter(1, period).rule(),
                 Penalty::new(1, Rate::new(1, period)).rule(),

@@ -1,7 +1,11 @@
-//! What the schedule reports: decisions for requests that do not wait, and its own numbers.
+//! The answers of the schedule to requests that do not wait, and its own numbers.
 
-use super::{Schedule, nanos};
+use super::{Refusal, Schedule, nanos};
+use crate::core::effects::Effects;
+use crate::core::grant::Grant;
+use crate::core::request::Caller;
 use crate::decision::Decision;
+use crate::error::TryAcquireError;
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
 use crate::strategy::Moment;
@@ -10,6 +14,52 @@ use crate::strategy::Moment;
 const MAX_FORECAST: usize = 64;
 
 impl Schedule {
+    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
+    pub(crate) fn would_acquire(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        waits: bool,
+        effects: &mut Effects,
+    ) -> Result<(), TryAcquireError> {
+        let unsuspended = |schedule: &Self| schedule.suspended().is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
+        let asked = self
+            .check_in(now, cost, effects)
+            .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
+        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
+    }
+
+    /// Grants `cost` now, or charges nothing.
+    pub(crate) fn try_acquire(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> Result<Grant, TryAcquireError> {
+        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
+    }
+
+    /// Denies a request that does not wait.
+    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
+        if let Refusal::MustWait = refusal
+            && self.gate.note_denial(now, cost)
+        {
+            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
+        }
+        self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
+        self.explain(now, cost, refusal)
+    }
+
+    fn explain(&self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
+        match *refusal {
+            Refusal::Closed => TryAcquireError::Closed,
+            Refusal::ZeroCost => TryAcquireError::ZeroCost,
+            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::Blocked | Refusal::MustWait => TryAcquireError::Denied(self.check(now, cost)),
+        }
+    }
+
     /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
     pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.

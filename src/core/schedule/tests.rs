@@ -8,6 +8,7 @@ use super::*;
 use crate::carry_over::UsageCarryOver;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
+use crate::error::TryAcquireError;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::{FixedWindow, MaxConcurrency, SlidingWindow, Throttle};
