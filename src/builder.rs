@@ -150,8 +150,8 @@ impl LimiterBuilder {
     /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none; a second call
     /// replaces the first observer.
     ///
-    /// The observer runs outside every lock, in the task or thread that happens to act for the limiter. It must be quick and must
-    /// not block. The limiter catches a panic in it.
+    /// The observer runs outside every lock, in the task or thread that acts for the limiter at that time. It must be quick and
+    /// must not block. The limiter catches a panic in it.
     ///
     /// ```
     /// use std::time::Duration;

@@ -341,7 +341,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     let _out = limiter.try_acquire_many(9).unwrap();
     let _first = queued(limiter.request().priority(high).acquire());
     assert_eq!(limiter.request().priority(low).acquire().await.unwrap_err(), AcquireError::QueueFull);
-    assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the newcomer is the least urgent");
+    assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the new request is the least urgent");
 }
 
 /// The observer of a shed request may use the limiter: nothing is locked.
