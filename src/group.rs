@@ -11,7 +11,7 @@ use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::Limiter;
-use crate::manager::{Manager, Order, try_acquire_all};
+use crate::manager::{Manager, RequestOptions, try_acquire_all};
 use crate::permit::Permit;
 
 /// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
@@ -24,7 +24,7 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 /// limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter
 /// that is listed twice is charged once.
 ///
-/// # Order
+/// # RequestOptions
 ///
 /// A group that must wait joins the queue of the limiter that denied. When it is granted there, it tries the other limiters. If
 /// one of those denies, the group [refunds](Permit::refund) the permit and joins the queue of the limiter that denied. So a
@@ -221,7 +221,7 @@ impl LimiterGroup {
     }
 
     async fn wait_for(&self, member: usize, cost: u64, caller: Caller) -> Result<RefundOnDrop, GroupError<AcquireError>> {
-        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), Order::new(cost, caller));
+        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), RequestOptions::new(cost, caller));
         let permit = ticket.await.map_err(|error| self.error(member, error))?;
         Ok(RefundOnDrop { member, permit: Some(permit) })
     }

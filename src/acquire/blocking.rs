@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ticket::Ticket;
 use crate::error::AcquireError;
-use crate::manager::{Manager, Order};
+use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 
 struct Unpark(Thread);
@@ -20,9 +20,9 @@ impl Wake for Unpark {
 }
 
 /// Blocks the thread until the request is answered. So the ticket is never given up.
-pub(super) fn acquire(manager: &Arc<Manager>, order: Order) -> Result<Permit, AcquireError> {
+pub(super) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut ticket = Ticket::new(Order { blocking: true, ..order });
+    let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
     loop {
         if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
             return answer;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::ticket::Ticket;
 use crate::error::AcquireError;
-use crate::manager::{Manager, Order};
+use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 
 /// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
@@ -30,8 +30,8 @@ pub struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     #[inline]
-    pub(crate) fn new(manager: &'a Arc<Manager>, order: Order) -> Self {
-        Self { manager, ticket: Ticket::new(order) }
+    pub(crate) fn new(manager: &'a Arc<Manager>, options: RequestOptions) -> Self {
+        Self { manager, ticket: Ticket::new(options) }
     }
 }
 

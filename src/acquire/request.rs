@@ -6,7 +6,7 @@ use super::future::Acquire;
 use super::ticket::OwnedTicket;
 use crate::core::request::Caller;
 use crate::error::AcquireError;
-use crate::manager::{Manager, Order};
+use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::priority::Priority;
 
@@ -34,7 +34,7 @@ use crate::priority::Priority;
 #[must_use = "a request does nothing until `acquire` is called"]
 pub struct PermitRequest<'a> {
     manager: &'a Arc<Manager>,
-    order: Order,
+    options: RequestOptions,
 }
 
 /// The setters that [`PermitRequest`] and [`KeyedPermitRequest`](crate::KeyedPermitRequest) share.
@@ -43,13 +43,13 @@ macro_rules! request_setters {
         /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
         /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
         pub fn cost(mut self, units: u64) -> Self {
-            self.order.cost = units;
+            self.options.cost = units;
             self
         }
 
         /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
         pub fn priority(mut self, priority: Priority) -> Self {
-            self.order.priority = priority;
+            self.options.priority = priority;
             self
         }
 
@@ -58,7 +58,7 @@ macro_rules! request_setters {
         /// A request that is known to wait longer fails at once. One that can be granted at the very end of its timeout is
         /// granted. See the [example](crate::PermitRequest#examples).
         pub fn timeout(mut self, timeout: Duration) -> Self {
-            self.order.timeout = Some(timeout);
+            self.options.timeout = Some(timeout);
             self
         }
     };
@@ -69,7 +69,7 @@ pub(crate) use request_setters;
 impl<'a> PermitRequest<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, cost: u64, caller: Caller) -> Self {
-        Self { manager, order: Order::new(cost, caller) }
+        Self { manager, options: RequestOptions::new(cost, caller) }
     }
 
     request_setters!();
@@ -82,11 +82,11 @@ impl<'a> PermitRequest<'a> {
     /// [`AcquireError::TimeoutTooLong`].
     #[inline]
     pub fn acquire(self) -> Acquire<'a> {
-        Acquire::new(self.manager, self.order)
+        Acquire::new(self.manager, self.options)
     }
 
     pub(crate) fn into_ticket(self) -> OwnedTicket {
-        OwnedTicket::new(Arc::clone(self.manager), self.order)
+        OwnedTicket::new(Arc::clone(self.manager), self.options)
     }
 
     /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire).
@@ -95,6 +95,6 @@ impl<'a> PermitRequest<'a> {
     ///
     /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
-        blocking::acquire(self.manager, self.order)
+        blocking::acquire(self.manager, self.options)
     }
 }

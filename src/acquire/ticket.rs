@@ -10,7 +10,7 @@ use tokio::task::coop;
 use crate::core::arena::Index;
 use crate::core::grant::Grant;
 use crate::error::AcquireError;
-use crate::manager::{ClockOrigin, Enqueued, Manager, Order};
+use crate::manager::{ClockOrigin, Enqueued, Manager, RequestOptions};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -19,7 +19,7 @@ use crate::permit::Permit;
 /// [give the request up](Ticket::give_up).
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    order: Order,
+    options: RequestOptions,
     stage: Stage,
 }
 
@@ -32,8 +32,8 @@ enum Stage {
 
 impl Ticket {
     #[inline]
-    pub(crate) fn new(order: Order) -> Self {
-        Self { order, stage: Stage::New }
+    pub(crate) fn new(options: RequestOptions) -> Self {
+        Self { options, stage: Stage::New }
     }
 
     #[inline(always)]
@@ -72,13 +72,13 @@ impl Ticket {
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = (Grant::NOTHING, ClockOrigin::NONE);
         let enqueued = match self.stage {
-            Stage::New => manager.acquire(&self.order, waker, &mut granted),
-            Stage::Queued(index) => manager.poll(index, &self.order, waker, &mut granted),
+            Stage::New => manager.acquire(&self.options, waker, &mut granted),
+            Stage::Queued(index) => manager.poll(index, &self.options, waker, &mut granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
         match enqueued {
-            Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.order.cost))),
+            Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.options.cost))),
             Ok(Enqueued::Queued(index)) => {
                 self.stage = Stage::Queued(index);
                 Poll::Pending
@@ -96,8 +96,8 @@ pub(crate) struct OwnedTicket {
 }
 
 impl OwnedTicket {
-    pub(crate) fn new(manager: Arc<Manager>, order: Order) -> Self {
-        Self { manager, ticket: Ticket::new(order) }
+    pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
+        Self { manager, ticket: Ticket::new(options) }
     }
 
     /// Polls for the permit of the present request; the poll after its answer begins another one.

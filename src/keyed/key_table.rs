@@ -6,14 +6,14 @@ use super::snapshot::KeySnapshot;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
-use crate::manager::{Manager, Order};
+use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 
 /// A [`Table`](super::table::Table) of any width.
 pub(super) trait KeyTable<K>: Send + Sync {
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
     /// A permit, or the manager to wait at.
-    fn begin(&self, key: &K, order: &Order) -> Result<Enqueued, AcquireError>;
+    fn begin(&self, key: &K, options: &RequestOptions) -> Result<Enqueued, AcquireError>;
     /// The key's manager; the key becomes active.
     fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial>;
     fn check(&self, key: &K, cost: u64) -> Decision;

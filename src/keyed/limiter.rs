@@ -10,7 +10,7 @@ use super::snapshot::KeySnapshot;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::Limiter;
-use crate::manager::Order;
+use crate::manager::RequestOptions;
 use crate::permit::Permit;
 
 /// One limiter for each key: for each client, user or endpoint. Clones share the same limiters.
@@ -116,7 +116,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].
     #[track_caller]
     pub fn request<'a>(&'a self, key: &'a K) -> KeyedPermitRequest<'a, K> {
-        KeyedPermitRequest { table: &self.table, key, order: Order::new(1, Location::caller()) }
+        KeyedPermitRequest { table: &self.table, key, options: RequestOptions::new(1, Location::caller()) }
     }
 
     /// Takes one unit of the key now, or nothing. See the [type's example](KeyedLimiter#examples).

@@ -7,7 +7,7 @@ use tokio::task::coop;
 use super::key_table::{Enqueued, KeyTable};
 use crate::acquire::{OwnedTicket, request_setters};
 use crate::error::AcquireError;
-use crate::manager::Order;
+use crate::manager::RequestOptions;
 use crate::permit::Permit;
 use crate::priority::Priority;
 
@@ -29,7 +29,7 @@ use crate::priority::Priority;
 pub struct KeyedPermitRequest<'a, K> {
     pub(super) table: &'a Arc<dyn KeyTable<K>>,
     pub(super) key: &'a K,
-    pub(super) order: Order,
+    pub(super) options: RequestOptions,
 }
 
 impl<K: Sync> KeyedPermitRequest<'_, K> {
@@ -43,15 +43,15 @@ impl<K: Sync> KeyedPermitRequest<'_, K> {
     pub async fn acquire(self) -> Result<Permit, AcquireError> {
         // A task that acquires in a loop must let its neighbours have a turn.
         coop::consume_budget().await;
-        match self.table.begin(self.key, &self.order)? {
+        match self.table.begin(self.key, &self.options)? {
             Enqueued::Granted(permit) => Ok(permit),
-            Enqueued::Wait(manager) => OwnedTicket::new(manager, self.order).await,
+            Enqueued::Wait(manager) => OwnedTicket::new(manager, self.options).await,
         }
     }
 }
 
 impl<K> fmt::Debug for KeyedPermitRequest<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedPermitRequest").field("order", &self.order).finish_non_exhaustive()
+        f.debug_struct("KeyedPermitRequest").field("options", &self.options).finish_non_exhaustive()
     }
 }

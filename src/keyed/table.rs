@@ -17,7 +17,7 @@ use crate::core::gate::Gate;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{ClockOrigin, Manager, ManagerParts, Order, TimerHost};
+use crate::manager::{ClockOrigin, Manager, ManagerParts, RequestOptions, TimerHost};
 use crate::observe::Observer;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -116,9 +116,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.try_acquire_slowly(key, cost, caller)
     }
 
-    fn begin(&self, key: &K, order: &Order) -> Result<Enqueued, AcquireError> {
-        let cost = order.cost;
-        order.checked_timeout()?;
+    fn begin(&self, key: &K, options: &RequestOptions) -> Result<Enqueued, AcquireError> {
+        let cost = options.cost;
+        options.checked_timeout()?;
         let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.plan.max_cost() {
             _ if cost == 0 => Some(Err(AcquireError::ZeroCost)),
             max if cost > max => Some(Err(AcquireError::ExceedsLimit { cost, max })),

@@ -11,7 +11,7 @@ use super::answer::{Enqueued, Refused, fill_in};
 use super::apply::wake_all;
 use super::clock::ClockOrigin;
 use super::lock::Manager;
-use super::order::Order;
+use super::request_options::RequestOptions;
 use super::state::State;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
@@ -63,14 +63,14 @@ impl Manager {
     #[inline(always)]
     pub(crate) fn acquire(
         self: &Arc<Self>,
-        order: &Order,
+        options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
         if self.has_waited.load(Relaxed) {
-            self.acquire_or_wait(order, waker, granted)
+            self.acquire_or_wait(options, waker, granted)
         } else {
-            self.acquire_in_place(order, waker, granted)
+            self.acquire_in_place(options, waker, granted)
         }
     }
 
@@ -78,21 +78,21 @@ impl Manager {
     #[inline(never)]
     fn acquire_in_place(
         self: &Arc<Self>,
-        order: &Order,
+        options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
-        order.checked_timeout()?;
+        options.checked_timeout()?;
         let mut state = self.lock();
         let now = state.now();
-        if let Some(grant) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+        if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             fill_in(granted, grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             return Ok(Enqueued::Granted);
         }
         drop(state);
         self.has_waited.store(true, Relaxed);
-        self.acquire_or_wait(order, waker, granted)
+        self.acquire_or_wait(options, waker, granted)
     }
 
     /// [`Manager::acquire`] for a request that probably waits, because the latest one did.
@@ -102,15 +102,15 @@ impl Manager {
     #[inline(never)]
     fn acquire_or_wait(
         self: &Arc<Self>,
-        order: &Order,
+        options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
-        let timeout = order.checked_timeout()?;
+        let timeout = options.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = state.now();
-        if let Some(grant) = state.schedule.admit_in_place(now, order.cost, order.caller) {
+        if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             fill_in(granted, grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             self.has_waited.store(false, Relaxed);
@@ -118,12 +118,12 @@ impl Manager {
             return Ok(Enqueued::Granted);
         }
         if timeout.is_none()
-            && state.has_driver(order.blocking)
-            && let Some(index) = state.schedule.enqueue_behind(now, &order.request(Moment::NEVER), &mut waker)
+            && state.has_driver(options.blocking)
+            && let Some(index) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut waker)
         {
             return Ok(Enqueued::Queued(index));
         }
-        let answer = self.enqueue(state, now, order, timeout, &mut waker, granted);
+        let answer = self.enqueue(state, now, options, timeout, &mut waker, granted);
         contain_panic(|| drop(waker)); // as above
         answer
     }
@@ -134,7 +134,7 @@ impl Manager {
         self: &'a Arc<Self>,
         state: MutexGuard<'a, State>,
         now: Moment,
-        order: &Order,
+        options: &RequestOptions,
         timeout: Option<u64>,
         waker: &mut Option<Waker>,
         granted: &mut (Grant, ClockOrigin),
@@ -146,15 +146,15 @@ impl Manager {
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         state.forget_time_if_queue_is_empty();
         let mut effects = Effects::default();
-        let outcome = state.schedule.request(now, &order.request(deadline), waker, &mut effects);
+        let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
         match outcome {
             Ok(Outcome::Queued(index)) => {
                 let waiting = state.time_begins_to_matter(Some(index));
-                let answer = if state.has_driver(order.blocking) && effects.is_empty() {
+                let answer = if state.has_driver(options.blocking) && effects.is_empty() {
                     drop(state);
                     Ok(Enqueued::Queued(index))
                 } else {
-                    self.ensure_driver(state, index, order, &mut effects)
+                    self.ensure_driver(state, index, options, &mut effects)
                 };
                 wake_all(waiting);
                 answer
@@ -177,10 +177,10 @@ impl Manager {
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
         index: Index,
-        order: &Order,
+        options: &RequestOptions,
         effects: &mut Effects,
     ) -> Result<Enqueued, Refused> {
-        let driver = if order.blocking { Ok(None) } else { state.ensure_driver_here() };
+        let driver = if options.blocking { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
             let now = state.now();
             state.schedule.abandon(now, index, effects);

@@ -9,7 +9,7 @@ use std::task::Waker;
 use super::answer::{Enqueued, Refused, fill_in};
 use super::clock::ClockOrigin;
 use super::lock::Manager;
-use super::order::Order;
+use super::request_options::RequestOptions;
 use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
@@ -21,7 +21,7 @@ impl Manager {
     pub(crate) fn poll(
         self: &Arc<Self>,
         index: Index,
-        order: &Order,
+        options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
@@ -36,10 +36,10 @@ impl Manager {
                 self.unlock_after_answer(state);
                 Err(error.into())
             }
-            Err(false) => self.ensure_driver(state, index, order, &mut Effects::default()),
+            Err(false) => self.ensure_driver(state, index, options, &mut Effects::default()),
             Err(true) => {
                 drop(state);
-                self.replace_waker(index, order, waker, granted)
+                self.replace_waker(index, options, waker, granted)
             }
         }
     }
@@ -50,7 +50,7 @@ impl Manager {
     fn replace_waker(
         self: &Arc<Self>,
         index: Index,
-        order: &Order,
+        options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
     ) -> Result<Enqueued, Refused> {
@@ -58,14 +58,14 @@ impl Manager {
         let mut state = self.lock();
         match state.schedule.replace_waker(index, waker_of_slot) {
             Ok(replaced) => {
-                let waiting = self.ensure_driver(state, index, order, &mut Effects::default());
+                let waiting = self.ensure_driver(state, index, options, &mut Effects::default());
                 drop(replaced);
                 waiting
             }
             Err(unneeded) => {
                 drop(state);
                 drop(unneeded);
-                self.poll(index, order, waker, granted) // it was answered meanwhile
+                self.poll(index, options, waker, granted) // it was answered meanwhile
             }
         }
     }

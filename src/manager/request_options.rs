@@ -7,7 +7,7 @@ use crate::strategy::{MAX_SPAN_NANOS, Moment};
 
 /// What a caller asks for; its timeout counts from the first poll.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Order {
+pub(crate) struct RequestOptions {
     pub(crate) cost: u64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
@@ -16,7 +16,7 @@ pub(crate) struct Order {
     pub(crate) blocking: bool,
 }
 
-impl Order {
+impl RequestOptions {
     /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
