@@ -171,7 +171,7 @@ impl Queue {
     /// earlier deadline may time out, so it is not counted; if many have deadlines, some that stay are not counted either.
     pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
         /// The number of deadlines that are checked.
-        const LOOKED_AT: usize = 64;
+        const MAX_CHECKED: usize = 64;
         let ahead = self.units_ahead_of(priority);
         let cost_ahead = |other: &Deadline| match self.arena.get(other.index) {
             Some(waiter) if waiter.priority >= priority => u128::from(waiter.cost),
@@ -179,10 +179,10 @@ impl Queue {
         };
         let Some(timed) = &self.timed else { return ahead };
         let leaving = timed.deadlines.iter().take_while(|other| other.at <= deadline);
-        if leaving.clone().nth(LOOKED_AT).is_none() {
+        if leaving.clone().nth(MAX_CHECKED).is_none() {
             return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
         }
-        let staying = timed.deadlines.iter().rev().take_while(|other| other.at > deadline).take(LOOKED_AT);
+        let staying = timed.deadlines.iter().rev().take_while(|other| other.at > deadline).take(MAX_CHECKED);
         let patient = u128::from(ahead).saturating_sub(timed.units);
         saturating(patient + staying.map(cost_ahead).sum::<u128>())
     }

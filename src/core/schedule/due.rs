@@ -67,7 +67,7 @@ impl Schedule {
     ///
     /// It checks a bounded number of waiters, so that the lock is not held for long. Those behind them are decided as of `now`.
     fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
-        const LOOKED_AT: usize = 256;
+        const MAX_CHECKED: usize = 256;
         // Since the last input, nothing has happened except what is due from this instant on.
         let first_due = if self.front_ready_at <= now {
             self.front_ready_at
@@ -76,7 +76,7 @@ impl Schedule {
         };
         let mut forecast = self.gate.forecast(first_due, self.suspended(), self.gate.expiries());
         let mut late = Vec::new();
-        for (index, cost, deadline) in self.queue.waiting().take(LOOKED_AT).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
+        for (index, cost, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
             if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
                 if deadline >= now {
                     break; // it keeps waiting, and so do those behind it

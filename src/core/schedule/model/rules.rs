@@ -103,11 +103,11 @@ pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Optio
 ///
 /// Where the least and the most of an amount would lead to different grants, the schedule decides.
 pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
-    /// Instants that are looked at: longer than every pause and every spread but the longest ones.
-    const LOOKED_AT: u64 = 1_000;
+    /// Instants that are checked: longer than all pauses and spreads except the longest ones.
+    const HORIZON: u64 = 1_000;
     /// With more waiters, it is a lower bound.
     const FORECAST: usize = 64;
-    let turn = |bound| reference.turn_of_new_request(cost, reference.now + LOOKED_AT, bound);
+    let turn = |bound| reference.turn_of_new_request(cost, reference.now + HORIZON, bound);
     let (expected, grants) = turn(Bound::Least);
     if reference.waiting.len() > FORECAST || turn(Bound::Most) != (expected, grants) {
         return Ok(());
@@ -115,7 +115,7 @@ pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u6
     let told = told.map(|after| reference.now + after.as_nanos() as u64);
     let is_exact = match expected {
         Turn::At(turn) => told == Some(turn),
-        Turn::Later => told.is_none_or(|told| told > reference.now + LOOKED_AT),
+        Turn::Later => told.is_none_or(|told| told > reference.now + HORIZON),
         Turn::TakesARelease => told.is_none(),
     };
     prop_assert!(is_exact, "told {told:?} at {}, but it is {expected:?}", reference.now);
