@@ -5,7 +5,9 @@ use crate::core::request::Request;
 use crate::event::ShedReason;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is released and they are woken.
-const BATCH: usize = 64;
+///
+/// It is smaller in the unit tests, so that their short queues take several batches.
+pub(super) const BATCH: usize = if cfg!(test) { 4 } else { 64 };
 
 /// What must be done outside the lock. Waking and dropping a waker run foreign code, so neither happens under a lock.
 #[derive(Debug, Default)]
