@@ -29,22 +29,28 @@ struct Spread {
 /// The units that an upstream's signal still allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Budget {
-    left: u64,
+    /// Below zero, more was used than there was: what is given back makes up for that first.
+    left: i128,
     /// The latest grant at the signal. The upstream may have counted it and earlier ones, so their refunds add nothing.
     fence: u64,
 }
 
 impl Budget {
+    /// News of the quota has the debt in it.
+    fn without_debt(self) -> Self {
+        Self { left: self.left.max(0), ..self }
+    }
+
     fn settle(&mut self, fence: u64, cost: u64, actual: u64) {
         if fence > self.fence {
-            self.left = self.left.saturating_add(cost).saturating_sub(actual);
+            self.left += i128::from(cost) - i128::from(actual);
         }
     }
 }
 
 impl Spread {
     fn left(&self) -> u64 {
-        self.binding.left.min(self.latest.left)
+        u64::try_from(self.binding.left.min(self.latest.left).max(0)).unwrap_or(u64::MAX)
     }
 }
 
@@ -84,10 +90,12 @@ impl Suspension {
         /// Most upstreams state a reset in whole seconds. One that is later by more than that belongs to another quota.
         const SAME: u64 = 1_000_000_000;
         let known = self.spread.filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
-        let news = Budget { left: units, fence };
+        let news = Budget { left: units.into(), fence };
         let (binding, latest) = match known {
             // Strictly, both signals still count. One budget that allows less than either is simpler.
-            Some(spread) if spread.left() <= units => (spread.binding, Budget { left: spread.latest.left.min(units), ..news }),
+            Some(spread) if spread.left() <= units => {
+                (spread.binding.without_debt(), Budget { left: spread.latest.without_debt().left.min(units.into()), ..news })
+            }
             _ => (news, news),
         };
         let spread = Spread { interval: 0, next: now, until, binding, latest };
@@ -99,8 +107,8 @@ impl Suspension {
     /// `cost` was granted.
     pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
         if let Some(spread) = &mut self.spread {
-            spread.binding.left = spread.binding.left.saturating_sub(cost);
-            spread.latest.left = spread.latest.left.saturating_sub(cost);
+            spread.binding.left -= i128::from(cost);
+            spread.latest.left -= i128::from(cost);
             spread.next = now.plus(spread.interval.saturating_mul(cost));
         }
     }
@@ -194,5 +202,17 @@ mod tests {
         suspension.spread(at(S / 2), 9, at(60 * S), 0);
         assert_eq!(suspension.ready_at(at(S / 2), 1), at(S / 2));
         assert_eq!(suspension.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
+    }
+
+    /// A fixed bug: units used beyond what was left were forgotten, and a refund then made one count that was gone.
+    #[test]
+    fn a_refund_first_makes_up_for_what_was_used_beyond_the_quota() {
+        let mut suspension = Suspension::default();
+        suspension.spread(at(0), 3, at(185), 0);
+        suspension.note_grant(at(59), 1);
+        suspension.note_grant(at(121), 1);
+        suspension.settle(1, 1, 3, 2);
+        suspension.settle(2, 1, 0, 2);
+        assert_eq!(suspension.ready_at(at(121), 1), at(185), "the upstream has counted all three");
     }
 }
