@@ -24,7 +24,7 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 /// limiter are better combined as a [`Policy`](crate::Policy); a group is for limiters that are also used one by one. A limiter
 /// that is listed twice is charged once.
 ///
-/// # RequestOptions
+/// # Order
 ///
 /// A group that must wait joins the queue of the limiter that denied. When it is granted there, it tries the other limiters. If
 /// one of those denies, the group [refunds](Permit::refund) the permit and joins the queue of the limiter that denied. So a
