@@ -96,10 +96,11 @@ pub(crate) trait Strategy {
 
     /// The report for a caller that does not wait, when `ahead` units wait before it.
     fn report(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        let denied_until = self.decide(state, now, cost).err();
         LimitReport {
-            denied_until: self.decide(state, now, cost).err(),
+            denied_until,
             remaining: self.remaining(state, now),
-            ready_at: self.ready_at(state, now, ahead, cost),
+            ready_at: if ahead == 0 { denied_until.unwrap_or(now) } else { self.ready_at(state, now, ahead, cost) },
             reset_at: self.reset_at(state, now),
         }
     }

@@ -223,8 +223,12 @@ impl RefundBound {
     #[inline]
     fn push(&mut self, now: Moment, backlog: u128) {
         let kept = self.found.iter().rposition(|(_, least)| *least < backlog).map_or(0, |last| last + 1);
-        self.found.truncate(kept);
-        if self.found.len() == Self::MAX_LEN {
+        if let Some(found) = self.found.get_mut(kept) {
+            *found = (now, backlog);
+            self.found.truncate(kept + 1);
+            return;
+        }
+        if kept == Self::MAX_LEN {
             self.found[1].1 = self.found[0].1;
             self.found.remove(0);
         }
