@@ -91,9 +91,22 @@ impl<T> Arena<T> {
         self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
     }
 
-    /// Adds an entry that is in no list. There must be fewer than [`Arena::MAX_LEN`].
+    /// Adds an entry that is in no list.
+    #[cfg(test)]
+    fn insert(&mut self, value: T) -> Index {
+        self.insert_behind(NIL, value)
+    }
+
+    /// Adds an entry as the last one of a list. There must be fewer than [`Arena::MAX_LEN`].
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Index {
+    pub(crate) fn insert_back(&mut self, list: &mut List, value: T) -> Index {
+        let index = self.insert_behind(list.tail, value);
+        self.append(list, index);
+        index
+    }
+
+    #[inline]
+    fn insert_behind(&mut self, prev: u32, value: T) -> Index {
         let number = self.chunk_with_room();
         let chunk = &mut self.chunks[number as usize];
         let place = if chunk.free == NONE {
@@ -102,12 +115,12 @@ impl<T> Arena<T> {
                 let capacity = if number == 0 { (2 * fresh).max(1) } else { CHUNK };
                 chunk.entries.reserve_exact(capacity - fresh);
             }
-            chunk.entries.push(Entry { prev: NIL, next: NIL, value: Some(value) });
+            chunk.entries.push(Entry { prev, next: NIL, value: Some(value) });
             fresh as u8
         } else {
             let place = chunk.free;
             let entry = &mut chunk.entries[usize::from(place)];
-            entry.value = Some(value);
+            (entry.prev, entry.value) = (prev, Some(value));
             chunk.free = std::mem::replace(&mut entry.next, NIL) as u8;
             place
         };
@@ -143,24 +156,23 @@ impl<T> Arena<T> {
 
     /// Takes an entry out; it must be in no list.
     pub(crate) fn remove(&mut self, index: Index) -> T {
-        let value = self.entry(index.0).value.take().expect("an index is removed once, by its owner");
-        self.release(index);
-        value
+        self.vacate(index, Option::take).expect("an index is removed once, by its owner")
     }
 
     /// [`Arena::remove`] without the value: moving it out costs more than dropping it in place.
     #[inline]
     pub(crate) fn discard(&mut self, index: Index) {
-        self.entry(index.0).value = None;
-        self.release(index);
+        self.vacate(index, |value| *value = None);
     }
 
-    #[inline]
-    fn release(&mut self, index: Index) {
+    #[inline(always)]
+    fn vacate<R>(&mut self, index: Index, empty: impl FnOnce(&mut Option<T>) -> R) -> R {
         let number = index.0 / CHUNK as u32;
         let chunk = &mut self.chunks[number as usize];
         let place = index.0 as usize % CHUNK;
-        chunk.entries[place].next = u32::from(std::mem::replace(&mut chunk.free, place as u8));
+        let entry = &mut chunk.entries[place];
+        let emptied = empty(&mut entry.value);
+        entry.next = u32::from(std::mem::replace(&mut chunk.free, place as u8));
         if usize::from(chunk.len) == CHUNK {
             chunk.next_open = std::mem::replace(&mut self.open, number);
         }
@@ -169,6 +181,7 @@ impl<T> Arena<T> {
         if chunk.len == 0 && (self.chunks.len() > 1 || self.chunks[0].entries.len() > KEPT) {
             self.give_back(number);
         }
+        emptied
     }
 
     /// Frees the memory of an empty chunk, unless it is the only empty one.
@@ -209,9 +222,14 @@ impl<T> Arena<T> {
 
     #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, index: Index) {
-        let tail = std::mem::replace(&mut list.tail, index.0);
         let entry = self.entry(index.0);
-        (entry.prev, entry.next) = (tail, NIL);
+        (entry.prev, entry.next) = (list.tail, NIL);
+        self.append(list, index);
+    }
+
+    #[inline(always)]
+    fn append(&mut self, list: &mut List, index: Index) {
+        let tail = std::mem::replace(&mut list.tail, index.0);
         if tail == NIL {
             list.head = index.0;
         } else {
@@ -220,7 +238,7 @@ impl<T> Arena<T> {
     }
 
     /// Takes an entry out of the list that it is in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unlink(&mut self, list: &mut List, index: Index) {
         let entry = self.entry(index.0);
         let (prev, next) = (std::mem::replace(&mut entry.prev, NIL), std::mem::replace(&mut entry.next, NIL));

@@ -30,7 +30,7 @@ pub(crate) struct Rest {
 }
 
 impl Effects {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake(&mut self, waker: Option<Waker>) {
         if self.first.is_none() {
             self.first = waker;

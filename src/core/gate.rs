@@ -172,7 +172,7 @@ impl Gate {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {
-            Some(leases) if self.place == Claim::Place && leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
+            Some(leases) if leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
             _ => self.place,
         };
         Ok(Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })

@@ -51,9 +51,8 @@ impl Leases {
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
         let expires_at = expiry(self.ttl, now);
-        let index = self.arena.insert(Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller });
-        self.arena.push_back(&mut self.by_expiry, index);
-        index
+        let lease = Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller };
+        self.arena.insert_back(&mut self.by_expiry, lease)
     }
 
     pub(crate) fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {

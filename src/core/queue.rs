@@ -112,9 +112,9 @@ impl Queue {
         let &Request { cost, priority, deadline, caller, blocking } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = Answer::Waiting { waker, deadline };
-        let index = self.arena.insert(Waiter { slot, cost, caller, arrival: self.arrivals, priority, blocking });
+        let waiter = Waiter { slot, cost, caller, arrival: self.arrivals, priority, blocking };
         let level = self.levels.get_mut(usize::from(priority.level()));
-        self.arena.push_back(&mut level.waiting, index);
+        let index = self.arena.insert_back(&mut level.waiting, waiter);
         level.units = level.units.saturating_add(cost);
         self.occupied |= 1 << priority.level();
         self.len += 1;

@@ -94,19 +94,19 @@ impl Clock {
 
     #[inline]
     fn at(&mut self, now: Instant) -> Moment {
-        if now < self.latest || self.others.is_some() {
-            self.change_clock(now);
-        }
-        let elapsed = now.saturating_duration_since(self.latest);
-        let nanos = elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(elapsed.subsec_nanos()));
+        let elapsed = match now.checked_duration_since(self.latest) {
+            Some(elapsed) if self.others.is_none() => elapsed,
+            _ => self.change_clock(now),
+        };
+        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.moment = self.moment.plus(nanos).min(Moment::LAST);
         self.latest = now;
         self.moment
     }
 
-    /// Makes `latest` the latest reading of the clock that `now` was read from.
+    /// Makes `latest` the latest reading of the clock that `now` was read from. Returns the time since.
     #[cold]
-    fn change_clock(&mut self, now: Instant) {
+    fn change_clock(&mut self, now: Instant) -> Duration {
         /// Above this number, clocks are forgotten, the slowest first.
         const REMEMBERED: usize = 64;
         let Others(others) = &mut **self.others.get_or_insert_default();
@@ -121,6 +121,7 @@ impl Clock {
             let slowest = others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
             others.swap_remove(slowest);
         }
+        now.saturating_duration_since(self.latest)
     }
 }
 

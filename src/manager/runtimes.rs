@@ -13,8 +13,13 @@ enum Driver {
 }
 
 impl Runtimes {
-    /// The number of runtimes with a driver.
+    /// Whether any runtime has a driver.
     #[inline]
+    pub(super) fn has_driver(&self) -> bool {
+        self.0.iter().any(|(_, driver)| *driver == Driver::Runs)
+    }
+
+    /// The number of runtimes with a driver.
     pub(super) fn drivers(&self) -> usize {
         self.0.iter().filter(|(_, driver)| *driver == Driver::Runs).count()
     }

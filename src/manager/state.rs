@@ -64,7 +64,7 @@ impl State {
             }
             return TimerAction::Nothing;
         }
-        if self.runtimes.drivers() == 0 {
+        if !self.runtimes.has_driver() {
             // Outside every runtime no driver can be started; the next caller does what is due by then.
             return self.ensure_driver_here().ok().flatten().map_or(TimerAction::Nothing, TimerAction::StartDriver);
         }
@@ -90,15 +90,16 @@ impl State {
     }
 
     /// Whether a request that joins the queue can rely on the present drivers, and none of them has to wake sooner.
+    #[inline]
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
-        (blocking || self.runtimes.drivers() > 0 && !self.time_matters) && self.schedule.next_wake() >= self.armed
+        (blocking || self.runtimes.has_driver() && !self.time_matters) && self.schedule.next_wake() >= self.armed
     }
 
     /// Makes sure that a driver serves the caller; returns the runtime in which one is to be started.
     ///
     /// While time does not matter, a driver in any runtime will do. Otherwise the caller's runtime gets one.
     pub(super) fn ensure_driver_here(&mut self) -> Result<Option<Handle>, AcquireError> {
-        if self.runtimes.drivers() > 0 && !self.time_matters {
+        if self.runtimes.has_driver() && !self.time_matters {
             return Ok(None);
         }
         match Handle::try_current() {
@@ -106,7 +107,7 @@ impl State {
                 self.runtimes.enter(handle.id());
                 Ok(Some(handle))
             }
-            _ if self.runtimes.drivers() == 0 => Err(AcquireError::NoRuntime),
+            _ if !self.runtimes.has_driver() => Err(AcquireError::NoRuntime),
             _ => Ok(None),
         }
     }
@@ -128,7 +129,7 @@ impl State {
     /// A driver has ended. Returns whether it was the last.
     pub(super) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
         self.runtimes.leave(runtime);
-        let was_last = self.runtimes.drivers() == 0;
+        let was_last = !self.runtimes.has_driver();
         if was_last {
             self.armed = Moment::NEVER;
         }

@@ -192,7 +192,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// that any later instant found. Grants of one instant are exchangeable, so one of the latest instant is refunded whole.
 ///
 /// The least backlog since each instant is kept as a stack of (instant, least backlog found from then on), rising in both. When
-/// the stack is full, its two oldest entries become one with the smaller backlog. It is not part of the state: a table of keys,
+/// the stack is full, its oldest half becomes one entry with the smallest backlog. It is not part of the state: a table of keys,
 /// where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
@@ -222,17 +222,25 @@ impl RefundBound {
 
     #[inline]
     fn push(&mut self, now: Moment, backlog: u128) {
-        let kept = self.found.iter().rposition(|(_, least)| *least < backlog).map_or(0, |last| last + 1);
+        let bounds = |(_, least): &(Moment, u128)| *least < backlog;
+        let kept = if backlog == 0 { 0 } else { self.found.iter().rposition(bounds).map_or(0, |last| last + 1) };
         if let Some(found) = self.found.get_mut(kept) {
             *found = (now, backlog);
             self.found.truncate(kept + 1);
             return;
         }
         if kept == Self::MAX_LEN {
-            self.found[1].1 = self.found[0].1;
-            self.found.remove(0);
+            self.merge_oldest();
         }
         self.found.push((now, backlog));
+    }
+
+    /// Several at once: to move all others for each grant would cost more than the rest of it.
+    #[cold]
+    fn merge_oldest(&mut self) {
+        const MERGED: usize = RefundBound::MAX_LEN / 2;
+        self.found[MERGED - 1].1 = self.found[0].1;
+        self.found.drain(..MERGED - 1);
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {

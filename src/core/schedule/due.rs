@@ -51,21 +51,32 @@ impl Schedule {
             self.refuse_all(now, effects);
             return;
         }
-        self.refuse_impossible(effects);
+        if !self.queue.is_swept() {
+            self.refuse_impossible(effects);
+        }
         self.serve(now, effects);
+        if self.queue.next_deadline() <= now {
+            self.refuse_all_expired(now, effects);
+        }
+        effects.unfinished = effects.is_full() || !self.queue.is_swept();
+    }
+
+    /// Refuses those whose time is up; each may have held back those behind it.
+    #[cold]
+    fn refuse_all_expired(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(index) = self.queue.expired(now).filter(|_| !effects.is_full()) {
             self.refuse_expired(now, index, effects);
             if self.front_ready_at <= now {
                 self.serve(now, effects);
             }
         }
-        effects.unfinished = effects.is_full() || !self.queue.is_swept();
     }
 
     /// Refuses waiters whose deadline passed before `now` and before their turn. A [forecast](crate::core::forecast) finds what
     /// an undelayed timer would have done since.
     ///
     /// It checks a bounded number of waiters, so that the lock is not held for long. Those behind them are decided as of `now`.
+    #[cold]
     fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
         const MAX_CHECKED: usize = 256;
         // Since the last input, nothing has happened except what is due from this instant on.
@@ -92,7 +103,8 @@ impl Schedule {
 
     /// Grants to the waiters, in order, as far as the gate admits. Only the front is checked: requests behind it wait, however
     /// small their cost, because otherwise a large one would starve.
-    pub(super) fn serve(&mut self, now: Moment, effects: &mut Effects) {
+    #[inline(always)]
+    fn serve(&mut self, now: Moment, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
         self.serving = false;
         let mut moved = false;
@@ -136,6 +148,7 @@ impl Schedule {
     }
 
     /// Refuses waiters whose cost the plan can never admit.
+    #[cold]
     fn refuse_impossible(&mut self, effects: &mut Effects) {
         /// Waiters checked before the lock is released.
         const STEPS: usize = if cfg!(test) { 7 } else { 1_024 };
