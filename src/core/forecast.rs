@@ -88,7 +88,7 @@ impl<'a> LimitForecast<'a> {
     pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
         Self::Copied(match limit {
             LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new() }),
-            LimitState::Pace(rule, state, _) => LimitState::Pace(*rule, *state, None),
+            LimitState::Pace(_, rule, state) => LimitState::Pace(None, *rule, *state),
             LimitState::Rule(rule, state) => LimitState::Rule(*rule, *state),
             LimitState::Places(rule, state, _) => LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None),
         })

@@ -10,7 +10,7 @@ use crate::strategy::{
 #[repr(u8)]
 pub(super) enum LimitState {
     /// The refund bound is allocated at the first grant: of many keys with a manager, few have one.
-    Pace(PaceRule, PaceState, Option<RefundBound>),
+    Pace(Option<RefundBound>, PaceRule, PaceState), // in this order it needs the least padding
     Rule(Rule, StateWords),
     Log(LogRule, Log),
     /// With what moves its limit, where it adapts.
@@ -21,7 +21,7 @@ pub(super) enum LimitState {
 macro_rules! with_rule {
     ($limit:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $limit {
-            LimitState::Pace($rule, $state, _) => {
+            LimitState::Pace(_, $rule, $state) => {
                 let $state = *$state;
                 $answer
             }
@@ -41,7 +41,7 @@ macro_rules! with_rule {
 impl LimitState {
     pub(super) fn new(rule: LimitRule, now: Moment) -> Self {
         match rule {
-            LimitRule::Words(Rule::Pace(rule)) => Self::Pace(rule, rule.initial(now), None),
+            LimitRule::Words(Rule::Pace(rule)) => Self::Pace(None, rule, rule.initial(now)),
             LimitRule::Words(rule) => Self::Rule(rule, rule.initial(now)),
             LimitRule::Log(rule) => Self::Log(rule, Log::default()),
             LimitRule::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
@@ -71,7 +71,7 @@ impl LimitState {
     #[inline(always)]
     pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
+            Self::Pace(refund_bound, rule, state) => {
                 let next = rule.decide(*state, now, cost)?;
                 match refund_bound {
                     Some(refund_bound) => refund_bound.note(rule, *state, now),
@@ -103,7 +103,7 @@ impl LimitState {
     #[inline]
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
+            Self::Pace(refund_bound, rule, state) => {
                 match refund_bound {
                     Some(refund_bound) => refund_bound.note(rule, *state, now),
                     None => *refund_bound = Some(RefundBound::new(now)),
@@ -122,8 +122,8 @@ impl LimitState {
     /// Refunds what was charged at `at` and never used.
     pub(super) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, Some(refund_bound)) => *state = rule.refund(*state, refund_bound, at, cost),
-            Self::Pace(_, _, None) => {} // nothing was granted since the state was set
+            Self::Pace(Some(refund_bound), rule, state) => *state = rule.refund(*state, refund_bound, at, cost),
+            Self::Pace(None, _, _) => {} // nothing was granted since the state was set
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
@@ -133,7 +133,7 @@ impl LimitState {
     /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
     pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
+            Self::Pace(refund_bound, rule, state) => {
                 *state = rule.forgive(*state, now, cost);
                 *refund_bound = None;
             }
@@ -157,7 +157,7 @@ impl LimitState {
                 *state = rule.take_over(now, former_rule, *former, ratio);
             }
             (Self::Log(rule, log), Self::Log(former_rule, former)) => *log = rule.take_over(now, former_rule, former, ratio),
-            (Self::Pace(rule, state, _), former) => *state = rule.with_usage(now, former.usage(now), ratio),
+            (Self::Pace(_, rule, state), former) => *state = rule.with_usage(now, former.usage(now), ratio),
             (Self::Rule(rule, state), former) => *state = rule.with_usage(now, former.usage(now), ratio),
             (Self::Log(rule, log), former) => rule.charge(log, now, ratio.of_whole(former.usage(now))),
             (Self::Places(..), _) => {}
@@ -184,7 +184,7 @@ impl LimitState {
     /// See [`PaceRule::forgettable_at`].
     pub(super) fn forgettable_at(&self, now: Moment) -> Moment {
         match self {
-            Self::Pace(rule, state, _) => rule.forgettable_at(*state, now),
+            Self::Pace(_, rule, state) => rule.forgettable_at(*state, now),
             _ => self.reset_at(now),
         }
     }
@@ -214,7 +214,7 @@ impl LimitState {
     /// The state in words; `None` where it does not fit into words.
     pub(super) fn words(&self) -> Option<StateWords> {
         match self {
-            Self::Pace(_, state, _) => Some((*state).into()),
+            Self::Pace(_, _, state) => Some((*state).into()),
             Self::Rule(_, state) => Some(*state),
             Self::Log(..) | Self::Places(..) => None,
         }
@@ -223,7 +223,7 @@ impl LimitState {
     /// Sets the state from words, if it fits into words.
     pub(super) fn set_words(&mut self, words: StateWords) {
         match self {
-            Self::Pace(_, state, _) => *state = words.into(),
+            Self::Pace(_, _, state) => *state = words.into(),
             Self::Rule(_, state) => *state = words,
             Self::Log(..) | Self::Places(..) => {}
         }

@@ -196,7 +196,6 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
-    latest: Moment,
     /// At most [`Self::MAX_LEN`].
     found: Vec<(Moment, u128)>,
 }
@@ -208,16 +207,21 @@ impl RefundBound {
     /// Grants decided before `now` cannot be refunded.
     #[cold]
     pub(crate) fn new(now: Moment) -> Self {
-        Self { latest: now, found: vec![(now, 0)] }
+        Self { found: vec![(now, 0)] }
     }
 
     /// Records a grant decided at `now` on the state `before`.
     #[inline(always)]
     pub(crate) fn note(&mut self, rule: &PaceRule, before: PaceState, now: Moment) {
-        if now != self.latest {
-            self.latest = now;
+        if Some(now) != self.latest() {
             self.push(now, rule.backlog(before, now));
         }
+    }
+
+    /// When the latest grant was decided.
+    #[inline(always)]
+    fn latest(&self) -> Option<Moment> {
+        self.found.last().map(|(latest, _)| *latest)
     }
 
     #[inline]
@@ -244,7 +248,7 @@ impl RefundBound {
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {
-        if at == self.latest {
+        if Some(at) == self.latest() {
             return parts;
         }
         let later = self.found.iter().position(|(instant, _)| *instant > at).unwrap_or(self.found.len());

@@ -72,7 +72,7 @@ proptest! {
             now = now.plus(step);
             if refund && !undelivered.is_empty() {
                 let (at, cost) = undelivered.remove(pick.index(undelivered.len()));
-                let same_instant = at == refund_bound.latest.nanos();
+                let same_instant = refund_bound.latest() == Some(Moment::from_nanos(at));
                 let before = state;
                 state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
                 prop_assert!(!same_instant || before.arrival - state.arrival == rule.parts_of(cost));
