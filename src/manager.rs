@@ -34,7 +34,6 @@ mod watch;
 mod watchers;
 
 pub(crate) use self::acquire_all::try_acquire_all;
-pub(crate) use self::answer::Enqueued;
 pub(crate) use self::clock::{Clock, ClockOrigin};
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;

@@ -206,7 +206,7 @@ async fn groups_given_up_at_any_time_lose_nothing() {
     assert!(LimiterGroup::new(members).try_acquire().is_ok());
 }
 
-/// S1: per client and per endpoint, of keyed limiters; the keys become idle again.
+/// A client and an endpoint are charged in one call, each by a keyed limiter. The keys become idle again.
 #[tokio::test(start_paused = true)]
 async fn keys_of_several_keyed_limiters_are_charged_together() {
     let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_second(1), 3)).unwrap();

@@ -9,8 +9,9 @@ use tokio::task::coop;
 
 use crate::core::arena::Index;
 use crate::core::grant::Grant;
+use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;
-use crate::manager::{ClockOrigin, Enqueued, Manager, RequestOptions};
+use crate::manager::{ClockOrigin, Manager, RequestOptions};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -78,7 +79,7 @@ impl Ticket {
         };
         self.stage = Stage::Done;
         match enqueued {
-            Ok(Enqueued::Granted) => Poll::Ready(Ok(Permit::new(manager, granted, self.options.cost))),
+            Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, self.options.cost))),
             Ok(Enqueued::Queued(index)) => {
                 self.stage = Stage::Queued(index);
                 Poll::Pending

@@ -38,10 +38,10 @@ enum Refusal {
     MustWait,
 }
 
-/// The outcome of a request.
+/// The outcome of a request. `G` is the record of a grant, or `()` where that is passed another way.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Admitted(Grant),
+pub(crate) enum Enqueued<G> {
+    Granted(G),
     Queued(Index),
 }
 
@@ -207,10 +207,10 @@ impl Schedule {
         request: &Request,
         waker: &mut Option<Waker>,
         effects: &mut Effects,
-    ) -> Result<Outcome, AcquireError> {
+    ) -> Result<Enqueued<Grant>, AcquireError> {
         let &Request { cost, priority, deadline, caller, .. } = request;
         match self.admit(now, cost, caller, effects) {
-            Ok(grant) => return Ok(Outcome::Admitted(grant)),
+            Ok(grant) => return Ok(Enqueued::Granted(grant)),
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
             Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
@@ -231,12 +231,12 @@ impl Schedule {
         self.make_room(now, request, effects)?;
         let index = self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone()));
         if !self.queue.is_front(index) && self.front_ready_at > now && deadline > now {
-            return Ok(Outcome::Queued(index)); // nothing to decide before the requests ahead are served
+            return Ok(Enqueued::Queued(index)); // nothing to decide before the requests ahead are served
         }
         self.run_due(now, effects);
         match self.poll(index, Waker::noop()) {
-            Ok(answer) => answer.map(Outcome::Admitted),
-            Err(_) => Ok(Outcome::Queued(index)),
+            Ok(answer) => answer.map(Enqueued::Granted),
+            Err(_) => Ok(Enqueued::Queued(index)),
         }
     }
 

@@ -1,19 +1,11 @@
 //! The answers to a request.
 
 use super::clock::ClockOrigin;
-use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
-/// What became of a request that is ready to wait.
-#[derive(Debug)]
-pub(crate) enum Enqueued {
-    Granted,
-    Queued(Index),
-}
-
-/// Boxed, so that [`Enqueued`] or this fits into two registers: a refusal can bear the allocation.
+/// Boxed, so that [`Enqueued`](crate::core::schedule::Enqueued) or this fits into two registers: a refusal can bear the allocation.
 pub(crate) type Refused = Box<AcquireError>;
 
 /// Word by word: see `Permit::new`.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Enqueued, Refused, fill_in};
+use super::answer::{Refused, fill_in};
 use super::apply::wake_all;
 use super::clock::ClockOrigin;
 use super::lock::Manager;
@@ -18,7 +18,7 @@ use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Caller;
-use crate::core::schedule::Outcome;
+use crate::core::schedule::Enqueued;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
@@ -66,7 +66,7 @@ impl Manager {
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         if self.has_waited.load(Relaxed) {
             self.acquire_or_wait(options, waker, granted)
         } else {
@@ -81,14 +81,14 @@ impl Manager {
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         options.checked_timeout()?;
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             fill_in(granted, grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
-            return Ok(Enqueued::Granted);
+            return Ok(Enqueued::Granted(()));
         }
         drop(state);
         self.has_waited.store(true, Relaxed);
@@ -105,7 +105,7 @@ impl Manager {
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         let timeout = options.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
@@ -115,7 +115,7 @@ impl Manager {
             self.unlock_after_grant(state, &grant);
             self.has_waited.store(false, Relaxed);
             contain_panic(|| drop(waker)); // or the grant would be lost
-            return Ok(Enqueued::Granted);
+            return Ok(Enqueued::Granted(()));
         }
         if timeout.is_none()
             && state.has_driver(options.blocking)
@@ -138,7 +138,7 @@ impl Manager {
         timeout: Option<u64>,
         waker: &mut Option<Waker>,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         let (mut state, mut now) = self.advance_if_due(state, now);
         if timeout.is_some() && !state.schedule.follows_time() {
             now = state.clock.now();
@@ -148,7 +148,7 @@ impl Manager {
         let mut effects = Effects::default();
         let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
         match outcome {
-            Ok(Outcome::Queued(index)) => {
+            Ok(Enqueued::Queued(index)) => {
                 let waiting = state.time_begins_to_matter(Some(index));
                 let answer = if state.has_driver(options.blocking) && effects.is_empty() {
                     drop(state);
@@ -159,10 +159,10 @@ impl Manager {
                 wake_all(waiting);
                 answer
             }
-            Ok(Outcome::Admitted(grant)) => {
+            Ok(Enqueued::Granted(grant)) => {
                 fill_in(granted, grant, state.clock.origin());
                 self.unlock_and_apply(state, &mut effects);
-                Ok(Enqueued::Granted)
+                Ok(Enqueued::Granted(()))
             }
             Err(error) => {
                 self.unlock_and_apply(state, &mut effects);
@@ -179,7 +179,7 @@ impl Manager {
         index: Index,
         options: &RequestOptions,
         effects: &mut Effects,
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         let driver = if options.blocking { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
             let now = state.now();

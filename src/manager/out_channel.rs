@@ -6,7 +6,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Enqueued, Refused, fill_in};
+use super::answer::{Refused, fill_in};
 use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
@@ -14,6 +14,7 @@ use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
+use crate::core::schedule::Enqueued;
 
 impl Manager {
     /// Takes the answer to a queued request, if there is one; then the index is spent.
@@ -24,13 +25,13 @@ impl Manager {
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
         match state.schedule.poll(index, waker) {
             Ok(Ok(grant)) => {
                 fill_in(granted, grant, state.clock.origin());
                 self.unlock_after_answer(state);
-                Ok(Enqueued::Granted)
+                Ok(Enqueued::Granted(()))
             }
             Ok(Err(error)) => {
                 self.unlock_after_answer(state);
@@ -53,7 +54,7 @@ impl Manager {
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut (Grant, ClockOrigin),
-    ) -> Result<Enqueued, Refused> {
+    ) -> Result<Enqueued<()>, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.lock();
         match state.schedule.replace_waker(index, waker_of_slot) {

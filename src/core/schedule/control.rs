@@ -7,7 +7,7 @@ use crate::carry_over::UsageCarryOver;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::plan::Plan;
-use crate::strategy::{Moment, Outcome as WorkOutcome};
+use crate::strategy::{Moment, Outcome};
 
 impl Schedule {
     /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live; a reclaimed permit changes
@@ -36,7 +36,7 @@ impl Schedule {
         grant: Grant,
         cost: u64,
         rtt_nanos: Option<u64>,
-        outcome: WorkOutcome,
+        outcome: Outcome,
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);

@@ -53,13 +53,13 @@ impl Driven {
         self.at(now, |schedule, now, effects| schedule.try_acquire(now, cost, Location::caller(), effects))
     }
 
-    fn request(&mut self, now: u64, request: Request) -> Result<Outcome, AcquireError> {
+    fn request(&mut self, now: u64, request: Request) -> Result<Enqueued<Grant>, AcquireError> {
         self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects))
     }
 
     fn queued(&mut self, now: u64, cost: u64, deadline: Option<u64>) -> Index {
         match self.request(now, request(cost, deadline)) {
-            Ok(Outcome::Queued(index)) => index,
+            Ok(Enqueued::Queued(index)) => index,
             other => panic!("not queued: {other:?}"),
         }
     }
@@ -188,7 +188,7 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     }
     let mut expected: Vec<_> = (0..3).map(|_| driven.queued(0, 1, Some(1_000))).collect();
     let urgent = Request { priority: Priority::HIGH, ..request(1, Some(1_000)) };
-    let Ok(Outcome::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
+    let Ok(Enqueued::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
     expected.insert(0, urgent);
     let mut refused = Vec::new();
     while let Some(index) = driven.0.queue.expired(at(1_000)) {
@@ -207,8 +207,8 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
     let waiting: Vec<_> = costs.map(|cost| (driven.queued(0, cost, None), cost)).collect();
     let (urgent, low) =
         (Request { priority: Priority::HIGH, ..request(5, None) }, Request { priority: Priority::LOW, ..request(5, None) });
-    let Ok(Outcome::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
-    let Ok(Outcome::Queued(low)) = driven.request(0, low) else { panic!("it must wait") };
+    let Ok(Enqueued::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
+    let Ok(Enqueued::Queued(low)) = driven.request(0, low) else { panic!("it must wait") };
 
     let plan = Plan::new(MaxConcurrency::new(4).into(), Duration::ZERO).unwrap();
     let mut effects = Effects::default();

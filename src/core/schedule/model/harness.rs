@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::Index as Pick;
 use proptest::test_runner::TestCaseResult;
 
-use super::super::{Outcome, Schedule};
+use super::super::{Enqueued, Schedule};
 use super::inputs::{Setup, Step};
 use super::limits::Bound;
 use super::reference::{Reference, Waiting};
@@ -29,7 +29,7 @@ use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
-use crate::strategy::{Moment, Outcome as WorkOutcome};
+use crate::strategy::{Moment, Outcome};
 
 /// A waker that records whether it was woken.
 #[derive(Debug, Default)]
@@ -318,7 +318,7 @@ impl Harness {
         let is_due = self.is_due();
         let outcome = self.raw_input(|schedule, now, effects| {
             let behind = if is_due { None } else { schedule.enqueue_behind(now, &request, &mut waker) };
-            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |index| Ok(Outcome::Queued(index)))
+            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |index| Ok(Enqueued::Queued(index)))
         });
         let max = self.reference.max_cost();
         let refusal = match cost {
@@ -352,7 +352,7 @@ impl Harness {
             }
         }
         let is_admitted =
-            matches!(outcome, Ok(Outcome::Admitted(_))) && is_alone && self.reference.may_admit(self.reference.now, cost);
+            matches!(outcome, Ok(Enqueued::Granted(_))) && is_alone && self.reference.may_admit(self.reference.now, cost);
         if !is_admitted && !self.reference.make_room(priority) {
             let refusal = match self.reference.overflow {
                 Overflow::Block { penalty } => AcquireError::Blocked { retry_after: penalty },
@@ -363,12 +363,12 @@ impl Harness {
         }
         self.reference.waiting.push(newcomer);
         match outcome {
-            Ok(Outcome::Queued(index)) => {
+            Ok(Enqueued::Queued(index)) => {
                 let sleeps_until = blocking.then_some(Moment::NEVER);
                 alarm.0.store(blocking, Ordering::Relaxed); // the thread checks before it sleeps
                 self.tickets.insert(id, Ticket { index, cost, alarm, sleeps_until });
             }
-            Ok(Outcome::Admitted(grant)) => {
+            Ok(Enqueued::Granted(grant)) => {
                 self.in_place = Some((id, AnswerKind::Granted));
                 self.decide()?;
                 self.take(id, grant, cost)?;
@@ -534,7 +534,7 @@ impl Harness {
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
-    fn report(&mut self, Held { grant, cost }: Held, outcome: WorkOutcome) -> TestCaseResult {
+    fn report(&mut self, Held { grant, cost }: Held, outcome: Outcome) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
         let told = self.input(|schedule, now, effects| {
             let rtt_nanos = now.since(grant.at);

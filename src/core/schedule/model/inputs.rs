@@ -9,9 +9,7 @@ use super::super::Options;
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
-use crate::strategy::{
-    Adapt, Align, FixedWindow, MaxConcurrency, Outcome as WorkOutcome, Penalty, SlidingWindow, Throttle, TokenBucket,
-};
+use crate::strategy::{Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// One input. All times are in nanoseconds.
 #[derive(Debug, Clone)]
@@ -35,7 +33,7 @@ pub(super) enum Step {
     Abandon(Pick),
     Release(Pick),
     Settle(Pick, u64),
-    Report(Pick, WorkOutcome),
+    Report(Pick, Outcome),
     /// A permit is lost; its release comes at the very end.
     Leak(Pick),
     Renew(Pick),
@@ -96,7 +94,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pick = any::<Pick>;
     let timeout = || prop::option::weighted(0.3, 0_u64..120);
-    let reports = prop_oneof![2 => Just(WorkOutcome::Ok), 2 => Just(WorkOutcome::Overloaded), 1 => Just(WorkOutcome::Ignored)];
+    let reports = prop_oneof![2 => Just(Outcome::Ok), 2 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
     let waiting = prop_oneof![
         8 => (1_u64..7, timeout(), any::<bool>())
             .prop_map(|(cost, timeout, blocking)| Step::Request { cost, priority: 0, timeout, blocking }),
