@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use tollgate::{KeyedLimiter, MaxConcurrency, SlidingWindow, TryAcquireError, WhenFull};
+use tollgate::{KeyedLimiter, MaxConcurrency, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError, WhenFull};
 
 /// A fixed bug: the scan of active keys counted slots of the table, most of which are empty when few keys are left.
 #[tokio::test(start_paused = true)]
@@ -18,6 +18,27 @@ async fn no_key_is_turned_away_where_one_can_go() {
                 Ok(permit) => drop(permit),
                 Err(error) => panic!("{error} for {key}, of {max_keys} keys {held} are held"),
             }
+        }
+    }
+}
+
+/// A fixed bug: three shards of four were searched for the one key that could go.
+#[tokio::test(start_paused = true)]
+async fn the_one_key_that_can_go_is_found_in_a_small_table() {
+    let hour = Duration::from_secs(3_600);
+    let policies: [Policy; 2] = [SlidingWindow::log(3, hour).into(), TokenBucket::new(Rate::per_hour(3), 3).into()];
+    for policy in policies {
+        for max_keys in [2, 100, 1_024] {
+            let builder = KeyedLimiter::<u64>::builder(policy.clone()).max_keys(max_keys);
+            let keyed = builder.when_full(WhenFull::EvictSoonestReset).build().unwrap();
+            let _held: Vec<_> = (1..max_keys as u64).map(|key| keyed.limiter(&key).unwrap()).collect();
+            for key in 1_000_000..1_005_000 {
+                match keyed.try_acquire(&key) {
+                    Ok(permit) => drop(permit),
+                    Err(error) => panic!("{error} for {key}, of {max_keys} keys of {policy} one is not held"),
+                }
+            }
+            assert_eq!(keyed.len(), max_keys);
         }
     }
 }

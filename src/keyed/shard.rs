@@ -46,6 +46,19 @@ struct Active<K, H> {
     manager: Arc<Manager>,
 }
 
+/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one a few.
+#[derive(Clone, Copy)]
+pub(super) struct Samples {
+    pub(super) idle: usize,
+    pub(super) active: usize,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many active keys were checked in this thread.
+    pub(super) static CHECKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Where a key is.
 pub(super) enum Location {
     Idle { bucket: usize },
@@ -174,7 +187,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// Checks a few idle keys and a few active ones. Reset keys are removed; active ones that are not needed become idle.
-    pub(super) fn reap(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) {
+    pub(super) fn reap(&mut self, Samples { idle, active }: Samples, now: Moment, removed: &mut Removed<K>) {
         for _ in 0..idle.min(self.idle.num_buckets()) {
             self.idle_cursor = next(self.idle_cursor, self.idle.num_buckets());
             let bucket = self.idle_cursor;
@@ -210,6 +223,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     /// The manager of an active key, if the shard has the only handle. New handles are cloned only under the shard's lock; a
     /// driver may hold one for a moment, and changes nothing if no request waits.
     fn unshared(&self, bucket: usize) -> Option<&Arc<Manager>> {
+        #[cfg(test)]
+        CHECKED.set(CHECKED.get() + 1);
         self.active.get_bucket(bucket).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
     }
 
@@ -243,9 +258,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// Of a few keys, removes the one that would be reset first: an idle one, or if there is none an active one whose manager is
-    /// not needed. Returns the key, and when it would have been reset.
-    pub(super) fn evict(&mut self, idle: usize, active: usize, now: Moment, removed: &mut Removed<K>) -> Option<(K, Moment)> {
-        self.evict_idle(idle, now).or_else(|| self.evict_active(active, removed))
+    /// not needed. If none of these can be removed, active ones are checked until one can, at most `most`. Returns the key, and
+    /// when it would have been reset.
+    pub(super) fn evict(&mut self, samples: Samples, most: usize, now: Moment, removed: &mut Removed<K>) -> Option<(K, Moment)> {
+        self.evict_idle(samples.idle, now).or_else(|| self.evict_active(samples.active, most, removed))
     }
 
     fn evict_idle(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
@@ -267,11 +283,9 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         Some((self.remove_idle(bucket)?, reset_at))
     }
 
-    fn evict_active(&mut self, samples: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
-        /// Keys that are checked if none can be removed. A manager with another handle is recognised at once.
-        const MOST: usize = 48;
+    fn evict_active(&mut self, samples: usize, most: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
         let mut soonest: Option<(Moment, usize)> = None;
-        for sample in 0..MOST.min(self.active.len()) {
+        for sample in 0..most.min(self.active.len()) {
             if sample >= samples && soonest.is_some() {
                 break;
             }

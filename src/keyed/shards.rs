@@ -7,24 +7,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use foldhash::quality::SeedableRandomState;
 
 use super::idle::KeptHash;
-use super::shard::{Removed, Shard};
+use super::shard::{Removed, Samples, Shard};
 use super::when_full::WhenFull;
 use crate::strategy::Moment;
-
-/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one a few.
-#[derive(Clone, Copy)]
-struct Samples {
-    idle: usize,
-    active: usize,
-}
 
 const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
 /// When there is no room for a new key: in its shard, and in one more.
 const WHEN_FULL: Samples = Samples { idle: 64, active: 3 };
 /// Of these, the one that would be reset first is evicted. If none can be, [`Shard::evict`] checks some more.
 const EVICTION: Samples = Samples { idle: 32, active: 8 };
-/// Shards that are searched if the new key's own has no key that can be evicted.
-const OTHER_SHARDS: usize = 2;
+/// Where a key that can be evicted is searched for, if there is none among the first ones.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Active keys that are checked in a shard. A manager with another handle is recognised at once.
+    active: usize,
+    /// Shards that are searched after the new key's own.
+    shards: usize,
+}
+
+/// So that a refusal does not take more than a few microseconds.
+const BOUNDED: Search = Search { active: 48, shards: 2 };
+/// In a table of at most [`SMALL`] keys, which is all in the processor's caches.
+const COMPLETE: Search = Search { active: usize::MAX, shards: usize::MAX };
+const SMALL: usize = 1_024;
 
 pub(super) type ShardGuard<'a, K, const W: usize, H> = MutexGuard<'a, Shard<K, W, H>>;
 
@@ -97,12 +102,12 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
 
     fn reap(&self, shard: &mut Shard<K, W, H>, samples: Samples, now: Moment, removed: &mut Removed<K>) {
         let before = shard.len();
-        shard.reap(samples.idle, samples.active, now, removed);
+        shard.reap(samples, now, removed);
         self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
     /// Counts one more key, if there is room. Otherwise a few keys are checked here and in other shards that are not locked: the
-    /// work does not grow with the number of keys.
+    /// work does not grow with the number of keys beyond [`SMALL`].
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<K, W, H>,
@@ -114,10 +119,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
             return true;
         }
         self.reap(shard, WHEN_FULL, now, removed);
-        let mut other = self.next_other();
-        if let Some(other) = &mut other {
+        let first_other = self.next.fetch_add(1, Relaxed) % self.shards.len();
+        if let Some(mut other) = self.try_lock(first_other) {
             let now = other.clock.now();
-            self.reap(other, WHEN_FULL, now, removed);
+            self.reap(&mut other, WHEN_FULL, now, removed);
         }
         if self.count_one_more() {
             return true;
@@ -125,22 +130,19 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         if self.when_full == WhenFull::Deny {
             return false;
         }
-        *evicted = shard.evict(EVICTION.idle, EVICTION.active, now, removed);
-        for _ in 0..OTHER_SHARDS {
-            if evicted.is_some() {
-                break;
-            }
-            if let Some(mut other) = other.take().or_else(|| self.next_other()) {
+        let search = if self.max_keys <= SMALL { COMPLETE } else { BOUNDED };
+        let others = (first_other..self.shards.len()).chain(0..first_other).take(search.shards);
+        *evicted = shard.evict(EVICTION, search.active, now, removed).or_else(|| {
+            others.filter_map(|index| self.try_lock(index)).find_map(|mut other| {
                 let now = other.clock.now();
-                *evicted = other.evict(EVICTION.idle, EVICTION.active, now, removed);
-            }
-        }
+                other.evict(EVICTION, search.active, now, removed)
+            })
+        });
         evicted.is_some() // the new key takes its place
     }
 
-    /// The next shard that is not locked.
-    fn next_other(&self) -> Option<ShardGuard<'_, K, W, H>> {
-        let index = self.next.fetch_add(1, Relaxed) % self.shards.len();
+    /// A shard, unless it is locked.
+    fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, K, W, H>> {
         match self.shards[index].try_lock() {
             Err(TryLockError::WouldBlock) => None,
             Ok(other) => Some(other),
@@ -151,5 +153,31 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     fn count_one_more(&self) -> bool {
         let more = |len| (len < self.max_keys).then_some(len + 1);
         self.len.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::keyed::shard::CHECKED;
+    use crate::{KeyedLimiter, MaxConcurrency, WhenFull};
+
+    /// How many active keys a refusal checks when `keys` are known and all are held.
+    fn checked(keys: u64) -> usize {
+        const REFUSALS: u64 = 100;
+        let builder = KeyedLimiter::<u64>::builder(MaxConcurrency::new(1)).max_keys(keys as usize);
+        let keyed = builder.when_full(WhenFull::EvictSoonestReset).build().unwrap();
+        let _held: Vec<_> = (0..keys).map(|key| keyed.limiter(&key).unwrap()).collect();
+        CHECKED.set(0);
+        assert!((keys..keys + REFUSALS).all(|key| keyed.try_acquire(&key).is_err()));
+        CHECKED.get().div_ceil(REFUSALS as usize)
+    }
+
+    /// A few nanoseconds each, and a fixed number at a large table: a refusal takes at most 5 microseconds.
+    #[test]
+    fn a_refusal_checks_all_keys_of_a_small_table_and_few_of_a_large_one() {
+        assert!((1_024..=1_040).contains(&checked(1_024)), "{}", checked(1_024));
+        for keys in [1_025, 40_000] {
+            assert!(checked(keys) <= 160, "{} for {keys} keys", checked(keys));
+        }
     }
 }
