@@ -6,11 +6,11 @@ use crate::strategy::Ratio;
 /// Parts of a unit are carried over too, and nothing is rounded down: the usage of the new limit is never below that of the old
 /// one. Limits that count whole units (windows, sliding windows, penalties) take a part of one as one.
 ///
-/// Time that has passed is kept where the kind of limit stays: a unit in a [`SlidingWindow::log`](crate::SlidingWindow::log), a
-/// window that opens with a grant ([`Align::FirstGrant`](crate::Align::FirstGrant)) and a step of a [`Penalty`](crate::Penalty)
-/// continue. In a longer period they count from the grant; in a shorter one their age is scaled down to it. A
-/// [`SlidingWindow::counter`](crate::SlidingWindow::counter) of another period counts all usage as granted at the change, and so
-/// does a limit of another kind.
+/// Time that has passed is kept where the kind of limit stays: a unit in a [`SlidingWindow::log`](crate::SlidingWindow::log), the
+/// two windows of a [`SlidingWindow::counter`](crate::SlidingWindow::counter), a window that opens with a grant
+/// ([`Align::FirstGrant`](crate::Align::FirstGrant)) and a step of a [`Penalty`](crate::Penalty) continue. In a longer period they
+/// count from the grant; in a shorter one their age is scaled down to it. So the grid of a counter moves with a change of its
+/// period. A limit of another kind counts all usage as granted at the change, and so does a log that becomes a counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UsageCarryOver {

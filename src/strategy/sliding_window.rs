@@ -84,8 +84,8 @@ impl SlidingWindow {
     }
 
     /// About `limit` units (1 to 4,294,967,295) in any span of one `period` (1 ns to 100 years; both checked when a limiter is
-    /// built), from two counters. The windows of its grid start with the limiter. The limit is also the largest cost of one
-    /// request.
+    /// built), from two counters. The windows of its grid start with the limiter; a change of the period
+    /// [moves them](crate::UsageCarryOver). The limit is also the largest cost of one request.
     ///
     /// ```
     /// use std::time::Duration;

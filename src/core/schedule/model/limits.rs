@@ -54,6 +54,8 @@ pub(super) struct NaiveLimit {
     pub(super) limit: Limit,
     /// Nanoseconds from a line of the wall clock's grid to the start.
     since_epoch: u64,
+    /// An instant at which a window of a counter starts.
+    line: u64,
     charges: Vec<Charge>,
     /// The counter of a penalty; several if it may be any of them.
     counters: Vec<Sweeper>,
@@ -75,7 +77,7 @@ impl NaiveLimit {
 
     fn empty(limit: Limit, since_epoch: u64, now: u64) -> Self {
         let counters = if let Limit::Penalty(penalty) = limit { vec![Sweeper::new(penalty, now)] } else { Vec::new() };
-        Self { limit, since_epoch, charges: Vec::new(), counters }
+        Self { limit, since_epoch, line: 0, charges: Vec::new(), counters }
     }
 
     /// Takes over from a limit of another policy.
@@ -114,10 +116,14 @@ impl NaiveLimit {
                     heir.charges.push(Charge { least: since.least - after.least, most: since.most - after.most, ..since });
                 }
             }
-            (_, Measure::Counter { period: old }, Measure::Counter { period }) if old == period => {
-                let window = now / period;
-                let starts = [window.checked_sub(1), Some(window)].into_iter().flatten().map(|window| window * period);
-                heir.charges = starts.map(|start| carried(start, 0, &|charge| charge.at / period == start / period)).collect();
+            (_, Measure::Counter { period: old }, Measure::Counter { period: new }) => {
+                // Both windows are kept. The later one has started as long ago as a unit of a log would have been granted.
+                let window = former.counter_window(now, old);
+                let age = (i128::from(now) - i128::from(former.line)).rem_euclid(old.into()) as u64;
+                heir.line = now - kept_age(age, old, new);
+                heir.charges = [(heir.line.saturating_sub(1), window - 1), (heir.line, window)]
+                    .map(|(at, window)| carried(at, 0, &|charge| former.counter_window(charge.at, old) == window))
+                    .to_vec();
             }
             (
                 _,
@@ -200,9 +206,11 @@ impl NaiveLimit {
             }
             Measure::Log { period } => (self.sum(bound, |charge| charge.at + period > now), 1),
             Measure::Counter { period } => {
-                let last = self.sum(bound, |charge| charge.at / period + 1 == now / period);
-                let this = self.sum(bound, |charge| charge.at / period == now / period);
-                (last * wide(period - now % period) + this * wide(period), wide(period))
+                let window = self.counter_window(now, period);
+                let last = self.sum(bound, |charge| self.counter_window(charge.at, period) + 1 == window);
+                let this = self.sum(bound, |charge| self.counter_window(charge.at, period) == window);
+                let elapsed = (i128::from(now) - i128::from(self.line)).rem_euclid(period.into()) as u128;
+                (last * (wide(period) - elapsed) + this * wide(period), wide(period))
             }
             Measure::Places => (0, 1),
             Measure::Attempts => {
@@ -211,6 +219,11 @@ impl NaiveLimit {
                 (used.unwrap_or(0).into(), 1)
             }
         }
+    }
+
+    /// The number of the window of a counter that an instant lies in.
+    fn counter_window(&self, at: u64, period: u64) -> i128 {
+        (i128::from(at) - i128::from(self.line)).div_euclid(period.into())
     }
 
     /// When the latest window with a charge ends, and its usage, including the debts of earlier windows.
