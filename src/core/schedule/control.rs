@@ -46,7 +46,7 @@ impl Schedule {
     }
 
     /// Replaces the plan; see [`Gate::set_plan`](crate::core::gate::Gate::set_plan). Waiters whose cost the new plan can never
-    /// admit are refused, in batches, or earlier when one comes to the front.
+    /// admit are refused, in batches.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
         self.catch_up(now, effects);
         let former_max = self.gate.max_cost();

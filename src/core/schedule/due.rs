@@ -113,11 +113,6 @@ impl Schedule {
                 (self.front_ready_at, self.serving) = (now, true);
                 return;
             }
-            let max = self.gate.max_cost();
-            if front.cost > max {
-                effects.wake(self.queue.refuse(front.index, AcquireError::ExceedsLimit { cost: front.cost, max }));
-                continue;
-            }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(grant) => {
                     self.undelivered += usize::from(grant.claim == Claim::None);
@@ -147,7 +142,8 @@ impl Schedule {
         effects.wake(self.queue.refuse(index, error));
     }
 
-    /// Refuses waiters whose cost the plan can never admit.
+    /// Refuses waiters whose cost the plan can never admit. It runs before the front is served, and checks more waiters than a
+    /// batch can serve, so none of them comes to the front.
     #[cold]
     fn refuse_impossible(&mut self, effects: &mut Effects) {
         /// Waiters checked before the lock is released.
