@@ -170,4 +170,17 @@ mod tests {
         }
         assert_eq!(clock.others.unwrap().0.len(), 1);
     }
+
+    #[test]
+    fn of_more_than_64_other_clocks_the_slowest_is_forgotten() {
+        let mut clock = Clock::new();
+        let start = clock.latest;
+        for hours in (0..100).rev() {
+            assert_eq!(clock.at(start + hours * HOUR), seconds(99 * 3_600), "an unknown clock that is behind counts nothing");
+        }
+        assert_eq!(clock.others.as_ref().unwrap().0.len(), 64);
+        assert_eq!(clock.at(start + 36 * HOUR + SECOND), seconds(99 * 3_600 + 1), "the slowest that is remembered");
+        let forgotten = seconds(99 * 3_600 + 1 + 35 * 3_600);
+        assert_eq!(clock.at(start + 35 * HOUR), forgotten, "it is taken for the clock of the latest reading before it");
+    }
 }

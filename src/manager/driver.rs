@@ -93,3 +93,87 @@ impl<D: Driven> Drop for ExitGuard<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::resume_unwind;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// Panics in its first runs, and is due every second from then on.
+    #[derive(Debug)]
+    struct PanicsAtFirst {
+        panics: u32,
+        runs: AtomicU32,
+        drivers_gone: AtomicU32,
+    }
+
+    impl PanicsAtFirst {
+        fn new(panics: u32) -> Arc<Self> {
+            Arc::new(Self { panics, runs: AtomicU32::new(0), drivers_gone: AtomicU32::new(0) })
+        }
+
+        fn counts(&self) -> (u32, u32) {
+            (self.runs.load(Relaxed), self.drivers_gone.load(Relaxed))
+        }
+    }
+
+    /// A panic whose payload panics when it is dropped.
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("on purpose, without the noise of the hook"));
+        }
+    }
+
+    impl Driven for PanicsAtFirst {
+        fn run_due(self: Arc<Self>) -> Option<Instant> {
+            if self.runs.fetch_add(1, Relaxed) < self.panics {
+                resume_unwind(Box::new(PanicsAgain));
+            }
+            Some(Instant::now() + Duration::from_secs(1))
+        }
+
+        fn driver_gone(&self, _: runtime::Id) {
+            self.drivers_gone.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn hosts() -> [TimerHost; 2] {
+        [TimerHost::Own(Arc::default()), TimerHost::SharedDriver(Arc::default())]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_goes_on_after_a_panic() {
+        for host in hosts() {
+            let [panics, other] = [3, 0].map(PanicsAtFirst::new);
+            for driven in [&panics, &other] {
+                host.start(driven, Handle::current());
+            }
+            sleep(Duration::from_millis(1_500)).await;
+            assert_eq!((panics.counts(), other.counts()), ((3 + 2, 0), (2, 0)), "{host:?}");
+        }
+    }
+
+    /// Other tasks of a runtime with a single thread get their turns.
+    #[tokio::test(start_paused = true)]
+    async fn endless_panics_do_not_occupy_the_runtime() {
+        for host in hosts() {
+            let [panics, other] = [u32::MAX, 0].map(PanicsAtFirst::new);
+            for driven in [&panics, &other] {
+                host.start(driven, Handle::current());
+            }
+            for _ in 0..100 {
+                yield_now().await;
+            }
+            let (runs, drivers_gone) = panics.counts();
+            assert!((50..=101).contains(&runs), "{host:?}: {runs} runs in 100 turns");
+            assert_eq!((drivers_gone, other.counts()), (0, (1, 0)), "{host:?}");
+        }
+    }
+}

@@ -57,3 +57,31 @@ impl Runtimes {
         self.0 = known.into_boxed_slice();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_than_32_ended_runtimes_the_oldest_is_forgotten_and_a_driver_never() {
+        let id = |_| runtime::Builder::new_current_thread().build().unwrap().handle().id();
+        let [first, running, last] = [0, 1, 2].map(id);
+        let ended: Vec<_> = (0..31).map(id).collect();
+        let mut runtimes = Runtimes::default();
+        for runtime in [first, running].into_iter().chain(ended.iter().copied()) {
+            runtimes.enter(runtime);
+        }
+        for runtime in [first].into_iter().chain(ended.iter().copied()) {
+            runtimes.leave(runtime);
+        }
+        assert!(runtimes.knows(first), "32 have ended");
+        runtimes.enter(last);
+        assert_eq!(runtimes.drivers(), 2);
+        runtimes.leave(last);
+        assert!(!runtimes.knows(first));
+        assert!(ended.into_iter().chain([running, last]).all(|runtime| runtimes.knows(runtime)));
+        assert_eq!(runtimes.drivers(), 1);
+        runtimes.leave(running);
+        assert!(!runtimes.has_driver());
+    }
+}

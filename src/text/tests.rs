@@ -34,7 +34,8 @@ fn rate() -> impl Strategy<Value = Rate> {
     (number(), duration()).prop_map(|(units, period)| Rate::new(units, period))
 }
 
-fn limit() -> impl Strategy<Value = Limit> {
+/// Boxed: unboxed, the strategies of the whole grammar take so much of the stack that a test thread can overflow.
+fn limit() -> BoxedStrategy<Limit> {
     let align = prop::sample::select(vec![Align::Creation, Align::FirstGrant, Align::WallClock]);
     prop_oneof![
         (rate(), prop::option::of(number()), any::<bool>(), prop::option::of(number())).prop_map(
@@ -53,20 +54,21 @@ fn limit() -> impl Strategy<Value = Limit> {
         sliding().prop_map(Limit::from),
         penalty().prop_map(Limit::from),
     ]
+    .boxed()
 }
 
-fn adapt() -> impl Strategy<Value = Adapt> {
+fn adapt() -> BoxedStrategy<Adapt> {
     let per_mille = || prop::option::of(any::<u32>());
     let rule = prop::sample::select(vec![Adapt::aimd(), Adapt::gradient()]);
-    (rule, number(), number(), prop::option::of(duration()), [per_mille(), per_mille(), per_mille()]).prop_map(
-        |(rule, floor, ceiling, timeout, [backoff, tolerance, smoothing])| {
+    (rule, number(), number(), prop::option::of(duration()), [per_mille(), per_mille(), per_mille()])
+        .prop_map(|(rule, floor, ceiling, timeout, [backoff, tolerance, smoothing])| {
             let adapt = rule.between(floor, ceiling);
             let adapt = timeout.map_or(adapt, |timeout| adapt.timeout(timeout));
             let adapt = backoff.map_or(adapt, |backoff| adapt.backoff(backoff));
             let adapt = tolerance.map_or(adapt, |tolerance| adapt.tolerance(tolerance));
             smoothing.map_or(adapt, |smoothing| adapt.smoothing(smoothing))
-        },
-    )
+        })
+        .boxed()
 }
 
 fn sliding() -> impl Strategy<Value = SlidingWindow> {
@@ -74,11 +76,11 @@ fn sliding() -> impl Strategy<Value = SlidingWindow> {
     (number(), duration(), method).prop_map(|(limit, period, method)| SlidingWindow { limit, period, method })
 }
 
-fn penalty() -> impl Strategy<Value = Penalty> {
+fn penalty() -> BoxedStrategy<Penalty> {
     let fall = prop_oneof![rate().prop_map(Decay::Steps), duration().prop_map(Decay::HalfLife)];
     let times = prop::array::uniform3(prop::option::of(duration()));
-    (number(), fall, prop::option::of(number()), times, any::<bool>()).prop_map(
-        |(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied)| Penalty {
+    (number(), fall, prop::option::of(number()), times, any::<bool>())
+        .prop_map(|(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied)| Penalty {
             threshold,
             fall,
             ceiling,
@@ -86,13 +88,14 @@ fn penalty() -> impl Strategy<Value = Penalty> {
             longest,
             forgive_after,
             counts_denied,
-        },
-    )
+        })
+        .boxed()
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
+fn policy() -> BoxedStrategy<Policy> {
     prop::collection::vec(limit(), 1..4)
         .prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).expect("one at least"))
+        .boxed()
 }
 
 /// Texts that are nearly right, so that errors come late.
@@ -290,6 +293,16 @@ fn errors_say_where_and_what() {
             "every 1s0.5ns",
             "`0.5ns` has a fraction of a nanosecond; round it to whole nanoseconds".to_owned(),
             "  every 1s0.5ns\n          ^^^^^",
+        ),
+        (
+            "every 0.00000000000000001w",
+            "`0.00000000000000001w` has a fraction of a nanosecond; round it to whole nanoseconds".to_owned(),
+            "  every 0.00000000000000001w\n        ^^^^^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "penalty 10 rising 1/s",
+            "expected `falling` or `half-life`, found `rising`".to_owned(),
+            "  penalty 10 rising 1/s\n             ^^^^^^",
         ),
     ] {
         assert_eq!(text.parse::<Policy>().unwrap_err().to_string(), format!("{said}\n{pointed}"));
