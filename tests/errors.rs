@@ -57,3 +57,11 @@ fn a_number_out_of_range_is_told_with_the_range() {
     );
     assert!(told(MaxConcurrency::new(5).adapt(Adapt::aimd().between(9, 3)).into()).contains("the floor is 1 to the ceiling"));
 }
+
+#[test]
+fn a_permit_prints_what_a_log_needs() {
+    let limiter = common::limiter(MaxConcurrency::new(5));
+    drop(limiter.try_acquire().unwrap());
+    let permit = limiter.try_acquire_many(3).unwrap();
+    assert_eq!(format!("{permit:?}"), format!("Permit {{ id: {}, fence: 2, cost: 3, .. }}", permit.id()));
+}

@@ -5,8 +5,8 @@ mod common;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -188,6 +188,37 @@ fn a_waker_may_use_the_limiter_when_it_is_cloned() {
             let _ = reclaimed.as_mut().poll(&mut Context::from_waker(&waker));
             let _ = drained.as_mut().poll(&mut Context::from_waker(&waker));
         });
+    }
+}
+
+/// The clone runs outside the lock, so the answer can come between the two looks at the slot.
+#[test]
+fn a_waker_may_bring_about_the_answer_while_it_replaces_another() {
+    for closes in [false, true] {
+        for policy in [Policy::from(MaxConcurrency::new(1)), MaxConcurrency::new(1).ttl(ms(10_000)).into()] {
+            must_not_hang(async move || {
+                let limiter = Limiter::new(policy).unwrap();
+                let out = Mutex::new(Some(limiter.try_acquire().unwrap()));
+                let mut waiting = Box::pin(limiter.acquire());
+                let (first, first_woken) = waker(|_| ());
+                assert!(waiting.as_mut().poll(&mut Context::from_waker(&first)).is_pending());
+                let handle = limiter.clone();
+                let (second, _) = waker(move |_| if closes { handle.close() } else { drop(out.lock().unwrap().take()) });
+                let Poll::Ready(answer) = waiting.as_mut().poll(&mut Context::from_waker(&second)) else {
+                    panic!("its answer lies in its slot")
+                };
+                assert_eq!(first_woken.woken.load(Ordering::Relaxed), 1);
+                assert_eq!(limiter.snapshot().queued, 0);
+                if closes {
+                    assert_eq!(answer.unwrap_err(), AcquireError::Closed);
+                } else {
+                    let permit = answer.unwrap();
+                    assert_eq!((permit.fence(), limiter.snapshot().in_flight), (2, 1));
+                    drop(permit);
+                    assert_eq!(limiter.snapshot().in_flight, 0);
+                }
+            });
+        }
     }
 }
 

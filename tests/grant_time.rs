@@ -4,9 +4,9 @@ mod common;
 
 use common::ms;
 use tokio::runtime::Builder;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tollgate::{Limiter, MaxConcurrency, Policy, SlidingWindow};
+use tollgate::{Limiter, MaxConcurrency, Policy, SlidingWindow, Throttle};
 
 /// A fixed bug: `acquired_at` was off by 50 s.
 #[tokio::test(start_paused = true)]
@@ -21,6 +21,25 @@ async fn a_grant_for_which_no_clock_was_read_names_no_instant_after_a_change_of_
     limiter.set_policy(Policy::from(MaxConcurrency::new(1)).and(SlidingWindow::log(5, ms(1_000)))).unwrap();
     assert_eq!(assert_ready_ok!(waiting.poll()).acquired_at(), None);
     assert_eq!(limiter.acquire().await.unwrap().acquired_at(), Some(Instant::now()));
+}
+
+/// As above, and the new policy alone reads a clock.
+#[tokio::test(start_paused = true)]
+async fn a_grant_from_before_the_clock_was_read_keeps_no_wrong_instant() {
+    for granted_by_policy in [false, true] {
+        let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        sleep(ms(50_000)).await;
+        let first = limiter.try_acquire().unwrap();
+        let mut second = task::spawn(limiter.acquire());
+        assert_pending!(second.poll());
+        let held = granted_by_policy.then_some(first); // otherwise it is released here
+        limiter.set_policy(Throttle::every(ms(10))).unwrap();
+        let known = granted_by_policy.then(Instant::now);
+        assert_eq!(assert_ready_ok!(second.poll()).acquired_at(), known);
+        drop(held);
+        sleep(ms(10)).await;
+        assert_eq!(limiter.acquire().await.unwrap().acquired_at(), Some(Instant::now()));
+    }
 }
 
 /// A fixed bug: after a second clock was read, a refund was lost.

@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{CountPolls, every_strategy, grants, idle_for_real, ms};
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -244,15 +245,58 @@ async fn invariant_6_idle_is_free_a_queue_costs_one_timer_and_two_polls_a_grant(
 }
 
 #[tokio::test(start_paused = true)]
+async fn invariant_6_idle_is_free_a_pause_costs_no_poll_and_leaves_no_timer() {
+    for resumed in [false, true] {
+        for policy in every_strategy().into_iter().filter(|policy| !policy.to_string().contains("ttl")) {
+            let limiter = common::limiter(policy.clone());
+            let (polls, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+            let waiters: Vec<_> = (0..30)
+                .map(|_| {
+                    let limiter = limiter.clone();
+                    let acquire = async move {
+                        let permit = limiter.acquire().await.unwrap();
+                        sleep(ms(10)).await;
+                        permit.fence()
+                    };
+                    tokio::spawn(CountPolls(Box::pin(acquire), Arc::clone(&polls)))
+                })
+                .collect();
+            sleep(ms(5)).await;
+            let granted = limiter.snapshot().granted as usize;
+            limiter.pause_for(if resumed { Duration::MAX } else { ms(400) });
+            sleep(ms(200)).await;
+            // Each is polled when it starts, and those that were granted once more, after their sleep. Where time did not matter
+            // before, those that wait are polled to start a driver.
+            let start_driver = if policy == MaxConcurrency::new(3).into() { 30 - granted } else { 0 };
+            let expected = (30 + granted + start_driver, granted);
+            assert_eq!((polls.load(Ordering::Relaxed), limiter.snapshot().granted as usize), expected, "{policy}");
+            if resumed {
+                idle_for_real().await;
+                assert_eq!(start.elapsed(), ms(205), "{policy}: a pause without an end arms no timer");
+                limiter.resume();
+            }
+            for (nth, waiter) in waiters.into_iter().enumerate() {
+                assert_eq!(waiter.await.unwrap(), nth as u64 + 1, "{policy}: served in order");
+            }
+            assert_eq!(polls.load(Ordering::Relaxed), 2 * granted + 3 * (30 - granted) + start_driver, "{policy}");
+            let served = Instant::now();
+            limiter.pause_for(ms(400));
+            idle_for_real().await;
+            assert_eq!(served.elapsed(), ms(0), "{policy}: a pause that no request waits for arms no timer");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn invariant_7_time_is_honest_a_retry_after_is_exact_to_the_nanosecond() {
-    let (odd, period) = (std::time::Duration::from_nanos(123_456_789), std::time::Duration::from_nanos(987_654_321));
+    let (odd, period) = (Duration::from_nanos(123_456_789), Duration::from_nanos(987_654_321));
     for policy in [Policy::from(Throttle::every(odd).burst(3)), FixedWindow::new(3, period).into()] {
         let limiter = common::limiter(policy.clone());
         limiter.try_acquire_many(3).unwrap().release();
         let after = limiter.check(2).retry_after().unwrap();
-        advance(after - std::time::Duration::from_nanos(1)).await;
-        assert_eq!(limiter.check(2).retry_after(), Some(std::time::Duration::from_nanos(1)), "{policy}");
-        advance(std::time::Duration::from_nanos(1)).await;
+        advance(after - Duration::from_nanos(1)).await;
+        assert_eq!(limiter.check(2).retry_after(), Some(Duration::from_nanos(1)), "{policy}");
+        advance(Duration::from_nanos(1)).await;
         assert!(limiter.try_acquire_many(2).is_ok(), "{policy}");
     }
 }

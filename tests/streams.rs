@@ -105,6 +105,12 @@ async fn a_refusal_ends_the_stream_and_the_item_is_given_back() {
     assert_eq!((items.error(), items.size_hint(), items.is_terminated()), (Some(&AcquireError::QueueFull), (0, Some(0)), true));
     assert_eq!(items.into_inner().1, Some(0));
 
+    let mut items = stream::iter(0..3).throttled(&limiter);
+    assert_eq!(items.error(), None);
+    assert_eq!(items.next().await, None);
+    assert_eq!((items.error(), items.is_terminated()), (Some(&AcquireError::QueueFull), true));
+    assert_eq!(items.into_inner().1, Some(0));
+
     let mut work = stream::iter(0..3).for_each_permitted(&limiter, async |_| ());
     assert_eq!((&mut work).await, Err(AcquireError::QueueFull));
     assert_eq!(work.into_inner().1, Some(0));
