@@ -25,6 +25,7 @@ use crate::strategy::Moment;
 
 impl Manager {
     /// Grants in place, or charges nothing.
+    #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<(Grant, ClockOrigin), TryAcquireError> {
         let mut state = self.lock();
         let now = state.now();
