@@ -155,8 +155,9 @@ impl Permit {
     ///
     /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
     /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
-    /// load, that can be less than the difference. A debt is paid off at the rate of the limit; in a
-    /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
+    /// load, that can be less than the difference. A throttle or a token bucket knows how much that is for grants of at least the
+    /// latest five instants; earlier ones have a common bound, so several of them may be refunded less. A debt is paid off at the
+    /// rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
     /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
     /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.

@@ -192,8 +192,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// that any later instant found. Grants of one instant are exchangeable, so one of the latest instant is refunded whole.
 ///
 /// The least backlog since each instant is kept as a stack of (instant, least backlog found from then on), rising in both. When
-/// the stack is full, its oldest half becomes one entry with the smallest backlog. It is not part of the state: a table of keys,
-/// where refunds are rare, does without.
+/// the stack is full, the older half, except for the oldest entry, becomes one entry: at the latest of their instants, with the
+/// smallest backlog. So the bound is exact for grants of at least the latest five instants, and for older ones it is too small.
+/// It is not part of the state: a table of keys, where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     /// At most [`Self::MAX_LEN`].
@@ -239,12 +240,13 @@ impl RefundBound {
         self.found.push((now, backlog));
     }
 
-    /// Several at once: to move all others for each grant would cost more than the rest of it.
+    /// Several at once: to move all others for each grant would cost more than the rest of it. The oldest entry stays: often it
+    /// found no backlog, and then nothing of the joined instants could be refunded.
     #[cold]
     fn merge_oldest(&mut self) {
-        const MERGED: usize = RefundBound::MAX_LEN / 2;
-        self.found[MERGED - 1].1 = self.found[0].1;
-        self.found.drain(..MERGED - 1);
+        const LAST: usize = RefundBound::MAX_LEN / 2;
+        self.found[LAST].1 = self.found[1].1;
+        self.found.drain(1..LAST);
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {

@@ -5,6 +5,10 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
+fn at(nanos: u64) -> Moment {
+    Moment::from_nanos(nanos)
+}
+
 fn rule(units: u64, period: u64, burst: u64) -> PaceRule {
     PaceRule::continuous(units, period, burst, burst).unwrap()
 }
@@ -87,6 +91,61 @@ proptest! {
                 undelivered.push((now.nanos(), cost));
                 prop_assert!(within_rule((units, period, burst), &grants), "{:?}", grants);
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// A burst that is taken up at more instants than the refund bound holds: it joins entries again and again. What is refunded
+    /// of any grants, in any order, never lets the others exceed the rule, and the latest five instants are refunded whole.
+    #[test]
+    fn a_refund_after_many_instants_is_never_too_much(
+        (units, period, burst) in (1_u64..6, 1_u64..60, 20_u64..60),
+        steps in prop::collection::vec((1_u64..12, 1_u64..4, prop::bool::weighted(0.2), any::<prop::sample::Index>()), 1..80),
+    ) {
+        let rule = rule(units, period, burst);
+        let (mut state, mut refund_bound, mut now) = (PaceState::default(), RefundBound::new(Moment::START), Moment::START);
+        let mut grants = Vec::<(u64, u64)>::new();
+        for (step, cost, refund, pick) in steps {
+            now = now.plus(step);
+            if refund && !grants.is_empty() {
+                let (at, cost) = grants.remove(pick.index(grants.len()));
+                state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+            }
+            prop_assert!(refund_bound.found.len() <= RefundBound::MAX_LEN);
+            let cost = cost.min(rule.remaining(state, now));
+            if cost > 0 {
+                refund_bound.note(&rule, state, now);
+                state = rule.charge(state, now, cost);
+                grants.push((now.nanos(), cost));
+            }
+            let mut greedy = grants.clone();
+            greedy.push((now.nanos(), rule.remaining(state, now)));
+            prop_assert!(within_rule((units, period, burst), &greedy), "{:?}", greedy);
+        }
+    }
+}
+
+/// What the docs of [`Permit::settle`](crate::Permit::settle) promise. Earlier grants are refunded by what the second instant
+/// found used. A fixed bug: they were refunded by what the first one found, which is nothing after an idle time.
+#[test]
+fn grants_of_the_latest_five_instants_are_refunded_whole() {
+    let rule = rule(1, MAX_SPAN_NANOS / 1_000, 1_000);
+    let cost = |instant| if instant == 1 { 2 } else { 5 };
+    for instants in 2..100_u64 {
+        for picked in 1..=instants {
+            let (mut state, mut refund_bound) = (PaceState::default(), RefundBound::new(at(1)));
+            for instant in 1..=instants {
+                refund_bound.note(&rule, state, at(instant));
+                state = rule.charge(state, at(instant), cost(instant));
+            }
+            let back = state.arrival - rule.refund(state, &mut refund_bound, at(picked), cost(picked)).arrival;
+            let least = if picked + 5 > instants { cost(picked) } else { 2 };
+            let refilled = u128::from(instants); // a part each nanosecond
+            assert!(back + refilled >= rule.parts_of(least), "{picked} of {instants}: {back}");
+            assert!(back <= rule.parts_of(cost(picked)));
         }
     }
 }
