@@ -120,7 +120,7 @@ impl Gate {
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
         let old = std::mem::replace(self, new);
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
-            leases.set_ttl(self.plan.ttl());
+            leases.set_ttl(self.plan.ttl(), now);
             self.leases = Some(leases);
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }

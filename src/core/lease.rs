@@ -39,11 +39,12 @@ impl Leases {
         self.ttl.is_some()
     }
 
-    /// Replaces the TTL. That of every lease counts from its grant or its latest renewal as before, so the order stays.
-    pub(crate) fn set_ttl(&mut self, ttl: Option<u64>) {
+    /// Replaces the TTL. That of every live lease counts from its grant or its latest renewal as before, so the order stays.
+    /// Leases that have expired stay expired, since they are reclaimed in batches.
+    pub(crate) fn set_ttl(&mut self, ttl: Option<u64>, now: Moment) {
         self.ttl = ttl;
         for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
-            if let Some(lease) = self.arena.get_mut(index) {
+            if let Some(lease) = self.arena.get_mut(index).filter(|lease| now < lease.expires_at) {
                 lease.expires_at = expiry(ttl, lease.renewed_at);
             }
         }

@@ -198,6 +198,25 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     assert_eq!(refused, expected);
 }
 
+/// A fixed bug: the expired permits beyond the first batch got the TTL of the new plan.
+#[test]
+fn a_new_plan_revives_no_expired_permit() {
+    for ttl in [None, Some(1_000), Some(1)] {
+        let mut driven = Driven::new(MaxConcurrency::new(100).ttl(nanos(100)));
+        for now in [0, 1] {
+            for _ in 0..5 * BATCH {
+                driven.try_acquire(now, 1).unwrap();
+            }
+        }
+        driven.try_acquire(100, 1).unwrap();
+        let limit = MaxConcurrency::new(100);
+        let plan = Plan::new(ttl.map_or(limit, |ttl| limit.ttl(nanos(ttl))).into(), Duration::ZERO).unwrap();
+        driven.at(101, |schedule, now, effects| schedule.set_plan(now, plan, UsageCarryOver::AsIs, effects));
+        let live = u64::from(ttl != Some(1));
+        assert_eq!(driven.0.snapshot(at(101)).in_flight, live, "with {ttl:?}");
+    }
+}
+
 /// A fixed bug: all were refused under one hold of the lock.
 #[test]
 fn a_new_plan_refuses_impossible_waiters_in_batches() {
