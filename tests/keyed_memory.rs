@@ -6,7 +6,9 @@ use std::future::Future;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tollgate::{FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket};
+use tollgate::{
+    Adapt, FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Priority, Rate, SlidingWindow, Throttle, TokenBucket,
+};
 
 struct Counting;
 
@@ -99,15 +101,18 @@ const HOUR: Duration = Duration::from_secs(3_600);
 #[test]
 fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_it_comes_back() {
     const KEYS: u64 = 5_000;
-    let policies: [(Policy, usize, usize); 8] = [
-        (Throttle::every(HOUR).into(), 50, 1_024),
-        (TokenBucket::new(Rate::per_hour(7), 1).into(), 50, 1_024),
-        (FixedWindow::new(1, HOUR).into(), 50, 1_024),
-        (SlidingWindow::counter(1, HOUR).into(), 50, 1_024),
-        (Penalty::new(1, Rate::per_hour(1)).into(), 50, 1_024),
-        (SlidingWindow::log(1, HOUR).into(), 800, 1_024),
-        (MaxConcurrency::new(1).into(), 700, 1_024),
-        (MaxConcurrency::new(1).ttl(HOUR).into(), 950, 1_024), // a lease, and an entry in the driver's timers
+    let places = || MaxConcurrency::new(1);
+    let policies: [(Policy, usize, usize); 10] = [
+        (Throttle::every(HOUR).into(), 50, 850),
+        (TokenBucket::new(Rate::per_hour(7), 1).into(), 50, 850),
+        (FixedWindow::new(1, HOUR).into(), 50, 850),
+        (SlidingWindow::counter(1, HOUR).into(), 50, 850),
+        (Penalty::new(1, Rate::per_hour(1)).into(), 50, 850),
+        (SlidingWindow::log(1, HOUR).into(), 660, 900),
+        (places().into(), 600, 850),
+        (Policy::from(places()).and(Throttle::every(HOUR)), 740, 1_000),
+        (places().adapt(Adapt::aimd()).into(), 750, 1_000),
+        (places().ttl(HOUR).into(), 890, 1_000), // a lease, and an entry in the driver's timers
     ];
     for (policy, most_out, most_waiting) in policies {
         let runtime = runtime();
@@ -153,4 +158,32 @@ fn no_wait_moves_the_entries_of_all_keys() {
         assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
     assert!(LARGEST.get() <= 16_384, "{} bytes at once", LARGEST.get());
+}
+
+/// The same, where the wait has a timeout or a priority of its own: a key of a limit with a place out.
+#[test]
+fn a_key_with_a_waiter_that_has_a_timeout_or_a_priority_takes_a_kilobyte() {
+    const KEYS: u64 = 5_000;
+    for (timeout, priority) in [(Some(HOUR), Priority::NORMAL), (None, Priority::HIGHEST), (None, Priority::LOW)] {
+        let runtime = runtime();
+        let _within = runtime.enter();
+        let keyed = KeyedLimiter::<u64>::new(MaxConcurrency::new(1)).unwrap();
+        let keys: Vec<u64> = (0..KEYS).collect();
+        let mut permits = Vec::with_capacity(keys.len());
+        let request = |key| {
+            let request = keyed.request(key).priority(priority);
+            Box::pin(match timeout {
+                Some(timeout) => request.timeout(timeout).acquire(),
+                None => request.acquire(),
+            })
+        };
+        let mut waiting: Vec<_> = keys.iter().map(request).collect();
+        let empty = LIVE.get();
+        permits.extend(keys.iter().map(|key| keyed.try_acquire(key).unwrap()));
+        for waiting in &mut waiting {
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let waited_for = (LIVE.get() - empty) / keys.len();
+        assert!(waited_for <= 1_024, "{waited_for} bytes with {timeout:?}, {priority:?}");
+    }
 }

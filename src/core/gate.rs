@@ -22,8 +22,8 @@ pub(crate) struct Gate {
     plan: Arc<Plan>,
     /// The first limit of the policy, stored in place: most policies have only this one.
     first: LimitState,
-    rest: Vec<LimitState>,
-    leases: Option<Leases>,
+    rest: Box<[LimitState]>,
+    leases: Option<Box<Leases>>,
     // The next three follow from the plan; the fast path reads them here.
     max_cost: u64,
     place: Claim,
@@ -47,7 +47,7 @@ impl Gate {
         Self {
             first: states.next().expect("a policy is never empty"),
             rest: states.collect(),
-            leases: plan.ttl().map(Leases::new),
+            leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
             max_cost: plan.max_cost(),
             place: if plan.holds_places() { Claim::Place } else { Claim::None },
             follows_time: records_grant_time || plan.follows_time(),
@@ -268,7 +268,7 @@ impl Gate {
 
     #[inline(always)]
     pub(crate) fn next_expiry(&self) -> Moment {
-        self.leases.as_ref().map_or(Moment::NEVER, Leases::next_expiry)
+        self.leases.as_ref().map_or(Moment::NEVER, |leases| leases.next_expiry())
     }
 
     /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, as in the strategies.
@@ -288,7 +288,7 @@ impl Gate {
 
     /// When each lease expires, first to last, with its units.
     pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.leases.iter().flat_map(Leases::expiries)
+        self.leases.iter().flat_map(|leases| leases.expiries())
     }
 
     /// The answer to a caller that does not wait, when `ahead` units wait before it.

@@ -60,11 +60,24 @@ pub(crate) enum Abandoned {
     Failed,
 }
 
-/// The waiters that have a deadline.
-#[derive(Debug, Default)]
+/// The waiters that have a deadline, of which there is at least one.
+#[derive(Debug)]
 struct Timed {
-    deadlines: BTreeSet<Deadline>,
+    /// Not in the tree: each of a million keys may have a waiter with a deadline, and a tree of one takes memory for eleven.
+    first: Deadline,
+    others: BTreeSet<Deadline>,
     units: u128,
+}
+
+impl Timed {
+    fn insert(&mut self, deadline: Deadline) {
+        self.others.insert(deadline.max(self.first));
+        self.first = deadline.min(self.first);
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &Deadline> + Clone {
+        std::iter::once(&self.first).chain(&self.others)
+    }
 }
 
 #[derive(Debug)]
@@ -119,9 +132,14 @@ impl Queue {
         self.occupied |= 1 << priority.level();
         self.len += 1;
         if deadline != Moment::NEVER {
-            let timed = self.timed.get_or_insert_default();
-            timed.units += u128::from(cost);
-            timed.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index });
+            let first = Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index };
+            match &mut self.timed {
+                Some(timed) => {
+                    timed.units += u128::from(cost);
+                    timed.insert(first);
+                }
+                timed => *timed = Some(Box::new(Timed { first, others: BTreeSet::new(), units: cost.into() })),
+            }
         }
         index
     }
@@ -159,7 +177,7 @@ impl Queue {
 
     #[inline(always)]
     fn first_deadline(&self) -> Option<&Deadline> {
-        self.timed.as_ref()?.deadlines.first()
+        Some(&self.timed.as_ref()?.first)
     }
 
     /// The first waiter whose deadline has passed.
@@ -178,11 +196,11 @@ impl Queue {
             _ => 0,
         };
         let Some(timed) = &self.timed else { return ahead };
-        let leaving = timed.deadlines.iter().take_while(|other| other.at <= deadline);
+        let leaving = timed.iter().take_while(|other| other.at <= deadline);
         if leaving.clone().nth(MAX_CHECKED).is_none() {
             return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
         }
-        let staying = timed.deadlines.iter().rev().take_while(|other| other.at > deadline).take(MAX_CHECKED);
+        let staying = timed.iter().rev().take_while(|other| other.at > deadline).take(MAX_CHECKED);
         let patient = u128::from(ahead).saturating_sub(timed.units);
         saturating(patient + staying.map(cost_ahead).sum::<u128>())
     }
@@ -365,8 +383,11 @@ impl Queue {
     fn forget_deadline(&mut self, deadline: &Deadline, cost: u64) {
         let Some(timed) = &mut self.timed else { return };
         timed.units -= u128::from(cost);
-        timed.deadlines.remove(deadline);
-        if timed.deadlines.is_empty() {
+        if timed.first != *deadline {
+            timed.others.remove(deadline);
+        } else if let Some(next) = timed.others.pop_first() {
+            timed.first = next;
+        } else {
             self.timed = None;
         }
     }

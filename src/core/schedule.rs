@@ -12,6 +12,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub(crate) enum Enqueued<G> {
 pub(crate) struct Options {
     pub(crate) max_queue: usize,
     pub(crate) overflow: Overflow,
+    /// An upstream's quota with fewer units remaining is spread out.
     pub(crate) spread_below: u64,
     /// Whether an observer is told what was shed.
     pub(crate) observed: bool,
@@ -65,11 +67,8 @@ impl Default for Options {
 pub(crate) struct Schedule {
     gate: Gate,
     queue: Queue,
-    max_queue: usize,
-    overflow: Overflow,
-    /// An upstream's quota with fewer units remaining is spread out.
-    spread_below: u64,
-    observed: bool,
+    /// Shared by the schedules of all keys.
+    options: Arc<Options>,
     /// What holds all requests back besides the policy; usually nothing.
     suspension: Option<Box<Suspension>>,
     closed: bool,
@@ -81,6 +80,13 @@ pub(crate) struct Schedule {
     undelivered: usize,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
     front_ready_at: Moment,
+    /// Allocated at the first count: each of a million keys may have a schedule.
+    counts: Option<Box<Counts>>,
+}
+
+/// How often what happened.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
     denied: u64,
     shed: u64,
     timed_out: u64,
@@ -89,26 +95,18 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(gate: Gate, options: Options) -> Self {
-        let Options { max_queue, overflow, spread_below, observed } = options;
+    pub(crate) fn new(gate: Gate, options: impl Into<Arc<Options>>) -> Self {
         Self {
             gate,
             queue: Queue::new(),
-            max_queue: max_queue.min(Queue::MAX_LEN),
-            overflow,
-            spread_below,
-            observed,
+            options: options.into(),
             suspension: None,
             closed: false,
             dropping: false,
             serving: false,
             undelivered: 0,
             front_ready_at: Moment::NEVER,
-            denied: 0,
-            shed: 0,
-            timed_out: 0,
-            reclaimed: 0,
-            refunded: 0,
+            counts: None,
         }
     }
 
@@ -134,6 +132,15 @@ impl Schedule {
     /// The lease of a permit, while it is live.
     pub(crate) fn live_lease(&mut self, now: Moment, index: Index, fence: u64) -> Option<&mut Lease> {
         self.gate.live_lease(index, fence, now)
+    }
+
+    fn counts(&mut self) -> &mut Counts {
+        self.counts.get_or_insert_default()
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.queue.len() < self.options.max_queue.min(Queue::MAX_LEN)
     }
 
     fn suspended(&self) -> Option<Suspension> {
@@ -193,7 +200,7 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
-        let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.queue.len() < self.max_queue;
+        let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.has_room();
         if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
             return Some(self.queue.push(request, waker.take()?));
         }
@@ -216,14 +223,14 @@ impl Schedule {
             Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
             Err(Refusal::Blocked) => {
                 self.shed(request, ShedReason::Blocked, effects);
-                return Err(AcquireError::Blocked { retry_after: self.overflow.penalty() });
+                return Err(AcquireError::Blocked { retry_after: self.options.overflow.penalty() });
             }
             Err(Refusal::MustWait) => {}
         }
         if deadline != Moment::NEVER {
             let ahead = self.queue.units_surely_ahead_of(priority, deadline);
             // No waiter is dropped for a request that will not stay.
-            let passes_by = deadline <= now && self.queue.len() >= self.max_queue;
+            let passes_by = deadline <= now && !self.has_room();
             if passes_by || self.ready_at(now, ahead, cost) > deadline {
                 return Err(self.time_out(now, ahead, cost));
             }
@@ -297,8 +304,8 @@ impl Schedule {
     }
 
     fn shed(&mut self, request: &Request, reason: ShedReason, effects: &mut Effects) {
-        self.shed += 1;
-        if self.observed {
+        self.counts().shed += 1;
+        if self.options.observed {
             effects.shed(request, reason);
         }
     }
@@ -324,7 +331,7 @@ impl Schedule {
         if let Some(suspension) = &mut self.suspension
             && suspension.is_blocked(now)
         {
-            suspension.block(now, nanos(self.overflow.penalty()));
+            suspension.block(now, nanos(self.options.overflow.penalty()));
             return Err(Refusal::Blocked);
         }
         if !self.queue.is_empty() {
@@ -355,17 +362,17 @@ impl Schedule {
 
     /// Makes room for a new request in a full queue, or refuses it.
     fn make_room(&mut self, now: Moment, request: &Request, effects: &mut Effects) -> Result<(), AcquireError> {
-        if self.queue.len() < self.max_queue {
+        if self.has_room() {
             return Ok(());
         }
-        if let Overflow::Block { penalty } = self.overflow {
+        if let Overflow::Block { penalty } = self.options.overflow {
             self.suspension.get_or_insert_default().block(now, nanos(penalty));
             self.dropping = true;
             self.shed(request, ShedReason::Blocked, effects);
             self.run_due(now, effects);
             return Err(AcquireError::Blocked { retry_after: penalty });
         }
-        let Some(victim) = self.queue.victim(self.overflow, request.priority) else {
+        let Some(victim) = self.queue.victim(self.options.overflow, request.priority) else {
             self.shed(request, ShedReason::QueueFull, effects);
             return Err(AcquireError::QueueFull);
         };
@@ -376,7 +383,7 @@ impl Schedule {
 
     /// The error of a request that times out, or would: it says when an equal new request could be admitted.
     fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
-        self.timed_out += 1;
+        self.counts().timed_out += 1;
         let ready = self.ready_at(now, ahead, cost);
         AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
     }

@@ -190,7 +190,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             id_prefixes: IdPrefixes::new(id_prefix),
             origin: Arc::new(Origin { name, since_epoch }),
             tier_of,
-            options,
+            options: Arc::new(Options { observed: observer.is_some(), ..options }),
             observer,
             shared_driver: Arc::default(),
         };

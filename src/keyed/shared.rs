@@ -14,7 +14,7 @@ pub(super) struct Shared<K> {
     pub(super) id_prefixes: IdPrefixes,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) origin: Arc<Origin>,
-    pub(super) options: Options,
+    pub(super) options: Arc<Options>,
     pub(super) observer: Option<KeyedObserver<K>>,
     pub(super) shared_driver: Arc<SharedDriver>,
 }

@@ -331,7 +331,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let Shared { options, shared_driver, id_prefixes, origin, .. } = &self.shared;
         let manager = Manager::open(ManagerParts {
             gate,
-            options: *options,
+            options: Arc::clone(options),
             clock: shard.clock.clone(),
             timer_host: TimerHost::SharedDriver(Arc::clone(shared_driver)),
             id_prefix: id_prefixes.next(),

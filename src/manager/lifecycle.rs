@@ -13,7 +13,7 @@ use crate::observe::Observer;
 /// What a manager is made of.
 pub(crate) struct ManagerParts {
     pub(crate) gate: Gate,
-    pub(crate) options: Options,
+    pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
     pub(crate) timer_host: TimerHost,
     /// The random part of permit ids.
@@ -25,7 +25,7 @@ pub(crate) struct ManagerParts {
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
         let ManagerParts { gate, options, clock, timer_host, id_prefix, origin, observer } = parts;
-        let schedule = Schedule::new(gate, Options { observed: observer.is_some(), ..options });
+        let schedule = Schedule::new(gate, options);
         let manager = Arc::new(Self::new(schedule, clock, timer_host, id_prefix, origin, observer));
         if manager.is_registered() {
             registry::enter(&manager);

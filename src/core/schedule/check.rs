@@ -47,7 +47,9 @@ impl Schedule {
         {
             self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
         }
-        self.denied += u64::from(matches!(refusal, Refusal::MustWait | Refusal::Blocked));
+        if matches!(refusal, Refusal::MustWait | Refusal::Blocked) {
+            self.counts().denied += 1;
+        }
         self.explain(now, cost, refusal)
     }
 
@@ -71,7 +73,7 @@ impl Schedule {
         let suspended_until = match self.suspended() {
             Some(suspension) => {
                 let blocked = suspension.is_blocked(now); // each request restarts it
-                let penalty = if blocked { nanos(self.overflow.penalty()) } else { 0 };
+                let penalty = if blocked { nanos(self.options.overflow.penalty()) } else { 0 };
                 suspension.ready_at(now, cost).max(now.plus(penalty))
             }
             None => now,
@@ -126,16 +128,17 @@ impl Schedule {
         let suspended_until =
             self.suspended().map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
         let next = next.and_then(|next| next.max(suspended_until).known());
+        let counts = self.counts.as_deref().copied().unwrap_or_default();
         LimiterSnapshot {
             in_flight: self.gate.in_flight(),
             concurrency: self.gate.concurrency(now),
             queued: self.queue.len() as u64,
             granted: self.gate.granted(),
-            denied: self.denied,
-            shed: self.shed,
-            timed_out: self.timed_out,
-            reclaimed: self.reclaimed,
-            refunded: self.refunded,
+            denied: counts.denied,
+            shed: counts.shed,
+            timed_out: counts.timed_out,
+            reclaimed: counts.reclaimed,
+            refunded: counts.refunded,
             paused_for: self.suspended().and_then(|suspension| suspension.paused_for(now)),
             next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
         }

@@ -22,7 +22,9 @@ impl Schedule {
     /// Settles the grant with the gate and with a spread upstream quota. Returns whether the grant was live.
     pub(super) fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> bool {
         let live = self.gate.settle(now, grant, cost, actual).is_some();
-        self.refunded += u64::from(live && actual == 0);
+        if live && actual == 0 {
+            self.counts().refunded += 1;
+        }
         if let Some(suspension) = self.suspension.as_mut().filter(|_| live) {
             suspension.settle(grant.fence, cost, actual, self.gate.granted());
         }
@@ -75,7 +77,7 @@ impl Schedule {
     /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
-        if units < self.spread_below {
+        if units < self.options.spread_below {
             self.suspension.get_or_insert_default().spread(now, units, until, self.gate.granted());
             self.reevaluate_front(now, effects);
         }

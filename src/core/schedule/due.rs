@@ -44,7 +44,7 @@ impl Schedule {
             self.suspension = None;
         }
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
-            self.reclaimed += 1;
+            self.counts().reclaimed += 1;
             effects.reclaim(lease);
         }
         if self.closed || self.dropping {
