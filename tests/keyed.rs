@@ -3,8 +3,10 @@
 mod common;
 
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::net::Ipv6Addr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -372,6 +374,58 @@ async fn a_tier_that_changes_keeps_what_was_used() {
     plans.lock().unwrap().insert("alice", 100);
     assert_eq!(keyed.check(&"alice", 1).remaining(), 20, "an active one changes too");
     drop(alice);
+}
+
+/// As above, from a policy whose keys can be idle to one whose keys are always active.
+#[tokio::test(start_paused = true)]
+async fn an_idle_key_whose_new_tier_makes_it_active_keeps_what_was_used() {
+    let (minute, pays) = (Duration::from_secs(60), Arc::new(AtomicBool::new(false)));
+    let known = Arc::clone(&pays);
+    let (free, paid) = (Policy::from(FixedWindow::new(40, minute)), Policy::from(SlidingWindow::log(50, minute)));
+    let keyed = KeyedLimiter::<u64>::builder(free.clone())
+        .tiers(move |_| if known.load(Ordering::Relaxed) { paid.clone() } else { free.clone() })
+        .build()
+        .unwrap();
+    let first = keyed.try_acquire_many(&1, 30).unwrap();
+    pays.store(true, Ordering::Relaxed);
+    let second = keyed.try_acquire_many(&1, 20).unwrap();
+    assert!(first.fence() < second.fence());
+    assert_eq!((keyed.check(&1, 1).limit(), keyed.check(&1, 1).retry_after()), (50, Some(minute)));
+    pays.store(false, Ordering::Relaxed);
+    assert_eq!((keyed.check(&1, 1).limit(), keyed.check(&1, 1).remaining()), (40, 0));
+}
+
+/// A type of key whose code is not the standard library's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Own(u64);
+
+/// Each kind of table: keys of the standard library and others, in a state of two words, and always active.
+#[tokio::test(start_paused = true)]
+async fn keys_of_every_kind_of_table_have_their_own_window() {
+    async fn check_keys<K: Debug + Hash + Eq + Clone + Send + Sync + 'static>(key: impl Fn(u64) -> K, settles: bool) {
+        let builder = KeyedLimiter::builder(FixedWindow::new(3, ms(100))).max_keys(300);
+        let keyed = if settles { builder.settle_permits() } else { builder }.build().unwrap();
+        for _ in 0..2 {
+            for key in (0..200).map(&key) {
+                let (two, one) = (keyed.try_acquire_many(&key, 2).unwrap(), keyed.try_acquire(&key).unwrap());
+                assert!(two.fence() < one.fence());
+                assert_eq!(keyed.check(&key, 1).retry_after(), Some(ms(100)));
+                assert_eq!(two.refund(), settles, "{key:?}");
+                assert_eq!(keyed.check(&key, 1).remaining(), if settles { 2 } else { 0 }, "{key:?}");
+            }
+            assert_eq!(keyed.len(), 200);
+            advance(ms(100)).await;
+        }
+        advance(ms(100)).await;
+        for _ in 0..100 {
+            (0..200).for_each(|number| _ = keyed.snapshot(&key(number)));
+        }
+        assert!(keyed.is_empty());
+    }
+    for settles in [false, true] {
+        check_keys(|number| number, settles).await;
+        check_keys(Own, settles).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

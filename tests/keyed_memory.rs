@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::future::Future;
+use std::hash::Hash;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -186,4 +187,34 @@ fn a_key_with_a_waiter_that_has_a_timeout_or_a_priority_takes_a_kilobyte() {
         let waited_for = (LIVE.get() - empty) / keys.len();
         assert!(waited_for <= 1_024, "{waited_for} bytes with {timeout:?}, {priority:?}");
     }
+}
+
+/// The code of this key is not the standard library's.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Own(u64);
+
+fn check_that_forgotten_keys_give_memory_back<K: Hash + Eq + Clone + Send + Sync + 'static>(key: impl Fn(u64) -> K) {
+    const KEYS: u64 = 40_000;
+    const KEPT: u64 = 200;
+    let runtime = runtime();
+    let _within = runtime.enter();
+    let keyed = KeyedLimiter::builder(FixedWindow::new(1, HOUR)).max_keys(KEYS as usize).build().unwrap();
+    let empty = LIVE.get();
+    (0..KEYS).for_each(|number| drop(keyed.try_acquire(&key(number)).unwrap()));
+    let full = LIVE.get() - empty;
+    runtime.block_on(tokio::time::advance(2 * HOUR));
+    (0..KEPT).for_each(|number| drop(keyed.try_acquire(&key(number)).unwrap()));
+    for _ in 0..6 {
+        (0..KEYS).for_each(|number| _ = keyed.snapshot(&key(number)));
+    }
+    assert_eq!(keyed.len() as u64, KEPT);
+    assert!((0..KEPT).all(|number| keyed.try_acquire(&key(number)).is_err()), "they moved with what they had used");
+    let left = LIVE.get() - empty;
+    assert!(left <= full / 8, "{left} of {full} bytes are left");
+}
+
+#[test]
+fn keys_that_are_forgotten_give_their_memory_back_and_the_others_stay() {
+    check_that_forgotten_keys_give_memory_back(|number| number);
+    check_that_forgotten_keys_give_memory_back(Own);
 }
