@@ -1,8 +1,7 @@
 //! The gate and the queue before it, as one deterministic state machine.
 //!
-//! Every input that depends on time takes `now`; after a release that a request waits for, [`Schedule::run_due`] follows. Actions
-//! outside (wakers to wake, reclaims to report) are collected in [`Effects`]; [`Schedule::next_wake`] says when time matters
-//! next. The caller that holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
+//! Every input that depends on time takes `now`. Actions outside (wakers to wake, reclaims to report) are collected in
+//! [`Effects`]; [`Schedule::next_wake`] says when time matters next, and [`Schedule::run_due`] then does what is due. The caller that holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
 
 mod check;
 mod control;

@@ -13,7 +13,7 @@ use crate::permit::Permit;
 pub(super) trait KeyTable<K>: Send + Sync {
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
     /// A permit, or the manager to wait at.
-    fn begin(&self, key: &K, options: &RequestOptions) -> Result<Enqueued, AcquireError>;
+    fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError>;
     /// The key's manager; the key becomes active.
     fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial>;
     fn check(&self, key: &K, cost: u64) -> Decision;
@@ -27,9 +27,11 @@ pub(super) trait KeyTable<K>: Send + Sync {
     fn max_keys(&self) -> usize;
 }
 
-pub(super) enum Enqueued {
+/// How far a request that is ready to wait came in the table.
+pub(super) enum Admitted {
     Granted(Permit),
-    Wait(Arc<Manager>),
+    /// The key is active: its manager decides.
+    ToManager(Arc<Manager>),
 }
 
 /// Why a key cannot be served at all.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::coop;
 
-use super::key_table::{Enqueued, KeyTable};
+use super::key_table::{Admitted, KeyTable};
 use crate::acquire::{OwnedTicket, request_setters};
 use crate::error::AcquireError;
 use crate::manager::RequestOptions;
@@ -43,9 +43,9 @@ impl<K: Sync> KeyedPermitRequest<'_, K> {
     pub async fn acquire(self) -> Result<Permit, AcquireError> {
         // A task that acquires in a loop must let its neighbours have a turn.
         coop::consume_budget().await;
-        match self.table.begin(self.key, &self.options)? {
-            Enqueued::Granted(permit) => Ok(permit),
-            Enqueued::Wait(manager) => OwnedTicket::new(manager, self.options).await,
+        match self.table.admit(self.key, &self.options)? {
+            Admitted::Granted(permit) => Ok(permit),
+            Admitted::ToManager(manager) => OwnedTicket::new(manager, self.options).await,
         }
     }
 }

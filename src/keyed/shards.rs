@@ -16,6 +16,7 @@ const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
 const WHEN_FULL: Samples = Samples { idle: 64, active: 3 };
 /// Of these, the one that would be reset first is evicted. If none can be, [`Shard::evict`] checks some more.
 const EVICTION: Samples = Samples { idle: 32, active: 8 };
+
 /// Where a key that can be evicted is searched for, if there is none among the first ones.
 #[derive(Clone, Copy)]
 struct Search {
@@ -25,7 +26,7 @@ struct Search {
     shards: usize,
 }
 
-/// So that a refusal does not take more than a few microseconds.
+/// The work of a refusal does not grow with the number of keys.
 const BOUNDED: Search = Search { active: 48, shards: 2 };
 /// In a table of at most [`SMALL`] keys, which is all in the processor's caches.
 const COMPLETE: Search = Search { active: usize::MAX, shards: usize::MAX };
@@ -172,7 +173,6 @@ mod tests {
         CHECKED.get().div_ceil(REFUSALS as usize)
     }
 
-    /// A few nanoseconds each, and a fixed number at a large table: a refusal takes at most 5 microseconds.
     #[test]
     fn a_refusal_checks_all_keys_of_a_small_table_and_few_of_a_large_one() {
         assert!((1_024..=1_040).contains(&checked(1_024)), "{}", checked(1_024));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::event::KeyedLimiterEvent;
 use super::idle::KeptHash;
 use super::key_state::KeyState;
-use super::key_table::{Denial, Enqueued, KeyTable};
+use super::key_table::{Admitted, Denial, KeyTable};
 use super::shard::{Location, Removed, Shard};
 use super::shards::Shards;
 use super::shared::Shared;
@@ -116,7 +116,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.try_acquire_slowly(key, cost, caller)
     }
 
-    fn begin(&self, key: &K, options: &RequestOptions) -> Result<Enqueued, AcquireError> {
+    fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
         let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.plan.max_cost() {
@@ -125,8 +125,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             _ => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
         })?;
         match entered {
-            Entered::Idle(answer) => answer.map(Enqueued::Granted),
-            Entered::Active(manager) => Ok(Enqueued::Wait(manager)),
+            Entered::Idle(answer) => answer.map(Admitted::Granted),
+            Entered::Active(manager) => Ok(Admitted::ToManager(manager)),
             Entered::Absent(..) => Err(self.too_many(key).into()),
         }
     }
