@@ -4,6 +4,7 @@
 //! drives millions of schedules without a runtime.
 
 pub(crate) mod arena;
+pub(crate) mod deadlines;
 pub(crate) mod effects;
 pub(crate) mod forecast;
 pub(crate) mod gate;

@@ -4,10 +4,10 @@
 //! reaches the caller that it was granted to, and an abandoned one is found by the same index.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::task::Waker;
 
 use crate::core::arena::{Arena, Index};
+use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
 use crate::core::levels::Levels;
 use crate::core::request::{Caller, Request};
@@ -60,26 +60,6 @@ pub(crate) enum Abandoned {
     Failed,
 }
 
-/// The waiters that have a deadline, of which there is at least one.
-#[derive(Debug)]
-struct Timed {
-    /// Not in the tree: each of a million keys may have a waiter with a deadline, and a tree of one takes memory for eleven.
-    first: Deadline,
-    others: BTreeSet<Deadline>,
-    units: u128,
-}
-
-impl Timed {
-    fn insert(&mut self, deadline: Deadline) {
-        self.others.insert(deadline.max(self.first));
-        self.first = deadline.min(self.first);
-    }
-
-    fn iter(&self) -> impl DoubleEndedIterator<Item = &Deadline> + Clone {
-        std::iter::once(&self.first).chain(&self.others)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Queue {
     arena: Arena<Waiter>,
@@ -88,27 +68,24 @@ pub(crate) struct Queue {
     occupied: u16,
     arrivals: u32,
     levels: Levels,
-    /// Most queues have no deadline.
-    timed: Option<Box<Timed>>,
+    deadlines: Deadlines,
     /// The next waiter of a [sweep](Queue::sweep).
     swept_to: Option<Index>,
-}
-
-/// A waiter's deadline; of equal ones, the first in the queue is the least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Deadline {
-    at: Moment,
-    priority: Reverse<Priority>,
-    /// If the count of arrivals wraps between two that are otherwise equal, they are swapped.
-    arrival: u32,
-    index: Index,
 }
 
 impl Queue {
     pub(crate) const MAX_LEN: usize = Arena::<Waiter>::MAX_LEN / 2;
 
     pub(crate) const fn new() -> Self {
-        Self { arena: Arena::new(), len: 0, occupied: 0, arrivals: 0, levels: Levels::new(), timed: None, swept_to: None }
+        Self {
+            arena: Arena::new(),
+            len: 0,
+            occupied: 0,
+            arrivals: 0,
+            levels: Levels::new(),
+            deadlines: Deadlines::new(),
+            swept_to: None,
+        }
     }
 
     /// Waiters without an answer.
@@ -132,14 +109,8 @@ impl Queue {
         self.occupied |= 1 << priority.level();
         self.len += 1;
         if deadline != Moment::NEVER {
-            let first = Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index };
-            match &mut self.timed {
-                Some(timed) => {
-                    timed.units += u128::from(cost);
-                    timed.insert(first);
-                }
-                timed => *timed = Some(Box::new(Timed { first, others: BTreeSet::new(), units: cost.into() })),
-            }
+            let deadline = Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index };
+            self.deadlines.insert(deadline, cost);
         }
         index
     }
@@ -167,22 +138,17 @@ impl Queue {
     }
 
     pub(crate) fn has_deadlines(&self) -> bool {
-        self.timed.is_some()
+        !self.deadlines.is_empty()
     }
 
     #[inline(always)]
     pub(crate) fn next_deadline(&self) -> Moment {
-        self.first_deadline().map_or(Moment::NEVER, |first| first.at)
-    }
-
-    #[inline(always)]
-    fn first_deadline(&self) -> Option<&Deadline> {
-        Some(&self.timed.as_ref()?.first)
+        self.deadlines.first().map_or(Moment::NEVER, |first| first.at)
     }
 
     /// The first waiter whose deadline has passed.
     pub(crate) fn expired(&self, now: Moment) -> Option<Index> {
-        self.first_deadline().filter(|first| first.at <= now).map(|first| first.index)
+        self.deadlines.first().filter(|first| first.at <= now).map(|first| first.index)
     }
 
     /// Units that certainly go before a new request of this priority and deadline, if no waiter gives up. A waiter with an
@@ -195,13 +161,15 @@ impl Queue {
             Some(waiter) if waiter.priority >= priority => u128::from(waiter.cost),
             _ => 0,
         };
-        let Some(timed) = &self.timed else { return ahead };
-        let leaving = timed.iter().take_while(|other| other.at <= deadline);
+        if self.deadlines.is_empty() {
+            return ahead;
+        }
+        let leaving = self.deadlines.iter().take_while(|other| other.at <= deadline);
         if leaving.clone().nth(MAX_CHECKED).is_none() {
             return saturating(u128::from(ahead).saturating_sub(leaving.map(cost_ahead).sum()));
         }
-        let staying = timed.iter().rev().take_while(|other| other.at > deadline).take(MAX_CHECKED);
-        let patient = u128::from(ahead).saturating_sub(timed.units);
+        let staying = self.deadlines.iter().rev().take_while(|other| other.at > deadline).take(MAX_CHECKED);
+        let patient = u128::from(ahead).saturating_sub(self.deadlines.units());
         saturating(patient + staying.map(cost_ahead).sum::<u128>())
     }
 
@@ -375,21 +343,9 @@ impl Queue {
         }
         self.len -= 1;
         if deadline != Moment::NEVER {
-            self.forget_deadline(&Deadline { at: deadline, priority: Reverse(priority), arrival, index }, cost);
+            self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(priority), arrival, index }, cost);
         }
         Some(waker)
-    }
-
-    fn forget_deadline(&mut self, deadline: &Deadline, cost: u64) {
-        let Some(timed) = &mut self.timed else { return };
-        timed.units -= u128::from(cost);
-        if timed.first != *deadline {
-            timed.others.remove(deadline);
-        } else if let Some(next) = timed.others.pop_first() {
-            timed.first = next;
-        } else {
-            self.timed = None;
-        }
     }
 }
 
