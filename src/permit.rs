@@ -58,14 +58,14 @@ impl Permit {
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, (grant, origin): (Grant, ClockOrigin), cost: u64) -> Self {
-        let holder = (grant.claim != Claim::None || !manager.is_registered()).then(|| Arc::clone(manager));
+        let holder = (grant.claim != Claim::NONE || !manager.is_registered()).then(|| Arc::clone(manager));
         Self { manager: holder, id_prefix: manager.id_prefix(), cost, grant, origin }
     }
 
     /// A permit of a rate. It holds no place and no handle of its limiter.
     #[inline(always)]
     pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, at: Moment, origin: ClockOrigin) -> Self {
-        Self { manager: None, id_prefix, cost, grant: Grant { fence, claim: Claim::None, at }, origin }
+        Self { manager: None, id_prefix, cost, grant: Grant { fence, claim: Claim::NONE, at }, origin }
     }
 
     /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence).
@@ -250,7 +250,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(manager) = &self.manager
-            && self.grant.claim != Claim::None
+            && self.grant.claim != Claim::NONE
         {
             manager.release(self.grant.fence, self.cost, self.grant.claim);
         }

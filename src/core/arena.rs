@@ -8,6 +8,16 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Index(u32);
 
+impl Index {
+    pub(crate) const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 const NIL: u32 = u32::MAX;
 /// Entries in a chunk: large enough that the vector of chunks is small beside them, small enough that one is quickly allocated.
 const CHUNK: usize = 64;

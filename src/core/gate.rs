@@ -49,7 +49,7 @@ impl Gate {
             rest: states.collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
             max_cost: plan.max_cost(),
-            place: if plan.holds_places() { Claim::Place } else { Claim::None },
+            place: if plan.holds_places() { Claim::PLACE } else { Claim::NONE },
             follows_time: records_grant_time || plan.follows_time(),
             records_grant_time,
             fence: 0,
@@ -124,7 +124,7 @@ impl Gate {
             self.leases = Some(leases);
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }
-        self.unowned_in_flight = if self.place == Claim::Place { 0 } else { in_flight };
+        self.unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
         let refundable_after = old.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let formers = old.plan.limits().iter().zip(std::iter::once(old.first).chain(old.rest)).zip(refundable_after);
         let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
@@ -172,7 +172,7 @@ impl Gate {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {
-            Some(leases) if leases.has_ttl() => Claim::Lease(leases.open(fence, cost, now, caller)),
+            Some(leases) if leases.has_ttl() => Claim::of_lease(leases.open(fence, cost, now, caller)),
             _ => self.place,
         };
         Ok(Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
@@ -181,11 +181,11 @@ impl Gate {
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
-        match (&mut self.leases, claim) {
-            (_, Claim::None) => return Some(()),
-            (Some(leases), Claim::Lease(index)) => leases.close(index, fence)?,
-            (None, Claim::Lease(_)) => return None, // reclaimed under a former plan
-            (_, Claim::Place) => {}
+        if claim == Claim::NONE {
+            return Some(());
+        }
+        if let Some(index) = claim.lease() {
+            self.leases.as_mut()?.close(index, fence)?; // without leases, it was reclaimed under a former plan
         }
         self.return_places(cost);
         Some(())
@@ -244,7 +244,7 @@ impl Gate {
 
     /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
     fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
-        if let Claim::Lease(index) = claim {
+        if let Some(index) = claim.lease() {
             self.live_lease(index, fence, now)?;
         }
         self.release(fence, cost, claim)

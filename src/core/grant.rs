@@ -11,24 +11,25 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::None, at: Moment::NEVER };
+    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::NONE, at: Moment::NEVER };
 }
 
-/// What a permit holds until its release.
+/// What a permit holds until its release: nothing, which is the permit of a rate, a place, or a place until it is reclaimed.
+///
+/// It is one word, so that a grant is moved in registers. Reading an enum as a whole right after its parts were written stalls
+/// the processor for longer than a grant takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// The permit of a rate.
-    None,
-    Place,
-    /// A place, until it is reclaimed.
-    Lease(Index),
-}
+pub(crate) struct Claim(u64);
 
 impl Claim {
+    pub(crate) const NONE: Self = Self(u64::MAX);
+    pub(crate) const PLACE: Self = Self(u64::MAX - 1);
+
+    pub(crate) fn of_lease(index: Index) -> Self {
+        Self(index.number().into())
+    }
+
     pub(crate) fn lease(self) -> Option<Index> {
-        match self {
-            Self::Lease(index) => Some(index),
-            _ => None,
-        }
+        u32::try_from(self.0).ok().map(Index::new)
     }
 }

@@ -249,7 +249,7 @@ impl Schedule {
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
     pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let answer = self.queue.poll(index, waker)?;
-        self.undelivered -= usize::from(matches!(answer, Ok(Grant { claim: Claim::None, .. })));
+        self.undelivered -= usize::from(answer.as_ref().is_ok_and(|grant| grant.claim == Claim::NONE));
         Ok(answer)
     }
 
@@ -266,7 +266,7 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(grant, cost) => {
-                self.undelivered -= usize::from(grant.claim == Claim::None);
+                self.undelivered -= usize::from(grant.claim == Claim::NONE);
                 if self.take_back(now, grant, cost, 0) {
                     self.run_due(now, effects);
                 }

@@ -12,7 +12,7 @@ pub(crate) type Refused = Box<AcquireError>;
 #[inline(always)]
 pub(super) fn fill_in(granted: &mut (Grant, ClockOrigin), grant: Grant, origin: ClockOrigin) {
     granted.0.fence = grant.fence;
-    if grant.claim != Claim::None {
+    if grant.claim != Claim::NONE {
         granted.0.claim = grant.claim;
     }
     if grant.at != Moment::NEVER {
