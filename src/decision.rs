@@ -47,6 +47,7 @@ pub struct Decision {
 
 impl Decision {
     /// The decision of all limits together on a `cost` behind `ahead` waiting units; `asked` has the answer of each limit.
+    #[inline(always)] // one caller
     pub(crate) fn summarize(
         policy: &Policy,
         asked: impl Iterator<Item = LimitReport>,
@@ -56,7 +57,7 @@ impl Decision {
     ) -> Self {
         let limits = policy.limits();
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
-        let (mut scarcest, mut slowest, mut too_small) = (0, 0, None);
+        let (mut scarcest, mut slowest) = (0, 0);
         let mut denied: Option<(Moment, usize)> = None;
         // A tie goes to the first limit, so that the result does not depend on what else denies at the same instant.
         for (by, answer) in asked.enumerate() {
@@ -67,15 +68,13 @@ impl Decision {
                 (ready_at, slowest) = (answer.ready_at, by);
             }
             reset_at = reset_at.max(answer.reset_at);
-            if limits[by].capacity() < cost {
-                too_small = too_small.or(Some(by));
-            }
             if let Some(until) = answer.denied_until
                 && denied.is_none_or(|(latest, _)| until > latest)
             {
                 denied = Some((until, by));
             }
         }
+        let too_small = limits.iter().position(|limit| limit.capacity() < cost);
         let (allowed, until, by) = match (too_small, denied) {
             (Some(by), _) | (None, Some((Moment::NEVER, by))) => (false, Moment::NEVER, by),
             (None, None) if ahead == 0 => (true, now, scarcest),

@@ -200,6 +200,7 @@ impl LimitState {
     }
 
     /// See [`Strategy::report`].
+    #[inline(always)]
     pub(super) fn report(&self, now: Moment, ahead: u64, cost: u64) -> LimitReport {
         if let (Self::Places(_, state, Some(_)), Some(rule)) = (self, self.concurrency(now)) {
             return LimitReport { reset_at: self.reset_at(now), ..rule.report(*state, now, ahead, cost) };

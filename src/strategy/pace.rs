@@ -154,6 +154,7 @@ impl Strategy for PaceRule {
         self.first(arrival, self.tolerance, now)
     }
 
+    #[inline(always)]
     fn remaining(&self, state: PaceState, now: Moment) -> u64 {
         let left = self.tolerance.saturating_sub(self.backlog(state, now));
         match u64::try_from(left) {
@@ -170,6 +171,7 @@ impl Strategy for PaceRule {
         PaceState { arrival: self.parts(now).saturating_add(ratio.of(usage, self.parts_per_unit)) }
     }
 
+    #[inline(always)]
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
         self.first(state.arrival, 0, now)
     }
