@@ -34,6 +34,7 @@ mod watch;
 mod watchers;
 
 pub(crate) use self::acquire_all::try_acquire_all;
+pub(crate) use self::answer::TimedGrant;
 pub(crate) use self::clock::{Clock, ClockOrigin};
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;

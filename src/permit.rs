@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
-use crate::manager::{ClockOrigin, Manager};
+use crate::manager::{ClockOrigin, Manager, TimedGrant};
 use crate::strategy::Moment;
 use crate::strategy::Outcome;
 
@@ -57,7 +57,7 @@ impl Permit {
     /// Inlined into the caller: a permit is several words. Writing the words one by one and then moving them as a block stalls
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
-    pub(crate) fn new(manager: &Arc<Manager>, (grant, origin): (Grant, ClockOrigin), cost: u64) -> Self {
+    pub(crate) fn new(manager: &Arc<Manager>, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
         let holder = (grant.claim != Claim::NONE || !manager.is_registered()).then(|| Arc::clone(manager));
         Self { manager: holder, id_prefix: manager.id_prefix(), cost, grant, origin }
     }

@@ -8,10 +8,9 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use crate::core::arena::Index;
-use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;
-use crate::manager::{ClockOrigin, Manager, RequestOptions};
+use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -71,7 +70,7 @@ impl Ticket {
 
     #[inline(always)]
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
-        let mut granted = (Grant::NOTHING, ClockOrigin::NONE);
+        let mut granted = TimedGrant::NOTHING;
         let enqueued = match self.stage {
             Stage::New => manager.acquire(&self.options, waker, &mut granted),
             Stage::Queued(index) => manager.poll(index, &self.options, waker, &mut granted),

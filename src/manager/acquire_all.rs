@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use super::clock::ClockOrigin;
+use super::answer::TimedGrant;
 use super::lock::Manager;
 use super::state::State;
 use crate::core::effects::Effects;
-use crate::core::grant::Grant;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 
@@ -20,7 +19,7 @@ pub(crate) fn try_acquire_all(
     cost: u64,
     waits: bool,
     caller: Caller,
-) -> Result<Vec<(Grant, ClockOrigin)>, (usize, TryAcquireError)> {
+) -> Result<Vec<TimedGrant>, (usize, TryAcquireError)> {
     let mut order: Vec<usize> = (0..managers.len()).collect();
     order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
     let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
@@ -38,7 +37,7 @@ pub(crate) fn try_acquire_all(
         let take = |index: usize| {
             let State { schedule, clock, .. } = &mut *states[index];
             let taken = schedule.try_acquire(nows[index], cost, caller, &mut effects[index]);
-            taken.map(|grant| (grant, clock.origin())).map_err(|error| (index, error))
+            taken.map(|grant| TimedGrant { grant, origin: clock.origin() }).map_err(|error| (index, error))
         };
         (0..managers.len()).map(take).collect()
     });

@@ -8,14 +8,25 @@ use crate::strategy::Moment;
 /// Boxed, so that [`Enqueued`](crate::core::schedule::Enqueued) or this fits into two registers: a refusal can bear the allocation.
 pub(crate) type Refused = Box<AcquireError>;
 
-/// Word by word: see `Permit::new`.
-#[inline(always)]
-pub(super) fn fill_in(granted: &mut (Grant, ClockOrigin), grant: Grant, origin: ClockOrigin) {
-    granted.0.fence = grant.fence;
-    if grant.claim != Claim::NONE {
-        granted.0.claim = grant.claim;
-    }
-    if grant.at != Moment::NEVER {
-        (granted.0.at, granted.1) = (grant.at, origin);
+/// A grant, and the clock that its time was read from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimedGrant {
+    pub(crate) grant: Grant,
+    pub(crate) origin: ClockOrigin,
+}
+
+impl TimedGrant {
+    pub(crate) const NOTHING: Self = Self { grant: Grant::NOTHING, origin: ClockOrigin::NONE };
+
+    /// Fills in a grant that is [nothing](TimedGrant::NOTHING) so far, word by word: see `Permit::new`.
+    #[inline(always)]
+    pub(super) fn fill_in(&mut self, grant: Grant, origin: ClockOrigin) {
+        self.grant.fence = grant.fence;
+        if grant.claim != Claim::NONE {
+            self.grant.claim = grant.claim;
+        }
+        if grant.at != Moment::NEVER {
+            (self.grant.at, self.origin) = (grant.at, origin);
+        }
     }
 }

@@ -7,16 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Refused, fill_in};
+use super::answer::{Refused, TimedGrant};
 use super::apply::wake_all;
-use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::state::State;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::Grant;
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
 use crate::decision::Decision;
@@ -26,13 +24,13 @@ use crate::strategy::Moment;
 impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
-    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<(Grant, ClockOrigin), TryAcquireError> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, cost, caller) {
             let origin = state.clock.origin();
             self.unlock_after_grant(state, &grant);
-            return Ok((grant, origin));
+            return Ok(TimedGrant { grant, origin });
         }
         self.try_acquire_or_deny(state, now, cost, caller)
     }
@@ -45,13 +43,13 @@ impl Manager {
         now: Moment,
         cost: u64,
         caller: Caller,
-    ) -> Result<(Grant, ClockOrigin), TryAcquireError> {
+    ) -> Result<TimedGrant, TryAcquireError> {
         let (mut state, now) = self.advance_if_due(state, now);
         let mut effects = Effects::default();
         let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
         let origin = state.clock.origin();
         self.unlock_and_apply(state, &mut effects);
-        answer.map(|grant| (grant, origin))
+        answer.map(|grant| TimedGrant { grant, origin })
     }
 
     /// What [`Manager::try_acquire`] would answer.
@@ -66,7 +64,7 @@ impl Manager {
         self: &Arc<Self>,
         options: &RequestOptions,
         waker: &Waker,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         if self.has_waited.load(Relaxed) {
             self.acquire_or_wait(options, waker, granted)
@@ -81,13 +79,13 @@ impl Manager {
         self: &Arc<Self>,
         options: &RequestOptions,
         waker: &Waker,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         options.checked_timeout()?;
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
-            fill_in(granted, grant, state.clock.origin());
+            granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             return Ok(Enqueued::Granted(()));
         }
@@ -105,14 +103,14 @@ impl Manager {
         self: &Arc<Self>,
         options: &RequestOptions,
         waker: &Waker,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let timeout = options.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
-            fill_in(granted, grant, state.clock.origin());
+            granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             self.has_waited.store(false, Relaxed);
             contain_panic(|| drop(waker)); // or the grant would be lost
@@ -138,7 +136,7 @@ impl Manager {
         options: &RequestOptions,
         timeout: Option<u64>,
         waker: &mut Option<Waker>,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let (mut state, mut now) = self.advance_if_due(state, now);
         if timeout.is_some() && !state.schedule.follows_time() {
@@ -161,7 +159,7 @@ impl Manager {
                 answer
             }
             Ok(Enqueued::Granted(grant)) => {
-                fill_in(granted, grant, state.clock.origin());
+                granted.fill_in(grant, state.clock.origin());
                 self.unlock_and_apply(state, &mut effects);
                 Ok(Enqueued::Granted(()))
             }

@@ -6,14 +6,12 @@
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::answer::{Refused, fill_in};
-use super::clock::ClockOrigin;
+use super::answer::{Refused, TimedGrant};
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
 
 impl Manager {
@@ -24,12 +22,12 @@ impl Manager {
         index: Index,
         options: &RequestOptions,
         waker: &Waker,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
         match state.schedule.poll(index, waker) {
             Ok(Ok(grant)) => {
-                fill_in(granted, grant, state.clock.origin());
+                granted.fill_in(grant, state.clock.origin());
                 self.unlock_after_answer(state);
                 Ok(Enqueued::Granted(()))
             }
@@ -53,7 +51,7 @@ impl Manager {
         index: Index,
         options: &RequestOptions,
         waker: &Waker,
-        granted: &mut (Grant, ClockOrigin),
+        granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.lock();
