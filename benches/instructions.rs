@@ -18,6 +18,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
+use tokio::time::advance;
 use tollgate::{
     FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamLimitExt as _, Throttle,
     TokenBucket,
@@ -28,7 +29,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 16] = [
+const OPERATIONS: [Operation; 18] = [
     ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
     ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
     ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
@@ -36,6 +37,8 @@ const OPERATIONS: [Operation; 16] = [
     ("window", |times| tried(times, FixedWindow::new(u64::MAX / 2, LONG))),
     ("bucket", |times| tried(times, TokenBucket::new(Rate::per_second(7), 1_000_000_000))),
     ("counter", |times| tried(times, SlidingWindow::counter(u32::MAX.into(), LONG))),
+    ("log", |times| tried(times, SlidingWindow::log(u32::MAX.into(), LONG))),
+    ("log-sliding", |times| sliding(times, 1_000)),
     ("penalty", |times| tried(times, Penalty::new(u32::MAX.into(), Rate::per_second(1)))),
     ("three", |times| tried(times, slow().and(slow()).and(slow()))),
     ("keyed", |times| tried_keyed(times, slow())),
@@ -100,6 +103,18 @@ fn tried(times: u64, policy: impl Into<Policy>) {
     for _ in 0..times {
         black_box(limiter.try_acquire().is_ok());
     }
+}
+
+/// A log at its limit, of which one grant expires before each request.
+fn sliding(times: u64, limit: u64) {
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async move {
+        let limiter = limiter(SlidingWindow::log(limit, Duration::from_nanos(limit)));
+        for _ in 0..times {
+            black_box(limiter.try_acquire().is_ok());
+            advance(Duration::from_nanos(1)).await;
+        }
+    });
 }
 
 fn awaited(times: u64, policy: impl Into<Policy>) {

@@ -1,142 +1,179 @@
-//! Grants in the order of time, whose sums take O(log n).
+//! Grants in the order of time, in chunks.
 //!
-//! The sums are a Fenwick tree (Fenwick 1994, "A new data structure for cumulative frequency tables"): node `i`, counted from 1,
-//! holds the units of the last `i & -i` entries up to the `i`-th. So a sum, a change of one entry and a search for a sum touch
-//! one node for each bit of the length, and a node can be appended from those before it.
+//! Each entry holds a running total, as in a table of cumulative frequencies, so that the sum of the units until an instant and
+//! the instant of the n-th unit take a binary search. In one long table, a refund would change all later totals, and to free the
+//! memory of expired entries, all others would be moved. So the table is cut into chunks, as an unrolled linked list is (Shao,
+//! Reppy, Appel 1994, "Unrolling lists"): the totals count from the beginning of their chunk, and chunks are freed one by one.
+//!
+//! For `n` entries in chunks of `c`: a grant takes O(1) amortised and O(c) at worst, because it drops entries of one chunk only. A
+//! sum and a search take O(log n). A refund changes the rest of its chunk and one number of each later chunk: O(c + n / c).
 
 use super::super::Moment;
 
-/// Up to this many entries, a kilobyte, are not worth compacting.
-pub(super) const FEW: usize = 64;
+mod chunk;
+mod closed;
+pub(super) mod steps;
+#[cfg(test)]
+mod tests;
 
-/// The grants that may still count, oldest first, one entry an instant.
-#[derive(Debug, Clone, Default)]
+#[cfg(test)]
+pub(super) use chunk::CHUNK;
+use chunk::Chunk;
+pub(super) use chunk::FEW;
+use closed::Closed;
+
+/// The grants that may still count, oldest first, one entry an instant, each of at least one unit.
+///
+/// All units are numbered in the order of their grants. The numbers may wrap around; they differ by at most [`u64::MAX`].
+#[derive(Debug, Clone)]
 pub(crate) struct Grants {
-    /// For each entry: when it was granted, in rising order, and the node of the tree that ends with it.
-    entries: Vec<(Moment, u64)>,
-    /// How many entries at the front have expired; they stay until the next [`Grants::compact`].
-    dropped: usize,
-    dropped_units: u64,
-    /// The units of all entries, including dropped ones.
-    units: u64,
-    /// An upper bound of the other entries that were refunded whole.
-    empty: usize,
+    /// When the oldest entry was granted; [`Moment::NEVER`] if there is none.
+    first: Moment,
+    /// The number of the last unit before the oldest entry.
+    start: u64,
+    /// The number of the last unit.
+    end: u64,
+    /// The chunk that grants are appended to. Empty only if there are no entries.
+    latest: Chunk,
+    /// The chunks before it, if there are any.
+    closed: Option<Box<Closed>>,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self { first: Moment::NEVER, start: 0, end: 0, latest: Chunk::default(), closed: None }
+    }
 }
 
 impl Grants {
     /// From entries in the order of time, of [`u64::MAX`] units at most.
-    pub(super) fn new(mut entries: Vec<(Moment, u64)>) -> Self {
-        let units = entries.iter().map(|entry| entry.1).sum();
-        for number in 1..=entries.len() {
-            steps::count();
-            if let Some(next) = next_node(number, entries.len()) {
-                entries[next - 1].1 += entries[number - 1].1;
-            }
-        }
-        Self { entries, units, ..Self::default() }
+    pub(super) fn new(entries: impl IntoIterator<Item = (Moment, u64)>) -> Self {
+        let mut grants = Self::default();
+        entries.into_iter().for_each(|(at, units)| grants.push(at, units));
+        grants
     }
 
-    /// A copy with each entry that counts and its units, and room for as many more.
+    /// Each entry with its units.
     pub(super) fn to_vec(&self) -> Vec<(Moment, u64)> {
-        let mut counting = Vec::with_capacity(2 * self.len() + FEW);
-        let entries = (self.dropped..self.entries.len()).map(|index| (self.entries[index].0, self.units_of(index)));
-        counting.extend(entries.filter(|entry| entry.1 > 0));
-        counting
+        let mut entries = Vec::with_capacity(self.len());
+        let mut before = self.start;
+        for (at, end) in self.chunks().flat_map(Chunk::entries) {
+            entries.push((at, end.wrapping_sub(before)));
+            before = end;
+        }
+        entries
     }
 
     /// The units of all entries.
     #[inline(always)]
     pub(super) fn used(&self) -> u64 {
-        self.units - self.dropped_units
+        self.end.wrapping_sub(self.start)
     }
 
-    /// The number of entries that may have units.
+    /// The number of entries.
+    #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        (self.entries.len() - self.dropped).saturating_sub(self.empty)
+        self.latest.len() + self.closed.as_ref().map_or(0, |closed| closed.len())
     }
 
     /// The entries that there is memory for.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        self.entries.capacity()
+        self.chunks().map(Chunk::memory).sum()
     }
 
-    pub(super) fn first(&self) -> Option<Moment> {
-        self.entries.get(self.dropped).map(|entry| entry.0)
+    /// When the oldest entry was granted; [`Moment::NEVER`] if there is none.
+    #[inline(always)]
+    pub(super) fn first(&self) -> Moment {
+        self.first
     }
 
+    #[inline(always)]
     pub(super) fn last(&self) -> Option<Moment> {
-        self.entries[self.dropped..].last().map(|entry| entry.0)
+        self.latest.last().map(|entry| entry.0)
     }
 
     /// The units of those granted at `last` or before.
     pub(super) fn units_until(&self, last: Moment) -> u64 {
-        self.sum(self.count_until(last)) - self.dropped_units
+        if self.last() <= Some(last) {
+            return self.used();
+        }
+        let (number, index) = self.count(|(at, _)| at <= last);
+        self.end_before(number, index).wrapping_sub(self.start)
     }
 
     /// When the `nth` of all units was granted, from 1.
     pub(super) fn granted_at(&self, nth: u64) -> Option<Moment> {
-        let number = self.search(self.dropped_units.checked_add(nth)?);
-        self.entries.get(number).map(|entry| entry.0)
+        let before = |(_, end): (Moment, u64)| end.wrapping_sub(self.start) < nth;
+        if self.chunk(0).first().is_some_and(|entry| !before(entry)) {
+            return Some(self.first);
+        }
+        let (number, index) = self.count(before);
+        self.chunk(number).get(index).map(|entry| entry.0)
     }
 
-    /// Adds `units` to the latest entry if that is not older than `now`. The sum of all units must not exceed [`u64::MAX`].
+    /// Adds `units`, at least one, to the latest entry if that is not older than `now`. The sum of all units must not exceed
+    /// [`u64::MAX`].
+    #[inline(always)]
     pub(super) fn push(&mut self, now: Moment, units: u64) {
-        if self.units.checked_add(units).is_none() {
-            self.compact();
+        if self.latest.is_full() && self.last() < Some(now) {
+            self.make_room();
         }
-        self.units += units;
-        if self.last().is_some_and(|last| last >= now) {
-            self.change(self.entries.len() - 1, |node| node + units);
-            return;
-        }
-        let node = units + self.nodes_within(self.entries.len() + 1);
-        self.entries.push((now, node));
+        self.first = self.first.min(now);
+        self.end = self.end.wrapping_add(units);
+        self.latest.push(now, self.end);
     }
 
-    /// Drops those granted at `last` or before.
-    pub(super) fn drop_until(&mut self, last: Moment) {
-        self.dropped = self.count_until(last);
-        if self.dropped == self.entries.len() {
-            *self = Self::default();
-            return;
+    /// Drops those granted at `last` or before, of the oldest chunk only.
+    #[inline(always)]
+    pub(super) fn drop_some(&mut self, last: Moment) {
+        let dropped = match &mut self.closed {
+            Some(closed) => closed.change(0, |chunk| chunk.drop_until(last)).flatten(),
+            None => self.latest.drop_until(last),
+        };
+        let Some((end, next)) = dropped else { return };
+        self.start = end;
+        match next {
+            Some(first) => self.first = first,
+            None => self.tidy(),
         }
-        self.dropped_units = self.sum(self.dropped);
-        self.compact_if_sparse();
+        if self.closed.is_none() {
+            self.latest.shrink();
+        }
     }
 
     /// Joins the oldest entry with the next one, at the later instant.
     pub(super) fn join_oldest(&mut self) {
-        let units = self.units_of(self.dropped);
-        self.change(self.dropped, |node| node - units);
-        self.change(self.dropped + 1, |node| node + units);
-        self.dropped += 1;
-        self.compact_if_sparse();
+        match &mut self.closed {
+            Some(closed) => _ = closed.change(0, Chunk::join_first),
+            None => self.latest.join_first(),
+        }
+        self.tidy();
     }
 
     /// Refunds up to `units` to the entry of this instant.
     pub(super) fn take_back(&mut self, at: Moment, units: u64) {
-        let index = self.entries[self.dropped..].partition_point(|entry| {
-            steps::count();
-            entry.0 < at
-        }) + self.dropped;
-        if self.entries.get(index).is_none_or(|entry| entry.0 != at) {
-            return;
-        }
-        let had = self.units_of(index);
+        let (number, index) = self.count(|(granted, _)| granted < at);
+        let Some((_, end)) = self.chunk(number).get(index).filter(|entry| entry.0 == at) else { return };
+        let had = end.wrapping_sub(self.end_before(number, index));
         let back = units.min(had);
-        self.change(index, |node| node - back);
-        self.units -= back;
-        if back < had {
-            return;
+        let take_back = |chunk: &mut Chunk| chunk.take_back(index, back, back == had);
+        self.end = self.end.wrapping_sub(back);
+        match &mut self.closed {
+            Some(closed) if number < closed.count() => {
+                self.latest.shift(back);
+                closed.shift_after(number, back);
+                closed.change(number, take_back);
+                closed.join_sparse(number);
+            }
+            closed => {
+                take_back(&mut self.latest);
+                if self.latest.len() == 0 {
+                    self.latest = closed.as_mut().and_then(|closed| closed.pop()).unwrap_or_default();
+                }
+            }
         }
-        self.empty += 1;
-        // The last entry is not empty, so that it gives the instant at which all units have expired.
-        while self.entries.len() > self.dropped && self.units_of(self.entries.len() - 1) == 0 {
-            self.entries.pop();
-            self.empty = self.empty.saturating_sub(1);
-        }
-        self.compact_if_sparse();
+        self.tidy();
     }
 
     /// Refunds up to `units`, to the latest entries first.
@@ -146,112 +183,55 @@ impl Grants {
             *self = Self::default();
             return;
         }
-        let left = self.dropped_units + left;
-        let last = self.search(left);
-        self.entries.truncate(last + 1);
-        let surplus = self.sum(last + 1) - left;
-        self.change(last, |node| node - surplus);
-        self.units = left;
-    }
-
-    /// How many entries, the dropped ones included, were granted at `last` or before.
-    fn count_until(&self, last: Moment) -> usize {
-        let until = |entry: &(Moment, u64)| {
-            steps::count();
-            entry.0 <= last
-        };
-        self.dropped + self.entries[self.dropped..].partition_point(until)
-    }
-
-    fn units_of(&self, index: usize) -> u64 {
-        self.entries[index].1 - self.nodes_within(index + 1)
-    }
-
-    /// The nodes whose units are in this one too, numbered from 1, besides its own entry: on average one.
-    fn nodes_within(&self, number: usize) -> u64 {
-        let (mut sum, mut within, end) = (0, number - 1, number & (number - 1));
-        while within > end {
-            steps::count();
-            sum += self.entries[within - 1].1;
-            within &= within - 1;
+        let (number, index) = self.count(|(_, end)| end.wrapping_sub(self.start) < left);
+        if let Some(latest) = self.closed.as_mut().and_then(|closed| closed.truncate(number)) {
+            self.latest = latest;
         }
-        sum
+        self.end = self.start.wrapping_add(left);
+        self.latest.truncate(index, self.end);
+        self.tidy();
     }
 
-    /// The units of the first `number` entries.
-    fn sum(&self, mut number: usize) -> u64 {
-        let mut sum = 0;
-        while number > 0 {
-            steps::count();
-            sum += self.entries[number - 1].1;
-            number &= number - 1;
-        }
-        sum
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.closed.iter().flat_map(|closed| closed.chunks()).chain([&self.latest])
     }
 
-    /// The index of the first entry up to which there are this many units; the length if there are fewer.
-    fn search(&self, mut units: u64) -> usize {
-        let mut number = 0;
-        for bit in (0..usize::BITS - self.entries.len().leading_zeros()).rev() {
-            steps::count();
-            let next = number + (1 << bit);
-            if let Some((_, node)) = self.entries.get(next - 1).filter(|entry| entry.1 < units) {
-                (number, units) = (next, units - node);
-            }
-        }
-        number
-    }
-
-    /// Changes the units of one entry, in all nodes that they are in.
-    fn change(&mut self, index: usize, change: impl Fn(u64) -> u64) {
-        let mut number = Some(index + 1);
-        while let Some(at) = number {
-            steps::count();
-            let node = &mut self.entries[at - 1].1;
-            *node = change(*node);
-            number = next_node(at, self.entries.len());
-        }
-    }
-
-    /// The work is proportional to the entries that are left. As many must have been dropped or refunded before, each once: O(1)
-    /// a grant.
-    fn compact_if_sparse(&mut self) {
-        if self.dropped + self.empty > self.entries.len() / 2 + FEW / 2 {
-            self.compact();
-        }
-    }
-
-    /// Frees the dropped and the refunded entries, and their memory.
-    fn compact(&mut self) {
-        *self = Self::new(self.to_vec());
-    }
-}
-
-/// The next node that holds the units of this one, numbered from 1.
-fn next_node(number: usize, len: usize) -> Option<usize> {
-    let next = number + (number & number.wrapping_neg());
-    (next <= len).then_some(next)
-}
-
-/// Nodes and entries that were visited, for the tests.
-#[cfg(not(test))]
-mod steps {
+    /// The chunk of this number, from 0; the latest one if there are no more than so many before it.
     #[inline(always)]
-    pub(super) fn count() {}
-}
-#[cfg(test)]
-pub(super) mod steps {
-    use std::cell::Cell;
-
-    thread_local!(static STEPS: Cell<u64> = const { Cell::new(0) });
-
-    pub(super) fn count() {
-        STEPS.set(STEPS.get() + 1);
+    fn chunk(&self, number: usize) -> &Chunk {
+        self.closed.as_ref().and_then(|closed| closed.get(number)).unwrap_or(&self.latest)
     }
 
-    pub(in super::super) fn of(act: impl FnOnce()) -> u64 {
-        let before = STEPS.get();
-        act();
-        STEPS.get() - before
+    /// The first entry that is not `early`: the number of its chunk, and its index in there.
+    fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> (usize, usize) {
+        let number = self.closed.as_ref().map_or(0, |closed| closed.count_early(&early));
+        (number, self.chunk(number).count(early))
+    }
+
+    /// The number of the last unit before this entry.
+    fn end_before(&self, number: usize, index: usize) -> u64 {
+        let chunk = self.chunk(number);
+        match index.checked_sub(1).and_then(|previous| chunk.get(previous)) {
+            Some((_, end)) => end,
+            None if number == 0 => self.start,
+            None => chunk.before(),
+        }
+    }
+
+    /// After the latest chunk has got full.
+    #[cold]
+    fn make_room(&mut self) {
+        if !self.latest.make_room() {
+            let full = std::mem::replace(&mut self.latest, Chunk::after(self.end));
+            self.closed.get_or_insert_default().push(full);
+        }
+    }
+
+    /// After entries have gone.
+    fn tidy(&mut self) {
+        if self.closed.as_ref().is_some_and(|closed| closed.count() == 0) {
+            self.closed = None;
+        }
+        self.first = self.chunk(0).first().map_or(Moment::NEVER, |entry| entry.0);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct LogRule {
     pub(crate) period: u64,
 }
 
-/// The grants that may still count. Expired ones are dropped at the next charge.
+/// The grants that may still count. Expired ones are dropped at the next charges.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     grants: Grants,
@@ -33,33 +33,42 @@ impl LogRule {
 
     #[inline(always)]
     fn none_left(&self, log: &Log, now: Moment) -> bool {
-        log.grants.first().is_none_or(|first| self.leaves(first) > now)
+        self.leaves(log.grants.first()) > now
     }
 
     /// `Err`: the instant at which `cost` is admitted if no other request comes; never, if it is above the limit.
     pub(crate) fn decide(&self, log: &Log, now: Moment, cost: u64) -> Result<(), Moment> {
+        let Some(room) = self.limit.checked_sub(cost) else { return Err(Moment::NEVER) };
         // The entries need not be read if there is room even with the expired ones counted.
-        if u128::from(log.grants.used()) + u128::from(cost) <= u128::from(self.limit) {
-            return Ok(());
+        let to_leave = log.grants.used().saturating_sub(room);
+        let in_the_way = if to_leave == 0 { None } else { log.grants.granted_at(to_leave) };
+        match in_the_way.map(|granted| self.leaves(granted)).filter(|ready| *ready > now) {
+            Some(ready) => Err(ready),
+            None => Ok(()),
         }
-        if cost > self.limit {
-            return Err(Moment::NEVER);
-        }
-        let ready = self.ready_at(log, now, 0, cost);
-        if ready <= now { Ok(()) } else { Err(ready) }
     }
 
     /// Logs `cost`, any number of units, whether or not it is admitted.
     pub(crate) fn charge(&self, log: &mut Log, now: Moment, cost: u64) {
         if !self.none_left(log, now) {
-            log.grants.drop_until(now.minus(self.period));
+            self.drop_expired(log, now, cost);
         }
         let cost = cost.min(u64::MAX - log.grants.used());
         if cost == 0 {
             return;
         }
         log.grants.push(now, cost);
-        self.join_beyond_limit(log);
+        if log.grants.used() > self.limit {
+            self.join_beyond_limit(log);
+        }
+    }
+
+    /// Drops one chunk of expired entries at most, except where there would be more units than can be counted.
+    fn drop_expired(&self, log: &mut Log, now: Moment, cost: u64) {
+        log.grants.drop_some(now.minus(self.period));
+        while log.grants.used().checked_add(cost).is_none() && !self.none_left(log, now) {
+            log.grants.drop_some(now.minus(self.period));
+        }
     }
 
     /// Bounds the entries by the limit. More of them have more units than the limit, even without those of the oldest: no request

@@ -1,0 +1,181 @@
+use super::super::super::Moment;
+use super::steps;
+
+/// The most entries of a chunk. A refund in a log of a million then changes up to 512 entries and 2,000 chunks.
+pub(in super::super) const CHUNK: usize = 512;
+
+/// Memory for this many entries, a kilobyte, is not worth freeing.
+pub(in super::super) const FEW: usize = 64;
+
+/// Some entries that follow each other: when each was granted, and the number of its last unit.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Chunk {
+    /// The number of the last unit before the first entry, at the time when that was appended.
+    before: u64,
+    /// In rising order. The numbers count from `before`.
+    entries: Vec<(Moment, u64)>,
+    /// How many of these, at the front, have been dropped. Not all, unless there are none.
+    dropped: usize,
+}
+
+impl Chunk {
+    /// An empty one that begins behind this unit, with memory for as many entries as it can have.
+    pub(super) fn after(before: u64) -> Self {
+        Self { before, entries: Vec::with_capacity(CHUNK), dropped: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.dropped
+    }
+
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= CHUNK
+    }
+
+    /// The entries that there is memory for.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// The number of the last unit before the chunk, if no entry has been dropped.
+    pub(super) fn before(&self) -> u64 {
+        self.before
+    }
+
+    #[inline(always)]
+    pub(super) fn first(&self) -> Option<(Moment, u64)> {
+        self.get(0)
+    }
+
+    #[inline(always)]
+    pub(super) fn last(&self) -> Option<(Moment, u64)> {
+        self.entries.last().map(|entry| self.numbered(entry))
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, index: usize) -> Option<(Moment, u64)> {
+        self.entries.get(self.dropped + index).map(|entry| self.numbered(entry))
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Moment, u64)> {
+        self.entries[self.dropped..].iter().map(|entry| self.numbered(entry))
+    }
+
+    /// How many entries, the first ones, are `early`.
+    pub(super) fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
+        self.entries[self.dropped..].partition_point(|entry| {
+            steps::count();
+            early(self.numbered(entry))
+        })
+    }
+
+    /// Adds the units up to number `end` to the latest entry if that is not older than `now`, or as a new one.
+    #[inline(always)]
+    pub(super) fn push(&mut self, now: Moment, end: u64) {
+        steps::count();
+        let end = end.wrapping_sub(self.before);
+        match self.entries.last_mut() {
+            Some(latest) if latest.0 >= now => latest.1 = end,
+            _ => {
+                if self.entries.len() == self.entries.capacity() {
+                    self.make_room();
+                }
+                self.entries.push((now, end));
+            }
+        }
+    }
+
+    /// Drops those granted at `last` or before. Returns the last unit that was dropped, if any was, and when the next entry was
+    /// granted.
+    #[inline(always)]
+    pub(super) fn drop_until(&mut self, last: Moment) -> Option<(u64, Option<Moment>)> {
+        let mut dropped = None;
+        while let Some((_, end)) = self.first().filter(|entry| entry.0 <= last) {
+            steps::count();
+            self.dropped += 1;
+            dropped = Some(end);
+        }
+        self.clear_if_all_dropped();
+        dropped.map(|end| (end, self.first().map(|entry| entry.0)))
+    }
+
+    /// Drops the first entry. Its units then belong to the next one.
+    pub(super) fn join_first(&mut self) {
+        self.dropped += 1;
+        self.clear_if_all_dropped();
+    }
+
+    /// Refunds units of an entry, and removes it if these are `all` that it has.
+    pub(super) fn take_back(&mut self, index: usize, units: u64, all: bool) {
+        let index = self.dropped + index;
+        for entry in &mut self.entries[index..] {
+            steps::count();
+            entry.1 = entry.1.wrapping_sub(units);
+        }
+        if all {
+            self.entries.remove(index);
+            self.clear_if_all_dropped();
+        }
+    }
+
+    /// After a refund of `units` before the chunk.
+    pub(super) fn shift(&mut self, units: u64) {
+        steps::count();
+        self.before = self.before.wrapping_sub(units);
+    }
+
+    /// Removes the units behind number `end`, which is one of the entry at `index`.
+    pub(super) fn truncate(&mut self, index: usize, end: u64) {
+        self.entries.truncate(self.dropped + index + 1);
+        if let Some(latest) = self.entries.last_mut() {
+            latest.1 = end.wrapping_sub(self.before);
+        }
+    }
+
+    /// Appends the entries of the next chunk.
+    pub(super) fn append(&mut self, next: &Self) {
+        self.remove_dropped();
+        let before = self.before;
+        self.entries.extend(next.entries().map(|(at, end)| (at, end.wrapping_sub(before))));
+    }
+
+    /// Frees memory for many more entries than there are.
+    #[inline(always)]
+    pub(super) fn shrink(&mut self) {
+        if self.entries.capacity() > FEW && self.len() < self.entries.capacity() / 4 {
+            self.remove_dropped();
+            self.entries.shrink_to(FEW.max(2 * self.entries.len()));
+        }
+    }
+
+    /// Removes the dropped entries if they are more than the others, which are moved. Returns whether they are.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> bool {
+        let sparse = self.dropped > self.entries.len() / 2;
+        if sparse {
+            self.remove_dropped();
+        }
+        sparse
+    }
+
+    fn remove_dropped(&mut self) {
+        self.entries.drain(..self.dropped);
+        self.dropped = 0;
+    }
+
+    #[inline(always)]
+    fn clear_if_all_dropped(&mut self) {
+        if self.dropped >= self.entries.len() {
+            self.entries.clear();
+            self.dropped = 0;
+        }
+    }
+
+    #[inline(always)]
+    fn numbered(&self, (at, end): &(Moment, u64)) -> (Moment, u64) {
+        (*at, self.before.wrapping_add(*end))
+    }
+}

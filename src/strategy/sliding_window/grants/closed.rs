@@ -1,0 +1,102 @@
+use std::collections::VecDeque;
+
+use super::super::super::Moment;
+use super::chunk::{CHUNK, Chunk};
+use super::steps;
+
+/// Chunks that nothing is appended to, oldest first, none of them empty.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Closed {
+    chunks: VecDeque<Chunk>,
+    /// The number of their entries.
+    len: usize,
+}
+
+impl Closed {
+    /// The number of entries.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number of chunks.
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, number: usize) -> Option<&Chunk> {
+        self.chunks.get(number)
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter()
+    }
+
+    /// How many chunks, the first ones, have only entries that are `early`.
+    pub(super) fn count_early(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
+        self.chunks.partition_point(|chunk| {
+            steps::count();
+            chunk.last().is_none_or(&early)
+        })
+    }
+
+    pub(super) fn push(&mut self, chunk: Chunk) {
+        self.len += chunk.len();
+        self.chunks.push_back(chunk);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Chunk> {
+        let chunk = self.chunks.pop_back()?;
+        self.len -= chunk.len();
+        Some(chunk)
+    }
+
+    /// Changes a chunk, and removes it if that leaves no entry in it.
+    #[inline(always)]
+    pub(super) fn change<R>(&mut self, number: usize, change: impl FnOnce(&mut Chunk) -> R) -> Option<R> {
+        let chunk = self.chunks.get_mut(number)?;
+        let before = chunk.len();
+        let changed = change(chunk);
+        self.len -= before - chunk.len();
+        if chunk.len() == 0 {
+            self.remove(number);
+        }
+        Some(changed)
+    }
+
+    /// Numbers the units of all chunks behind this one lower, after a refund in it.
+    pub(super) fn shift_after(&mut self, number: usize, units: u64) {
+        self.chunks.range_mut(number + 1..).for_each(|chunk| chunk.shift(units));
+    }
+
+    /// Joins a chunk that has lost entries with its neighbours if they fit into one: so two neighbours are half full on average,
+    /// whatever is refunded.
+    pub(super) fn join_sparse(&mut self, number: usize) {
+        for number in [Some(number), number.checked_sub(1)].into_iter().flatten() {
+            let len = |number| self.chunks.get(number).map(Chunk::len);
+            let fits = len(number).zip(len(number + 1)).is_some_and(|(len, next)| len + next <= CHUNK);
+            if fits && let Some(next) = self.chunks.remove(number + 1) {
+                self.chunks[number].append(&next);
+            }
+        }
+    }
+
+    /// Removes the chunk of this number, which is returned, and all behind it.
+    pub(super) fn truncate(&mut self, number: usize) -> Option<Chunk> {
+        let mut last = None;
+        while self.chunks.len() > number {
+            last = self.pop();
+        }
+        last
+    }
+
+    #[cold]
+    fn remove(&mut self, number: usize) {
+        self.chunks.remove(number);
+        if self.chunks.len() < self.chunks.capacity() / 4 {
+            self.chunks.shrink_to(2 * self.chunks.len());
+        }
+    }
+}
