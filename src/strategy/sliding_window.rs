@@ -28,9 +28,11 @@ pub(crate) use log::{Log, LogRule};
 /// Use the counter above a limit of about a thousand, and for many keys.
 ///
 /// **The log** is exact: a unit granted at `t` counts before `t + period` and no longer at that instant. Worst burst: `limit`
-/// units in one instant, and then none for a period. The retry-after is when enough units have expired. Each call takes O(log n)
-/// steps for `n` instants with a grant, except for calls that free memory. These come about once in `n` grants and take O(n)
-/// steps while the limiter is locked: about 12 ms for a million instants.
+/// units in one instant, and then none for a period. The retry-after is when enough units have expired.
+///
+/// For `n` instants with a grant, a grant takes O(1) steps, and a denial or a check O(log n). The memory of expired instants is
+/// freed by later grants, each of which frees 512 of them at most, so that no grant takes long. A refund takes up to about
+/// 512 + `n` / 512 steps.
 ///
 /// When more than the limit was charged ([`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize),
 /// [`Permit::settle`](crate::Permit::settle)), the log keeps no more than `limit` instants (64 at least): the oldest units, which

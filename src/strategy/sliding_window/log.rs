@@ -41,11 +41,16 @@ impl LogRule {
         let Some(room) = self.limit.checked_sub(cost) else { return Err(Moment::NEVER) };
         // The entries need not be read if there is room even with the expired ones counted.
         let to_leave = log.grants.used().saturating_sub(room);
-        let in_the_way = if to_leave == 0 { None } else { log.grants.granted_at(to_leave) };
-        match in_the_way.map(|granted| self.leaves(granted)).filter(|ready| *ready > now) {
-            Some(ready) => Err(ready),
-            None => Ok(()),
+        if to_leave == 0 {
+            return Ok(());
         }
+        let ready = self.left_at(log, now, to_leave);
+        if ready <= now { Ok(()) } else { Err(ready) }
+    }
+
+    /// When as many units, the oldest ones, have left: now, if they have already.
+    fn left_at(&self, log: &Log, now: Moment, units: u64) -> Moment {
+        log.grants.granted_at(units).map_or(now, |granted| self.leaves(granted).max(now))
     }
 
     /// Logs `cost`, any number of units, whether or not it is admitted.
@@ -63,7 +68,8 @@ impl LogRule {
         }
     }
 
-    /// Drops one chunk of expired entries at most, except where there would be more units than can be counted.
+    /// Drops expired entries of one chunk and leaves the rest to later calls, which bounds the time of each. It drops more only
+    /// where all units, with `cost`, would be more than can be counted.
     fn drop_expired(&self, log: &mut Log, now: Moment, cost: u64) {
         log.grants.drop_some(now.minus(self.period));
         while log.grants.used().checked_add(cost).is_none() && !self.none_left(log, now) {
@@ -73,7 +79,7 @@ impl LogRule {
 
     /// Bounds the entries by the limit. More of them have more units than the limit, even without those of the oldest: no request
     /// is admitted before these have left, nor when they leave, but when units of the next entry do. So the oldest may leave
-    /// with the next.
+    /// with the next. An expired one is never joined: where [`LogRule::charge`] leaves some, it has dropped at least one.
     fn join_beyond_limit(&self, log: &mut Log) {
         while log.grants.len() as u64 > self.limit.max(FEW as u64) {
             log.grants.join_oldest();
@@ -95,8 +101,10 @@ impl LogRule {
         let last = (u128::from(ahead) + u128::from(cost)).max(1);
         let rounds = (last - 1) / limit;
         let to_leave = (u128::from(log.grants.used()) + last - rounds * limit).saturating_sub(limit);
-        let in_the_way = u64::try_from(to_leave).ok().filter(|nth| *nth > 0).and_then(|nth| log.grants.granted_at(nth));
-        let first = in_the_way.map_or(now, |granted| self.leaves(granted).max(now));
+        let first = match u64::try_from(to_leave) {
+            Ok(0) | Err(_) => now,
+            Ok(units) => self.left_at(log, now, units),
+        };
         first.plus(u64::try_from(rounds).unwrap_or(u64::MAX).saturating_mul(self.period))
     }
 
