@@ -107,7 +107,7 @@ proptest! {
                     let from = list.0.len() * from as usize / 1_000;
                     let refunded: Vec<_> = list.0[from..].iter().take(entries as usize).copied().collect();
                     for (number, (granted, units)) in refunded.into_iter().enumerate() {
-                        let units = if number as u64 % one_of == 0 { units / 2 } else { units + 1 };
+                        let units = if (number as u64).is_multiple_of(one_of) { units / 2 } else { units + 1 };
                         grants.take_back(granted, units);
                         list.take_back(granted, units);
                     }
