@@ -2,10 +2,10 @@ use super::super::super::Moment;
 use super::steps;
 
 /// The most entries of a chunk. A refund in a log of a million then changes up to 512 entries and 2,000 chunks.
-pub(in super::super) const CHUNK: usize = 512;
+pub(crate) const CHUNK: usize = 512;
 
 /// Memory for this many entries, a kilobyte, is not worth freeing.
-pub(in super::super) const FEW: usize = 64;
+pub(crate) const FEW: usize = 64;
 
 /// Some entries that follow each other: when each was granted, and the number of its last unit.
 #[derive(Debug, Clone, Default)]

@@ -34,7 +34,7 @@ impl Closed {
         self.chunks.iter()
     }
 
-    /// How many chunks, the first ones, have only entries that are `early`.
+    /// How many chunks, the first ones, have only `early` entries.
     pub(super) fn count_early(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
         self.chunks.partition_point(|chunk| {
             steps::count();
@@ -61,18 +61,18 @@ impl Closed {
         let changed = change(chunk);
         self.len -= before - chunk.len();
         if chunk.len() == 0 {
-            self.remove(number);
+            self.chunks.remove(number);
         }
         Some(changed)
     }
 
-    /// Numbers the units of all chunks behind this one lower, after a refund in it.
+    /// After a refund of `units` in this chunk.
     pub(super) fn shift_after(&mut self, number: usize, units: u64) {
         self.chunks.range_mut(number + 1..).for_each(|chunk| chunk.shift(units));
     }
 
-    /// Joins a chunk that has lost entries with its neighbours if they fit into one: so two neighbours are half full on average,
-    /// whatever is refunded.
+    /// Joins a chunk that has lost entries with each neighbour that it fits into one chunk with. So chunks are more than half full
+    /// on average, whatever is refunded.
     pub(super) fn join_sparse(&mut self, number: usize) {
         for number in [Some(number), number.checked_sub(1)].into_iter().flatten() {
             let len = |number| self.chunks.get(number).map(Chunk::len);
@@ -90,13 +90,5 @@ impl Closed {
             last = self.pop();
         }
         last
-    }
-
-    #[cold]
-    fn remove(&mut self, number: usize) {
-        self.chunks.remove(number);
-        if self.chunks.len() < self.chunks.capacity() / 4 {
-            self.chunks.shrink_to(2 * self.chunks.len());
-        }
     }
 }

@@ -7,7 +7,7 @@ pub(super) fn count() {}
 #[cfg(test)]
 pub(super) use counted::count;
 #[cfg(test)]
-pub(in super::super) use counted::of;
+pub(crate) use counted::of;
 
 #[cfg(test)]
 mod counted {

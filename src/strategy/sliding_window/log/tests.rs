@@ -259,6 +259,17 @@ fn a_log_that_is_charged_beyond_its_limit_stays_bounded() {
     }
 }
 
+#[test]
+fn memory_is_in_proportion_to_the_grants_that_count() {
+    for limit in [3, 50, 200, 300, 2_000] {
+        let (rule, mut log) = (LogRule { limit, period: limit }, Log::default());
+        for nanos in 0..10 * limit {
+            rule.charge(&mut log, at(nanos), 1);
+            assert!(log.grants.memory() <= 4 * limit as usize + FEW, "{} for {limit}", log.grants.memory());
+        }
+    }
+}
+
 /// A log that was long frees its memory.
 #[test]
 fn memory_comes_back_when_the_grants_have_left() {
