@@ -30,7 +30,7 @@ pub(crate) use check::Fault;
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
-pub(crate) use pace::{PaceRule, PaceState, RefundBound};
+pub(crate) use pace::{PaceRule, RefundBound};
 pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::{LimitRule, Rule};
 pub(crate) use sliding_window::{CounterRule, Log, LogRule};

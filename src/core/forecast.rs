@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
+use std::sync::Arc;
 
 use crate::core::limit_state::LimitState;
 use crate::core::suspension::Suspension;
@@ -88,8 +89,8 @@ impl<'a> LimitForecast<'a> {
     pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
         Self::Copied(match limit {
             LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new() }),
-            LimitState::Pace(_, rule, state) => LimitState::Pace(None, *rule, *state),
-            LimitState::Rule(rule, state) => LimitState::Rule(*rule, *state),
+            LimitState::Pace(rule, state, _) => LimitState::Pace(Arc::clone(rule), *state, None),
+            LimitState::Rule(rule, state) => LimitState::Rule(Arc::clone(rule), *state),
             LimitState::Places(rule, state, _) => LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None),
         })
     }

@@ -43,7 +43,7 @@ impl Gate {
     /// A new gate. `records_grant_time`: grants have a time although the policy may need none.
     pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
         let plan = plan.into();
-        let mut states = plan.rules().iter().map(|rule| LimitState::new(*rule, now));
+        let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
         Self {
             first: states.next().expect("a policy is never empty"),
             rest: states.collect(),
@@ -107,8 +107,8 @@ impl Gate {
     /// Resets all limits of time.
     pub(crate) fn reset(&mut self, now: Moment) {
         self.void_refunds();
-        let rules = self.plan.rules().to_vec();
-        for (state, rule) in self.limit_states_mut().zip(rules).filter(|(state, _)| state.places().is_none()) {
+        let plan = Arc::clone(&self.plan);
+        for (state, rule) in self.limit_states_mut().zip(plan.rules()).filter(|(state, _)| state.places().is_none()) {
             *state = LimitState::new(rule, now);
         }
     }

@@ -1,5 +1,7 @@
 //! Leases: permits with a TTL, in the order in which they expire.
 
+use std::num::NonZeroU64;
+
 use crate::core::arena::{Arena, Index, List};
 use crate::core::request::Caller;
 use crate::strategy::Moment;
@@ -21,13 +23,13 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Nanoseconds; `None` after a change to a policy without one.
-    ttl: Option<u64>,
+    ttl: Option<NonZeroU64>,
     arena: Arena<Lease>,
     by_expiry: List,
 }
 
 impl Leases {
-    pub(crate) const fn new(ttl: u64) -> Self {
+    pub(crate) const fn new(ttl: NonZeroU64) -> Self {
         Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY }
     }
 
@@ -41,7 +43,7 @@ impl Leases {
 
     /// Replaces the TTL. That of every live lease counts from its grant or its latest renewal as before, so the order stays.
     /// Leases that have expired stay expired, since they are reclaimed in batches.
-    pub(crate) fn set_ttl(&mut self, ttl: Option<u64>, now: Moment) {
+    pub(crate) fn set_ttl(&mut self, ttl: Option<NonZeroU64>, now: Moment) {
         self.ttl = ttl;
         for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
             if let Some(lease) = self.arena.get_mut(index).filter(|lease| now < lease.expires_at) {
@@ -95,6 +97,6 @@ impl Leases {
     }
 }
 
-fn expiry(ttl: Option<u64>, renewed_at: Moment) -> Moment {
-    ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl))
+fn expiry(ttl: Option<NonZeroU64>, renewed_at: Moment) -> Moment {
+    ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl.get()))
 }

@@ -1,8 +1,10 @@
 //! One limit with its state. Only this file of the gate distinguishes the kinds of limits.
 
+use std::sync::Arc;
+
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, PaceState,
-    Ratio, RefundBound, Rule, Sample, StateWords, Strategy, Usage,
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Ratio,
+    RefundBound, Rule, Sample, StateWords, Strategy, Usage,
 };
 
 /// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
@@ -10,19 +12,19 @@ use crate::strategy::{
 #[repr(u8)]
 pub(super) enum LimitState {
     /// The refund bound is allocated at the first grant: of many keys with a manager, few have one.
-    Pace(Option<RefundBound>, PaceRule, PaceState), // in this order it needs the least padding
-    Rule(Rule, StateWords),
-    Log(LogRule, Log),
+    Pace(Arc<PaceRule>, StateWords, Option<RefundBound>),
+    Rule(Arc<Rule>, StateWords),
+    Log(LogRule, Box<Log>),
     /// With what moves its limit, where it adapts.
-    Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Adapt, AdaptState)>>),
+    Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Arc<Adapt>, AdaptState)>>),
 }
 
 /// Asks the rule of a limit a question about its state.
 macro_rules! with_rule {
     ($limit:expr, |$rule:ident, $state:ident| $answer:expr) => {
         match $limit {
-            LimitState::Pace(_, $rule, $state) => {
-                let $state = *$state;
+            LimitState::Pace($rule, $state, _) => {
+                let $state = (*$state).into();
                 $answer
             }
             LimitState::Rule($rule, $state) => {
@@ -39,16 +41,16 @@ macro_rules! with_rule {
 }
 
 impl LimitState {
-    pub(super) fn new(rule: LimitRule, now: Moment) -> Self {
+    pub(super) fn new(rule: &LimitRule, now: Moment) -> Self {
         match rule {
-            LimitRule::Words(Rule::Pace(rule)) => Self::Pace(None, rule, rule.initial(now)),
-            LimitRule::Words(rule) => Self::Rule(rule, rule.initial(now)),
-            LimitRule::Log(rule) => Self::Log(rule, Log::default()),
-            LimitRule::Places(rule, None) => Self::Places(rule, ConcurrencyState::default(), None),
+            LimitRule::Pace(rule) => Self::Pace(Arc::clone(rule), rule.initial(now).into(), None),
+            LimitRule::Words(rule) => Self::Rule(Arc::clone(rule), rule.initial(now)),
+            LimitRule::Log(rule) => Self::Log(*rule, Box::default()),
+            LimitRule::Places(rule, None) => Self::Places(*rule, ConcurrencyState::default(), None),
             LimitRule::Places(rule, Some(adapt)) => {
                 let state = adapt.initial(rule.limit);
                 let rule = ConcurrencyRule { limit: state.limit() };
-                Self::Places(rule, ConcurrencyState::default(), Some(Box::new((adapt, state))))
+                Self::Places(rule, ConcurrencyState::default(), Some(Box::new((Arc::clone(adapt), state))))
             }
         }
     }
@@ -71,13 +73,13 @@ impl LimitState {
     #[inline(always)]
     pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
-            Self::Pace(refund_bound, rule, state) => {
-                let next = rule.decide(*state, now, cost)?;
+            Self::Pace(rule, state, refund_bound) => {
+                let next = rule.decide((*state).into(), now, cost)?;
                 match refund_bound {
-                    Some(refund_bound) => refund_bound.note(rule, *state, now),
+                    Some(refund_bound) => refund_bound.note(rule, (*state).into(), now),
                     None => *refund_bound = Some(RefundBound::new(now)),
                 }
-                *state = next;
+                *state = next.into();
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost)?,
             Self::Log(rule, log) => {
@@ -103,12 +105,12 @@ impl LimitState {
     #[inline]
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(refund_bound, rule, state) => {
+            Self::Pace(rule, state, refund_bound) => {
                 match refund_bound {
-                    Some(refund_bound) => refund_bound.note(rule, *state, now),
+                    Some(refund_bound) => refund_bound.note(rule, (*state).into(), now),
                     None => *refund_bound = Some(RefundBound::new(now)),
                 }
-                *state = rule.charge(*state, now, cost);
+                *state = rule.charge((*state).into(), now, cost).into();
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
             Self::Log(rule, log) => rule.charge(log, now, cost),
@@ -122,8 +124,10 @@ impl LimitState {
     /// Refunds what was charged at `at` and never used.
     pub(super) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(Some(refund_bound), rule, state) => *state = rule.refund(*state, refund_bound, at, cost),
-            Self::Pace(None, _, _) => {} // nothing was granted since the state was set
+            Self::Pace(rule, state, Some(refund_bound)) => {
+                *state = rule.refund((*state).into(), refund_bound, at, cost).into();
+            }
+            Self::Pace(_, _, None) => {} // nothing was granted since the state was set
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
@@ -133,8 +137,8 @@ impl LimitState {
     /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
     pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(refund_bound, rule, state) => {
-                *state = rule.forgive(*state, now, cost);
+            Self::Pace(rule, state, refund_bound) => {
+                *state = rule.forgive((*state).into(), now, cost).into();
                 *refund_bound = None;
             }
             Self::Rule(rule, state) => *state = rule.forgive(*state, now, cost),
@@ -156,8 +160,8 @@ impl LimitState {
             (Self::Rule(rule, state), Self::Rule(former_rule, former)) => {
                 *state = rule.take_over(now, former_rule, *former, ratio);
             }
-            (Self::Log(rule, log), Self::Log(former_rule, former)) => *log = rule.take_over(now, former_rule, former, ratio),
-            (Self::Pace(_, rule, state), former) => *state = rule.with_usage(now, former.usage(now), ratio),
+            (Self::Log(rule, log), Self::Log(former_rule, former)) => **log = rule.take_over(now, former_rule, former, ratio),
+            (Self::Pace(rule, state, _), former) => *state = rule.with_usage(now, former.usage(now), ratio).into(),
             (Self::Rule(rule, state), former) => *state = rule.with_usage(now, former.usage(now), ratio),
             (Self::Log(rule, log), former) => rule.charge(log, now, ratio.of_whole(former.usage(now))),
             (Self::Places(..), _) => {}
@@ -184,7 +188,7 @@ impl LimitState {
     /// See [`PaceRule::forgettable_at`].
     pub(super) fn forgettable_at(&self, now: Moment) -> Moment {
         match self {
-            Self::Pace(_, rule, state) => rule.forgettable_at(*state, now),
+            Self::Pace(rule, state, _) => rule.forgettable_at((*state).into(), now),
             _ => self.reset_at(now),
         }
     }
@@ -215,8 +219,7 @@ impl LimitState {
     /// The state in words; `None` where it does not fit into words.
     pub(super) fn words(&self) -> Option<StateWords> {
         match self {
-            Self::Pace(_, _, state) => Some((*state).into()),
-            Self::Rule(_, state) => Some(*state),
+            Self::Pace(_, state, _) | Self::Rule(_, state) => Some(*state),
             Self::Log(..) | Self::Places(..) => None,
         }
     }
@@ -224,8 +227,7 @@ impl LimitState {
     /// Sets the state from words, if it fits into words.
     pub(super) fn set_words(&mut self, words: StateWords) {
         match self {
-            Self::Pace(_, _, state) => *state = words.into(),
-            Self::Rule(_, state) => *state = words,
+            Self::Pace(_, state, _) | Self::Rule(_, state) => *state = words,
             Self::Log(..) | Self::Places(..) => {}
         }
     }
@@ -246,7 +248,7 @@ impl LimitState {
 fn restart_if_idle(
     rule: &mut ConcurrencyRule,
     state: ConcurrencyState,
-    adaptation: &mut Option<Box<(Adapt, AdaptState)>>,
+    adaptation: &mut Option<Box<(Arc<Adapt>, AdaptState)>>,
     now: Moment,
 ) {
     if let Some(adaptation) = adaptation

@@ -1,5 +1,7 @@
 //! A policy as a gate uses it: checked, each limit as its rule.
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
@@ -12,8 +14,11 @@ pub(crate) struct Plan {
     policy: Policy,
     /// One for each limit of the policy, in the same order.
     rules: Vec<LimitRule>,
+    /// A copy of the rules, each with the index of the first word of its state, which a table of keys reads for each decision;
+    /// empty if a state does not fit into words.
+    words: Vec<(Rule, usize)>,
     /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
-    ttl: Option<u64>,
+    ttl: Option<NonZeroU64>,
     /// The largest cost that can ever be admitted.
     max_cost: u64,
 }
@@ -22,14 +27,21 @@ impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
         let limits = policy.limits();
-        let rules = limits.iter().map(|limit| rule_of(limit, since_epoch)).collect::<Result<_, _>>()?;
+        let rules = limits.iter().map(|limit| rule_of(limit, since_epoch)).collect::<Result<Vec<_>, _>>()?;
+        let mut width = 0;
+        let words = rules.iter().map(LimitRule::words).map(|rule| {
+            let begins = width;
+            width += rule?.width();
+            Some((rule?, begins))
+        });
+        let words = words.collect::<Option<_>>().unwrap_or_default();
         let ttl = limits.iter().filter_map(|limit| match limit {
             Limit::MaxConcurrency(concurrency) => concurrency.ttl,
             _ => None,
         });
-        let ttl = ttl.min().map(|ttl| ttl.as_nanos() as u64);
+        let ttl = ttl.min().and_then(|ttl| NonZeroU64::new(ttl.as_nanos() as u64));
         let max_cost = limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        Ok(Self { rules, ttl, max_cost, policy })
+        Ok(Self { rules, words, ttl, max_cost, policy })
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
@@ -40,7 +52,7 @@ impl Plan {
         &self.rules
     }
 
-    pub(crate) fn ttl(&self) -> Option<u64> {
+    pub(crate) fn ttl(&self) -> Option<NonZeroU64> {
         self.ttl
     }
 
@@ -51,35 +63,32 @@ impl Plan {
     /// The rule of a policy of one limit with a state of a word or two.
     #[inline(always)]
     pub(crate) fn only_rule(&self) -> Option<&Rule> {
-        match &self.rules[..] {
-            [LimitRule::Words(rule)] => Some(rule),
+        match &self.words[..] {
+            [(rule, _)] => Some(rule),
             _ => None,
         }
     }
 
     /// How many words the states of all limits take. `None` if a state does not fit into words.
     pub(crate) fn width(&self) -> Option<usize> {
-        self.rules.iter().map(|rule| rule.words().map(Rule::width)).sum()
+        self.rules.iter().map(|rule| rule.words().map(|rule| rule.width())).sum()
     }
 
-    /// The rules, each with the index of the first word of its state.
+    /// The rules, each with the index of the first word of its state; none if a state does not fit into words.
     pub(crate) fn words(&self) -> impl Iterator<Item = (&Rule, usize)> {
-        self.rules.iter().filter_map(LimitRule::words).scan(0, |at, rule| {
-            let begins = *at;
-            *at += rule.width();
-            Some((rule, begins))
-        })
+        self.words.iter().map(|(rule, begins)| (rule, *begins))
     }
 
     /// Whether a denial changes the state of any limit.
     pub(crate) fn counts_denials(&self) -> bool {
-        self.rules.iter().filter_map(LimitRule::words).any(Rule::counts_denials)
+        self.rules.iter().any(|rule| matches!(rule, LimitRule::Words(rule) if rule.counts_denials()))
     }
 
     /// A copy that shares no memory with this one. Each denial clones the policy for a while; with a shared one, threads that
     /// use different shards would contend for its reference count.
     pub(crate) fn deep_clone(&self) -> Self {
-        Self { policy: self.policy.deep_clone(), ..self.clone() }
+        let rules = self.rules.iter().map(LimitRule::deep_clone).collect();
+        Self { policy: self.policy.deep_clone(), rules, words: self.words.clone(), ..*self }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -101,8 +110,10 @@ impl Plan {
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
     let rule = match limit {
         Limit::Throttle(throttle) => throttle.rule(),
-        Limit::MaxConcurrency(concurrency) => concurrency.rule().map(|rule| LimitRule::Places(rule, concurrency.adapt)),
-        Limit::FixedWindow(window) => window.rule(since_epoch).map(|rule| LimitRule::Words(Rule::Window(rule))),
+        Limit::MaxConcurrency(concurrency) => {
+            concurrency.rule().map(|rule| LimitRule::Places(rule, concurrency.adapt.map(Arc::new)))
+        }
+        Limit::FixedWindow(window) => window.rule(since_epoch).map(|rule| Rule::Window(rule).into()),
         Limit::TokenBucket(bucket) => bucket.rule(),
         Limit::SlidingWindow(window) => window.rule(),
         Limit::Penalty(penalty) => penalty.rule(),

@@ -76,7 +76,7 @@ pub(crate) struct Schedule {
     /// The batch was full before all possible grants were made; late waiters have been decided.
     serving: bool,
     /// Grants in slots, not taken yet, that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
-    undelivered: usize,
+    undelivered: u32,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
     front_ready_at: Moment,
     /// Allocated at the first count: each of a million keys may have a schedule.
@@ -249,7 +249,7 @@ impl Schedule {
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
     pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let answer = self.queue.poll(index, waker)?;
-        self.undelivered -= usize::from(answer.as_ref().is_ok_and(|grant| grant.claim == Claim::NONE));
+        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| grant.claim == Claim::NONE));
         Ok(answer)
     }
 
@@ -266,7 +266,7 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(grant, cost) => {
-                self.undelivered -= usize::from(grant.claim == Claim::NONE);
+                self.undelivered -= u32::from(grant.claim == Claim::NONE);
                 if self.take_back(now, grant, cost, 0) {
                     self.run_due(now, effects);
                 }

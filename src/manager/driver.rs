@@ -18,31 +18,28 @@ use super::shared_driver::{Driven, SharedDriver};
 
 /// What drives a manager when time matters.
 #[derive(Debug)]
-pub(crate) enum TimerHost {
+pub(crate) enum TimerHost<D: Driven> {
     /// A driver of its own in each runtime; this wakes the drivers before their timers do.
     Own(Arc<Notify>),
-    SharedDriver(Arc<SharedDriver>),
+    SharedDriver(Arc<SharedDriver<D>>),
 }
 
-impl TimerHost {
+impl<D: Driven> TimerHost<D> {
     /// Starts a driver in the runtime. Called outside every lock: a runtime that is shutting down drops the driver at once, and
     /// the driver's [`ExitGuard`] locks.
     #[cold]
-    pub(super) fn start<D: Driven>(&self, driven: &Arc<D>, runtime: Handle) {
+    pub(super) fn start(&self, driven: &Arc<D>, runtime: Handle) {
         match self {
             Self::Own(wakeup) => {
                 let exit_guard = ExitGuard { driven: Arc::downgrade(driven), runtime: runtime.id() };
                 runtime.spawn(drive(exit_guard, Arc::clone(wakeup)));
             }
-            Self::SharedDriver(shared_driver) => {
-                let driven: Arc<dyn Driven> = Arc::<D>::clone(driven);
-                shared_driver.enlist(&driven, &runtime);
-            }
+            Self::SharedDriver(shared_driver) => shared_driver.enlist(driven, &runtime),
         }
     }
 
     /// Wakes the drivers before their timers do.
-    pub(super) fn wake<D: Driven>(&self, driven: &D) {
+    pub(super) fn wake(&self, driven: &D) {
         match self {
             Self::Own(wakeup) => wakeup.notify_waiters(),
             Self::SharedDriver(shared_driver) => shared_driver.call(driven),
@@ -50,7 +47,7 @@ impl TimerHost {
     }
 
     /// The manager was dropped.
-    pub(super) fn dismiss<D: Driven>(&self, driven: &D) {
+    pub(super) fn dismiss(&self, driven: &D) {
         match self {
             Self::Own(wakeup) => wakeup.notify_waiters(), // the drivers then find no manager and end
             Self::SharedDriver(shared_driver) => shared_driver.dismiss(driven),
@@ -144,7 +141,7 @@ mod tests {
         }
     }
 
-    fn hosts() -> [TimerHost; 2] {
+    fn hosts() -> [TimerHost<PanicsAtFirst>; 2] {
         [TimerHost::Own(Arc::default()), TimerHost::SharedDriver(Arc::default())]
     }
 

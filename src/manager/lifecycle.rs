@@ -15,7 +15,7 @@ pub(crate) struct ManagerParts {
     pub(crate) gate: Gate,
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
-    pub(crate) timer_host: TimerHost,
+    pub(crate) timer_host: TimerHost<Manager>,
     /// The random part of permit ids.
     pub(crate) id_prefix: u64,
     pub(crate) origin: Arc<Origin>,

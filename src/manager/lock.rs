@@ -16,7 +16,7 @@ pub(crate) struct Manager {
     state: Mutex<State>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
-    pub(super) timer_host: TimerHost,
+    pub(super) timer_host: TimerHost<Self>,
     /// The random part of permit ids.
     id_prefix: u64,
     pub(super) observer: Observer,
@@ -35,7 +35,7 @@ impl Manager {
     pub(super) fn new(
         schedule: Schedule,
         clock: Clock,
-        timer_host: TimerHost,
+        timer_host: TimerHost<Self>,
         id_prefix: u64,
         origin: Arc<Origin>,
         observer: Observer,

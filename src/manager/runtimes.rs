@@ -2,31 +2,42 @@ use tokio::runtime;
 
 /// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the
 /// first need not be the one that is polled.
-#[derive(Debug, Default)]
-pub(super) struct Runtimes(Box<[(runtime::Id, Driver)]>); // small: each of a million keys may have one
+///
+/// Small: each of a million keys may have one.
+#[derive(Debug)]
+pub(super) enum Runtimes {
+    /// A driver runs there.
+    One(Option<runtime::Id>),
+    Several(Box<[(runtime::Id, Driver)]>),
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Driver {
+pub(super) enum Driver {
     Runs,
     /// The runtime has ended, or has no timers.
     Left,
 }
 
 impl Runtimes {
+    pub(super) const NONE: Self = Self::One(None);
+
     /// Whether any runtime has a driver.
     #[inline]
     pub(super) fn has_driver(&self) -> bool {
-        self.0.iter().any(|(_, driver)| *driver == Driver::Runs)
+        match self {
+            Self::One(one) => one.is_some(),
+            Self::Several(_) => self.drivers() > 0,
+        }
     }
 
     /// The number of runtimes with a driver.
     pub(super) fn drivers(&self) -> usize {
-        self.0.iter().filter(|(_, driver)| *driver == Driver::Runs).count()
+        self.known().filter(|(_, driver)| *driver == Driver::Runs).count()
     }
 
     /// Whether the runtime has a driver, or can no longer have one.
     pub(super) fn knows(&self, runtime: runtime::Id) -> bool {
-        self.0.iter().any(|(known, _)| *known == runtime)
+        self.known().any(|(known, _)| known == runtime)
     }
 
     /// Records that a driver starts in the runtime.
@@ -52,9 +63,20 @@ impl Runtimes {
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Vec<(runtime::Id, Driver)>)) {
-        let mut known = std::mem::take(&mut self.0).into_vec();
+        let mut known = self.known().collect();
         change(&mut known);
-        self.0 = known.into_boxed_slice();
+        *self = match known[..] {
+            [(only, Driver::Runs)] => Self::One(Some(only)),
+            _ => Self::Several(known.into()),
+        };
+    }
+
+    fn known(&self) -> impl Iterator<Item = (runtime::Id, Driver)> {
+        let (one, several) = match self {
+            Self::One(one) => (*one, &[][..]),
+            Self::Several(several) => (None, &several[..]),
+        };
+        one.map(|only| (only, Driver::Runs)).into_iter().chain(several.iter().copied())
     }
 }
 
@@ -67,7 +89,7 @@ mod tests {
         let id = |_| runtime::Builder::new_current_thread().build().unwrap().handle().id();
         let [first, running, last] = [0, 1, 2].map(id);
         let ended: Vec<_> = (0..31).map(id).collect();
-        let mut runtimes = Runtimes::default();
+        let mut runtimes = Runtimes::NONE;
         for runtime in [first, running].into_iter().chain(ended.iter().copied()) {
             runtimes.enter(runtime);
         }

@@ -3,16 +3,16 @@
 //! A limiter has a [driver](super::driver) of its own. The active keys of a keyed limiter share one: in each runtime one task runs
 //! each manager when it is due.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::contain_panic::contain_panic;
 
@@ -20,7 +20,7 @@ use crate::contain_panic::contain_panic;
 const BATCH: usize = 64;
 
 /// What a driver drives.
-pub(super) trait Driven: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Driven: fmt::Debug + Send + Sync + 'static {
     /// Does what is due, and returns until when the driver may sleep.
     fn run_due(self: Arc<Self>) -> Option<Instant>;
 
@@ -29,43 +29,64 @@ pub(super) trait Driven: fmt::Debug + Send + Sync + 'static {
     fn driver_gone(&self, runtime: runtime::Id);
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct SharedDriver {
-    runtimes: Mutex<Vec<RuntimeTimers>>,
+#[derive(Debug)]
+pub(crate) struct SharedDriver<D: Driven> {
+    runtimes: Mutex<Vec<RuntimeTimers<D>>>,
 }
 
 /// What the task of one runtime has to do.
 #[derive(Debug)]
-struct RuntimeTimers {
+struct RuntimeTimers<D> {
     runtime: runtime::Id,
     wakeup: Arc<Notify>,
-    /// A tree: growing a large hash table would delay all its keys.
-    managers: BTreeMap<ManagerAddr, (Weak<dyn Driven>, Option<Due>)>,
+    /// An instant on the runtime's clock, before all due times.
+    start: Instant,
+    /// A tree: growing a large hash table would delay all its keys. Its entries are small: each of a million keys may have one.
+    managers: BTreeMap<ManagerAddr, (Weak<D>, Option<Due>)>,
     /// The managers that have a due time, each once, with the same time as in `managers`.
     timeline: BTreeSet<(Due, ManagerAddr)>,
-    /// The number of calls so far.
-    calls: u64,
+    /// The number of the latest call.
+    calls: NonZeroU64,
 }
 
-/// When a manager is to be run next.
+/// When a manager is to be run next: the number of a call, or nanoseconds after [`RuntimeTimers::start`], which are offset by
+/// [`Due::START`].
+///
+/// A call means now. It is not an instant, because the caller's clock may differ from the runtime's. Calls are numbered, so that
+/// managers run in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// Now, instead of an instant, because the caller's clock may differ from the runtime's. Numbered, so that managers run in
-    /// the order of the calls.
-    Called(u64),
-    At(Instant),
+struct Due(NonZeroU64);
+
+impl Due {
+    const START: NonZeroU64 = NonZeroU64::MIN.saturating_add(u64::MAX / 2);
+
+    fn at(start: Instant, at: Instant) -> Self {
+        let nanos = u64::try_from(at.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX);
+        Self(Self::START.saturating_add(nanos))
+    }
+
+    /// `None` for a call.
+    fn instant(self, start: Instant) -> Option<Instant> {
+        Some(start + Duration::from_nanos(self.0.get().checked_sub(Self::START.get())?))
+    }
 }
 
 /// The address of a manager: no other manager has the same one as long as a `Weak` to it is kept.
 type ManagerAddr = usize;
 
-fn addr(manager: &dyn Driven) -> ManagerAddr {
-    std::ptr::from_ref(manager).cast::<()>() as ManagerAddr
+fn addr<D>(manager: &D) -> ManagerAddr {
+    std::ptr::from_ref(manager) as ManagerAddr
 }
 
-impl SharedDriver {
-    /// Registers the manager with the runtime's task, to be run now for the first time.
-    pub(super) fn enlist(self: &Arc<Self>, manager: &Arc<dyn Driven>, runtime: &Handle) {
+impl<D: Driven> Default for SharedDriver<D> {
+    fn default() -> Self {
+        Self { runtimes: Mutex::default() }
+    }
+}
+
+impl<D: Driven> SharedDriver<D> {
+    /// Registers the manager with the runtime's task, to be run now for the first time. Must be called in that runtime.
+    pub(super) fn enlist(self: &Arc<Self>, manager: &Arc<D>, runtime: &Handle) {
         let addr = addr(&**manager);
         let mut runtimes = self.lock();
         let found = runtimes.iter().position(|timers| timers.runtime == runtime.id());
@@ -73,9 +94,10 @@ impl SharedDriver {
             runtimes.push(RuntimeTimers {
                 runtime: runtime.id(),
                 wakeup: Arc::default(),
+                start: Instant::now(),
                 managers: BTreeMap::new(),
                 timeline: BTreeSet::new(),
-                calls: 0,
+                calls: NonZeroU64::MIN,
             });
             runtimes.len() - 1
         });
@@ -94,7 +116,7 @@ impl SharedDriver {
     }
 
     /// The manager is due sooner: every runtime that serves it runs it now.
-    pub(super) fn call(&self, manager: &dyn Driven) {
+    pub(super) fn call(&self, manager: &D) {
         let addr = addr(manager);
         for timers in self.lock().iter_mut() {
             if timers.call(addr) {
@@ -104,7 +126,7 @@ impl SharedDriver {
     }
 
     /// The manager was dropped.
-    pub(super) fn dismiss(&self, manager: &dyn Driven) {
+    pub(super) fn dismiss(&self, manager: &D) {
         let addr = addr(manager);
         for timers in self.lock().iter_mut() {
             if let Some((_, Some(due))) = timers.managers.remove(&addr) {
@@ -114,49 +136,48 @@ impl SharedDriver {
     }
 
     /// The next manager that is due, or else when the next one will be due.
-    fn next(&self, runtime: runtime::Id) -> Result<Arc<dyn Driven>, Option<Instant>> {
+    fn next(&self, runtime: runtime::Id) -> Result<Arc<D>, Option<Instant>> {
         let mut runtimes = self.lock();
         let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return Err(None) };
         loop {
-            match timers.timeline.first() {
-                None => return Err(None),
-                Some(&(Due::At(at), _)) if at > Instant::now() => return Err(Some(at)),
-                Some(_) => {}
+            let &(due, addr) = timers.timeline.first().ok_or(None)?;
+            if let Some(at) = due.instant(timers.start).filter(|at| *at > Instant::now()) {
+                return Err(Some(at));
             }
-            let Some((_, addr)) = timers.timeline.pop_first() else { return Err(None) };
-            let Entry::Occupied(mut found) = timers.managers.entry(addr) else { continue };
-            let (manager, due) = found.get_mut();
+            timers.timeline.pop_first();
+            let Some((manager, due)) = timers.managers.get_mut(&addr) else { continue };
             *due = None;
-            match manager.upgrade() {
-                Some(manager) => return Ok(manager),
-                None => drop(found.remove()),
+            // One that is being dropped is passed over: it is about to be dismissed.
+            if let Some(manager) = manager.upgrade() {
+                return Ok(manager);
             }
         }
     }
 
     /// The manager is due again at that time, unless it was called after its run.
-    fn plan(&self, runtime: runtime::Id, manager: &dyn Driven, at: Option<Instant>) {
+    fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
         let addr = addr(manager);
         let mut runtimes = self.lock();
         let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return };
         if let (Some((_, due @ None)), Some(at)) = (timers.managers.get_mut(&addr), at) {
-            *due = Some(Due::At(at));
-            timers.timeline.insert((Due::At(at), addr));
+            let at = Due::at(timers.start, at);
+            *due = Some(at);
+            timers.timeline.insert((at, addr));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<RuntimeTimers>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RuntimeTimers<D>>> {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl RuntimeTimers {
+impl<D> RuntimeTimers<D> {
     /// Marks the manager as due now. Returns whether it is registered here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
         let Some((_, due)) = self.managers.get_mut(&addr) else { return false };
-        if !matches!(due, Some(Due::Called(_))) {
-            self.calls += 1;
-            let called = Due::Called(self.calls);
+        if due.is_none_or(|due| due.0 >= Due::START) {
+            self.calls = self.calls.saturating_add(1);
+            let called = Due(self.calls);
             if let Some(planned) = due.replace(called) {
                 self.timeline.remove(&(planned, addr));
             }
@@ -166,13 +187,13 @@ impl RuntimeTimers {
     }
 }
 
-impl Drop for SharedDriver {
+impl<D: Driven> Drop for SharedDriver<D> {
     fn drop(&mut self) {
         self.lock().iter().for_each(|timers| timers.wakeup.notify_waiters()); // the tasks then find no driver and end
     }
 }
 
-async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
+async fn keep<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
     loop {
         // Registered before the managers run: a wake-up between the last run and the sleep would be missed.
         let woken = wakeup.notified();
@@ -207,12 +228,12 @@ async fn keep(exit_guard: ExitGuard, wakeup: Arc<Notify>) {
 }
 
 /// Reports on drop that the task of a runtime has ended.
-struct ExitGuard {
-    shared_driver: Weak<SharedDriver>,
+struct ExitGuard<D: Driven> {
+    shared_driver: Weak<SharedDriver<D>>,
     runtime: runtime::Id,
 }
 
-impl Drop for ExitGuard {
+impl<D: Driven> Drop for ExitGuard<D> {
     fn drop(&mut self) {
         let Some(shared_driver) = self.shared_driver.upgrade() else { return };
         let mut runtimes = shared_driver.lock();

@@ -41,7 +41,7 @@ impl State {
             time_matters: schedule.follows_time(),
             schedule,
             clock,
-            runtimes: Runtimes::default(),
+            runtimes: Runtimes::NONE,
             armed: Moment::NEVER,
             watchers: None,
         }

@@ -63,7 +63,7 @@ mod tests {
     fn at_the_last_instant_each_limit_is_granted_once() {
         for nanos in [1, 5, 3_600_000_000_000] {
             let period = Duration::from_nanos(nanos);
-            let window = |rule| LimitRule::Words(Rule::Window(rule));
+            let window = |rule| Rule::Window(rule).into();
             let from_first_grant = FixedWindow::new(1, period).align(Align::FirstGrant);
             for rule in [
                 Throttle::every(period).rule(),
@@ -76,17 +76,18 @@ mod tests {
                 SlidingWindow::counter(1, period).rule(),
                 Penalty::new(1, Rate::new(1, period)).rule(),
             ] {
-                let denied = match rule.unwrap() {
-                    LimitRule::Words(rule) => {
+                let rule = rule.unwrap();
+                let denied = match (rule.words(), &rule) {
+                    (Some(rule), _) => {
                         let state = rule.decide(rule.initial(Moment::LAST), Moment::LAST, 1).unwrap();
                         rule.decide(state, Moment::LAST, 1).err()
                     }
-                    LimitRule::Log(rule) => {
+                    (_, LimitRule::Log(rule)) => {
                         let mut log = Log::default();
                         rule.charge(&mut log, Moment::LAST, 1);
                         rule.decide(&log, Moment::LAST, 1).err()
                     }
-                    LimitRule::Places(..) => unreachable!("none of these"),
+                    _ => unreachable!("none of these"),
                 };
                 assert_eq!(denied, Some(Moment::NEVER), "{rule:?}");
             }

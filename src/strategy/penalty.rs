@@ -182,7 +182,7 @@ impl Penalty {
     }
 
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        Ok(LimitRule::Words(Rule::Penalty(self.checked()?)))
+        Ok(Rule::Penalty(self.checked()?).into())
     }
 
     fn checked(&self) -> Result<PenaltyRule, Fault> {

@@ -1,25 +1,47 @@
+use std::sync::Arc;
+
 use super::{
     Adapt, ConcurrencyRule, CounterRule, LogRule, Moment, PaceRule, PenaltyRule, Ratio, StateWords, Strategy, Usage, WindowRule,
 };
 
-/// The rule of any limit.
-#[derive(Debug, Clone, Copy)]
+/// The rule of any limit. The states of many keys share the larger ones.
+#[derive(Debug, Clone)]
 pub(crate) enum LimitRule {
-    /// Its state is two words.
-    Words(Rule),
+    Pace(Arc<PaceRule>),
+    /// Another rule whose state is two words.
+    Words(Arc<Rule>),
     /// Its state is a list of grants.
     Log(LogRule),
     /// It counts the units in flight. Its limit may adapt.
-    Places(ConcurrencyRule, Option<Adapt>),
+    Places(ConcurrencyRule, Option<Arc<Adapt>>),
 }
 
 impl LimitRule {
     /// The rule, where its state is two words.
-    #[inline(always)]
-    pub(crate) fn words(&self) -> Option<&Rule> {
+    pub(crate) fn words(&self) -> Option<Rule> {
         match self {
-            Self::Words(rule) => Some(rule),
-            _ => None,
+            Self::Pace(rule) => Some(Rule::Pace(**rule)),
+            Self::Words(rule) => Some(**rule),
+            Self::Log(_) | Self::Places(..) => None,
+        }
+    }
+
+    /// A copy that shares no memory with this one.
+    pub(crate) fn deep_clone(&self) -> Self {
+        match self {
+            Self::Pace(rule) => Self::Pace(Arc::new(**rule)),
+            Self::Words(rule) => Self::Words(Arc::new(**rule)),
+            Self::Log(rule) => Self::Log(*rule),
+            Self::Places(rule, adapt) => Self::Places(*rule, adapt.as_deref().copied().map(Arc::new)),
+        }
+    }
+}
+
+impl From<Rule> for LimitRule {
+    fn from(rule: Rule) -> Self {
+        match rule {
+            Rule::Pace(rule) => Self::Pace(Arc::new(rule)),
+            rule => Self::Words(Arc::new(rule)),
         }
     }
 }

@@ -113,7 +113,7 @@ impl SlidingWindow {
         match self.method {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
             SlidingMethod::Counter if limit > u32::MAX.into() => Err(Fault::OutOfRange),
-            SlidingMethod::Counter => Ok(LimitRule::Words(Rule::Counter(CounterRule { limit, period }))),
+            SlidingMethod::Counter => Ok(Rule::Counter(CounterRule { limit, period }).into()),
         }
     }
 }

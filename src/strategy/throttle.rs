@@ -72,6 +72,6 @@ impl Throttle {
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         let (burst, interval) = (at_least_one(self.burst)?, span(self.interval)?);
         let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(Fault::TooLong)?;
-        Ok(LimitRule::Words(Rule::Pace(pace)))
+        Ok(Rule::Pace(pace).into())
     }
 }

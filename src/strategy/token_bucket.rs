@@ -103,6 +103,6 @@ impl TokenBucket {
         let (burst, period) = (at_least_one(self.burst)?, span(self.rate.period())?);
         let pace = if self.each_period { PaceRule::each_period } else { PaceRule::continuous };
         let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(Fault::TooLong)?;
-        Ok(LimitRule::Words(Rule::Pace(pace)))
+        Ok(Rule::Pace(pace).into())
     }
 }

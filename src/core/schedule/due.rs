@@ -115,7 +115,7 @@ impl Schedule {
             }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(grant) => {
-                    self.undelivered += usize::from(grant.claim == Claim::NONE);
+                    self.undelivered += u32::from(grant.claim == Claim::NONE);
                     moved = true;
                     effects.wake(self.queue.grant(front.index, grant));
                 }
