@@ -186,10 +186,10 @@ impl LimiterBuilder {
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
-        let (timer_host, id_prefix) = (TimerHost::Own(Arc::default()), Uuid::new_v4().as_u64_pair().0);
-        let origin = Arc::new(Origin { name, since_epoch });
+        let id_prefix = Uuid::new_v4().as_u64_pair().0;
+        let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::Own(Arc::default()) });
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
-        let manager = Manager::open(ManagerParts { gate, options, clock, timer_host, id_prefix, origin, observer });
+        let manager = Manager::open(ManagerParts { gate, options, clock, id_prefix, origin, observer });
         Ok(Limiter::from_manager(manager))
     }
 }

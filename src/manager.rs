@@ -41,4 +41,3 @@ pub(crate) use self::keyed::Resting;
 pub(crate) use self::lifecycle::ManagerParts;
 pub(crate) use self::lock::{Manager, Origin};
 pub(crate) use self::request_options::RequestOptions;
-pub(crate) use self::shared_driver::SharedDriver;

@@ -22,7 +22,7 @@ use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::{Clock, Origin};
+use crate::manager::{Clock, Origin, TimerHost};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -188,11 +188,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let shared = Shared {
             plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
             id_prefixes: IdPrefixes::new(id_prefix),
-            origin: Arc::new(Origin { name, since_epoch }),
+            origin: Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(Arc::default()) }),
             tier_of,
             options: Arc::new(Options { observed: observer.is_some(), ..options }),
             observer,
-            shared_driver: Arc::default(),
         };
         let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
         let parts = Parts { shared, policy, plan, settles, hasher, max_keys, when_full };

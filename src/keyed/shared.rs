@@ -5,7 +5,7 @@ use super::event::KeyedObserver;
 use super::tier::TierOf;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
-use crate::manager::{Manager, Origin, SharedDriver};
+use crate::manager::Origin;
 
 /// The data that all keys share.
 pub(super) struct Shared<K> {
@@ -16,7 +16,6 @@ pub(super) struct Shared<K> {
     pub(super) origin: Arc<Origin>,
     pub(super) options: Arc<Options>,
     pub(super) observer: Option<KeyedObserver<K>>,
-    pub(super) shared_driver: Arc<SharedDriver<Manager>>,
 }
 
 /// The source of the random parts of permit ids: one for each manager, and one for the idle keys of each shard.

@@ -17,7 +17,7 @@ use crate::core::gate::Gate;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{ClockOrigin, Manager, ManagerParts, RequestOptions, TimerHost};
+use crate::manager::{ClockOrigin, Manager, ManagerParts, RequestOptions};
 use crate::observe::Observer;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -328,12 +328,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     fn activate(&self, shard: &mut Shard<K, W, H>, hash: u64, key: K, gate: Gate, observer: Observer) -> Arc<Manager> {
-        let Shared { options, shared_driver, id_prefixes, origin, .. } = &self.shared;
+        let Shared { options, id_prefixes, origin, .. } = &self.shared;
         let manager = Manager::open(ManagerParts {
             gate,
             options: Arc::clone(options),
             clock: shard.clock.clone(),
-            timer_host: TimerHost::SharedDriver(Arc::clone(shared_driver)),
             id_prefix: id_prefixes.next(),
             origin: Arc::clone(origin),
             observer,

@@ -43,7 +43,7 @@ impl Manager {
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
         self.unlock_and_apply(state, &mut effects);
         if let Some(runtime) = driver {
-            self.timer_host.start(self, runtime);
+            self.origin.timer_host.start(self, runtime);
         }
         wake_all(waiting);
         result
@@ -91,8 +91,8 @@ impl Manager {
         loop {
             match timer_action {
                 TimerAction::Nothing => {}
-                TimerAction::WakeDriver => self.timer_host.wake(&**self),
-                TimerAction::StartDriver(handle) => self.timer_host.start(self, handle),
+                TimerAction::WakeDriver => self.origin.timer_host.wake(&**self),
+                TimerAction::StartDriver(handle) => self.origin.timer_host.start(self, handle),
             }
             if !self.carry_out(effects) {
                 return;

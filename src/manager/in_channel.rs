@@ -186,7 +186,7 @@ impl Manager {
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {
-            self.timer_host.start(self, runtime);
+            self.origin.timer_host.start(self, runtime);
         }
         Ok(Enqueued::Queued(index))
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::driver::TimerHost;
 use super::lock::{Manager, Origin};
 use super::registry;
 use crate::core::gate::Gate;
@@ -15,7 +14,6 @@ pub(crate) struct ManagerParts {
     pub(crate) gate: Gate,
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
-    pub(crate) timer_host: TimerHost<Manager>,
     /// The random part of permit ids.
     pub(crate) id_prefix: u64,
     pub(crate) origin: Arc<Origin>,
@@ -24,9 +22,9 @@ pub(crate) struct ManagerParts {
 
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
-        let ManagerParts { gate, options, clock, timer_host, id_prefix, origin, observer } = parts;
+        let ManagerParts { gate, options, clock, id_prefix, origin, observer } = parts;
         let schedule = Schedule::new(gate, options);
-        let manager = Arc::new(Self::new(schedule, clock, timer_host, id_prefix, origin, observer));
+        let manager = Arc::new(Self::new(schedule, clock, id_prefix, origin, observer));
         if manager.is_registered() {
             registry::enter(&manager);
         }
@@ -44,6 +42,6 @@ impl Drop for Manager {
         if self.is_registered() {
             registry::leave(self);
         }
-        self.timer_host.dismiss(self);
+        self.origin.timer_host.dismiss(self);
     }
 }

@@ -16,7 +16,6 @@ pub(crate) struct Manager {
     state: Mutex<State>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
-    pub(super) timer_host: TimerHost<Self>,
     /// The random part of permit ids.
     id_prefix: u64,
     pub(super) observer: Observer,
@@ -29,25 +28,12 @@ pub(crate) struct Origin {
     pub(crate) name: Option<Arc<str>>,
     /// The wall clock at [`Moment::START`].
     pub(crate) since_epoch: Duration,
+    pub(crate) timer_host: TimerHost<Manager>,
 }
 
 impl Manager {
-    pub(super) fn new(
-        schedule: Schedule,
-        clock: Clock,
-        timer_host: TimerHost<Self>,
-        id_prefix: u64,
-        origin: Arc<Origin>,
-        observer: Observer,
-    ) -> Self {
-        Self {
-            state: Mutex::new(State::new(schedule, clock)),
-            has_waited: AtomicBool::new(false),
-            timer_host,
-            id_prefix,
-            origin,
-            observer,
-        }
+    pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
+        Self { state: Mutex::new(State::new(schedule, clock)), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
     }
 
     /// The random part of permit ids.
@@ -58,7 +44,7 @@ impl Manager {
     /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key is not
     /// registered, because it may be dropped and built again soon.
     pub(crate) fn is_registered(&self) -> bool {
-        matches!(self.timer_host, TimerHost::Own(_))
+        matches!(self.origin.timer_host, TimerHost::Own(_))
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

@@ -19,7 +19,7 @@ impl Driven for Manager {
         let next = state.schedule.next_wake().known().map(|next| state.clock.instant_here(next));
         drop(state);
         if others_sleep_too_long {
-            self.timer_host.wake(&*self);
+            self.origin.timer_host.wake(&*self);
         }
         next
     }
