@@ -127,12 +127,10 @@ impl Grants {
     /// Drops those granted at `last` or before, of the oldest chunk only.
     #[inline(always)]
     pub(super) fn drop_some(&mut self, last: Moment) {
-        let dropped = match &mut self.closed {
-            Some(closed) => closed.change(0, |chunk| chunk.drop_until(last)).flatten(),
-            None => self.latest.drop_until(last),
+        let next = match &mut self.closed {
+            Some(closed) => closed.drop_until(last, &mut self.start),
+            None => self.latest.drop_until(last, &mut self.start),
         };
-        let Some((end, next)) = dropped else { return };
-        self.start = end;
         match next {
             Some(first) => self.first = first,
             None => self.tidy(),
@@ -145,7 +143,7 @@ impl Grants {
     /// Joins the oldest entry with the next one, at the later instant.
     pub(super) fn join_oldest(&mut self) {
         match &mut self.closed {
-            Some(closed) => _ = closed.change(0, Chunk::join_first),
+            Some(closed) => closed.change(0, Chunk::join_first),
             None => self.latest.join_first(),
         }
         self.tidy();

@@ -88,18 +88,19 @@ impl Chunk {
         }
     }
 
-    /// Drops those granted at `last` or before. Returns the last unit that was dropped, if any was, and when the next entry was
-    /// granted.
+    /// Drops those granted at `last` or before, and moves `start` behind their units. Returns when the next one was granted.
     #[inline(always)]
-    pub(super) fn drop_until(&mut self, last: Moment) -> Option<(u64, Option<Moment>)> {
-        let mut dropped = None;
-        while let Some((_, end)) = self.first().filter(|entry| entry.0 <= last) {
+    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) -> Option<Moment> {
+        while let Some((at, end)) = self.first() {
+            if at > last {
+                return Some(at);
+            }
             steps::count();
+            *start = end;
             self.dropped += 1;
-            dropped = Some(end);
         }
         self.clear_if_all_dropped();
-        dropped.map(|end| (end, self.first().map(|entry| entry.0)))
+        None
     }
 
     /// Drops the first entry. Its units then belong to the next one.

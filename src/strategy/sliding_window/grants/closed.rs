@@ -53,17 +53,28 @@ impl Closed {
         Some(chunk)
     }
 
-    /// Changes a chunk, and removes it if that leaves no entry in it.
+    /// [`Chunk::drop_until`] of the oldest chunk, which is freed if nothing is left of it.
     #[inline(always)]
-    pub(super) fn change<R>(&mut self, number: usize, change: impl FnOnce(&mut Chunk) -> R) -> Option<R> {
-        let chunk = self.chunks.get_mut(number)?;
+    pub(super) fn drop_until(&mut self, last: Moment, start: &mut u64) -> Option<Moment> {
+        let oldest = self.chunks.front_mut()?;
+        let before = oldest.len();
+        let next = oldest.drop_until(last, start);
+        self.len -= before - oldest.len();
+        if next.is_none() {
+            self.chunks.pop_front();
+        }
+        next
+    }
+
+    /// Changes a chunk, and removes it if that leaves no entry in it.
+    pub(super) fn change(&mut self, number: usize, change: impl FnOnce(&mut Chunk)) {
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         let before = chunk.len();
-        let changed = change(chunk);
+        change(chunk);
         self.len -= before - chunk.len();
         if chunk.len() == 0 {
             self.chunks.remove(number);
         }
-        Some(changed)
     }
 
     /// After a refund of `units` in this chunk.
