@@ -88,6 +88,7 @@ impl Grants {
         self.first
     }
 
+    /// When the latest entry was granted.
     #[inline(always)]
     pub(super) fn last(&self) -> Option<Moment> {
         self.latest.last().map(|entry| entry.0)
@@ -166,8 +167,10 @@ impl Grants {
             }
             closed => {
                 take_back(&mut self.latest);
-                if self.latest.len() == 0 {
-                    self.latest = closed.as_mut().and_then(|closed| closed.pop()).unwrap_or_default();
+                if self.latest.len() == 0
+                    && let Some(latest) = closed.as_mut().and_then(|closed| closed.pop())
+                {
+                    self.latest = latest;
                 }
             }
         }
