@@ -245,3 +245,21 @@ impl<D: Driven> Drop for ExitGuard<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_come_before_instants_and_instants_are_exact() {
+        let start = Instant::now();
+        let [first, second] = [1, u64::MAX / 2].map(|call| Due(NonZeroU64::new(call).unwrap()));
+        assert!(first < second && second < Due::at(start, start));
+        assert_eq!((first.instant(start), second.instant(start)), (None, None));
+        for nanos in [0, 1, 100 * 365 * 24 * 3_600 * 1_000_000_000] {
+            let at = start + Duration::from_nanos(nanos);
+            assert_eq!(Due::at(start, at).instant(start), Some(at));
+            assert!(Due::at(start, at) < Due::at(start, at + Duration::from_nanos(1)));
+        }
+    }
+}
