@@ -4,7 +4,9 @@ use crate::contain_panic::contain_panic;
 use crate::event::LimiterEvent;
 
 /// The callback that events go to, called outside every lock.
-pub(crate) struct Observer(Option<Box<Callback>>);
+///
+/// A thin pointer: each of a million keys has one of these, and most have no callback.
+pub(crate) struct Observer(Option<Box<Box<Callback>>>);
 
 type Callback = dyn Fn(&LimiterEvent) + Send + Sync;
 
@@ -12,7 +14,7 @@ impl Observer {
     pub(crate) const NONE: Self = Self(None);
 
     pub(crate) fn new(observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(observer)))
+        Self(Some(Box::new(Box::new(observer))))
     }
 
     pub(crate) fn is_some(&self) -> bool {

@@ -32,10 +32,16 @@ pub(crate) struct Gate {
     records_grant_time: bool,
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
+    past: Option<Box<Past>>,
+}
+
+/// What is left of a former plan, or of units that were reset.
+#[derive(Debug, Default)]
+struct Past {
     /// Units in flight that a former plan counted and this one does not.
     unowned_in_flight: u64,
     /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit was added, or its units were
-    /// reset since. Empty if no limit has such a fence.
+    /// reset since.
     refundable_after: Box<[u64]>,
 }
 
@@ -53,8 +59,7 @@ impl Gate {
             follows_time: records_grant_time || plan.follows_time(),
             records_grant_time,
             fence: 0,
-            unowned_in_flight: 0,
-            refundable_after: Box::default(),
+            past: None,
             plan,
         }
     }
@@ -99,9 +104,9 @@ impl Gate {
 
     /// Makes all earlier grants non-refundable.
     fn void_refunds(&mut self) {
-        let former = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let last_fence = |(state, last): (&LimitState, u64)| if state.places().is_some() { last } else { self.fence };
-        self.refundable_after = self.limit_states().zip(former).map(last_fence).collect();
+        let refundable_after = self.limit_states().zip(refundable_after(&self.past)).map(last_fence).collect();
+        self.past.get_or_insert_default().refundable_after = refundable_after;
     }
 
     /// Resets all limits of time.
@@ -124,16 +129,16 @@ impl Gate {
             self.leases = Some(leases);
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }
-        self.unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
-        let refundable_after = old.refundable_after.iter().copied().chain(std::iter::repeat(0));
-        let formers = old.plan.limits().iter().zip(std::iter::once(old.first).chain(old.rest)).zip(refundable_after);
+        let unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
+        let states = std::iter::once(old.first).chain(old.rest);
+        let formers = old.plan.limits().iter().zip(states).zip(refundable_after(&old.past));
         let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
         let limits = self.plan.limits().to_vec();
         let mut refundable_after = vec![self.fence; limits.len()];
         let heirs = limits.iter().zip(self.limit_states_mut()).zip(&mut refundable_after);
         let heirs = heirs.map(|((limit, state), refundable_after)| Heir { limit: *limit, state, refundable_after });
         carry_over(formers.collect(), heirs.collect(), now, carry, in_flight);
-        self.refundable_after = refundable_after.into();
+        self.past = Some(Box::new(Past { unowned_in_flight, refundable_after: refundable_after.into() }));
     }
 
     /// The largest cost that can ever be admitted.
@@ -153,7 +158,9 @@ impl Gate {
 
     /// Units in flight.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.limit_states().find_map(LimitState::places).unwrap_or(self.unowned_in_flight)
+        self.limit_states()
+            .find_map(LimitState::places)
+            .unwrap_or_else(|| self.past.as_ref().map_or(0, |past| past.unowned_in_flight))
     }
 
     /// The number of grants so far.
@@ -325,14 +332,15 @@ impl Gate {
     fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
         self.rest.iter_mut().for_each(|state| state.release(cost));
-        self.unowned_in_flight = self.unowned_in_flight.saturating_sub(cost);
+        if let Some(past) = &mut self.past {
+            past.unowned_in_flight = past.unowned_in_flight.saturating_sub(cost);
+        }
     }
 
     /// The limits, each with whether it charged the grant of this fence and can refund it.
     fn granted_by(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
-        let refundable_after = self.refundable_after.iter().copied().chain(std::iter::repeat(0));
         let states = std::iter::once(&mut self.first).chain(&mut self.rest);
-        states.zip(refundable_after).map(move |(state, last)| (state, fence > last))
+        states.zip(refundable_after(&self.past)).map(move |(state, last)| (state, fence > last))
     }
 
     fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
@@ -342,4 +350,9 @@ impl Gate {
     fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
         std::iter::once(&mut self.first).chain(&mut self.rest)
     }
+}
+
+/// For each limit, the last fence whose grant it cannot refund, or 0.
+fn refundable_after(past: &Option<Box<Past>>) -> impl Iterator<Item = u64> {
+    past.iter().flat_map(|past| &past.refundable_after).copied().chain(std::iter::repeat(0))
 }

@@ -64,6 +64,7 @@ impl<S: Stream> WithPermits<S> {
 impl<S: Stream> Stream for WithPermits<S> {
     type Item = (S::Item, Permit);
 
+    #[inline] // `throttled` is little more than this
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         if this.item.is_none() && !*this.exhausted {
