@@ -13,14 +13,15 @@ use tollgate::{FixedWindow, KeyedLimiter, Penalty, Policy, Rate, SlidingWindow, 
 use crate::decision::several_limits;
 use crate::heap::bytes_kept_by;
 use crate::rounds::{Contest, nanos_each};
-use crate::setup::PLENTY;
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 101;
 const BATCH: u32 = 50_000;
 const MILLION: usize = 1_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
-const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+/// More units than one case takes of a key, that are refilled within the longest permitted time, a century.
+const MANY: u32 = 50_000_000;
 
 type Governor = RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;
 
@@ -41,7 +42,7 @@ pub(crate) fn one_decision() -> Vec<Row> {
 fn granted(case: &str, keys: usize, spread: Spread) -> Vec<Row> {
     eprintln!("  {case}");
     let limiter = KeyedLimiter::new(slow()).expect("a sound policy");
-    let governor = governor(Quota::with_period(SECOND).expect("not zero").allow_burst(PLENTY.try_into().expect("not zero")));
+    let governor = governor(Quota::with_period(MINUTE).expect("not zero").allow_burst(MANY.try_into().expect("not zero")));
     (0..keys).for_each(|number| assert!(limiter.try_acquire(&key(number)).is_ok() && governor.check_key(&key(number)).is_ok()));
     let sequence = spread.sequence(keys);
     let (mut ours, mut theirs) = (sequence.iter().cycle(), sequence.iter().cycle());
@@ -220,9 +221,9 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
     Calls { spans, idle }
 }
 
-/// One unit a second, so that nothing is refilled during the run.
+/// One unit a minute, so that nothing is refilled during the run.
 fn slow() -> Throttle {
-    Throttle::every(SECOND).burst(PLENTY.into())
+    Throttle::every(MINUTE).burst(MANY.into())
 }
 
 fn governor(quota: Quota) -> Governor {
