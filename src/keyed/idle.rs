@@ -27,6 +27,9 @@ impl<K: Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
 /// bytes a key, a third more for the smallest keys. [Keys of the standard library](is_std_key) run no foreign code: for these, no
 /// hash is kept.
 pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
+    /// Whether the keys may run foreign code.
+    const FOREIGN: bool;
+
     fn keep(hash: u64) -> Self;
     /// Whether this may be the hash of an equal key.
     fn may_be(self, hash: u64) -> bool;
@@ -34,6 +37,8 @@ pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
 }
 
 impl KeptHash for () {
+    const FOREIGN: bool = false;
+
     fn keep(_: u64) -> Self {}
 
     #[inline(always)]
@@ -47,6 +52,8 @@ impl KeptHash for () {
 }
 
 impl KeptHash for u64 {
+    const FOREIGN: bool = true;
+
     fn keep(hash: u64) -> Self {
         hash
     }

@@ -39,7 +39,7 @@ struct Entering<'a, K> {
     policy: Option<Policy>,
     /// Whether an unknown key becomes known.
     create: bool,
-    /// The copies are made outside the lock, when they turn out to be needed.
+    /// Made when they turn out to be needed.
     copies: Option<Copies<K>>,
 }
 
@@ -241,8 +241,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// Finds a key with its present tier, and calls `ask` if it is idle; if `ask` has no answer, the key becomes active. On the
     /// way, a few keys are checked for removal.
     ///
-    /// The only foreign code under the lock is `Eq`, before anything has changed. So the copies that a new key needs are made
-    /// between two visits of the shard; `ask` may be called at each visit.
+    /// The only foreign code under the lock is `Eq`, before anything has changed. So the copies that a new key needs, if its code
+    /// is foreign, are made between two visits of the shard; `ask` may be called at each visit.
     fn enter<R>(&self, key: &K, create: bool, mut ask: impl FnMut(IdleKey<'_>) -> Option<R>) -> Result<Entered<R>, Denial> {
         let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(key));
         let mut entering = Entering { key, hash: self.shards.hash(key), policy, create, copies: None };
@@ -256,7 +256,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             if let Some(entered) = entered? {
                 return Ok(entered);
             }
-            entering.copies = Some(self.copies(key));
+            entering.copies = Some(self.new_copies(key));
         }
     }
 
@@ -285,7 +285,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             Location::Idle { bucket } => bucket,
             Location::Absent if !create => return Ok(Some(Entered::Absent(shard.tiers.get(tier), now))),
             Location::Absent => {
-                let Some(copies) = &mut entering.copies else { return Ok(None) };
+                let Some(copies) = self.copies(&mut entering.copies, key) else { return Ok(None) };
                 let new = shard.tiers.get(tier.clone());
                 let AfterUnlock { evicted, removed, .. } = after_unlock;
                 self.shards.reap_some(shard, now, removed);
@@ -318,11 +318,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 return Ok(Some(Entered::Idle(result)));
             }
         }
-        let observer = match (&self.shared.observer, &mut entering.copies) {
-            (None, _) => Observer::NONE,
-            (Some(_), None) => return Ok(None),
-            (Some(_), Some(copies)) => copies.observer.take().unwrap_or(Observer::NONE),
-        };
+        let mut observer = Observer::NONE;
+        if self.shared.observer.is_some() {
+            let Some(copies) = self.copies(&mut entering.copies, key) else { return Ok(None) };
+            observer = copies.observer.take().unwrap_or(Observer::NONE);
+        }
         let Some((key, gate)) = shard.take_idle(bucket, other, now) else { return Ok(None) };
         Ok(Some(Entered::Active(self.activate(shard, hash, key, gate, observer))))
     }
@@ -341,7 +341,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         manager
     }
 
-    fn copies(&self, key: &K) -> Copies<K> {
+    /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
+    fn copies<'a>(&self, copies: &'a mut Option<Copies<K>>, key: &K) -> Option<&'a mut Copies<K>> {
+        if copies.is_none() && !H::FOREIGN {
+            *copies = Some(self.new_copies(key));
+        }
+        copies.as_mut()
+    }
+
+    fn new_copies(&self, key: &K) -> Copies<K> {
         let observer = self.shared.observer.as_ref().map_or(Observer::NONE, |observer| {
             let (observer, key) = (Arc::clone(observer), key.clone());
             Observer::new(move |event| observer(KeyedLimiterEvent::Limiter { key: &key, event }))
