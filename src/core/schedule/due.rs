@@ -80,12 +80,7 @@ impl Schedule {
     fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
         const MAX_CHECKED: usize = 256;
         // Since the last input, nothing has happened except what is due from this instant on.
-        let first_due = if self.front_ready_at <= now {
-            self.front_ready_at
-        } else {
-            self.gate.next_expiry().min(self.queue.next_deadline())
-        };
-        let mut forecast = self.gate.forecast(first_due, self.suspended(), self.gate.expiries());
+        let mut forecast = self.gate.forecast(self.next_wake(), self.suspended(), self.gate.expiries());
         let mut late = Vec::new();
         for (index, cost, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
             if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {

@@ -290,6 +290,17 @@ mod late {
         assert_eq!(driven.retry_after(199, 1), Some(100), "no other is granted within a period");
     }
 
+    /// A fixed bug: what was due was decided from the turn of the front on, although the front was to be refused before that.
+    #[test]
+    fn a_turn_that_came_when_the_front_was_refused_is_granted_late() {
+        let mut driven = Driven::new(SlidingWindow::log(3, nanos(100)));
+        driven.try_acquire(0, 1).unwrap();
+        let (front, second) = (driven.queued(0, 3, Some(120)), driven.queued(0, 1, Some(130)));
+        driven.at(50, |schedule, now, effects| schedule.charge(now, 1, effects)); // the turn of the front is now at 150
+        driven.run_due(160);
+        assert_eq!((driven.answer(front), driven.answer(second)), (FAILED, GRANTED));
+    }
+
     #[test]
     fn a_place_that_was_reclaimed_in_time_goes_to_the_waiter_of_that_time() {
         let mut driven = Driven::new(MaxConcurrency::new(1).ttl(nanos(100)));
