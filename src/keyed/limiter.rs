@@ -41,7 +41,7 @@ use crate::permit::Permit;
 ///
 /// # The code of a key
 ///
-/// `Hash`, `Clone` and `Drop` of a key run outside every lock of the limiter, and so do observers and
+/// `Hash`, `Clone` and `Drop` of a key type of your own run outside every lock of the limiter, and so do observers and
 /// [tiers](crate::KeyedLimiterBuilder::tiers): they may use the limiter. A panic in them loses nothing.
 ///
 /// Two calls run under a lock: a lookup compares keys whose hashes are equal with `Eq`, and

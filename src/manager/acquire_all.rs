@@ -20,6 +20,8 @@ pub(crate) fn try_acquire_all(
     waits: bool,
     caller: Caller,
 ) -> Result<Vec<TimedGrant>, (usize, TryAcquireError)> {
+    // What is due may take several batches. Between them wakers run, so it is done before several locks are held.
+    managers.iter().for_each(|manager| drop(manager.lock_and_advance()));
     let mut order: Vec<usize> = (0..managers.len()).collect();
     order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
     let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();

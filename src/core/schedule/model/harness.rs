@@ -423,6 +423,7 @@ impl Harness {
     }
 
     fn ask(&mut self, cost: u64, waits: bool) -> TestCaseResult {
+        self.advance_if_due();
         let answer = self.raw_input(|schedule, now, effects| schedule.would_acquire(now, cost, waits, effects));
         if !self.denied(cost, answer.as_ref().err(), waits, None)? {
             prop_assert!(self.reference.waiting.is_empty() && answer.is_ok());
