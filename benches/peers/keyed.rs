@@ -20,7 +20,7 @@ const BATCH: u32 = 50_000;
 const MILLION: usize = 1_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 const MINUTE: Duration = Duration::from_secs(60);
-/// More units than one case takes of a key, that are refilled within the longest permitted time, a century.
+/// More units than a case takes of any key. Refilling them takes less than a century, the longest time that a limiter accepts.
 const MANY: u32 = 50_000_000;
 
 type Governor = RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;

@@ -285,7 +285,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             Location::Idle { bucket } => bucket,
             Location::Absent if !create => return Ok(Some(Entered::Absent(shard.tiers.get(tier), now))),
             Location::Absent => {
-                let Some(copies) = self.copies(&mut entering.copies, key) else { return Ok(None) };
+                let Some(copies) = self.copies(entering) else { return Ok(None) };
                 let new = shard.tiers.get(tier.clone());
                 let AfterUnlock { evicted, removed, .. } = after_unlock;
                 self.shards.reap_some(shard, now, removed);
@@ -320,7 +320,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         let mut observer = Observer::NONE;
         if self.shared.observer.is_some() {
-            let Some(copies) = self.copies(&mut entering.copies, key) else { return Ok(None) };
+            let Some(copies) = self.copies(entering) else { return Ok(None) };
             observer = copies.observer.take().unwrap_or(Observer::NONE);
         }
         let Some((key, gate)) = shard.take_idle(bucket, other, now) else { return Ok(None) };
@@ -342,11 +342,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
-    fn copies<'a>(&self, copies: &'a mut Option<Copies<K>>, key: &K) -> Option<&'a mut Copies<K>> {
-        if copies.is_none() && !H::FOREIGN {
-            *copies = Some(self.new_copies(key));
+    fn copies<'a>(&self, entering: &'a mut Entering<'_, K>) -> Option<&'a mut Copies<K>> {
+        if entering.copies.is_none() && !H::FOREIGN {
+            entering.copies = Some(self.new_copies(entering.key));
         }
-        copies.as_mut()
+        entering.copies.as_mut()
     }
 
     fn new_copies(&self, key: &K) -> Copies<K> {

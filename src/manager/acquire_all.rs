@@ -8,6 +8,7 @@ use super::state::State;
 use crate::core::effects::Effects;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
+use crate::strategy::Moment;
 
 /// Charges `cost` to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not
 /// counted as a denial.
@@ -20,17 +21,14 @@ pub(crate) fn try_acquire_all(
     waits: bool,
     caller: Caller,
 ) -> Result<Vec<TimedGrant>, (usize, TryAcquireError)> {
-    // What is due may take several batches. Between them wakers run, so it is done before several locks are held.
-    managers.iter().for_each(|manager| drop(manager.lock_and_advance()));
-    let mut order: Vec<usize> = (0..managers.len()).collect();
-    order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
-    let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
-    for index in order {
-        states[index] = Some(managers[index].lock());
+    let (mut states, mut nows) = lock_all(managers);
+    if states.iter().zip(&nows).any(|(state, now)| state.schedule.next_wake() <= *now) {
+        drop(states);
+        // What is due may take several batches, and between them wakers run: no other lock may be held.
+        managers.iter().for_each(|manager| drop(manager.lock_and_advance()));
+        (states, nows) = lock_all(managers);
     }
-    let mut states: Vec<_> = states.into_iter().flatten().collect();
     let mut effects: Vec<Effects> = managers.iter().map(|_| Effects::default()).collect();
-    let nows: Vec<_> = states.iter_mut().map(|state| state.now()).collect();
 
     let denials = (0..managers.len()).try_for_each(|index| {
         states[index].schedule.would_acquire(nows[index], cost, waits, &mut effects[index]).map_err(|error| (index, error))
@@ -50,4 +48,17 @@ pub(crate) fn try_acquire_all(
         manager.apply(timer_action, &mut effects);
     }
     result
+}
+
+/// All locks, taken in the order of the managers' addresses, and the present moment of each.
+fn lock_all<'a>(managers: &[&'a Arc<Manager>]) -> (Vec<MutexGuard<'a, State>>, Vec<Moment>) {
+    let mut order: Vec<usize> = (0..managers.len()).collect();
+    order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
+    let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
+    for index in order {
+        states[index] = Some(managers[index].lock());
+    }
+    let mut states: Vec<_> = states.into_iter().flatten().collect();
+    let nows = states.iter_mut().map(|state| state.now()).collect();
+    (states, nows)
 }

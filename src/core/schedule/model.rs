@@ -13,6 +13,7 @@
 mod harness;
 mod inputs;
 mod limits;
+mod quota;
 mod reference;
 mod rules;
 mod sweeper;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{Bound, NaiveLimit};
+use super::quota::{Quota, Taken};
 use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
@@ -37,59 +38,6 @@ pub(super) enum Turn {
     Later,
     /// Unknown: only a release or a resume helps.
     TakesARelease,
-}
-
-/// What is left of an upstream's quota, at an even pace.
-#[derive(Debug, Clone)]
-struct Quota {
-    units: u64,
-    /// Nanoseconds a unit.
-    interval: u64,
-    /// When the first unit goes.
-    since: u64,
-    until: u64,
-    /// The latest grant at the first signal of the quota.
-    told: u64,
-    /// Each grant since.
-    taken: Vec<Taken>,
-    /// Refunded units that the upstream may or may not have counted: the schedule may do either.
-    is_unclear: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    fence: u64,
-    at: u64,
-    used: u64,
-    /// Units that the next grant waits for.
-    paced: u64,
-}
-
-impl Quota {
-    fn left(&self) -> u64 {
-        self.units.saturating_sub(self.taken.iter().map(|taken| taken.used).sum())
-    }
-
-    fn next(&self) -> u64 {
-        self.taken.last().map_or(self.since, |last| last.at + self.interval * last.paced)
-    }
-
-    fn holds_back(&self, at: u64, cost: u64, bound: Bound) -> bool {
-        let holds_back = cost > self.left() || at < self.next();
-        at < self.until && if self.is_unclear { bound == Bound::Most } else { holds_back }
-    }
-
-    /// Of the grant `actual` units were used; `latest` says whether it is the latest of all, which the next one waits for.
-    fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: bool) {
-        if let Some(taken) = self.taken.iter_mut().find(|taken| taken.fence == fence) {
-            taken.used = actual;
-            if latest {
-                taken.paced = cost.min(actual);
-            }
-        } else if fence > self.told && actual != cost {
-            self.is_unclear = true;
-        }
-    }
 }
 
 #[derive(Debug, Clone)]

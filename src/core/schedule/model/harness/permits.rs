@@ -1,0 +1,60 @@
+//! What holders do with their permits.
+
+use super::*;
+
+impl Harness {
+    pub(super) fn release(&mut self, Held { grant, cost }: Held) -> TestCaseResult {
+        let before = self.snapshot_if_nothing_is_due();
+        let is_awaited = self.reference.closed || !self.reference.waiting.is_empty();
+        if is_awaited {
+            self.input(|schedule, now, effects| {
+                assert!(!schedule.release(grant.fence, cost, grant.claim));
+                schedule.release_to_next(now, grant.fence, cost, grant.claim, effects);
+            });
+        } else {
+            prop_assert!(self.schedule.release(grant.fence, cost, grant.claim));
+        }
+        let is_live = self.reference.give_back(grant.fence);
+        self.a_reclaimed_permit_changes_nothing(is_live, before)
+    }
+
+    pub(super) fn settle(&mut self, Held { grant, cost }: Held, actual: u64) -> TestCaseResult {
+        let before = self.snapshot_if_nothing_is_due();
+        let told = self.input(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects));
+        let is_live = self.reference.settle(grant.fence, actual);
+        prop_assert_eq!(told, is_live);
+        self.a_reclaimed_permit_changes_nothing(is_live, before)
+    }
+
+    pub(super) fn report(&mut self, Held { grant, cost }: Held, outcome: Outcome) -> TestCaseResult {
+        let before = self.snapshot_if_nothing_is_due();
+        let told = self.input(|schedule, now, effects| {
+            let rtt_nanos = now.since(grant.at);
+            schedule.report(now, grant, cost, Some(rtt_nanos), outcome, effects)
+        });
+        let is_live = self.reference.give_back(grant.fence);
+        prop_assert_eq!(told, is_live);
+        self.a_reclaimed_permit_changes_nothing(is_live, before)
+    }
+
+    pub(super) fn renew(&mut self, grant: Grant) -> TestCaseResult {
+        let has_lease = self.reference.grants[&grant.fence].leased.is_some();
+        prop_assert_eq!(grant.claim.lease().is_some(), has_lease);
+        if let Some(lease) = grant.claim.lease() {
+            let told = self.schedule.renew(self.moment(), lease, grant.fence);
+            prop_assert_eq!(told, self.reference.renew(grant.fence));
+        }
+        Ok(())
+    }
+
+    fn snapshot_if_nothing_is_due(&self) -> Option<LimiterSnapshot> {
+        (!self.is_due()).then(|| self.schedule.snapshot(self.moment()))
+    }
+
+    /// A reclaimed permit changes nothing: its place was released already.
+    fn a_reclaimed_permit_changes_nothing(&self, is_live: bool, before: Option<LimiterSnapshot>) -> TestCaseResult {
+        let after = self.schedule.snapshot(self.moment());
+        prop_assert!(is_live || before.is_none_or(|before| before == after), "it was {before:?} and is {after:?}");
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Requests: how they enter, and how they get their answers.
+
+use super::*;
+
+impl Harness {
+    pub(super) fn request(&mut self, newcomer: Waiting, blocking: bool) -> TestCaseResult {
+        let Waiting { id, cost, priority, deadline } = newcomer;
+        self.requests += 1;
+        let alarm = Arc::new(Alarm::default());
+        let mut waker = Some(Waker::from(Arc::clone(&alarm)));
+        let deadline = Moment::from_nanos(deadline);
+        let request = Request { cost, priority, deadline, caller: Location::caller(), blocking };
+        self.advance_if_due();
+        let outcome = self.raw_input(|schedule, now, effects| {
+            let behind = schedule.enqueue_behind(now, &request, &mut waker);
+            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |index| Ok(Enqueued::Queued(index)))
+        });
+        let max = self.reference.max_cost();
+        let refusal = match cost {
+            _ if self.reference.closed => Some(AcquireError::Closed),
+            0 => Some(AcquireError::ZeroCost),
+            cost if cost > max => Some(AcquireError::ExceedsLimit { cost, max }),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            prop_assert_eq!(outcome.err(), Some(refusal));
+            return Ok(());
+        }
+        self.decide_what_was_due();
+        if self.reference.is_blocked() {
+            self.reference.block();
+            self.reference.shed += 1;
+            let retry_after = self.reference.overflow.penalty();
+            prop_assert_eq!(outcome.err(), Some(AcquireError::Blocked { retry_after }));
+            return Ok(());
+        }
+        let timed_out = matches!(outcome, Err(AcquireError::TimedOut { .. }));
+        let is_alone = self.reference.waiting.is_empty();
+        if !(is_alone && self.reference.must_admit(self.reference.now, cost)) && timed_out {
+            let has_no_room = newcomer.deadline <= self.reference.now && self.reference.waiting.len() >= self.reference.max_queue;
+            if !has_no_room && newcomer.deadline > self.reference.now {
+                rules::no_request_is_refused_at_once_that_could_be_served(&self.reference, newcomer)?;
+            }
+            if has_no_room || !self.reference.could_be_served(newcomer) {
+                self.reference.timed_out += 1;
+                return Ok(());
+            }
+        }
+        let is_admitted =
+            matches!(outcome, Ok(Enqueued::Granted(_))) && is_alone && self.reference.may_admit(self.reference.now, cost);
+        if !is_admitted && !self.reference.make_room(priority) {
+            let refusal = match self.reference.overflow {
+                Overflow::Block { penalty } => AcquireError::Blocked { retry_after: penalty },
+                _ => AcquireError::QueueFull,
+            };
+            prop_assert_eq!(outcome.err(), Some(refusal));
+            return Ok(());
+        }
+        self.reference.waiting.push(newcomer);
+        match outcome {
+            Ok(Enqueued::Queued(index)) => {
+                let sleeps_until = blocking.then_some(Moment::NEVER);
+                alarm.0.store(blocking, Ordering::Relaxed); // the thread checks before it sleeps
+                self.tickets.insert(id, Ticket { index, cost, alarm, sleeps_until });
+            }
+            Ok(Enqueued::Granted(grant)) => {
+                self.in_place = Some((id, AnswerKind::Granted));
+                self.decide()?;
+                self.take(id, grant, cost)?;
+            }
+            Err(error) => {
+                self.in_place = Some((id, AnswerKind::Failed));
+                self.decide()?;
+                self.fail(id, &error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The owner of a request receives its permit.
+    pub(super) fn take(&mut self, id: usize, grant: Grant, cost: u64) -> TestCaseResult {
+        prop_assert_eq!(self.reference.answers.remove(&id), Some(Ok(grant.fence)));
+        self.held.push(Held { grant, cost });
+        Ok(())
+    }
+
+    /// The owner of a request receives its refusal.
+    pub(super) fn fail(&mut self, id: usize, error: &AcquireError) -> TestCaseResult {
+        let expected = self.reference.answers.remove(&id);
+        let is_expected = matches!(&expected, Some(Err(kind)) if std::mem::discriminant(kind) == std::mem::discriminant(error));
+        prop_assert!(is_expected, "request {} failed with {:?}, not {:?}", id, error, expected);
+        Ok(())
+    }
+
+    pub(super) fn try_acquire(&mut self, cost: u64) -> TestCaseResult {
+        self.advance_if_due();
+        let told = self.schedule.check(self.moment(), cost);
+        let answer = self.raw_input(|schedule, now, effects| {
+            let in_place = schedule.admit_in_place(now, cost, Location::caller());
+            in_place.map_or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects), Ok)
+        });
+        prop_assert!(told.is_allowed() == answer.is_ok(), "{:?}, but {:?}", told, answer);
+        let is_denied = self.denied(cost, answer.as_ref().err(), false, Some(told.remaining()))?;
+        if !is_denied && let Ok(grant) = answer {
+            prop_assert!(self.reference.waiting.is_empty(), "it overtook the waiters");
+            rules::never_over(&self.reference, cost)?;
+            prop_assert_eq!(self.reference.grant(cost), grant.fence);
+            self.held.push(Held { grant, cost });
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask(&mut self, cost: u64, waits: bool) -> TestCaseResult {
+        self.advance_if_due();
+        let answer = self.raw_input(|schedule, now, effects| schedule.would_acquire(now, cost, waits, effects));
+        if !self.denied(cost, answer.as_ref().err(), waits, None)? {
+            prop_assert!(self.reference.waiting.is_empty() && answer.is_ok());
+            rules::never_over(&self.reference, cost)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a denial of a request that does not wait. Returns whether it is expected.
+    fn denied(
+        &mut self,
+        cost: u64,
+        error: Option<&TryAcquireError>,
+        waits: bool,
+        remaining: Option<u64>,
+    ) -> Result<bool, TestCaseError> {
+        let max = self.reference.max_cost();
+        let refusal = match cost {
+            _ if self.reference.closed => Some(TryAcquireError::Closed),
+            0 => Some(TryAcquireError::ZeroCost),
+            cost if cost > max => Some(TryAcquireError::ExceedsLimit { cost, max }),
+            _ => None,
+        };
+        if refusal.is_some() {
+            prop_assert_eq!(error, refusal.as_ref());
+            return Ok(true);
+        }
+        self.decide_what_was_due();
+        let (now, is_blocked) = (self.reference.now, self.reference.is_blocked());
+        if is_blocked {
+            self.reference.block();
+        }
+        let is_alone = self.reference.waiting.is_empty();
+        let Some(error) = error else {
+            prop_assert!(!is_blocked);
+            return Ok(false);
+        };
+        prop_assert!(!(is_alone && self.reference.must_admit(now, cost)), "{:?}, although it is admitted", error);
+        let TryAcquireError::Denied(decision) = error else {
+            prop_assert!(false, "{:?}", error);
+            return Ok(true);
+        };
+        if !waits {
+            self.reference.denied += 1;
+            if !is_blocked {
+                self.reference.note_denial(cost);
+            }
+        }
+        rules::all_or_none(self, cost, decision, remaining)?;
+        if is_alone {
+            rules::retry_after_is_exact(&self.reference, cost, decision.retry_after())?;
+            rules::what_remains_would_be_admitted(&self.reference, decision.remaining())?;
+        } else {
+            rules::retry_after_is_exact_behind_others(&self.reference, cost, decision.retry_after())?;
+            rules::nothing_remains_while_a_request_waits(decision.remaining())?;
+        }
+        Ok(true)
+    }
+
+    pub(super) fn poll(&mut self, id: usize) -> TestCaseResult {
+        let ticket = &self.tickets[&id];
+        let waker = Waker::from(Arc::clone(&ticket.alarm));
+        let (index, cost) = (ticket.index, ticket.cost);
+        let answer = self.schedule.poll(index, &waker);
+        match answer {
+            Err(was_woken) => {
+                if was_woken {
+                    drop(self.schedule.replace_waker(index, waker));
+                }
+                prop_assert!(!self.reference.answers.contains_key(&id), "request {} has an answer", id);
+            }
+            Ok(answer) => {
+                self.tickets.remove(&id);
+                match answer {
+                    Ok(grant) => self.take(id, grant, cost)?,
+                    Err(error) => self.fail(id, &error)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn abandon(&mut self, id: usize) {
+        if self.is_due() {
+            self.raw_input(Schedule::run_due); // otherwise the answer could not be matched to the request
+            self.decide_what_was_due();
+        }
+        let Ticket { index, .. } = self.tickets.remove(&id).unwrap();
+        self.raw_input(|schedule, now, effects| schedule.abandon(now, index, effects));
+        if let Some(Ok(fence)) = self.reference.answers.remove(&id) {
+            self.reference.settle(fence, 0);
+        }
+        self.reference.waiting.retain(|waiting| waiting.id != id);
+    }
+}
