@@ -80,7 +80,8 @@
 //! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front of the queue |
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
-//! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait.
+//! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait. While no
+//! request waits, a plain [`MaxConcurrency`] grants and releases in one atomic word, without the lock.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit

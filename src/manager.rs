@@ -9,8 +9,11 @@
 //! A channel here is a queue or a slot under the manager's lock, and the caller performs the manager's step itself, so no task
 //! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
-//! From the bottom up: [`clock`], [`state`] (what lies under the lock), [`driver`] and [`shared_driver`] (the timers), [`lock`]
-//! (the manager itself), [`apply`] (what is done after unlocking), and above it the callers' operations.
+//! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is a plain concurrency.
+//!
+//! From the bottom up: [`clock`], [`word`] and [`guard`] (the lock and what is before it), [`state`] (what lies under the lock),
+//! [`driver`] and [`shared_driver`] (the timers), [`lock`] (the manager itself), [`apply`] (what is done after unlocking), and
+//! above it the callers' operations.
 
 mod acquire_all;
 mod answer;
@@ -18,6 +21,7 @@ mod apply;
 mod clock;
 mod control;
 mod driver;
+mod guard;
 mod in_channel;
 mod keyed;
 mod lifecycle;
@@ -30,8 +34,10 @@ mod run_due;
 mod runtimes;
 mod shared_driver;
 mod state;
+mod sync;
 mod watch;
 mod watchers;
+mod word;
 
 pub(crate) use self::acquire_all::try_acquire_all;
 pub(crate) use self::answer::TimedGrant;

@@ -141,6 +141,27 @@ impl Gate {
         self.past = Some(Box::new(Past { unowned_in_flight, refundable_after: refundable_after.into() }));
     }
 
+    /// The units that are left, if these and the fence are the whole state: the policy is one concurrency that neither leases nor
+    /// adapts, and no clock is read.
+    #[inline(always)]
+    pub(crate) fn places_left(&self) -> Option<u64> {
+        match &self.first {
+            LimitState::Places(rule, state, None) if self.rest.is_empty() && !self.follows_time => {
+                rule.limit.checked_sub(state.in_use)
+            }
+            _ => None,
+        }
+    }
+
+    /// Sets the whole state to this many [units left](Gate::places_left) and this fence.
+    #[inline(always)]
+    pub(crate) fn set_places_left(&mut self, units: u64, fence: u64) {
+        if let LimitState::Places(rule, state, _) = &mut self.first {
+            state.in_use = rule.limit - units;
+        }
+        self.fence = fence;
+    }
+
     /// The largest cost that can ever be admitted.
     pub(crate) fn max_cost(&self) -> u64 {
         self.max_cost
@@ -328,8 +349,9 @@ impl Gate {
         self.limit_states().filter_map(|state| state.peek(now, cost).err()).max().map_or(Ok(()), Err)
     }
 
+    /// Releases this many units that permits held.
     #[inline(always)]
-    fn return_places(&mut self, cost: u64) {
+    pub(crate) fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
         self.rest.iter_mut().for_each(|state| state.release(cost));
         if let Some(past) = &mut self.past {

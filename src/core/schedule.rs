@@ -8,6 +8,7 @@ mod control;
 mod due;
 #[cfg(test)]
 mod model;
+mod places;
 #[cfg(test)]
 mod tests;
 

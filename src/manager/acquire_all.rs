@@ -1,9 +1,9 @@
 //! Several managers charged at one moment.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::answer::TimedGrant;
-use super::lock::Manager;
+use super::lock::{Locked, Manager};
 use super::state::State;
 use crate::core::effects::Effects;
 use crate::core::request::Caller;
@@ -51,10 +51,10 @@ pub(crate) fn try_acquire_all(
 }
 
 /// All locks, taken in the order of the managers' addresses, and the present moment of each.
-fn lock_all<'a>(managers: &[&'a Arc<Manager>]) -> (Vec<MutexGuard<'a, State>>, Vec<Moment>) {
+fn lock_all<'a>(managers: &[&'a Arc<Manager>]) -> (Vec<Locked<'a>>, Vec<Moment>) {
     let mut order: Vec<usize> = (0..managers.len()).collect();
     order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
-    let mut states: Vec<Option<MutexGuard<'_, State>>> = managers.iter().map(|_| None).collect();
+    let mut states: Vec<Option<Locked<'_>>> = managers.iter().map(|_| None).collect();
     for index in order {
         states[index] = Some(managers[index].lock());
     }

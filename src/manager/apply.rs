@@ -3,10 +3,10 @@
 //! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. The caller that gave the input
 //! unlocks and carries the effects out here. Where a batch was full, it takes the lock again for the rest.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
-use super::lock::Manager;
+use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
 use crate::contain_panic::contain_panic;
 use crate::core::effects::{Effects, Rest};
@@ -51,11 +51,7 @@ impl Manager {
 
     /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
     #[inline]
-    pub(super) fn advance_if_due<'a>(
-        self: &'a Arc<Self>,
-        mut state: MutexGuard<'a, State>,
-        now: Moment,
-    ) -> (MutexGuard<'a, State>, Moment) {
+    pub(super) fn advance_if_due<'a>(self: &'a Arc<Self>, mut state: Locked<'a>, now: Moment) -> (Locked<'a>, Moment) {
         if state.schedule.next_wake() > now {
             return (state, now);
         }
@@ -66,21 +62,21 @@ impl Manager {
     }
 
     /// The lock, after all that is due is done.
-    pub(super) fn lock_and_advance(self: &Arc<Self>) -> (MutexGuard<'_, State>, Moment) {
+    pub(super) fn lock_and_advance(self: &Arc<Self>) -> (Locked<'_>, Moment) {
         let (state, now) = self.lock_now();
         self.advance_if_due(state, now)
     }
 
     /// Unlocks and carries out the effects, until all that is due is done.
     #[inline]
-    pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, effects: &mut Effects) {
+    pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: Locked<'a>, effects: &mut Effects) {
         let timer_action = Self::unlock(state, effects);
         self.apply(timer_action, effects);
     }
 
     /// Unlocks. The caller must [apply](Manager::apply) the effects and the timer action when it holds no other lock.
     #[inline]
-    pub(super) fn unlock(mut state: MutexGuard<'_, State>, effects: &mut Effects) -> TimerAction {
+    pub(super) fn unlock(mut state: Locked<'_>, effects: &mut Effects) -> TimerAction {
         if state.watchers.is_some() {
             state.wake_watchers(effects);
         }
@@ -106,7 +102,7 @@ impl Manager {
 
     /// Unlocks after a grant in place: it changes no waiter's time, but the permit's own TTL may be the first to end.
     #[inline(always)]
-    pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, grant: &Grant) {
+    pub(super) fn unlock_after_grant<'a>(self: &'a Arc<Self>, state: Locked<'a>, grant: &Grant) {
         if grant.claim.lease().is_some() && state.schedule.next_wake() < state.armed {
             self.unlock_and_apply(state, &mut Effects::default());
         }

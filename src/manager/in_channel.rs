@@ -3,15 +3,14 @@
 //! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
 //! enters it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use super::answer::{Refused, TimedGrant};
 use super::apply::wake_all;
-use super::lock::Manager;
+use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
-use super::state::State;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
@@ -25,6 +24,14 @@ impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
+        if let Some(fence) = self.state.take(cost) {
+            return Ok(TimedGrant::of_place(fence));
+        }
+        self.try_acquire_under_lock(cost, caller)
+    }
+
+    #[inline(always)]
+    fn try_acquire_under_lock(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, cost, caller) {
@@ -39,7 +46,7 @@ impl Manager {
     #[cold]
     fn try_acquire_or_deny<'a>(
         self: &'a Arc<Self>,
-        state: MutexGuard<'a, State>,
+        state: Locked<'a>,
         now: Moment,
         cost: u64,
         caller: Caller,
@@ -66,10 +73,15 @@ impl Manager {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
+        let timeout = options.checked_timeout()?;
+        if let Some(fence) = self.state.take(options.cost) {
+            granted.fill_in_place(fence);
+            return Ok(Enqueued::Granted(()));
+        }
         if self.has_waited.load(Relaxed) {
-            self.acquire_or_wait(options, waker, granted)
+            self.acquire_or_wait(options, timeout, waker, granted)
         } else {
-            self.acquire_in_place(options, waker, granted)
+            self.acquire_in_place(options, timeout, waker, granted)
         }
     }
 
@@ -78,10 +90,10 @@ impl Manager {
     fn acquire_in_place(
         self: &Arc<Self>,
         options: &RequestOptions,
+        timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        options.checked_timeout()?;
         let mut state = self.lock();
         let now = state.now();
         if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
@@ -91,7 +103,7 @@ impl Manager {
         }
         drop(state);
         self.has_waited.store(true, Relaxed);
-        self.acquire_or_wait(options, waker, granted)
+        self.acquire_or_wait(options, timeout, waker, granted)
     }
 
     /// [`Manager::acquire`] for a request that probably waits, because the latest one did.
@@ -102,10 +114,10 @@ impl Manager {
     fn acquire_or_wait(
         self: &Arc<Self>,
         options: &RequestOptions,
+        timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let timeout = options.checked_timeout()?;
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = state.now();
@@ -131,7 +143,7 @@ impl Manager {
     #[inline(never)]
     fn enqueue<'a>(
         self: &'a Arc<Self>,
-        state: MutexGuard<'a, State>,
+        state: Locked<'a>,
         now: Moment,
         options: &RequestOptions,
         timeout: Option<u64>,
@@ -174,7 +186,7 @@ impl Manager {
     /// runtime.
     pub(super) fn ensure_driver<'a>(
         self: &'a Arc<Self>,
-        mut state: MutexGuard<'a, State>,
+        mut state: Locked<'a>,
         index: Index,
         options: &RequestOptions,
         effects: &mut Effects,

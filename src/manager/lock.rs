@@ -1,19 +1,24 @@
 //! The manager itself, and its lock.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock::Clock;
 use super::driver::TimerHost;
+use super::guard::{self, Guarded};
 use super::state::State;
 use crate::core::schedule::Schedule;
 use crate::observe::Observer;
 use crate::strategy::Moment;
 
+/// The state under the lock. While it exists, the [word](super::word) is shut.
+pub(super) type Locked<'a> = guard::Locked<'a, State>;
+
 #[derive(Debug)]
+#[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
-    state: Mutex<State>,
+    pub(super) state: Guarded<State>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     /// The random part of permit ids.
@@ -33,7 +38,7 @@ pub(crate) struct Origin {
 
 impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
-        Self { state: Mutex::new(State::new(schedule, clock)), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
+        Self { state: Guarded::new(State::new(schedule, clock)), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
     }
 
     /// The random part of permit ids.
@@ -51,14 +56,12 @@ impl Manager {
         self.origin.name.as_ref()
     }
 
-    /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
-    /// limiter that fails for ever.
     #[inline(always)]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Locked<'_> {
+        self.state.lock()
     }
 
-    pub(super) fn lock_now(&self) -> (MutexGuard<'_, State>, Moment) {
+    pub(super) fn lock_now(&self) -> (Locked<'_>, Moment) {
         let mut state = self.lock();
         let now = state.now();
         (state, now)

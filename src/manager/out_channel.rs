@@ -3,13 +3,12 @@
 //! Each waiter has a slot of its own under the manager's lock. The manager puts the answer into the slot and wakes the waiter;
 //! only the waiter takes the answer out.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::answer::{Refused, TimedGrant};
-use super::lock::Manager;
+use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
-use super::state::State;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::schedule::Enqueued;
@@ -71,7 +70,7 @@ impl Manager {
 
     /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
     #[inline(always)]
-    fn unlock_after_answer(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+    fn unlock_after_answer(self: &Arc<Self>, state: Locked<'_>) {
         if state.watchers.is_some() {
             self.unlock_and_apply(state, &mut Effects::default());
         }

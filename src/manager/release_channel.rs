@@ -3,12 +3,12 @@
 //! There is no queue: the caller that brings a place back takes the manager's lock and serves the front of the queue itself. So a
 //! release never blocks, and a permit can be released by its drop.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::lock::Manager;
-use super::state::State;
+use super::lock::{Locked, Manager};
+use super::word::PutBack;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
@@ -16,6 +16,19 @@ use crate::strategy::{Moment, Outcome};
 
 impl Manager {
     pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
+        if claim != Claim::PLACE {
+            self.release_under_lock(fence, cost, claim);
+            return;
+        }
+        match self.state.put_back(cost) {
+            PutBack::Done => {}
+            PutBack::InTransit => self.release_under_lock(fence, 0, claim), // the lock takes the units over
+            PutBack::Refused => self.release_under_lock(fence, cost, claim),
+        }
+    }
+
+    #[inline(never)]
+    fn release_under_lock(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         let mut state = self.lock();
         if !state.schedule.release(fence, cost, claim) {
             self.release_to_next(state, fence, cost, claim);
@@ -24,7 +37,7 @@ impl Manager {
 
     /// The rest of [`Manager::release`], when a request or [`Manager::drained`] waits for the place.
     #[inline(never)]
-    fn release_to_next<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, fence: u64, cost: u64, claim: Claim) {
+    fn release_to_next<'a>(self: &'a Arc<Self>, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
         let (now, mut effects) = (state.now(), Effects::default());
         state.schedule.release_to_next(now, fence, cost, claim, &mut effects);
         self.unlock_and_apply(state, &mut effects);

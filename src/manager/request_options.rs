@@ -24,6 +24,7 @@ impl RequestOptions {
     }
 
     /// The timeout in nanoseconds.
+    #[inline(always)]
     pub(crate) fn checked_timeout(&self) -> Result<Option<u64>, AcquireError> {
         let max = Duration::from_nanos(MAX_SPAN_NANOS);
         match self.timeout {

@@ -5,8 +5,10 @@ use std::task::Waker;
 use tokio::runtime::{self, Handle};
 
 use super::clock::Clock;
+use super::guard::BehindWord;
 use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
+use super::word::{MAX_UNITS, Places};
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
@@ -142,5 +144,22 @@ impl State {
         let sooner = next < self.armed && self.runtimes.drivers() > 1;
         self.armed = next;
         sooner
+    }
+}
+
+impl BehindWord for State {
+    #[inline(always)]
+    fn take_over(&mut self, Places { units, fence }: Places) {
+        self.schedule.set_places_left(units, fence);
+    }
+
+    fn put_back(&mut self, units: u64) {
+        self.schedule.return_places(units);
+    }
+
+    #[inline(always)]
+    fn hand_over(&self) -> Option<Places> {
+        let (units, fence) = self.schedule.places_left()?;
+        (units <= MAX_UNITS).then_some(Places { units, fence })
     }
 }

@@ -1,0 +1,317 @@
+//! The word before the lock and its guard, in every interleaving of two threads and in those of three with few preemptions.
+//!
+//! The code that is checked is the crate's own: its files are compiled here with the atomics and the lock of loom, a model checker.
+//! The state behind the word is a small limiter of this file. `LOOM_MAX_PREEMPTIONS` sets another bound for three threads.
+
+#[path = "../src/manager/guard.rs"]
+mod guard;
+#[path = "../src/manager/word.rs"]
+mod word;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+}
+
+use std::collections::VecDeque;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use loom::thread::{self, Thread};
+
+use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, SetLimit};
+use self::guard::{BehindWord, Guarded};
+use self::word::{MAX_COUNT, MAX_UNITS, Places, PutBack};
+
+/// What the lock protects.
+struct State {
+    limit: u64,
+    in_use: u64,
+    fence: u64,
+    queue: VecDeque<Waiter>,
+    closed: bool,
+    paused: bool,
+}
+
+struct Waiter {
+    slot: usize,
+    cost: u64,
+    thread: Thread,
+}
+
+impl BehindWord for State {
+    fn take_over(&mut self, Places { units, fence }: Places) {
+        (self.in_use, self.fence) = (self.limit - units, fence);
+    }
+
+    fn put_back(&mut self, units: u64) {
+        self.in_use -= units;
+    }
+
+    fn hand_over(&self) -> Option<Places> {
+        let units = self.limit.checked_sub(self.in_use).filter(|units| *units <= MAX_UNITS)?;
+        (self.queue.is_empty() && !self.closed && !self.paused).then_some(Places { units, fence: self.fence })
+    }
+}
+
+impl State {
+    fn admit(&mut self, cost: u64) -> Option<u64> {
+        if self.paused || self.in_use + cost > self.limit {
+            return None;
+        }
+        self.in_use += cost;
+        self.fence += 1;
+        Some(self.fence)
+    }
+}
+
+const WAITING: u64 = 0;
+const REFUSED: u64 = u64::MAX;
+
+/// A limiter with one slot for the answer of each thread.
+struct Limiter {
+    state: Guarded<State>,
+    answers: [AtomicU64; 3],
+}
+
+impl Limiter {
+    fn new(limit: u64, fence: u64) -> Self {
+        let state = State { limit, in_use: 0, fence, queue: VecDeque::new(), closed: false, paused: false };
+        Self { state: Guarded::new(state), answers: std::array::from_fn(|_| AtomicU64::new(WAITING)) }
+    }
+
+    /// Changes the state, and serves the queue.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let mut woken = Vec::new();
+        while let Some(&Waiter { slot, cost, .. }) = state.queue.front() {
+            let answer = if state.closed { Some(REFUSED) } else { state.admit(cost) };
+            let Some(answer) = answer else { break };
+            self.answers[slot].store(answer, Release);
+            woken.extend(state.queue.pop_front().map(|waiter| waiter.thread));
+        }
+        drop(state);
+        woken.iter().for_each(Thread::unpark);
+    }
+
+    /// `Ok`: granted in place; `Err`: queued, or refused if the slot says so.
+    fn begin(&self, slot: usize, cost: u64) -> Result<u64, ()> {
+        if let Some(fence) = self.state.take(cost) {
+            return Ok(fence);
+        }
+        let mut state = self.state.lock();
+        if state.closed {
+            self.answers[slot].store(REFUSED, Relaxed);
+            return Err(());
+        }
+        if state.queue.is_empty()
+            && let Some(fence) = state.admit(cost)
+        {
+            return Ok(fence);
+        }
+        state.queue.push_back(Waiter { slot, cost, thread: thread::current() });
+        Err(())
+    }
+
+    /// The fence of the grant; `None` if the limiter is closed.
+    fn acquire(&self, slot: usize, cost: u64) -> Option<u64> {
+        if let Ok(fence) = self.begin(slot, cost) {
+            return Some(fence);
+        }
+        loop {
+            match self.answers[slot].load(Acquire) {
+                WAITING => thread::park(),
+                REFUSED => return None,
+                fence => return Some(fence),
+            }
+        }
+    }
+
+    /// Joins the queue if it must, looks once, and gives up. A grant that was not taken goes to the next.
+    fn glance(&self, slot: usize, cost: u64) -> Option<u64> {
+        if let Ok(fence) = self.begin(slot, cost) {
+            return Some(fence);
+        }
+        match self.answers[slot].load(Acquire) {
+            WAITING => {}
+            REFUSED => return None,
+            fence => return Some(fence),
+        }
+        self.change(|state| match state.queue.iter().position(|waiter| waiter.slot == slot) {
+            Some(index) => drop(state.queue.remove(index)),
+            None if self.answers[slot].load(Acquire) != REFUSED => state.in_use -= cost,
+            None => {}
+        });
+        None
+    }
+
+    fn release(&self, cost: u64) {
+        match self.state.put_back(cost) {
+            PutBack::Done => {}
+            PutBack::InTransit => self.change(|_| {}),
+            PutBack::Refused => self.change(|state| state.in_use -= cost),
+        }
+    }
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    /// Acquires this many units, and releases them.
+    Hold(u64),
+    /// The same, if the units are granted by the second look.
+    GiveUp(u64),
+    Close,
+    PauseAndResume,
+    SetLimit(u64),
+    Look,
+}
+
+struct World {
+    limiter: Limiter,
+    limit: u64,
+    /// Units held, counted beside the limiter.
+    held: AtomicU64,
+    /// The fence of the latest holder, where there is one place: two holders at once, or one that does not see what the former did,
+    /// are a data race.
+    latest: UnsafeCell<u64>,
+}
+
+impl World {
+    /// Returns the fence that the thread got.
+    fn run(&self, slot: usize, job: Job) -> Option<u64> {
+        let (fence, cost) = match job {
+            Hold(cost) => (self.limiter.acquire(slot, cost)?, cost),
+            GiveUp(cost) => (self.limiter.glance(slot, cost)?, cost),
+            Close => {
+                self.limiter.change(|state| state.closed = true);
+                return None;
+            }
+            PauseAndResume => {
+                self.limiter.change(|state| state.paused = true);
+                self.limiter.change(|state| state.paused = false);
+                return None;
+            }
+            SetLimit(limit) => {
+                self.limiter.change(|state| state.limit = limit);
+                return None;
+            }
+            Look => {
+                let state = self.limiter.state.lock();
+                assert!(state.in_use <= self.limit, "{} units in use", state.in_use);
+                return None;
+            }
+        };
+        let held = self.held.fetch_add(cost, AcqRel) + cost;
+        assert!(held <= self.limit, "{held} units held");
+        if self.limit == 1 {
+            self.latest.with_mut(|latest| {
+                // SAFETY: loom reports a second holder.
+                let latest = unsafe { &mut *latest };
+                assert!(fence > *latest, "fence {fence} after {latest}");
+                *latest = fence;
+            });
+        }
+        self.held.fetch_sub(cost, AcqRel);
+        self.limiter.release(cost);
+        Some(fence)
+    }
+}
+
+/// Runs a thread for each job. `limit` is the largest limit there is at any time; `fence` is that of the latest grant before.
+fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
+    let mut model = loom::model::Builder::new();
+    if jobs.len() > 2 {
+        model.preemption_bound = model.preemption_bound.or(Some(2));
+    }
+    model.check(move || {
+        let limiter = Limiter::new(limit, fence);
+        let world = World { limiter, limit, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
+        let world = Arc::new(world);
+        let others: Vec<_> = (1..jobs.len())
+            .map(|slot| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.run(slot, jobs[slot]))
+            })
+            .collect();
+        let mut fences = vec![world.run(0, jobs[0])];
+        fences.extend(others.into_iter().map(|other| other.join().unwrap()));
+
+        let closed = jobs.iter().any(|job| matches!(job, Close));
+        let gave_up = jobs.iter().filter(|job| matches!(job, GiveUp(_))).count();
+        for (job, fence) in jobs.iter().zip(&fences) {
+            assert!(!matches!(job, Hold(_)) || closed || fence.is_some(), "{job:?} was not granted");
+        }
+        let mut fences: Vec<u64> = fences.into_iter().flatten().collect();
+        fences.sort_unstable();
+        let state = world.limiter.state.lock();
+        assert_eq!((state.in_use, state.queue.len()), (0, 0));
+        // A grant that was given up untaken had a fence of its own.
+        let granted = (state.fence - fence) as usize;
+        assert!(granted >= fences.len() && granted <= fences.len() + gave_up, "{granted} grants, {fences:?}");
+        assert!(fences.windows(2).all(|two| two[0] < two[1]), "twice: {fences:?}");
+        assert!(fences.iter().all(|given| (fence + 1..=state.fence).contains(given)), "{fences:?}");
+    });
+}
+
+#[test]
+fn two_threads_that_hold_one_place() {
+    check(1, 0, &[Hold(1), Hold(1)]);
+}
+
+#[test]
+fn two_threads_that_hold_several_units() {
+    check(3, 0, &[Hold(2), Hold(2)]);
+}
+
+#[test]
+fn one_of_two_gives_up() {
+    check(1, 0, &[Hold(1), GiveUp(1)]);
+    check(1, 0, &[GiveUp(1), GiveUp(1)]);
+}
+
+#[test]
+fn a_limiter_is_closed() {
+    check(1, 0, &[Hold(1), Close]);
+    check(1, 0, &[Hold(1), Hold(1), Close]);
+}
+
+#[test]
+fn a_limiter_is_paused() {
+    check(1, 0, &[Hold(1), PauseAndResume]);
+    check(1, 0, &[Hold(1), Hold(1), PauseAndResume]);
+}
+
+#[test]
+fn a_policy_is_replaced() {
+    check(2, 0, &[Hold(1), SetLimit(1)]);
+    check(2, 0, &[Hold(1), Hold(1), SetLimit(1)]);
+}
+
+#[test]
+fn a_state_is_looked_at() {
+    check(1, 0, &[Hold(1), Look]);
+    check(1, 0, &[Hold(1), Hold(1), Look]);
+}
+
+/// The first opening counts one.
+#[test]
+fn the_count_wraps_around() {
+    for fence in MAX_COUNT - 3..=MAX_COUNT + 1 {
+        check(1, fence, &[Hold(1), Hold(1)]);
+    }
+    check(1, MAX_COUNT - 2, &[Hold(1), Hold(1), Hold(1)]);
+}
+
+#[test]
+fn three_threads_that_hold_one_place() {
+    check(1, 0, &[Hold(1), Hold(1), Hold(1)]);
+}
+
+#[test]
+fn one_of_three_gives_up() {
+    check(1, 0, &[Hold(1), GiveUp(1), Hold(1)]);
+}
