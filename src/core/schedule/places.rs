@@ -3,15 +3,15 @@
 use super::Schedule;
 
 impl Schedule {
-    /// The units that are left and the latest fence, if these are the whole state: see [`Gate::places_left`]. Besides, no request
-    /// waits and nothing else holds requests back.
+    /// The units that are left and the latest fence, if these are the whole state: no request waits, nothing else holds requests
+    /// back, and the gate says so ([`Gate::places_left`](crate::core::gate::Gate::places_left)).
     #[inline(always)]
     pub(crate) fn places_left(&self) -> Option<(u64, u64)> {
         let undecided = !self.queue.is_empty() || self.closed || self.suspension.is_some();
         if undecided { None } else { Some((self.gate.places_left()?, self.gate.granted())) }
     }
 
-    /// See [`Gate::set_places_left`].
+    /// See [`Gate::set_places_left`](crate::core::gate::Gate::set_places_left).
     #[inline(always)]
     pub(crate) fn set_places_left(&mut self, units: u64, fence: u64) {
         self.gate.set_places_left(units, fence);
