@@ -33,6 +33,7 @@ pub struct LimiterBuilder {
     name: Option<Arc<str>>,
     options: Options,
     records_grant_time: bool,
+    exact_refunds: bool,
     observer: Observer,
 }
 
@@ -101,7 +102,14 @@ impl Limiter {
 
 impl LimiterBuilder {
     fn new(policy: Policy) -> Self {
-        Self { policy, name: None, options: Options::default(), records_grant_time: false, observer: Observer::NONE }
+        Self {
+            policy,
+            name: None,
+            options: Options::default(),
+            records_grant_time: false,
+            exact_refunds: false,
+            observer: Observer::NONE,
+        }
     }
 
     shared_options!();
@@ -147,6 +155,38 @@ impl LimiterBuilder {
         self
     }
 
+    /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
+    /// permits. Then such a policy decides under a lock, at about twice the cost of a grant.
+    ///
+    /// By default, a refund is at most what of the bucket's usage after that grant has not been refilled since. That is all there is
+    /// to refund where no grant followed; under steady use it may be less than is safe. With this option, the usage that each of
+    /// the latest five instants with a grant found is the bound. Neither lets the grants made since then exceed the limit. See
+    /// [`Permit::settle`](crate::Permit::settle).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = TokenBucket::new(Rate::per_second(1), 10);
+    /// for (limiter, remaining) in [(Limiter::new(policy)?, 5), (Limiter::builder(policy).exact_refunds().build()?, 6)] {
+    ///     let _used = limiter.try_acquire_many(6)?;
+    ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
+    ///     tokio::time::sleep(Duration::from_secs(5)).await;
+    ///     let _used = limiter.try_acquire_many(5)?; // it found 3 used, so 2 can be refunded
+    ///     tokio::time::sleep(Duration::from_secs(2)).await;
+    ///     estimate.refund(); // of the 8, 7 have been refilled by now
+    ///     assert_eq!(limiter.check(1).remaining(), remaining);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exact_refunds(mut self) -> Self {
+        self.exact_refunds = true;
+        self
+    }
+
     /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none; a second call
     /// replaces the first observer.
     ///
@@ -182,10 +222,11 @@ impl LimiterBuilder {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, options, records_grant_time, observer } = self;
+        let Self { policy, name, options, records_grant_time, exact_refunds, observer } = self;
         let clock = Clock::new();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
+        let gate = if exact_refunds { gate } else { gate.prefer_line(Moment::START) };
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::Own(Arc::default()) });
         let options = Arc::new(Options { observed: observer.is_some(), ..options });

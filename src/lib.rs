@@ -81,7 +81,8 @@
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
 //! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait. While no
-//! request waits, a plain [`MaxConcurrency`] grants and releases in one atomic word, without the lock.
+//! request waits, a policy of one [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided in one atomic
+//! word, without the lock.
 //!
 //! ```text
 //!  caller ── acquire(cost) ──► Gate ── admitted, queue is empty ─────────────────────────► Permit

@@ -9,7 +9,8 @@
 //! A channel here is a queue or a slot under the manager's lock, and the caller performs the manager's step itself, so no task
 //! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
-//! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is a plain concurrency.
+//! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is one plain concurrency,
+//! pace or fixed window.
 //!
 //! From the bottom up: [`clock`], [`word`] and [`guard`] (the lock and what is before it), [`state`] (what lies under the lock),
 //! [`driver`] and [`shared_driver`] (the timers), [`lock`] (the manager itself), [`apply`] (what is done after unlocking), and

@@ -58,7 +58,7 @@ impl Permit {
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
-        let holder = (grant.claim != Claim::NONE || !manager.is_registered()).then(|| Arc::clone(manager));
+        let holder = (grant.claim.holds() || !manager.is_registered()).then(|| Arc::clone(manager));
         Self { manager: holder, id_prefix: manager.id_prefix(), cost, grant, origin }
     }
 
@@ -155,9 +155,10 @@ impl Permit {
     ///
     /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
     /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
-    /// load, that can be less than the difference. A throttle or a token bucket knows how much that is for grants of at least the
-    /// latest five instants; earlier ones have a common bound, so several of them may be refunded less. A debt is paid off at the
-    /// rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it is.
+    /// load, that can be less than the difference. A throttle or a token bucket refunds at most what of its usage after the grant
+    /// has not been refilled since. More is known, and refunded, of its latest grants with
+    /// [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a policy of several limits, and in a keyed limiter: there the
+    /// least usage that later grants have found is the bound. A debt is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
     /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
     /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.
@@ -250,7 +251,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(manager) = &self.manager
-            && self.grant.claim != Claim::NONE
+            && self.grant.claim.holds()
         {
             manager.release(self.grant.fence, self.cost, self.grant.claim);
         }

@@ -13,6 +13,7 @@ mod pace;
 mod penalty;
 mod rule;
 mod sliding_window;
+mod slope;
 mod throttle;
 mod token_bucket;
 mod usage;
@@ -34,6 +35,7 @@ pub(crate) use pace::{PaceRule, RefundBound};
 pub(crate) use penalty::{Decay, PenaltyRule};
 pub(crate) use rule::{LimitRule, Rule};
 pub(crate) use sliding_window::{CounterRule, Log, LogRule};
+pub(crate) use slope::Slope;
 pub(crate) use usage::{Ratio, Usage};
 
 /// The longest time that a limit may span (an interval times its burst, a window, a TTL): 100 years of 365 days.

@@ -5,11 +5,17 @@
 
 #[path = "../src/manager/guard.rs"]
 mod guard;
+#[path = "../src/core/line.rs"]
+mod line;
 #[path = "../src/manager/word.rs"]
 mod word;
 
+mod core {
+    pub(crate) use crate::line;
+}
+
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
 
@@ -21,9 +27,10 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::thread::{self, Thread};
 
-use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, SetLimit};
+use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
 use self::guard::{BehindWord, Guarded};
-use self::word::{MAX_COUNT, MAX_UNITS, Places, PutBack};
+use self::line::{Content, Line, MAX_VALUE, Opening};
+use self::word::{Kind, MAX_UNITS, PutBack};
 
 /// What the lock protects.
 struct State {
@@ -33,6 +40,12 @@ struct State {
     queue: VecDeque<Waiter>,
     closed: bool,
     paused: bool,
+    /// Whether the policy is a rate, which brings no units while the test runs.
+    is_rate: bool,
+    used: u64,
+    line: Line,
+    /// The latest value.
+    latest: u64,
 }
 
 struct Waiter {
@@ -42,26 +55,39 @@ struct Waiter {
 }
 
 impl BehindWord for State {
-    fn take_over(&mut self, Places { units, fence }: Places) {
-        (self.in_use, self.fence) = (self.limit - units, fence);
+    fn take_over(&mut self, content: Content, fence: u64, _latest: Option<u64>) {
+        match content {
+            Content::Places { units } => self.in_use = self.limit - units,
+            Content::Rate { value } => (self.used, self.latest) = (value - self.line.origin, value),
+        }
+        self.fence = fence;
     }
 
     fn put_back(&mut self, units: u64) {
         self.in_use -= units;
     }
 
-    fn hand_over(&self) -> Option<Places> {
-        let units = self.limit.checked_sub(self.in_use).filter(|units| *units <= MAX_UNITS)?;
-        (self.queue.is_empty() && !self.closed && !self.paused).then_some(Places { units, fence: self.fence })
+    fn hand_over(&mut self) -> Option<(Opening, u64)> {
+        if !self.queue.is_empty() || self.closed || self.paused {
+            return None;
+        }
+        if !self.is_rate {
+            let units = self.limit.checked_sub(self.in_use).filter(|units| *units <= MAX_UNITS)?;
+            return Some((Opening::Places { units }, self.fence));
+        }
+        self.line = Line { origin: self.latest + 1, parts_per_unit: 1, tolerance: self.limit, max_age: MAX_VALUE, ..self.line };
+        self.latest = self.line.origin + self.used;
+        (self.in_use == 0).then_some((Opening::Rate { line: self.line, value: self.latest }, self.fence))
     }
 }
 
 impl State {
     fn admit(&mut self, cost: u64) -> Option<u64> {
-        if self.paused || self.in_use + cost > self.limit {
+        let used = if self.is_rate { &mut self.used } else { &mut self.in_use };
+        if self.paused || *used + cost > self.limit {
             return None;
         }
-        self.in_use += cost;
+        *used += cost;
         self.fence += 1;
         Some(self.fence)
     }
@@ -77,9 +103,20 @@ struct Limiter {
 }
 
 impl Limiter {
-    fn new(limit: u64, fence: u64) -> Self {
-        let state = State { limit, in_use: 0, fence, queue: VecDeque::new(), closed: false, paused: false };
-        Self { state: Guarded::new(state), answers: std::array::from_fn(|_| AtomicU64::new(WAITING)) }
+    fn new(limit: u64, is_rate: bool, fence: u64) -> Self {
+        let state = State {
+            limit,
+            in_use: 0,
+            fence,
+            queue: VecDeque::new(),
+            closed: false,
+            paused: false,
+            is_rate,
+            used: 0,
+            line: Line::default(),
+            latest: 0,
+        };
+        Self { state: Guarded::new(state, true), answers: std::array::from_fn(|_| AtomicU64::new(WAITING)) }
     }
 
     /// Changes the state, and serves the queue.
@@ -99,7 +136,7 @@ impl Limiter {
 
     /// `Ok`: granted in place; `Err`: queued, or refused if the slot says so.
     fn begin(&self, slot: usize, cost: u64) -> Result<u64, ()> {
-        if let Some(fence) = self.state.take(cost) {
+        if let Some(fence) = self.state.take_place(cost) {
             return Ok(fence);
         }
         let mut state = self.state.lock();
@@ -148,6 +185,19 @@ impl Limiter {
         None
     }
 
+    /// Does not wait. The fence of the grant, and whether it holds a place.
+    fn spend(&self, cost: u64) -> Option<(u64, bool)> {
+        let granted = match self.state.kind() {
+            Some(Kind::Places) => self.state.take_place(cost).map(|fence| (fence, true)),
+            Some(Kind::Rate) => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
+            None => None,
+        };
+        granted.or_else(|| {
+            let mut state = self.state.lock();
+            Some((state.admit(cost)?, !state.is_rate))
+        })
+    }
+
     fn release(&self, cost: u64) {
         match self.state.put_back(cost) {
             PutBack::Done => {}
@@ -168,6 +218,12 @@ enum Job {
     PauseAndResume,
     SetLimit(u64),
     Look,
+    /// Takes this many units without waiting, of a rate or as places, which it releases.
+    Spend(u64),
+    /// Lowers the usage of a rate.
+    Refund(u64),
+    /// Makes the policy a rate, or a concurrency.
+    Switch,
 }
 
 struct World {
@@ -199,6 +255,21 @@ impl World {
                 self.limiter.change(|state| state.limit = limit);
                 return None;
             }
+            Refund(units) => {
+                self.limiter.change(|state| state.used = state.used.saturating_sub(units));
+                return None;
+            }
+            Switch => {
+                self.limiter.change(|state| (state.is_rate, state.used) = (!state.is_rate, 0));
+                return None;
+            }
+            Spend(cost) => {
+                let (fence, holds) = self.limiter.spend(cost)?;
+                if holds {
+                    self.limiter.release(cost);
+                }
+                return Some(fence);
+            }
             Look => {
                 let state = self.limiter.state.lock();
                 assert!(state.in_use <= self.limit, "{} units in use", state.in_use);
@@ -221,14 +292,18 @@ impl World {
     }
 }
 
-/// Runs a thread for each job. `limit` is the largest limit there is at any time; `fence` is that of the latest grant before.
 fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
+    check_policy(limit, false, fence, jobs);
+}
+
+/// Runs a thread for each job. `limit` is the largest limit there is at any time; `fence` is that of the latest grant before.
+fn check_policy(limit: u64, is_rate: bool, fence: u64, jobs: &'static [Job]) {
     let mut model = loom::model::Builder::new();
     if jobs.len() > 2 {
         model.preemption_bound = model.preemption_bound.or(Some(2));
     }
     model.check(move || {
-        let limiter = Limiter::new(limit, fence);
+        let limiter = Limiter::new(limit, is_rate, fence);
         let world = World { limiter, limit, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
         let world = Arc::new(world);
         let others: Vec<_> = (1..jobs.len())
@@ -249,6 +324,10 @@ fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
         fences.sort_unstable();
         let state = world.limiter.state.lock();
         assert_eq!((state.in_use, state.queue.len()), (0, 0));
+        if !jobs.iter().any(|job| matches!(job, Refund(_) | Switch)) && is_rate {
+            let spent = jobs.iter().filter_map(|job| if let Spend(cost) = job { Some(*cost) } else { None }).sum::<u64>();
+            assert_eq!(state.used, spent.min(limit), "each costs one unit");
+        }
         // A grant that was given up untaken had a fence of its own.
         let granted = (state.fence - fence) as usize;
         assert!(granted >= fences.len() && granted <= fences.len() + gave_up, "{granted} grants, {fences:?}");
@@ -300,10 +379,43 @@ fn a_state_is_looked_at() {
 /// The first opening counts one.
 #[test]
 fn the_count_wraps_around() {
+    const MAX_COUNT: u64 = (1 << 31) - 1;
     for fence in MAX_COUNT - 3..=MAX_COUNT + 1 {
         check(1, fence, &[Hold(1), Hold(1)]);
     }
     check(1, MAX_COUNT - 2, &[Hold(1), Hold(1), Hold(1)]);
+}
+
+#[test]
+fn threads_spend_a_rate() {
+    check_policy(3, true, 0, &[Spend(1), Spend(1)]);
+    check_policy(1, true, 0, &[Spend(1), Spend(1)]);
+    check_policy(2, true, 0, &[Spend(1), Spend(1), Spend(1)]);
+    check_policy(2, true, 0, &[Spend(1), Spend(1), Look]);
+}
+
+#[test]
+fn units_of_a_rate_are_refunded() {
+    check_policy(1, true, 0, &[Spend(1), Refund(1)]);
+    check_policy(1, true, 0, &[Spend(1), Refund(1), Spend(1)]);
+}
+
+#[test]
+fn the_count_of_a_rate_wraps_around() {
+    const MAX_COUNT: u64 = (1 << 10) - 1;
+    for fence in MAX_COUNT - 3..=MAX_COUNT + 1 {
+        check_policy(3, true, fence, &[Spend(1), Spend(1)]);
+    }
+    check_policy(3, true, MAX_COUNT - 2, &[Spend(1), Spend(1), Spend(1)]);
+}
+
+#[test]
+fn a_policy_becomes_of_another_kind() {
+    check_policy(2, true, 0, &[Spend(1), Switch]);
+    check_policy(2, false, 0, &[Spend(1), Switch]);
+    check_policy(2, true, 0, &[Spend(1), Switch, Spend(1)]);
+    check_policy(2, false, 0, &[Spend(1), Switch, Spend(1)]);
+    check_policy(2, false, 0, &[Spend(1), Switch, Switch]);
 }
 
 #[test]

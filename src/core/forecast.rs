@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use crate::core::limit_state::LimitState;
+use crate::core::limit_state::{History, LimitState};
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 
@@ -89,7 +89,7 @@ impl<'a> LimitForecast<'a> {
     pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
         Self::Copied(match limit {
             LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new() }),
-            LimitState::Pace(rule, state, _) => LimitState::Pace(Arc::clone(rule), *state, None),
+            LimitState::Pace(rule, state, _) => LimitState::Pace(Arc::clone(rule), *state, History::Off),
             LimitState::Rule(rule, state) => LimitState::Rule(Arc::clone(rule), *state),
             LimitState::Places(rule, state, _) => LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None),
         })

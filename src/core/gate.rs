@@ -1,5 +1,7 @@
 //! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
 
+mod in_word;
+
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
@@ -12,6 +14,7 @@ use crate::core::migrate::{Former, Heir, carry_over};
 use crate::core::plan::Plan;
 use crate::core::request::Caller;
 use crate::core::suspension::Suspension;
+use crate::core::track::Track;
 use crate::decision::Decision;
 use crate::policy::Policy;
 use crate::strategy::{Moment, Outcome, Sample, StateWords};
@@ -33,6 +36,10 @@ pub(crate) struct Gate {
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
     past: Option<Box<Past>>,
+    /// Whether a policy of one rate is to be a line.
+    prefers_line: bool,
+    /// The line of the one rate, where it is.
+    track: Option<Box<Track>>,
 }
 
 /// What is left of a former plan, or of units that were reset.
@@ -60,6 +67,8 @@ impl Gate {
             records_grant_time,
             fence: 0,
             past: None,
+            prefers_line: false,
+            track: None,
             plan,
         }
     }
@@ -116,6 +125,7 @@ impl Gate {
         for (state, rule) in self.limit_states_mut().zip(plan.rules()).filter(|(state, _)| state.places().is_none()) {
             *state = LimitState::new(rule, now);
         }
+        self.draw_line(now);
     }
 
     /// Replaces the plan. The usage is carried over, see [`carry_over`]; permits in flight stay in flight, and leases continue
@@ -123,7 +133,8 @@ impl Gate {
     pub(crate) fn set_plan(&mut self, plan: impl Into<Arc<Plan>>, now: Moment, carry: UsageCarryOver) {
         let (in_flight, leases) = (self.in_flight(), self.leases.take());
         let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
-        let old = std::mem::replace(self, new);
+        let prefers_line = self.prefers_line;
+        let mut old = std::mem::replace(self, new);
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
             leases.set_ttl(self.plan.ttl(), now);
             self.leases = Some(leases);
@@ -139,27 +150,12 @@ impl Gate {
         let heirs = heirs.map(|((limit, state), refundable_after)| Heir { limit: *limit, state, refundable_after });
         carry_over(formers.collect(), heirs.collect(), now, carry, in_flight);
         self.past = Some(Box::new(Past { unowned_in_flight, refundable_after: refundable_after.into() }));
-    }
-
-    /// The units that are left, if these and the fence are the whole state: the policy is one concurrency that neither leases nor
-    /// adapts, and no clock is read.
-    #[inline(always)]
-    pub(crate) fn places_left(&self) -> Option<u64> {
-        match &self.first {
-            LimitState::Places(rule, state, None) if self.rest.is_empty() && !self.follows_time => {
-                rule.limit.checked_sub(state.in_use)
-            }
-            _ => None,
+        if prefers_line && old.plan.limits() == self.plan.limits() {
+            (self.prefers_line, self.track) = (true, old.track.take());
+        } else {
+            self.prefers_line = prefers_line;
+            self.draw_line(now);
         }
-    }
-
-    /// Sets the whole state to this many [units left](Gate::places_left) and this fence.
-    #[inline(always)]
-    pub(crate) fn set_places_left(&mut self, units: u64, fence: u64) {
-        if let LimitState::Places(rule, state, _) = &mut self.first {
-            state.in_use = rule.limit - units;
-        }
-        self.fence = fence;
     }
 
     /// The largest cost that can ever be admitted.
@@ -201,7 +197,7 @@ impl Gate {
         let fence = self.fence;
         let claim = match &mut self.leases {
             Some(leases) if leases.has_ttl() => Claim::of_lease(leases.open(fence, cost, now, caller)),
-            _ => self.place,
+            _ => self.reached(now).map_or(self.place, Claim::of_rate),
         };
         Ok(Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
     }
@@ -209,7 +205,7 @@ impl Gate {
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
-        if claim == Claim::NONE {
+        if !claim.holds() {
             return Some(());
         }
         if let Some(index) = claim.lease() {
@@ -257,6 +253,11 @@ impl Gate {
     /// another limit, by another measure.
     pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
         self.release_live(now, grant, cost)?;
+        let refunded_here = self.granted_by(grant.fence).all(|(_, granted)| granted);
+        if actual < cost && refunded_here && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - actual).is_some()
+        {
+            return Some(());
+        }
         for (state, granted) in self.granted_by(grant.fence).filter(|(state, _)| state.places().is_none()) {
             if actual > cost {
                 state.charge(now, actual - cost);

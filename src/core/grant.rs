@@ -14,7 +14,8 @@ impl Grant {
     pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::NONE, at: Moment::NEVER };
 }
 
-/// What a permit holds until its release: nothing, which is the permit of a rate, a place, or a place until it is reclaimed.
+/// What a permit holds until its release: a place, a place until it is reclaimed, or nothing, which is the permit of a rate. One of
+/// a rate may know the value that it [reached](crate::core::line), for its refund.
 ///
 /// It is one word, so that a grant is moved in registers. Reading an enum as a whole right after its parts were written stalls
 /// the processor for longer than a grant takes.
@@ -23,13 +24,31 @@ pub(crate) struct Claim(u64);
 
 impl Claim {
     pub(crate) const NONE: Self = Self(u64::MAX);
-    pub(crate) const PLACE: Self = Self(u64::MAX - 1);
+    /// The indexes of leases lie below, the values of rates above.
+    pub(crate) const PLACE: Self = Self(1 << 32);
 
     pub(crate) fn of_lease(index: Index) -> Self {
         Self(index.number().into())
     }
 
+    /// Of a rate's grant that reached this value. A value that is too large is not kept.
+    #[inline(always)]
+    pub(crate) fn of_rate(reached: u64) -> Self {
+        Self(reached.saturating_add(Self::PLACE.0 + 1))
+    }
+
+    /// Whether something is held: a place or a lease.
+    #[inline(always)]
+    pub(crate) fn holds(self) -> bool {
+        self.0 <= Self::PLACE.0
+    }
+
     pub(crate) fn lease(self) -> Option<Index> {
         u32::try_from(self.0).ok().map(Index::new)
+    }
+
+    /// The value that a rate's grant reached, if it is kept.
+    pub(crate) fn reached(self) -> Option<u64> {
+        if self == Self::NONE { None } else { self.0.checked_sub(Self::PLACE.0 + 1) }
     }
 }

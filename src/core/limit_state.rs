@@ -2,21 +2,43 @@
 
 use std::sync::Arc;
 
+use crate::core::line::MAX_VALUE;
+use crate::core::track;
 use crate::strategy::{
     Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Ratio,
-    RefundBound, Rule, Sample, StateWords, Strategy, Usage,
+    RefundBound, Rule, Sample, Slope, StateWords, Strategy, Usage,
 };
 
 /// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
 #[derive(Debug)]
 #[repr(u8)]
 pub(super) enum LimitState {
-    /// The refund bound is allocated at the first grant: of many keys with a manager, few have one.
-    Pace(Arc<PaceRule>, StateWords, Option<RefundBound>),
+    Pace(Arc<PaceRule>, StateWords, History),
     Rule(Arc<Rule>, StateWords),
     Log(LogRule, Box<Log>),
     /// With what moves its limit, where it adapts.
     Places(ConcurrencyRule, ConcurrencyState, Option<Box<(Arc<Adapt>, AdaptState)>>),
+}
+
+/// The past grants of a pace, for refunds.
+#[derive(Debug)]
+pub(super) enum History {
+    /// They are not recorded: each grant knows what it [reached](crate::core::line).
+    Off,
+    /// There are none. Of many keys with a manager, few have one.
+    Empty,
+    Bound(RefundBound),
+}
+
+impl History {
+    #[inline(always)]
+    fn note(&mut self, rule: &PaceRule, before: StateWords, now: Moment) {
+        match self {
+            Self::Off => {}
+            Self::Empty => *self = Self::Bound(RefundBound::new(now)),
+            Self::Bound(refund_bound) => refund_bound.note(rule, before.into(), now),
+        }
+    }
 }
 
 /// Asks the rule of a limit a question about its state.
@@ -43,7 +65,7 @@ macro_rules! with_rule {
 impl LimitState {
     pub(super) fn new(rule: &LimitRule, now: Moment) -> Self {
         match rule {
-            LimitRule::Pace(rule) => Self::Pace(Arc::clone(rule), rule.initial(now).into(), None),
+            LimitRule::Pace(rule) => Self::Pace(Arc::clone(rule), rule.initial(now).into(), History::Empty),
             LimitRule::Words(rule) => Self::Rule(Arc::clone(rule), rule.initial(now)),
             LimitRule::Log(rule) => Self::Log(*rule, Box::default()),
             LimitRule::Places(rule, None) => Self::Places(*rule, ConcurrencyState::default(), None),
@@ -73,12 +95,9 @@ impl LimitState {
     #[inline(always)]
     pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
+            Self::Pace(rule, state, history) => {
                 let next = rule.decide((*state).into(), now, cost)?;
-                match refund_bound {
-                    Some(refund_bound) => refund_bound.note(rule, (*state).into(), now),
-                    None => *refund_bound = Some(RefundBound::new(now)),
-                }
+                history.note(rule, *state, now);
                 *state = next.into();
             }
             Self::Rule(rule, state) => *state = rule.decide(*state, now, cost)?,
@@ -105,11 +124,8 @@ impl LimitState {
     #[inline]
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
-                match refund_bound {
-                    Some(refund_bound) => refund_bound.note(rule, (*state).into(), now),
-                    None => *refund_bound = Some(RefundBound::new(now)),
-                }
+            Self::Pace(rule, state, history) => {
+                history.note(rule, *state, now);
                 *state = rule.charge((*state).into(), now, cost).into();
             }
             Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
@@ -124,10 +140,10 @@ impl LimitState {
     /// Refunds what was charged at `at` and never used.
     pub(super) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, Some(refund_bound)) => {
+            Self::Pace(rule, state, History::Bound(refund_bound)) => {
                 *state = rule.refund((*state).into(), refund_bound, at, cost).into();
             }
-            Self::Pace(_, _, None) => {} // nothing was granted since the state was set
+            Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
             Self::Places(_, state, _) => *state = state.release(cost),
@@ -137,9 +153,11 @@ impl LimitState {
     /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
     pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
         match self {
-            Self::Pace(rule, state, refund_bound) => {
+            Self::Pace(rule, state, history) => {
                 *state = rule.forgive((*state).into(), now, cost).into();
-                *refund_bound = None;
+                if let History::Bound(_) = history {
+                    *history = History::Empty;
+                }
             }
             Self::Rule(rule, state) => *state = rule.forgive(*state, now, cost),
             Self::Log(rule, log) => rule.forgive(log, cost),
@@ -152,6 +170,70 @@ impl LimitState {
         let Self::Rule(rule, state) = self else { return false };
         let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
         before != *state
+    }
+
+    /// Stops recording grants, if this is a rate that fits a [line](crate::core::line). Returns the parts that it brings in a
+    /// nanosecond; `None` if it does not fit.
+    pub(super) fn becomes_line(&mut self, now: Moment) -> Option<u64> {
+        match self {
+            Self::Pace(rule, state, history) => {
+                let slope = rule.slope((*state).into(), now).filter(|slope| track::fits(*slope))?;
+                *history = History::Off;
+                Some(slope.parts_per_nano)
+            }
+            Self::Rule(rule, _) => match &**rule {
+                Rule::Window(window) if window.limit <= MAX_VALUE / 2 => Some(0),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Records grants from now on, if it did not before.
+    pub(super) fn records_grants(&mut self, now: Moment) {
+        if let Self::Pace(_, _, history @ History::Off) = self {
+            *history = History::Bound(RefundBound::new(now));
+        }
+    }
+
+    /// The parts that are used, of a pace that records no grants.
+    #[inline(always)]
+    pub(super) fn used_on_line(&self, now: Moment) -> Option<u64> {
+        let Self::Pace(rule, state, History::Off) = self else { return None };
+        u64::try_from(rule.usage((*state).into(), now).parts).ok()
+    }
+
+    /// The rate as a line, if it is one at present.
+    pub(super) fn slope(&self, now: Moment) -> Option<Slope> {
+        match self {
+            Self::Pace(rule, state, _) => rule.slope((*state).into(), now),
+            Self::Rule(rule, state) => match &**rule {
+                Rule::Window(window) => window.slope((*state).into(), now),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Sets the parts that a line has used at its base.
+    pub(super) fn set_used(&mut self, base: Moment, used: u64) {
+        match self {
+            Self::Pace(rule, state, _) => *state = rule.with_used(base, used).into(),
+            Self::Rule(rule, state) => {
+                if let Rule::Window(window) = &**rule {
+                    *state = window.with_used((*state).into(), used).into();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Refunds `cost` of a pace that records no grants, but `most` parts at most. Returns the parts; `None` if it is another limit.
+    pub(super) fn refund_on_line(&mut self, cost: u64, most: u64) -> Option<u64> {
+        let Self::Pace(rule, state, History::Off) = self else { return None };
+        let (refunded, parts) = rule.refund_at_most((*state).into(), cost, most);
+        *state = refunded.into();
+        Some(parts)
     }
 
     /// Starts a limit of time, which is new, with the usage of another one.

@@ -6,9 +6,9 @@
 mod check;
 mod control;
 mod due;
+mod in_word;
 #[cfg(test)]
 mod model;
-mod places;
 #[cfg(test)]
 mod tests;
 
@@ -250,7 +250,7 @@ impl Schedule {
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
     pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let answer = self.queue.poll(index, waker)?;
-        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| grant.claim == Claim::NONE));
+        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds()));
         Ok(answer)
     }
 
@@ -267,7 +267,7 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(grant, cost) => {
-                self.undelivered -= u32::from(grant.claim == Claim::NONE);
+                self.undelivered -= u32::from(!grant.claim.holds());
                 if self.take_back(now, grant, cost, 0) {
                     self.run_due(now, effects);
                 }

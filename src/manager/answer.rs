@@ -24,12 +24,6 @@ impl TimedGrant {
         Self { grant: Grant { fence, claim: Claim::PLACE, at: Moment::NEVER }, origin: ClockOrigin::NONE }
     }
 
-    /// [`TimedGrant::fill_in`] of a grant by the word.
-    #[inline(always)]
-    pub(super) fn fill_in_place(&mut self, fence: u64) {
-        (self.grant.fence, self.grant.claim) = (fence, Claim::PLACE);
-    }
-
     /// Fills in a grant that is [nothing](TimedGrant::NOTHING) so far, word by word: see `Permit::new`.
     #[inline(always)]
     pub(super) fn fill_in(&mut self, grant: Grant, origin: ClockOrigin) {

@@ -36,6 +36,24 @@ static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockOrigin(i64);
 
+/// The clock that a limiter was built with. Readings of it need no lock.
+#[derive(Debug)]
+pub(super) struct FirstClock {
+    /// The instant of [`Moment::START`].
+    start: Instant,
+    pub(super) origin: ClockOrigin,
+}
+
+impl FirstClock {
+    /// The present moment, if it is not before the start.
+    #[inline(always)]
+    pub(super) fn now(&self) -> Option<Moment> {
+        let elapsed = Instant::now().checked_duration_since(self.start)?;
+        let nanos = elapsed.as_secs().checked_mul(1_000_000_000)?.checked_add(elapsed.subsec_nanos().into())?;
+        Some(Moment::from_nanos(nanos).min(Moment::LAST))
+    }
+}
+
 impl ClockOrigin {
     /// Of a grant that no clock was read for.
     pub(crate) const NONE: Self = Self(0);
@@ -63,6 +81,25 @@ impl Clock {
     #[inline]
     pub(crate) fn latest(&self) -> Moment {
         self.moment
+    }
+
+    /// Whether every reading so far was taken to be of one clock.
+    #[inline]
+    pub(super) fn is_the_only_one(&self) -> bool {
+        self.others.is_none()
+    }
+
+    /// The clock without others, as one that can be read without the lock.
+    pub(super) fn first(&self) -> FirstClock {
+        FirstClock { start: self.instant(Moment::START), origin: self.origin }
+    }
+
+    /// The [first clock](FirstClock) was read at this moment.
+    pub(super) fn was_read(&mut self, moment: Moment) {
+        if moment > self.moment {
+            self.latest += Duration::from_nanos(moment.since(self.moment));
+            self.moment = moment;
+        }
     }
 
     /// The origin of the clock of the latest reading.

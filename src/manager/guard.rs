@@ -4,18 +4,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
 use super::sync::{Mutex, MutexGuard};
-use super::word::{Found, Places, PutBack, Word};
+use super::word::{Found, Kind, PutBack, Word};
+use crate::core::line::{Content, Opening};
 
 /// A state that a word can stand for.
 pub(super) trait BehindWord {
-    /// Takes over what the word owned.
-    fn take_over(&mut self, places: Places);
+    /// Takes over what the word owned: its content, the fence of its latest grant, and the latest reading of the clock in
+    /// nanoseconds, if it decided by one.
+    fn take_over(&mut self, content: Content, fence: u64, latest: Option<u64>);
 
     /// These units were released while the word was shut.
     fn put_back(&mut self, units: u64);
 
     /// What the word is to own; `None` where the lock must decide: a request waits, or the state does not fit a word.
-    fn hand_over(&self) -> Option<Places>;
+    /// The second number is the fence of the latest grant.
+    fn hand_over(&mut self) -> Option<(Opening, u64)>;
 }
 
 /// A state with the word before it. The word comes first, so that it shares a cache line with the counts of the `Arc` around it.
@@ -34,16 +37,29 @@ pub(super) struct Locked<'a, T: BehindWord> {
 }
 
 impl<T: BehindWord> Guarded<T> {
-    pub(super) fn new(state: T) -> Self {
-        let guarded = Self { word: Word::new(), state: Mutex::new(state) };
+    /// `decides_rates`: see [`Word::new`].
+    pub(super) fn new(state: T, decides_rates: bool) -> Self {
+        let guarded = Self { word: Word::new(decides_rates), state: Mutex::new(state) };
         drop(guarded.lock());
         guarded
     }
 
-    /// Takes `cost` units without the lock, and returns the fence. `None`, without a change, if the lock must decide.
+    /// See [`Word::kind`].
     #[inline(always)]
-    pub(super) fn take(&self, cost: u64) -> Option<u64> {
-        self.word.take(cost)
+    pub(super) fn kind(&self) -> Option<Kind> {
+        self.word.kind()
+    }
+
+    /// See [`Word::take_place`].
+    #[inline(always)]
+    pub(super) fn take_place(&self, cost: u64) -> Option<u64> {
+        self.word.take_place(cost)
+    }
+
+    /// See [`Word::take_rate`].
+    #[inline(always)]
+    pub(super) fn take_rate(&self, now: u64, cost: u64) -> Option<(u64, u64)> {
+        self.word.take_rate(now, cost)
     }
 
     /// Puts the units of a permit back without the lock, if it can. Otherwise the caller must lock.
@@ -59,8 +75,9 @@ impl<T: BehindWord> Guarded<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.word.shut() {
             None => {}
-            Some(Found::Open(places)) => state.take_over(places),
-            Some(Found::InTransit(units)) => state.put_back(units),
+            Some(Found::Open { content: content @ Content::Places { .. }, fence }) => state.take_over(content, fence, None),
+            Some(Found::Open { content, fence }) => state.take_over(content, fence, self.word.latest()),
+            Some(Found::InTransit { units }) => state.put_back(units),
         }
         Locked { state, word: &self.word }
     }
@@ -85,8 +102,8 @@ impl<T: BehindWord> DerefMut for Locked<'_, T> {
 impl<T: BehindWord> Drop for Locked<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(places) = self.state.hand_over() {
-            self.word.open(places);
+        if let Some((opening, fence)) = self.state.hand_over() {
+            self.word.open(opening, fence);
         }
     }
 }

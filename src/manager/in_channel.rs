@@ -11,9 +11,11 @@ use super::answer::{Refused, TimedGrant};
 use super::apply::wake_all;
 use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
+use super::word::Kind;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
+use crate::core::grant::{Claim, Grant};
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
 use crate::decision::Decision;
@@ -24,10 +26,25 @@ impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
-        if let Some(fence) = self.state.take(cost) {
-            return Ok(TimedGrant::of_place(fence));
+        if let Some(granted) = self.take(cost) {
+            return Ok(granted);
         }
         self.try_acquire_under_lock(cost, caller)
+    }
+
+    /// Grants without the lock. `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    fn take(&self, cost: u64) -> Option<TimedGrant> {
+        match self.state.kind()? {
+            Kind::Places => Some(TimedGrant::of_place(self.state.take_place(cost)?)),
+            Kind::Rate => {
+                let clock = self.first_clock.as_deref()?;
+                let now = clock.now()?;
+                let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
+                let grant = Grant { fence, claim: Claim::of_rate(reached), at: now };
+                Some(TimedGrant { grant, origin: clock.origin })
+            }
+        }
     }
 
     #[inline(always)]
@@ -74,8 +91,8 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let timeout = options.checked_timeout()?;
-        if let Some(fence) = self.state.take(options.cost) {
-            granted.fill_in_place(fence);
+        if let Some(taken) = self.take(options.cost) {
+            granted.fill_in(taken.grant, taken.origin);
             return Ok(Enqueued::Granted(()));
         }
         if self.has_waited.load(Relaxed) {

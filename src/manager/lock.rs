@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::clock::Clock;
+use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
 use super::guard::{self, Guarded};
 use super::state::State;
@@ -19,6 +19,8 @@ pub(super) type Locked<'a> = guard::Locked<'a, State>;
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
     pub(super) state: Guarded<State>,
+    /// Where the word decides rates.
+    pub(super) first_clock: Option<Box<FirstClock>>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     /// The random part of permit ids.
@@ -38,7 +40,11 @@ pub(crate) struct Origin {
 
 impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
-        Self { state: Guarded::new(State::new(schedule, clock)), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
+        // An idle key's rate is decided in its table; one with a manager mostly has waiters.
+        let decides_rates = matches!(origin.timer_host, TimerHost::Own(_));
+        let first_clock = decides_rates.then(|| Box::new(clock.first()));
+        let state = Guarded::new(State::new(schedule, clock), decides_rates);
+        Self { state, first_clock, has_waited: AtomicBool::new(false), id_prefix, origin, observer }
     }
 
     /// The random part of permit ids.

@@ -8,9 +8,10 @@ use super::clock::Clock;
 use super::guard::BehindWord;
 use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
-use super::word::{MAX_UNITS, Places};
+use super::word::MAX_UNITS;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
+use crate::core::line::{Content, Opening};
 use crate::core::schedule::Schedule;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
@@ -149,8 +150,11 @@ impl State {
 
 impl BehindWord for State {
     #[inline(always)]
-    fn take_over(&mut self, Places { units, fence }: Places) {
-        self.schedule.set_places_left(units, fence);
+    fn take_over(&mut self, content: Content, fence: u64, latest: Option<u64>) {
+        self.schedule.take_over(content, fence);
+        if let Some(latest) = latest {
+            self.clock.was_read(Moment::from_nanos(latest));
+        }
     }
 
     fn put_back(&mut self, units: u64) {
@@ -158,8 +162,12 @@ impl BehindWord for State {
     }
 
     #[inline(always)]
-    fn hand_over(&self) -> Option<Places> {
-        let (units, fence) = self.schedule.places_left()?;
-        (units <= MAX_UNITS).then_some(Places { units, fence })
+    fn hand_over(&mut self) -> Option<(Opening, u64)> {
+        let (opening, fence) = self.schedule.opening(self.clock.latest())?;
+        let fits = match opening {
+            Opening::Places { units } => units <= MAX_UNITS,
+            Opening::Rate { .. } => self.clock.is_the_only_one(),
+        };
+        fits.then_some((opening, fence))
     }
 }

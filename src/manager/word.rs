@@ -1,29 +1,34 @@
-//! The word before the lock: while no request waits, a plain concurrency is decided by one atomic operation.
+//! The word before the lock: while no request waits, a policy of one limit is decided by one atomic operation.
 //!
 //! ```text
-//! bit 63   bits 62..32   bits 31..0
-//! SHUT     count         units
+//!             bit 63   then    the rest
+//! places      SHUT     count   units left      a plain concurrency: a count of 31 bits, 32 of units
+//! rate        SHUT     count   value           a pace or a fixed window: a count of 10 bits, 53 of its value on a line
 //! ```
 //!
 //! Beside it lies `folded`. **The fence of the latest grant is `folded + count`**, modulo 2^64: so a grant, its fence and the number
-//! of grants so far are one write.
+//! of grants so far are one write. The [`Line`] says which cost a value admits at which instant.
 //!
 //! # Who owns what
 //!
-//! *Open*, the word owns the units that are left and the count; their copies under the lock are stale. *Shut*, the state under the
-//! lock owns them, and the units in the word are *in transit*: they were released meanwhile, and who brought them is on the way to
-//! the lock. The word is shut by whoever takes the lock, and opened again by whoever leaves it, unless a request waits or the state
-//! does not fit. Only [`Guarded`](super::guard::Guarded) does either.
+//! *Open*, the word owns its content and the count; their copies under the lock are stale. *Shut*, the state under the lock owns
+//! them, and units in the word are *in transit*: they were released meanwhile, and who brought them is on the way to the lock. The
+//! word is shut by whoever takes the lock, and opened again by whoever leaves it, unless a request waits or the state does not fit.
+//! Only [`Guarded`](super::guard::Guarded) does either. The line, the kind and `folded` are written only under the lock, while the
+//! word is shut.
 //!
 //! # Orderings
 //!
-//! - [`Word::take`] loads the word (Acquire), then `folded` (Relaxed), and replaces the word if it is still the same (AcqRel). The
-//!   load reads from the opening or from a later write of the same release sequence, so it sees the `folded` of that opening or of
-//!   a later one. If it is a later one, the word has changed in between, and the exchange fails.
+//! - A grant loads the word (Acquire), then `folded`, the kind and the line (Relaxed), and replaces the word if it is still the same
+//!   (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was written
+//!   before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
 //! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
-//!   holder's exchange, or before the swap by which the word is shut.
-//! - [`Word::shut`] swaps (AcqRel), [`Word::open`] exchanges (Release, by AcqRel). Both run under the lock, which orders `folded`
-//!   and all else that they touch.
+//!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
+//!   a place is out, no word of a rate is opened.
+//! - [`Word::shut`] swaps (AcqRel), [`Word::open`] exchanges (Release, by AcqRel). Both run under the lock, which orders all else
+//!   that they touch.
+//! - The latest reading of the clock is loaded and stored (Relaxed) without an order. It only tells readings of a clock that is far
+//!   behind. A store that is lost leaves it early by the time between two grants.
 //!
 //! # No release is missed
 //!
@@ -34,42 +39,67 @@
 //! # No word returns
 //!
 //! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
-//! succeed with an old `folded`, and a fence would be given twice. So every grant and every opening adds one to the count, modulo
-//! 2^31: the same value returns after two billion of them at the earliest, during one preemption. A count that is full sends the
-//! next request to the lock, so that it never carries into `SHUT`.
+//! succeed with an old `folded` or by an old line: a fence would be given twice. So every grant and every opening adds one to the
+//! count. Of places, it returns after two billion of them, during one preemption. Of a rate, the count is short, but the
+//! [value never falls](crate::core::line) until its 53 bits are used up. A count that is full sends the next request to the lock,
+//! so that it never carries into `SHUT`.
 
-use super::sync::AtomicU64;
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use super::sync::{AtomicU8, AtomicU64};
+use crate::core::line::{Content, Line, MAX_VALUE, Opening};
 
 const SHUT: u64 = 1 << 63;
-const UNITS_BITS: u32 = 32;
+
+/// The lowest bit of the count in a word of places, and in one of a rate.
+const COUNT_OF_PLACES: u32 = 32;
+const COUNT_OF_RATE: u32 = MAX_VALUE.trailing_ones();
+
 /// The most units that fit.
-pub(super) const MAX_UNITS: u64 = (1 << UNITS_BITS) - 1;
-/// The greatest count.
-pub(super) const MAX_COUNT: u64 = (1 << (63 - UNITS_BITS)) - 1;
-const ONE_GRANT: u64 = 1 << UNITS_BITS;
+pub(super) const MAX_UNITS: u64 = (1 << COUNT_OF_PLACES) - 1;
+
+/// How far a clock may be behind the latest reading, in nanoseconds: threads that read it at the same time may take turns.
+const MAX_STEP_BACK: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Word {
     word: AtomicU64,
     folded: AtomicU64,
+    /// How often the word was opened.
+    openings: AtomicU64,
+    /// The kind of its latest opening.
+    kind: AtomicU8,
+    /// Only where a rate may be decided.
+    rate: Option<Box<Rate>>,
 }
 
-/// What an open word owns.
+/// What an open word decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Places {
-    /// Units that are left: at most [`MAX_UNITS`].
-    pub(super) units: u64,
-    /// The fence of the latest grant.
-    pub(super) fence: u64,
+#[repr(u8)]
+pub(super) enum Kind {
+    Places,
+    Rate,
+}
+
+/// The line by which a value is judged.
+#[derive(Debug, Default)]
+struct Rate {
+    base: AtomicU64,
+    origin: AtomicU64,
+    parts_per_nano: AtomicU64,
+    parts_per_unit: AtomicU64,
+    tolerance: AtomicU64,
+    max_age: AtomicU64,
+    /// The latest reading of the clock, in nanoseconds.
+    latest: AtomicU64,
 }
 
 /// What was in a word that was shut.
 #[derive(Debug)]
 pub(super) enum Found {
-    Open(Places),
+    /// `fence` is that of the latest grant.
+    Open { content: Content, fence: u64 },
     /// It was shut already, and these units were in transit.
-    InTransit(u64),
+    InTransit { units: u64 },
 }
 
 /// What became of units that were to be put back.
@@ -83,30 +113,67 @@ pub(super) enum PutBack {
 }
 
 impl Word {
-    /// A word that is shut.
-    pub(super) fn new() -> Self {
-        Self { word: AtomicU64::new(SHUT), folded: AtomicU64::new(0) }
+    /// A word that is shut, after no grant. One that `decides_rates` takes more memory.
+    pub(super) fn new(decides_rates: bool) -> Self {
+        Self {
+            word: AtomicU64::new(SHUT),
+            folded: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
+            kind: AtomicU8::new(Kind::Places as u8),
+            rate: decides_rates.then(Box::default),
+        }
     }
 
-    /// Takes `cost` units. Returns the fence of the grant; `None`, without a change, if the lock must decide.
+    /// What it decides if it is open; `None` if it is shut. It may have changed by the next call.
     #[inline(always)]
-    pub(super) fn take(&self, cost: u64) -> Option<u64> {
+    pub(super) fn kind(&self) -> Option<Kind> {
+        if self.word.load(Relaxed) & SHUT != 0 {
+            return None;
+        }
+        Some(if self.kind.load(Relaxed) == Kind::Places as u8 { Kind::Places } else { Kind::Rate })
+    }
+
+    /// Takes `cost` units of a place. Returns the fence of the grant; `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    pub(super) fn take_place(&self, cost: u64) -> Option<u64> {
+        let grant = self.grant(Kind::Places, COUNT_OF_PLACES, |units| if cost == 0 { None } else { units.checked_sub(cost) });
+        grant.map(|(fence, _)| fence)
+    }
+
+    /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it; `None`, without
+    /// a change, if the lock must decide.
+    #[inline(always)]
+    pub(super) fn take_rate(&self, now: u64, cost: u64) -> Option<(u64, u64)> {
+        let rate = self.rate.as_deref()?;
+        let latest = rate.latest.load(Relaxed);
+        if now > latest {
+            rate.latest.store(now, Relaxed);
+        } else if latest - now > MAX_STEP_BACK {
+            return None;
+        }
+        self.grant(Kind::Rate, COUNT_OF_RATE, |value| rate.line().take(value, now, cost))
+    }
+
+    /// Counts a grant that changes the content as `decide` says. Returns its fence and the new content.
+    #[inline(always)]
+    fn grant(&self, kind: Kind, count_at: u32, decide: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
         let mut word = self.word.load(Acquire);
         loop {
-            let (left, count) = (word & MAX_UNITS, word >> UNITS_BITS);
-            // The second comparison includes SHUT, which is above every count.
-            if cost.wrapping_sub(1) >= left || count >= MAX_COUNT {
+            let (count, content) = (word >> count_at, word & mask(count_at));
+            // SHUT lies above every count.
+            if count >= max_count(count_at) || self.kind.load(Relaxed) != kind as u8 {
                 return None;
             }
+            let content = decide(content)?;
             let folded = self.folded.load(Relaxed);
-            match self.word.compare_exchange(word, word + ONE_GRANT - cost, AcqRel, Acquire) {
-                Ok(_) => return Some(folded.wrapping_add(count + 1)),
+            match self.word.compare_exchange(word, (count + 1) << count_at | content, AcqRel, Acquire) {
+                Ok(_) => return Some((folded.wrapping_add(count + 1), content)),
                 Err(changed) => word = changed,
             }
         }
     }
 
-    /// Puts the units of a permit back that was granted for them.
+    /// Puts the units of a place back that was granted for them.
     #[inline(always)]
     pub(super) fn put_back(&self, cost: u64) -> PutBack {
         if self.word.load(Relaxed) & SHUT != 0 {
@@ -126,24 +193,77 @@ impl Word {
             return None;
         }
         let found = self.word.swap(SHUT, AcqRel);
-        let (units, count) = (found & MAX_UNITS, found >> UNITS_BITS);
-        Some(if found & SHUT == 0 {
-            Found::Open(Places { units, fence: self.folded.load(Relaxed).wrapping_add(count) })
-        } else {
-            Found::InTransit(units)
-        })
+        if found & SHUT != 0 {
+            return Some(Found::InTransit { units: found & MAX_UNITS });
+        }
+        let is_rate = self.kind.load(Relaxed) == Kind::Rate as u8;
+        let count_at = if is_rate { COUNT_OF_RATE } else { COUNT_OF_PLACES };
+        let (count, content) = (found >> count_at, found & mask(count_at));
+        let content = if is_rate { Content::Rate { value: content } } else { Content::Places { units: content } };
+        Some(Found::Open { content, fence: self.folded.load(Relaxed).wrapping_add(count) })
     }
 
-    /// Opens the word; what is in transit is added. Call it under the lock, where the word is shut.
+    /// Opens the word after the grant of this fence; what is in transit is added. Call it under the lock, where the word is shut.
     #[inline(always)]
-    pub(super) fn open(&self, Places { units, fence }: Places) {
-        // The count goes on by the grants under the lock, and one more for the opening.
-        let count = fence.wrapping_sub(self.folded.load(Relaxed)).wrapping_add(1) & MAX_COUNT;
+    pub(super) fn open(&self, opening: Opening, fence: u64) {
+        let (kind, count_at, content) = match opening {
+            Opening::Places { units } => (Kind::Places, COUNT_OF_PLACES, units),
+            Opening::Rate { line, value } => {
+                let Some(rate) = self.rate.as_deref() else { return };
+                rate.set_line(line);
+                (Kind::Rate, COUNT_OF_RATE, value)
+            }
+        };
+        let openings = self.openings.load(Relaxed).wrapping_add(1);
+        let count = fence.wrapping_add(openings) & max_count(count_at);
+        self.openings.store(openings, Relaxed);
+        self.kind.store(kind as u8, Relaxed);
         self.folded.store(fence.wrapping_sub(count), Relaxed);
-        let open = count << UNITS_BITS | units;
+        let open = count << count_at | content;
         let mut shut = SHUT;
-        while let Err(changed) = self.word.compare_exchange(shut, open + (shut & MAX_UNITS), AcqRel, Relaxed) {
+        while let Err(changed) = self.word.compare_exchange(shut, open + (shut & !SHUT), AcqRel, Relaxed) {
             shut = changed;
         }
     }
+
+    /// The latest reading of the clock by which a rate was decided, in nanoseconds.
+    pub(super) fn latest(&self) -> Option<u64> {
+        Some(self.rate.as_deref()?.latest.load(Relaxed))
+    }
+}
+
+impl Rate {
+    #[inline(always)]
+    fn line(&self) -> Line {
+        Line {
+            base: self.base.load(Relaxed),
+            origin: self.origin.load(Relaxed),
+            parts_per_nano: self.parts_per_nano.load(Relaxed),
+            parts_per_unit: self.parts_per_unit.load(Relaxed),
+            tolerance: self.tolerance.load(Relaxed),
+            max_age: self.max_age.load(Relaxed),
+        }
+    }
+
+    fn set_line(&self, line: Line) {
+        let set = |field: &AtomicU64, value| {
+            if field.load(Relaxed) != value {
+                field.store(value, Relaxed);
+            }
+        };
+        set(&self.base, line.base);
+        set(&self.origin, line.origin);
+        set(&self.parts_per_nano, line.parts_per_nano);
+        set(&self.parts_per_unit, line.parts_per_unit);
+        set(&self.tolerance, line.tolerance);
+        set(&self.max_age, line.max_age);
+    }
+}
+
+const fn mask(count_at: u32) -> u64 {
+    (1 << count_at) - 1
+}
+
+const fn max_count(count_at: u32) -> u64 {
+    (1 << (63 - count_at)) - 1
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::usage::carried_age;
-use super::{Moment, Ratio, StateWords, Strategy, Usage};
+use super::{Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///
@@ -149,6 +149,17 @@ impl WindowRule {
             // As if the window had never been opened: the next grant opens another.
             return WindowState::default();
         }
+        WindowState { used, ..state }
+    }
+
+    /// The present window as a line; `None` if none is open.
+    pub(crate) fn slope(&self, state: WindowState, now: Moment) -> Option<Slope> {
+        let holds_for = state.ends.nanos().checked_sub(now.nanos())?.checked_sub(1)?;
+        Some(Slope { parts_per_nano: 0, parts_per_unit: 1, tolerance: self.limit, used: state.used, holds_for })
+    }
+
+    /// The state in which this many units of the present window are used.
+    pub(crate) fn with_used(&self, state: WindowState, used: u64) -> WindowState {
         WindowState { used, ..state }
     }
 

@@ -16,7 +16,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{MAX_SPAN_NANOS, Moment, Ratio, StateWords, Strategy, Usage};
+use super::{MAX_SPAN_NANOS, Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,25 @@ impl PaceRule {
     /// the rule. Returns the state after.
     pub(crate) fn refund(&self, state: PaceState, refund_bound: &mut RefundBound, at: Moment, cost: u64) -> PaceState {
         PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
+    }
+
+    /// The pace as a line, if parts arrive continuously and their numbers are not too large.
+    pub(crate) fn slope(&self, state: PaceState, now: Moment) -> Option<Slope> {
+        let used = u64::try_from(self.backlog(state, now)).ok()?;
+        let tolerance = u64::try_from(self.tolerance).ok()?;
+        let &Self { parts_per_step: parts_per_nano, parts_per_unit, .. } = self;
+        (self.step == 1).then_some(Slope { parts_per_nano, parts_per_unit, tolerance, used, holds_for: u64::MAX })
+    }
+
+    /// The state in which this many parts are used.
+    pub(crate) fn with_used(&self, now: Moment, used: u64) -> PaceState {
+        PaceState { arrival: self.parts(now) + u128::from(used) }
+    }
+
+    /// Refunds `cost`, but `most` parts at most. Returns the state after, and the parts that were refunded.
+    pub(crate) fn refund_at_most(&self, state: PaceState, cost: u64, most: u64) -> (PaceState, u64) {
+        let parts = self.parts_of(cost).min(most.into());
+        (PaceState { arrival: state.arrival.saturating_sub(parts) }, parts as u64)
     }
 
     /// When a key in this state can be forgotten, if nothing more is admitted. A forgotten key starts with the tokens of a new

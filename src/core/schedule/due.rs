@@ -3,7 +3,6 @@
 use super::Schedule;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
-use crate::core::grant::Claim;
 use crate::core::request::Request;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
@@ -110,7 +109,7 @@ impl Schedule {
             }
             match self.admit_front(now, front.cost, front.caller) {
                 Ok(grant) => {
-                    self.undelivered += u32::from(grant.claim == Claim::NONE);
+                    self.undelivered += u32::from(!grant.claim.holds());
                     moved = true;
                     effects.wake(self.queue.grant(front.index, grant));
                 }

@@ -86,9 +86,10 @@ impl Harness {
     pub(super) fn new(setup: &Setup) -> Self {
         let since_epoch = Duration::from_nanos(setup.since_epoch);
         let gate = Gate::new(Plan::new(setup.policy.clone(), since_epoch).unwrap(), Moment::START, false);
+        let gate = if setup.prefers_line { gate.prefer_line(Moment::START) } else { gate };
         let mut harness = Self {
             schedule: Schedule::new(gate, setup.options),
-            reference: Reference::new(&setup.policy, setup.since_epoch, setup.options),
+            reference: Reference::new(&setup.policy, setup.since_epoch, setup.options, setup.prefers_line),
             has_runtime: setup.has_runtime,
             since_epoch,
             tickets: BTreeMap::new(),
@@ -126,6 +127,7 @@ impl Harness {
                 self.request(Waiting { id: self.requests, cost, priority, deadline }, blocking || !self.has_runtime)?;
             }
             Step::TryAcquire { cost } => self.try_acquire(cost)?,
+            Step::InWord(requests) => return self.in_word(&requests),
             Step::Ask { cost, waits } => self.ask(cost, waits)?,
             Step::Poll(pick) => {
                 if let Some(id) = self.picked_request(pick) {

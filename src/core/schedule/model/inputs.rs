@@ -23,6 +23,9 @@ pub(super) enum Step {
     TryAcquire {
         cost: u64,
     },
+    /// If the state fits a word, the word decides some requests that do not wait: each has a cost, and the nanoseconds that pass
+    /// before it. Then the schedule takes the word over.
+    InWord(Vec<(u64, u64)>),
     /// Asks what `TryAcquire` would answer; `waits` if the caller is going to wait, so that it is not counted as denied.
     Ask {
         cost: u64,
@@ -69,6 +72,8 @@ pub(super) struct Setup {
     pub(super) options: Options,
     /// Whether there is a runtime. Without one every waiter blocks a thread, and the one at the front runs the timer.
     pub(super) has_runtime: bool,
+    /// Whether a policy of one rate is kept as a line.
+    pub(super) prefers_line: bool,
 }
 
 pub(super) fn setups() -> impl Strategy<Value = Setup> {
@@ -81,14 +86,14 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
     ];
     let max_queue = prop_oneof![1 => 0_usize..4, 1 => Just(usize::MAX)];
     let policy = prop_oneof![policies(varied_limits()), policies(like_limits())];
-    (policy, 0_u64..1_000, max_queue, overflow, prop_oneof![Just(0_u64), 1_u64..12], prop::bool::weighted(0.8)).prop_map(
-        |(policy, since_epoch, max_queue, overflow, spread_below, has_runtime)| Setup {
+    (policy, 0_u64..1_000, max_queue, overflow, prop_oneof![Just(0_u64), 1_u64..12], prop::bool::weighted(0.8), any::<bool>())
+        .prop_map(|(policy, since_epoch, max_queue, overflow, spread_below, has_runtime, prefers_line)| Setup {
             policy,
             since_epoch,
             options: Options { max_queue, overflow, spread_below, ..Options::default() },
             has_runtime,
-        },
-    )
+            prefers_line,
+        })
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -101,6 +106,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0_u64..7, 0_u8..10, timeout(), any::<bool>())
             .prop_map(|(cost, priority, timeout, blocking)| Step::Request { cost, priority, timeout, blocking }),
         5 => (1_u64..5).prop_map(|cost| Step::TryAcquire { cost }),
+        3 => prop::collection::vec((0_u64..5, 0_u64..30), 1..5).prop_map(Step::InWord),
         1 => (0_u64..7, any::<bool>()).prop_map(|(cost, waits)| Step::Ask { cost, waits }),
         6 => pick().prop_map(Step::Poll),
         4 => pick().prop_map(Step::Abandon),

@@ -57,6 +57,8 @@ pub(super) struct NaiveLimit {
     /// An instant at which a window of a counter starts.
     line: u64,
     charges: Vec<Charge>,
+    /// Of a pace that may be kept as a line, the latest fence when it began: an earlier grant may be refunded less.
+    pub(super) line_after: Option<u64>,
     /// The counter of a penalty; several if it may be any of them.
     counters: Vec<Sweeper>,
 }
@@ -77,7 +79,7 @@ impl NaiveLimit {
 
     fn empty(limit: Limit, since_epoch: u64, now: u64) -> Self {
         let counters = if let Limit::Penalty(penalty) = limit { vec![Sweeper::new(penalty, now)] } else { Vec::new() };
-        Self { limit, since_epoch, line: 0, charges: Vec::new(), counters }
+        Self { limit, since_epoch, line: 0, charges: Vec::new(), line_after: None, counters }
     }
 
     /// Takes over from a limit of another policy.
@@ -286,8 +288,13 @@ impl NaiveLimit {
         if self.charges[nth..].iter().any(|later| later.ends > ends) {
             return;
         }
-        // In a pace, the later grants limit what a refund is worth.
-        let is_exact = !matches!(self.measure(), Measure::Pace { .. }) || self.charges[nth..].iter().all(|later| later.at == at);
+        // In a pace, the later grants limit what a refund is worth. On a line, those of the same instant do as well.
+        let later = &self.charges[nth + 1..];
+        let is_latest = match self.line_after {
+            Some(line_after) => later.is_empty() && fence > line_after,
+            None => later.iter().all(|later| later.at == at),
+        };
+        let is_exact = !matches!(self.measure(), Measure::Pace { .. }) || is_latest;
         let amount = u128::from(actual) * self.parts();
         self.charges[nth].least = amount;
         if is_exact {

@@ -68,11 +68,12 @@ pub(super) struct Reference {
     pub(super) timed_out: u64,
     pub(super) reclaimed: u64,
     pub(super) refunded: u64,
+    prefers_line: bool,
 }
 
 impl Reference {
-    pub(super) fn new(policy: &Policy, since_epoch: u64, options: super::Options) -> Self {
-        Self {
+    pub(super) fn new(policy: &Policy, since_epoch: u64, options: super::Options, prefers_line: bool) -> Self {
+        let mut reference = Self {
             now: 0,
             done_until: 0,
             since_epoch,
@@ -93,7 +94,15 @@ impl Reference {
             timed_out: 0,
             reclaimed: 0,
             refunded: 0,
-        }
+            prefers_line,
+        };
+        reference.begin_lines();
+        reference
+    }
+
+    fn begin_lines(&mut self) {
+        let latest = self.prefers_line.then_some(self.grants.len() as u64);
+        self.limits.iter_mut().for_each(|limit| limit.line_after = latest);
     }
 
     // What there is.
@@ -371,6 +380,7 @@ impl Reference {
         }
         let or_new = |(limit, heir): (Limit, Option<_>)| heir.unwrap_or_else(|| NaiveLimit::new(limit, since_epoch, now));
         self.limits = new.into_iter().map(or_new).collect();
+        self.begin_lines();
         let max = self.max_cost();
         for Waiting { id, cost, .. } in self.waiting.clone() {
             if cost > max {
@@ -383,6 +393,7 @@ impl Reference {
         for limit in &mut self.limits {
             *limit = NaiveLimit::new(limit.limit, self.since_epoch, self.now);
         }
+        self.begin_lines();
     }
 
     /// The later end of two pauses counts.

@@ -1,6 +1,8 @@
 //! Requests: how they enter, and how they get their answers.
 
 use super::*;
+use crate::core::grant::Claim;
+use crate::core::line::{Content, Opening};
 
 impl Harness {
     pub(super) fn request(&mut self, newcomer: Waiting, blocking: bool) -> TestCaseResult {
@@ -108,6 +110,43 @@ impl Harness {
             self.held.push(Held { grant, cost });
         }
         Ok(())
+    }
+
+    /// If the state fits a word, the word decides. It is given up before a request that must wait.
+    pub(super) fn in_word(&mut self, requests: &[(u64, u64)]) -> TestCaseResult {
+        let Some((opening, mut fence)) = self.schedule.opening(self.moment()) else { return Ok(()) };
+        prop_assert!(!self.is_due() && self.reference.waiting.is_empty() && !self.reference.closed);
+        let mut content = match opening {
+            Opening::Places { units } => Content::Places { units },
+            Opening::Rate { value, .. } => Content::Rate { value },
+        };
+        for &(cost, nanos) in requests {
+            self.reference.now += nanos;
+            let now = self.moment();
+            let (taken, claim) = match (opening, content) {
+                (_, Content::Places { units }) => {
+                    (units.checked_sub(cost).filter(|_| cost > 0).map(|units| Content::Places { units }), Claim::PLACE)
+                }
+                (Opening::Rate { line, .. }, Content::Rate { value }) => {
+                    let taken = line.take(value, now.nanos(), cost);
+                    (taken.map(|value| Content::Rate { value }), Claim::of_rate(taken.unwrap_or(0)))
+                }
+                _ => unreachable!("the content is that of the opening"),
+            };
+            let holds = !matches!(opening, Opening::Rate { line, .. } if now.nanos() > line.base + line.max_age);
+            match taken {
+                Some(taken) => {
+                    rules::never_over(&self.reference, cost)?;
+                    (content, fence) = (taken, fence + 1);
+                    prop_assert_eq!(self.reference.grant(cost), fence);
+                    let at = if let Opening::Rate { .. } = opening { now } else { Moment::NEVER };
+                    self.held.push(Held { grant: Grant { fence, claim, at }, cost });
+                }
+                None => prop_assert!(cost == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost}"),
+            }
+        }
+        self.schedule.take_over(content, fence);
+        self.catch_up()
     }
 
     pub(super) fn ask(&mut self, cost: u64, waits: bool) -> TestCaseResult {

@@ -1,0 +1,12 @@
+/// A rate at an instant, as one that can be drawn as a line: it has used some parts, and brings parts at a constant rate. All numbers
+/// but the time are in parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slope {
+    pub(crate) parts_per_nano: u64,
+    pub(crate) parts_per_unit: u64,
+    /// The most that may be used at the same time.
+    pub(crate) tolerance: u64,
+    pub(crate) used: u64,
+    /// Nanoseconds for which this holds from that instant on.
+    pub(crate) holds_for: u64,
+}
