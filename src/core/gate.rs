@@ -22,7 +22,7 @@ pub(crate) struct Gate {
     plan: Arc<Plan>,
     /// The first limit of the policy, stored in place: most policies have only this one.
     first: LimitState,
-    rest: Box<[LimitState]>,
+    rest: Box<[LaterLimit]>,
     leases: Option<Box<Leases>>,
     // The next three follow from the plan; the fast path reads them here.
     max_cost: u64,
@@ -33,6 +33,15 @@ pub(crate) struct Gate {
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
     past: Option<Box<Past>>,
+}
+
+/// A limit of the policy after the first.
+#[derive(Debug)]
+struct LaterLimit {
+    state: LimitState,
+    /// Its state if all limits admit the request that they are asked about: so each decides once, and none is charged before all
+    /// have.
+    next: StateWords,
 }
 
 /// What is left of a former plan, or of units that were reset.
@@ -52,7 +61,7 @@ impl Gate {
         let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
         Self {
             first: states.next().expect("a policy is never empty"),
-            rest: states.collect(),
+            rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
             max_cost: plan.max_cost(),
             place: if plan.holds_places() { Claim::PLACE } else { Claim::NONE },
@@ -130,7 +139,7 @@ impl Gate {
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }
         let unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
-        let states = std::iter::once(old.first).chain(old.rest);
+        let states = std::iter::once(old.first).chain(old.rest.into_iter().map(|later| later.state));
         let formers = old.plan.limits().iter().zip(states).zip(refundable_after(&old.past));
         let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
         let limits = self.plan.limits().to_vec();
@@ -171,10 +180,15 @@ impl Gate {
     /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        if self.rest.is_empty() {
-            self.first.take(now, cost)?;
-        } else {
-            self.take_all(now, cost)?;
+        let rest = if self.rest.is_empty() { Ok(()) } else { self.ask_rest(now, cost) };
+        let next = match (self.first.decide(now, cost), rest) {
+            (Ok(next), Ok(())) => next,
+            (Err(until), Err(other)) => return Err(until.max(other)),
+            (Err(until), _) | (_, Err(until)) => return Err(until),
+        };
+        self.first.proceed(now, cost, next);
+        if !self.rest.is_empty() {
+            self.charge_rest(now, cost);
         }
         self.fence += 1;
         let fence = self.fence;
@@ -310,28 +324,34 @@ impl Gate {
 
     /// Whether [`Gate::admit`] would admit.
     pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
-        self.peek(now, cost).is_ok()
+        self.limit_states().all(|state| state.decide(now, cost).is_ok())
     }
 
-    fn take_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        if !self.limit_states().all(|state| state.peek(now, cost).is_ok()) {
-            self.peek(now, cost)?;
+    /// Whether all limits after the first admit, each with its next state.
+    #[inline(never)]
+    fn ask_rest(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+        let mut denied_until = None;
+        for LaterLimit { state, next } in &mut self.rest {
+            match state.decide(now, cost) {
+                Ok(decided) => *next = decided,
+                Err(until) => denied_until = denied_until.max(Some(until)),
+            }
         }
-        for state in self.limit_states_mut() {
-            state.charge(now, cost);
-        }
-        Ok(())
+        denied_until.map_or(Ok(()), Err)
     }
 
-    #[cold]
-    fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
-        self.limit_states().filter_map(|state| state.peek(now, cost).err()).max().map_or(Ok(()), Err)
+    /// Charges all limits after the first, which have admitted.
+    #[inline(never)]
+    fn charge_rest(&mut self, now: Moment, cost: u64) {
+        for LaterLimit { state, next } in &mut self.rest {
+            state.proceed(now, cost, *next);
+        }
     }
 
     #[inline(always)]
     fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
-        self.rest.iter_mut().for_each(|state| state.release(cost));
+        self.rest.iter_mut().for_each(|later| later.state.release(cost));
         if let Some(past) = &mut self.past {
             past.unowned_in_flight = past.unowned_in_flight.saturating_sub(cost);
         }
@@ -339,16 +359,17 @@ impl Gate {
 
     /// The limits, each with whether it charged the grant of this fence and can refund it.
     fn granted_by(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
-        let states = std::iter::once(&mut self.first).chain(&mut self.rest);
+        let later = self.rest.iter_mut().map(|later| &mut later.state);
+        let states = std::iter::once(&mut self.first).chain(later);
         states.zip(refundable_after(&self.past)).map(move |(state, last)| (state, fence > last))
     }
 
     fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
-        std::iter::once(&self.first).chain(&self.rest)
+        std::iter::once(&self.first).chain(self.rest.iter().map(|later| &later.state))
     }
 
     fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        std::iter::once(&mut self.first).chain(&mut self.rest)
+        std::iter::once(&mut self.first).chain(self.rest.iter_mut().map(|later| &mut later.state))
     }
 }
 
