@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::usage::quotient;
 use super::{MAX_SPAN_NANOS, Moment, Ratio, StateWords, Strategy, Usage};
 
 /// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
@@ -157,11 +158,7 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn remaining(&self, state: PaceState, now: Moment) -> u64 {
-        let left = self.tolerance.saturating_sub(self.backlog(state, now));
-        match u64::try_from(left) {
-            Ok(left) => left / self.parts_per_unit,
-            Err(_) => (left / u128::from(self.parts_per_unit)) as u64,
-        }
+        quotient(self.tolerance.saturating_sub(self.backlog(state, now)), self.parts_per_unit)
     }
 
     fn usage(&self, state: PaceState, now: Moment) -> Usage {

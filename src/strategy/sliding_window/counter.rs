@@ -1,4 +1,4 @@
-use super::super::usage::carried_age;
+use super::super::usage::{carried_age, quotient};
 use super::super::{Moment, Ratio, StateWords, Strategy, Usage};
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ impl CounterRule {
         let units = self.limit.checked_sub(rolled.current.into())?.checked_sub(cost)?;
         let room = u128::from(units) * u128::from(self.period);
         // The longest part of the previous window that may weigh; rounded down, for an instant rounded up.
-        let to_go = room.checked_div(rolled.previous.into()).and_then(|to_go| u64::try_from(to_go).ok()).unwrap_or(u64::MAX);
+        let to_go = if rolled.previous == 0 { u64::MAX } else { quotient(room, rolled.previous.into()) };
         Some(self.period.saturating_sub(to_go)).filter(|elapsed| *elapsed < self.period)
     }
 
@@ -148,7 +148,7 @@ impl Strategy for CounterRule {
     }
 
     fn remaining(&self, state: CounterState, now: Moment) -> u64 {
-        (self.room(self.rolled(state, now), now) / u128::from(self.period)) as u64
+        quotient(self.room(self.rolled(state, now), now), self.period)
     }
 
     fn usage(&self, state: CounterState, now: Moment) -> Usage {
