@@ -315,11 +315,11 @@ impl Gate {
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.limit_states().map(|state| state.report(now, ahead, cost));
-        let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
-        match self.limit_states().nth(decision.binding).and_then(|state| state.concurrency(now)) {
-            Some(rule) => Decision { limit: rule.limit, ..decision },
-            None => decision,
+        let mut decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
+        if let Some(rule) = self.limit_states().nth(decision.binding).and_then(|state| state.concurrency(now)) {
+            decision.limit = rule.limit;
         }
+        decision
     }
 
     /// Whether [`Gate::admit`] would admit.
