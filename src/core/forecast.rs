@@ -97,7 +97,7 @@ impl<'a> LimitForecast<'a> {
 
     fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         match self {
-            Self::Copied(limit) => limit.peek(now, cost).err().unwrap_or(now),
+            Self::Copied(limit) => limit.decide(now, cost).err().unwrap_or(now),
             Self::Log(log) => log.ready_at(now, cost),
         }
     }

@@ -1,6 +1,7 @@
 //! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
 
 mod in_word;
+mod settle;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::core::suspension::Suspension;
 use crate::core::track::Track;
 use crate::decision::Decision;
 use crate::policy::Policy;
-use crate::strategy::{Moment, Outcome, Sample, StateWords};
+use crate::strategy::{Moment, StateWords};
 
 /// A policy with its state.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) struct Gate {
     plan: Arc<Plan>,
     /// The first limit of the policy, stored in place: most policies have only this one.
     first: LimitState,
-    rest: Box<[LimitState]>,
+    rest: Box<[LaterLimit]>,
     leases: Option<Box<Leases>>,
     // The next three follow from the plan; the fast path reads them here.
     max_cost: u64,
@@ -40,6 +41,15 @@ pub(crate) struct Gate {
     prefers_line: bool,
     /// The line of the one rate, where it is.
     track: Option<Box<Track>>,
+}
+
+/// A limit of the policy after the first.
+#[derive(Debug)]
+struct LaterLimit {
+    state: LimitState,
+    /// Its state if all limits admit the request that they are asked about: so each decides once, and none is charged before all
+    /// have.
+    next: StateWords,
 }
 
 /// What is left of a former plan, or of units that were reset.
@@ -59,7 +69,7 @@ impl Gate {
         let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
         Self {
             first: states.next().expect("a policy is never empty"),
-            rest: states.collect(),
+            rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
             max_cost: plan.max_cost(),
             place: if plan.holds_places() { Claim::PLACE } else { Claim::NONE },
@@ -141,7 +151,7 @@ impl Gate {
             self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
         }
         let unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
-        let states = std::iter::once(old.first).chain(old.rest);
+        let states = std::iter::once(old.first).chain(old.rest.into_iter().map(|later| later.state));
         let formers = old.plan.limits().iter().zip(states).zip(refundable_after(&old.past));
         let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
         let limits = self.plan.limits().to_vec();
@@ -188,10 +198,15 @@ impl Gate {
     /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        if self.rest.is_empty() {
-            self.first.take(now, cost)?;
-        } else {
-            self.take_all(now, cost)?;
+        let rest = if self.rest.is_empty() { Ok(()) } else { self.ask_rest(now, cost) };
+        let next = match (self.first.decide(now, cost), rest) {
+            (Ok(next), Ok(())) => next,
+            (Err(until), Err(other)) => return Err(until.max(other)),
+            (Err(until), _) | (_, Err(until)) => return Err(until),
+        };
+        self.first.proceed(now, cost, next);
+        if !self.rest.is_empty() {
+            self.charge_rest(now, cost);
         }
         self.fence += 1;
         let fence = self.fence;
@@ -215,26 +230,6 @@ impl Gate {
         Some(())
     }
 
-    /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
-    ///
-    /// A limit that was added after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read
-    /// from the same clock.
-    pub(crate) fn report(
-        &mut self,
-        now: Moment,
-        grant: Grant,
-        cost: u64,
-        rtt_nanos: Option<u64>,
-        outcome: Outcome,
-    ) -> Option<()> {
-        let in_flight = self.in_flight();
-        self.release_live(now, grant, cost)?;
-        let Grant { fence, .. } = grant;
-        let sample = Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence: self.fence };
-        self.granted_by(fence).filter(|(_, granted)| *granted).for_each(|(state, _)| state.learn(now, sample));
-        Some(())
-    }
-
     /// The units that may be in flight at the same time, now: the least of all concurrency limits.
     pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
         self.limit_states().filter_map(|state| state.concurrency(now)).map(|rule| rule.limit).min()
@@ -244,39 +239,6 @@ impl Gate {
     pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
         // Not `any`, which stops at the first change.
         self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, cost) | changed)
-    }
-
-    /// Releases a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`,
-    /// without a change, if it was reclaimed before or is about to be.
-    ///
-    /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
-    /// another limit, by another measure.
-    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
-        self.release_live(now, grant, cost)?;
-        let refunded_here = self.granted_by(grant.fence).all(|(_, granted)| granted);
-        if actual < cost && refunded_here && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - actual).is_some()
-        {
-            return Some(());
-        }
-        for (state, granted) in self.granted_by(grant.fence).filter(|(state, _)| state.places().is_none()) {
-            if actual > cost {
-                state.charge(now, actual - cost);
-            } else if actual < cost
-                && granted
-                && let Some(at) = grant.at.known()
-            {
-                state.refund(now, at, cost - actual);
-            }
-        }
-        Some(())
-    }
-
-    /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
-    fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
-        if let Some(index) = claim.lease() {
-            self.live_lease(index, fence, now)?;
-        }
-        self.release(fence, cost, claim)
     }
 
     /// Reclaims the permit whose TTL passed first, if any has passed.
@@ -323,55 +285,55 @@ impl Gate {
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let asked = self.limit_states().map(|state| state.report(now, ahead, cost));
-        let decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
-        match self.limit_states().nth(decision.binding).and_then(|state| state.concurrency(now)) {
-            Some(rule) => Decision { limit: rule.limit, ..decision },
-            None => decision,
+        let mut decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
+        if let Some(rule) = self.limit_states().nth(decision.binding).and_then(|state| state.concurrency(now)) {
+            decision.limit = rule.limit;
         }
+        decision
     }
 
     /// Whether [`Gate::admit`] would admit.
     pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
-        self.peek(now, cost).is_ok()
+        self.limit_states().all(|state| state.decide(now, cost).is_ok())
     }
 
-    fn take_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        if !self.limit_states().all(|state| state.peek(now, cost).is_ok()) {
-            self.peek(now, cost)?;
+    /// Whether all limits after the first admit, each with its next state.
+    #[inline(never)]
+    fn ask_rest(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+        let mut denied_until = None;
+        for LaterLimit { state, next } in &mut self.rest {
+            match state.decide(now, cost) {
+                Ok(decided) => *next = decided,
+                Err(until) => denied_until = denied_until.max(Some(until)),
+            }
         }
-        for state in self.limit_states_mut() {
-            state.charge(now, cost);
-        }
-        Ok(())
+        denied_until.map_or(Ok(()), Err)
     }
 
-    #[cold]
-    fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
-        self.limit_states().filter_map(|state| state.peek(now, cost).err()).max().map_or(Ok(()), Err)
+    /// Charges all limits after the first, which have admitted.
+    #[inline(never)]
+    fn charge_rest(&mut self, now: Moment, cost: u64) {
+        for LaterLimit { state, next } in &mut self.rest {
+            state.proceed(now, cost, *next);
+        }
     }
 
     /// Releases this many units that permits held.
     #[inline(always)]
     pub(crate) fn return_places(&mut self, cost: u64) {
         self.first.release(cost);
-        self.rest.iter_mut().for_each(|state| state.release(cost));
+        self.rest.iter_mut().for_each(|later| later.state.release(cost));
         if let Some(past) = &mut self.past {
             past.unowned_in_flight = past.unowned_in_flight.saturating_sub(cost);
         }
     }
 
-    /// The limits, each with whether it charged the grant of this fence and can refund it.
-    fn granted_by(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
-        let states = std::iter::once(&mut self.first).chain(&mut self.rest);
-        states.zip(refundable_after(&self.past)).map(move |(state, last)| (state, fence > last))
-    }
-
     fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
-        std::iter::once(&self.first).chain(&self.rest)
+        std::iter::once(&self.first).chain(self.rest.iter().map(|later| &later.state))
     }
 
     fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        std::iter::once(&mut self.first).chain(&mut self.rest)
+        std::iter::once(&mut self.first).chain(self.rest.iter_mut().map(|later| &mut later.state))
     }
 }
 

@@ -26,11 +26,13 @@ pub(crate) struct Leases {
     ttl: Option<NonZeroU64>,
     arena: Arena<Lease>,
     by_expiry: List,
+    /// When the front expires; [`Moment::NEVER`] if there is none. Each request asks for it.
+    next_expiry: Moment,
 }
 
 impl Leases {
     pub(crate) const fn new(ttl: NonZeroU64) -> Self {
-        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY }
+        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY, next_expiry: Moment::NEVER }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -50,10 +52,14 @@ impl Leases {
                 lease.expires_at = expiry(ttl, lease.renewed_at);
             }
         }
+        self.note_front();
     }
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
         let expires_at = expiry(self.ttl, now);
+        if self.is_empty() {
+            self.next_expiry = expires_at;
+        }
         let lease = Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller };
         self.arena.insert_back(&mut self.by_expiry, lease)
     }
@@ -62,8 +68,16 @@ impl Leases {
         self.arena.get_mut(index).filter(|lease| lease.fence == fence)
     }
 
+    #[inline(always)]
     pub(crate) fn next_expiry(&self) -> Moment {
-        self.by_expiry.front().and_then(|index| self.arena.get(index)).map_or(Moment::NEVER, |lease| lease.expires_at)
+        self.next_expiry
+    }
+
+    /// The front may have changed.
+    #[inline]
+    fn note_front(&mut self) {
+        let front = self.by_expiry.front().and_then(|index| self.arena.get(index));
+        self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
     }
 
     /// When each lease expires, first to last, with its units.
@@ -74,8 +88,12 @@ impl Leases {
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
+        let was_front = self.by_expiry.front() == Some(index);
         self.arena.unlink(&mut self.by_expiry, index);
         self.arena.discard(index);
+        if was_front {
+            self.note_front();
+        }
         Some(())
     }
 
@@ -86,13 +104,15 @@ impl Leases {
         (lease.renewed_at, lease.expires_at) = (now, expires_at);
         self.arena.unlink(&mut self.by_expiry, index);
         self.arena.push_back(&mut self.by_expiry, index);
+        self.note_front();
         true
     }
 
     /// Ends the lease that expired first, if one has.
     pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Lease> {
-        let index = self.by_expiry.front().filter(|_| self.next_expiry() <= now)?;
+        let index = self.by_expiry.front().filter(|_| self.next_expiry <= now)?;
         self.arena.unlink(&mut self.by_expiry, index);
+        self.note_front();
         Some(self.arena.remove(index))
     }
 }

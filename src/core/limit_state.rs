@@ -85,32 +85,32 @@ impl LimitState {
         }
     }
 
-    /// Whether the cost would be admitted. `Err`: until when it must wait.
+    /// Whether the cost is admitted. `Ok`: with this state afterwards, for [`LimitState::proceed`]. `Err`: until when it must wait.
     #[inline(always)]
-    pub(super) fn peek(&self, now: Moment, cost: u64) -> Result<(), Moment> {
-        with_rule!(self, |rule, state| rule.decide(state, now, cost).map(|_| ()))
+    pub(super) fn decide(&self, now: Moment, cost: u64) -> Result<StateWords, Moment> {
+        match self {
+            Self::Pace(rule, state, _) => rule.decide((*state).into(), now, cost).map(Into::into),
+            Self::Rule(rule, state) => rule.decide(*state, now, cost),
+            Self::Log(rule, log) => rule.decide(log, now, cost).map(|()| StateWords::default()),
+            Self::Places(rule, state, _) => rule.decide(*state, now, cost).map(Into::into),
+        }
     }
 
-    /// Charges the cost if it is admitted.
+    /// Charges the cost: this is the state afterwards.
     #[inline(always)]
-    pub(super) fn take(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
+    pub(super) fn proceed(&mut self, now: Moment, cost: u64, next: StateWords) {
         match self {
             Self::Pace(rule, state, history) => {
-                let next = rule.decide((*state).into(), now, cost)?;
                 history.note(rule, *state, now);
-                *state = next.into();
+                *state = next;
             }
-            Self::Rule(rule, state) => *state = rule.decide(*state, now, cost)?,
-            Self::Log(rule, log) => {
-                rule.decide(log, now, cost)?;
-                rule.charge(log, now, cost);
-            }
+            Self::Rule(_, state) => *state = next,
+            Self::Log(rule, log) => rule.charge(log, now, cost),
             Self::Places(rule, state, adaptation) => {
                 restart_if_idle(rule, *state, adaptation, now);
-                *state = rule.decide(*state, now, cost)?;
+                *state = next.into();
             }
         }
-        Ok(())
     }
 
     #[inline(always)]
@@ -121,20 +121,14 @@ impl LimitState {
     }
 
     /// Charges the cost whether or not it is admitted: a debt that later requests wait for.
-    #[inline]
     pub(super) fn charge(&mut self, now: Moment, cost: u64) {
-        match self {
-            Self::Pace(rule, state, history) => {
-                history.note(rule, *state, now);
-                *state = rule.charge((*state).into(), now, cost).into();
-            }
-            Self::Rule(rule, state) => *state = rule.charge(*state, now, cost),
-            Self::Log(rule, log) => rule.charge(log, now, cost),
-            Self::Places(rule, state, adaptation) => {
-                restart_if_idle(rule, *state, adaptation, now);
-                *state = rule.charge(*state, now, cost);
-            }
-        }
+        let next = match self {
+            Self::Pace(rule, state, _) => rule.charge((*state).into(), now, cost).into(),
+            Self::Rule(rule, state) => rule.charge(*state, now, cost),
+            Self::Log(..) => StateWords::default(),
+            Self::Places(rule, state, _) => rule.charge(*state, now, cost).into(),
+        };
+        self.proceed(now, cost, next);
     }
 
     /// Refunds what was charged at `at` and never used.

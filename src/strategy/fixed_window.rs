@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
-use super::usage::carried_age;
+use super::usage::{carried_age, quotient};
 use super::{Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// At most `limit` units in each window. A released permit gives nothing back.
@@ -133,7 +133,7 @@ impl WindowRule {
     /// When the `units`-th unit after those of `window` can be admitted, if each window is filled.
     fn when(&self, window: WindowState, now: Moment, units: u128) -> Moment {
         let total = u128::from(window.used) + units;
-        match u64::try_from((total - 1) / u128::from(self.limit)).unwrap_or(u64::MAX) {
+        match quotient(total - 1, self.limit) {
             0 => now,
             windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
         }

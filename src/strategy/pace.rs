@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::usage::quotient;
 use super::{MAX_SPAN_NANOS, Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
@@ -155,11 +156,12 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Result<PaceState, Moment> {
-        let charged = self.charge(state, now, cost);
-        if charged.arrival <= self.parts(now).saturating_add(self.tolerance) {
-            Ok(charged)
+        let parts = self.parts(now);
+        let arrival = state.arrival.max(parts).saturating_add(self.parts_of(cost));
+        if arrival <= parts.saturating_add(self.tolerance) {
+            Ok(PaceState { arrival })
         } else {
-            Err(self.first(charged.arrival, self.tolerance, now))
+            Err(self.first(arrival, self.tolerance, now))
         }
     }
 
@@ -175,11 +177,7 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn remaining(&self, state: PaceState, now: Moment) -> u64 {
-        let left = self.tolerance.saturating_sub(self.backlog(state, now));
-        match u64::try_from(left) {
-            Ok(left) => left / self.parts_per_unit,
-            Err(_) => (left / u128::from(self.parts_per_unit)) as u64,
-        }
+        quotient(self.tolerance.saturating_sub(self.backlog(state, now)), self.parts_per_unit)
     }
 
     fn usage(&self, state: PaceState, now: Moment) -> Usage {
@@ -218,7 +216,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// It is not part of the state: a table of keys, where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
-    /// At most [`Self::MAX_LEN`].
+    /// At most [`Self::MAX_LEN`], and at least one.
     found: Vec<(Moment, u128)>,
 }
 
@@ -235,39 +233,41 @@ impl RefundBound {
     /// Records a grant decided at `now` on the state `before`.
     #[inline(always)]
     pub(crate) fn note(&mut self, rule: &PaceRule, before: PaceState, now: Moment) {
-        if Some(now) != self.latest() {
-            self.push(now, rule.backlog(before, now));
+        let backlog = rule.backlog(before, now);
+        match self.found.last() {
+            Some((latest, _)) if *latest == now => return,
+            Some((_, least)) if *least < backlog => {}
+            _ => self.drop_from(backlog),
         }
-    }
-
-    /// When the latest grant was decided.
-    #[inline(always)]
-    fn latest(&self) -> Option<Moment> {
-        self.found.last().map(|(latest, _)| *latest)
-    }
-
-    #[inline]
-    fn push(&mut self, now: Moment, backlog: u128) {
-        let bounds = |(_, least): &(Moment, u128)| *least < backlog;
-        let kept = if backlog == 0 { 0 } else { self.found.iter().rposition(bounds).map_or(0, |last| last + 1) };
-        if let Some(found) = self.found.get_mut(kept) {
-            *found = (now, backlog);
-            self.found.truncate(kept + 1);
-            return;
-        }
-        if kept == Self::MAX_LEN {
+        if self.found.len() == Self::MAX_LEN {
             self.merge_oldest();
         }
         self.found.push((now, backlog));
     }
 
+    /// When the latest grant was decided.
+    fn latest(&self) -> Option<Moment> {
+        self.found.last().map(|(latest, _)| *latest)
+    }
+
+    /// Drops the entries that found as much or more.
+    #[inline]
+    fn drop_from(&mut self, backlog: u128) {
+        let bounds = |(_, least): &(Moment, u128)| *least < backlog;
+        let kept = if backlog == 0 { 0 } else { self.found.iter().rposition(bounds).map_or(0, |last| last + 1) };
+        self.found.truncate(kept);
+    }
+
     /// Several at once: to move all others for each grant would cost more than the rest of it. The oldest entry stays: often it
     /// found no backlog, and then nothing of the joined instants could be refunded.
-    #[cold]
+    #[inline]
     fn merge_oldest(&mut self) {
         const LAST: usize = RefundBound::MAX_LEN / 2;
-        self.found[LAST].1 = self.found[1].1;
-        self.found.drain(1..LAST);
+        if let Ok(found) = <&mut [_; Self::MAX_LEN]>::try_from(&mut self.found[..]) {
+            found[LAST].1 = found[1].1;
+            found.copy_within(LAST.., 1); // of a length that the compiler knows
+            self.found.truncate(1 + Self::MAX_LEN - LAST);
+        }
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {

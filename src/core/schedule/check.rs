@@ -67,6 +67,9 @@ impl Schedule {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
         let decision = self.gate.decide(now, ahead, cost.max(1));
+        if ahead == 0 && self.suspension.is_none() && !self.closed && cost > 0 {
+            return decision; // usually: not copied again
+        }
         if self.closed || cost == 0 {
             return decision.refused();
         }

@@ -58,7 +58,11 @@ impl PenaltyRule {
             return state;
         }
         if value > 0 {
-            let passed = now.since(at) / self.period;
+            let since = now.since(at);
+            if since < self.period {
+                return state; // spares most decisions two divisions
+            }
+            let passed = since / self.period;
             let to_zero = self.steps(value, 0);
             if passed < to_zero {
                 value = match self.fall {

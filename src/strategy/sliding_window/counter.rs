@@ -1,4 +1,4 @@
-use super::super::usage::carried_age;
+use super::super::usage::{carried_age, quotient};
 use super::super::{Moment, Ratio, StateWords, Strategy, Usage};
 
 #[cfg(test)]
@@ -49,9 +49,13 @@ impl CounterRule {
     /// The usage, in units times nanoseconds.
     #[inline(always)]
     fn weight(&self, rolled: CounterState, now: Moment) -> u128 {
-        let period = u128::from(self.period);
-        let to_go = period.saturating_sub(now.since(rolled.starts).into());
-        u128::from(rolled.previous) * to_go + u128::from(rolled.current) * period
+        self.previous_weight(rolled, now) + u128::from(rolled.current) * u128::from(self.period)
+    }
+
+    #[inline(always)]
+    fn previous_weight(&self, rolled: CounterState, now: Moment) -> u128 {
+        let to_go = self.period.saturating_sub(now.since(rolled.starts));
+        u128::from(rolled.previous) * u128::from(to_go)
     }
 
     /// The rest of the limit, in units times nanoseconds.
@@ -60,12 +64,19 @@ impl CounterRule {
         (u128::from(self.limit) * u128::from(self.period)).saturating_sub(self.weight(rolled, now))
     }
 
+    /// Whether the units of the previous window that still weigh fit beside the present ones and `cost`.
+    #[inline(always)]
+    fn has_room(&self, rolled: CounterState, now: Moment, cost: u64) -> bool {
+        let left = self.limit.checked_sub(rolled.current.into()).and_then(|left| left.checked_sub(cost));
+        left.is_some_and(|left| self.previous_weight(rolled, now) <= u128::from(left) * u128::from(self.period))
+    }
+
     /// How far into the window of `rolled` there is room for `cost`. `None`: not in this window.
     fn elapsed(&self, rolled: CounterState, cost: u64) -> Option<u64> {
         let units = self.limit.checked_sub(rolled.current.into())?.checked_sub(cost)?;
         let room = u128::from(units) * u128::from(self.period);
         // The longest part of the previous window that may weigh; rounded down, for an instant rounded up.
-        let to_go = room.checked_div(rolled.previous.into()).and_then(|to_go| u64::try_from(to_go).ok()).unwrap_or(u64::MAX);
+        let to_go = if rolled.previous == 0 { u64::MAX } else { quotient(room, rolled.previous.into()) };
         Some(self.period.saturating_sub(to_go)).filter(|elapsed| *elapsed < self.period)
     }
 
@@ -119,11 +130,7 @@ impl Strategy for CounterRule {
     #[inline(always)]
     fn decide(&self, state: CounterState, now: Moment, cost: u64) -> Result<CounterState, Moment> {
         let rolled = self.rolled(state, now);
-        if u128::from(cost) * u128::from(self.period) <= self.room(rolled, now) {
-            Ok(rolled.plus(cost))
-        } else {
-            Err(self.first(rolled, now, cost))
-        }
+        if self.has_room(rolled, now, cost) { Ok(rolled.plus(cost)) } else { Err(self.first(rolled, now, cost)) }
     }
 
     fn charge(&self, state: CounterState, now: Moment, cost: u64) -> CounterState {
@@ -141,7 +148,7 @@ impl Strategy for CounterRule {
     }
 
     fn remaining(&self, state: CounterState, now: Moment) -> u64 {
-        (self.room(self.rolled(state, now), now) / u128::from(self.period)) as u64
+        quotient(self.room(self.rolled(state, now), now), self.period)
     }
 
     fn usage(&self, state: CounterState, now: Moment) -> Usage {

@@ -1,0 +1,68 @@
+//! How a permit ends otherwise than by its drop: with the cost that its work had, or with a report.
+
+use super::{Gate, refundable_after};
+use crate::core::grant::Grant;
+use crate::core::limit_state::LimitState;
+use crate::strategy::{Moment, Outcome, Sample};
+
+impl Gate {
+    /// Releases a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`,
+    /// without a change, if it was reclaimed before or is about to be.
+    ///
+    /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
+    /// another limit, by another measure.
+    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
+        self.release_live(now, grant, cost)?;
+        let is_refundable = self.granted_by(grant.fence).all(|(_, granted)| granted);
+        if actual < cost && is_refundable && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - actual).is_some()
+        {
+            return Some(());
+        }
+        for (state, granted) in self.granted_by(grant.fence).filter(|(state, _)| state.places().is_none()) {
+            if actual > cost {
+                state.charge(now, actual - cost);
+            } else if actual < cost
+                && granted
+                && let Some(at) = grant.at.known()
+            {
+                state.refund(now, at, cost - actual);
+            }
+        }
+        Some(())
+    }
+
+    /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
+    ///
+    /// A limit that was added after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read
+    /// from the same clock.
+    pub(crate) fn report(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        rtt_nanos: Option<u64>,
+        outcome: Outcome,
+    ) -> Option<()> {
+        let in_flight = self.in_flight();
+        self.release_live(now, grant, cost)?;
+        let Grant { fence, .. } = grant;
+        let sample = Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence: self.fence };
+        self.granted_by(fence).filter(|(_, granted)| *granted).for_each(|(state, _)| state.learn(now, sample));
+        Some(())
+    }
+
+    /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
+    fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
+        if let Some(index) = claim.lease() {
+            self.live_lease(index, fence, now)?;
+        }
+        self.release(fence, cost, claim)
+    }
+
+    /// The limits, each with whether it charged the grant of this fence and can refund it.
+    fn granted_by(&mut self, fence: u64) -> impl Iterator<Item = (&mut LimitState, bool)> {
+        let later = self.rest.iter_mut().map(|later| &mut later.state);
+        let states = std::iter::once(&mut self.first).chain(later);
+        states.zip(refundable_after(&self.past)).map(move |(state, last)| (state, fence > last))
+    }
+}
