@@ -1,8 +1,8 @@
 //! One limiter for each key.
 //!
-//! From the bottom up: [`key_state`] and [`idle`] (a key that is only its state), [`tier`] (the policy of some keys), [`shard`]
-//! (some of the keys, under one lock), [`shards`] (the bound on the number of keys), [`table`] (the operations on a key), and
-//! above it what callers hold.
+//! From the bottom up: [`key_state`] and [`idle`] (a key that is only its state), [`tier`] (the policy of some keys),
+//! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
+//! [`table`] (the operations on a key), and above it what callers hold.
 
 mod builder;
 mod event;
@@ -10,6 +10,7 @@ mod idle;
 mod key_state;
 mod key_table;
 mod limiter;
+mod probing;
 mod request;
 mod shard;
 mod shards;

@@ -238,6 +238,13 @@ impl Permit {
         self.manager = None;
     }
 
+    #[inline(never)]
+    fn release_place(&self, manager: &Arc<Manager>) {
+        if self.grant.claim.holds() {
+            manager.release(self.grant.fence, self.cost, self.grant.claim);
+        }
+    }
+
     /// Takes the limiter out, so that the drop releases nothing.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
         self.manager.take().or_else(|| Manager::find(self.id_prefix))
@@ -249,11 +256,11 @@ impl Permit {
 }
 
 impl Drop for Permit {
+    /// The check is inlined into the caller: most permits of rates hold nothing.
+    #[inline]
     fn drop(&mut self) {
-        if let Some(manager) = &self.manager
-            && self.grant.claim.holds()
-        {
-            manager.release(self.grant.fence, self.cost, self.grant.claim);
+        if let Some(manager) = &self.manager {
+            self.release_place(manager);
         }
     }
 }

@@ -8,7 +8,7 @@ use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
 use super::event::{KeyedLimiterEvent, KeyedObserver};
-use super::idle::{KeptHash, is_std_key};
+use super::idle::{KeptHash, is_plain};
 use super::key_state::MAX_WORDS;
 use super::key_table::KeyTable;
 use super::limiter::KeyedLimiter;
@@ -26,7 +26,7 @@ use crate::manager::{Clock, Origin, TimerHost};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
-/// Keys that a shard is made for. With these its table of 2,048 places is well filled, and has room (for 1,792) for random
+/// Keys that a shard is made for. With these its table of 2,068 slots is well filled, and has room (for 1,654) for random
 /// variation. Moving so few keys to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
 /// Enough shards that two threads seldom meet in one, if there are enough keys to fill them.
@@ -196,7 +196,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
         let parts = Parts { shared, policy, plan, settles, hasher, max_keys, when_full };
         // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
-        let table: Arc<dyn KeyTable<K>> = match (is_std_key::<K>(), tiered, width.unwrap_or(0)) {
+        let table: Arc<dyn KeyTable<K>> = match (is_plain::<K>(), tiered, width.unwrap_or(0)) {
             (true, false, 0..=1) => Arc::new(parts.table::<1, ()>()),
             (true, false, 2) => Arc::new(parts.table::<2, ()>()),
             (true, ..) => Arc::new(parts.table::<MAX_WORDS, ()>()),

@@ -4,30 +4,36 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use foldhash::quality::SeedableRandomState;
 
+use super::key_state::Word;
+
 /// A key that is only its state.
 #[derive(Debug)]
 pub(super) struct Idle<K, const W: usize, H> {
     pub(super) key: K,
     /// The state of its limits. Where keys have tiers, the last word is the number of the tier.
-    pub(super) words: [u64; W],
+    pub(super) words: [Word; W],
     pub(super) hash: H,
 }
 
-impl<K: Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
+impl<K: Hash + Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
     #[inline(always)]
     pub(super) fn is(&self, hash: u64, key: &K) -> bool {
         self.hash.may_be(hash) && self.key == *key
+    }
+
+    pub(super) fn hash(&self, hasher: &SeedableRandomState) -> u64 {
+        self.hash.of(&self.key, hasher)
     }
 }
 
 /// The hash of an idle key, where it is kept beside the key.
 ///
-/// A table that grows or shrinks needs the hash of every key in it, under its lock, where no foreign code may run: it could panic
-/// halfway through, or use the limiter. So the hash is kept, and `Eq` is called only for keys with equal hashes. That takes 8
-/// bytes a key, a third more for the smallest keys. [Keys of the standard library](is_std_key) run no foreign code: for these, no
-/// hash is kept.
+/// A table that moves keys needs their hashes, under its lock, where no foreign code may run: it could panic halfway through, or
+/// use the limiter. And a lookup compares a key with several others: for a text, each of these can be a cache miss. So the hash is
+/// kept, and `Eq` is called only for keys with equal hashes. That takes 8 bytes a key, half as much again for the smallest keys.
+/// [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole: for these, no hash is kept.
 pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
-    /// Whether the keys may run foreign code.
+    /// Whether the keys may run foreign code, or a copy of one may take long.
     const FOREIGN: bool;
 
     fn keep(hash: u64) -> Self;
@@ -68,31 +74,10 @@ impl KeptHash for u64 {
     }
 }
 
-/// Whether the code of a key is the standard library's.
-pub(super) fn is_std_key<K: 'static>() -> bool {
+/// Whether a key is a number or an address of the standard library.
+pub(super) fn is_plain<K: 'static>() -> bool {
     macro_rules! any_of {
         ($($key:ty),*) => { [$(TypeId::of::<$key>()),*].contains(&TypeId::of::<K>()) };
     }
-    any_of!(
-        u8,
-        u16,
-        u32,
-        u64,
-        u128,
-        usize,
-        i8,
-        i16,
-        i32,
-        i64,
-        i128,
-        isize,
-        bool,
-        char,
-        IpAddr,
-        Ipv4Addr,
-        Ipv6Addr,
-        SocketAddr,
-        String,
-        &'static str
-    )
+    any_of!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, bool, char, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr)
 }

@@ -1,19 +1,47 @@
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
 use crate::decision::Decision;
+use crate::error::TryAcquireError;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
 /// The most limits that a key has.
 pub(super) const MAX_WORDS: usize = 4;
+
+/// A word of the state of an idle key. It is never zero, so that a free slot of a table takes no more memory than a key.
+///
+/// So one number is missing, and the next one is kept instead: an instant in some centuries, or the last but a few of 2⁶⁴ units
+/// or parts. The state is then a nanosecond, a unit or a part stricter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Word(NonZeroU64);
+
+impl Word {
+    /// It is even, so the next number is it with one bit changed.
+    const MISSING: u64 = u64::MAX - 3;
+    pub(super) const ZERO: Self = Self::new(0);
+
+    #[inline(always)]
+    pub(super) const fn new(number: u64) -> Self {
+        match NonZeroU64::new(number ^ Self::MISSING) {
+            Some(word) => Self(word),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) const fn get(self) -> u64 {
+        self.0.get() ^ Self::MISSING
+    }
+}
 
 /// The state of one key: a word or two for each limit, next to each other.
 ///
 /// It is a [`Gate`] without what few keys need: leases, counts, refund bounds.
 pub(super) struct KeyState<'a> {
     pub(super) plan: &'a Arc<Plan>,
-    pub(super) words: &'a mut [u64],
+    pub(super) words: &'a mut [Word],
 }
 
 impl KeyState<'_> {
@@ -44,7 +72,7 @@ impl KeyState<'_> {
 
     /// Charges one limit after the other, and when one denies, none.
     fn admit_all(&mut self, now: Moment, cost: u64) -> bool {
-        let mut before = [0; MAX_WORDS];
+        let mut before = [Word::ZERO; MAX_WORDS];
         before[..self.words.len()].copy_from_slice(self.words);
         for (rule, at) in self.plan.words() {
             let Ok(next) = rule.decide(load(self.words, rule, at), now, cost) else {
@@ -65,11 +93,13 @@ impl KeyState<'_> {
         self.change(|rule, state| rule.forgive(state, now, cost));
     }
 
-    /// Records that a request was denied `cost`.
-    pub(super) fn note_denial(&mut self, now: Moment, cost: u64) {
+    /// The denial of a request that does not wait, which it records.
+    #[cold]
+    pub(super) fn deny(&mut self, now: Moment, cost: u64) -> TryAcquireError {
         if self.plan.counts_denials() {
             self.change(|rule, state| rule.note_denial(state, now, cost));
         }
+        TryAcquireError::Denied(self.decide(now, cost))
     }
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
@@ -105,16 +135,30 @@ impl KeyState<'_> {
 }
 
 #[inline(always)]
-fn load(words: &[u64], rule: &Rule, at: usize) -> StateWords {
-    [words[at], if rule.width() == 2 { words[at + 1] } else { 0 }]
+fn load(words: &[Word], rule: &Rule, at: usize) -> StateWords {
+    [words[at].get(), if rule.width() == 2 { words[at + 1].get() } else { 0 }]
 }
 
 /// In one word, only a debt of more than a century overflows: it saturates.
 #[inline(always)]
-fn store(words: &mut [u64], rule: &Rule, at: usize, state: StateWords) {
+fn store(words: &mut [Word], rule: &Rule, at: usize, [low, high]: StateWords) {
     if rule.width() == 2 {
-        words[at..at + 2].copy_from_slice(&state);
+        words[at..at + 2].copy_from_slice(&[Word::new(low), Word::new(high)]);
     } else {
-        words[at] = if state[1] == 0 { state[0] } else { u64::MAX };
+        words[at] = Word::new(if high == 0 { low } else { u64::MAX });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_every_number_but_one_for_which_it_keeps_the_next() {
+        for number in [0, 1, 2, u64::MAX / 2, u64::MAX - 5, u64::MAX - 4, u64::MAX - 2, u64::MAX - 1, u64::MAX] {
+            assert_eq!(Word::new(number).get(), number);
+        }
+        assert_eq!(Word::new(u64::MAX - 3).get(), u64::MAX - 2);
+        assert_eq!(size_of::<Option<(u64, [Word; 1])>>(), 16);
     }
 }

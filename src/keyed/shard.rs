@@ -10,10 +10,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::quality::SeedableRandomState;
-use hashbrown::HashTable;
 
 use super::idle::{Idle, KeptHash};
-use super::key_state::KeyState;
+use super::key_state::{KeyState, Word};
+use super::probing::Probing;
 use super::tier::{Tier, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
@@ -21,15 +21,17 @@ use crate::core::gate::Gate;
 use crate::manager::{Clock, Manager, Resting};
 use crate::strategy::Moment;
 
+/// What a grant to an idle key needs comes first, next to the lock.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Shard<K, const W: usize, H> {
     pub(super) clock: Clock,
+    pub(super) idle: Probing<Idle<K, W, H>>,
     /// The random part of the ids of permits of idle keys.
     pub(super) id_prefix: u64,
     /// The fence of the latest grant to an idle key, at least.
     pub(super) fence: u64,
-    pub(super) idle: HashTable<Idle<K, W, H>>,
-    active: HashTable<Active<K, H>>,
+    active: Probing<Active<K, H>>,
     pub(super) tiers: Tiers,
     hasher: SeedableRandomState,
     /// Calls other than grants to idle keys.
@@ -44,6 +46,12 @@ struct Active<K, H> {
     key: K,
     hash: H,
     manager: Arc<Manager>,
+}
+
+impl<K: Hash, H: KeptHash> Active<K, H> {
+    fn hash(&self, hasher: &SeedableRandomState) -> u64 {
+        self.hash.of(&self.key, hasher)
+    }
 }
 
 /// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one a few.
@@ -61,7 +69,7 @@ thread_local! {
 
 /// Where a key is.
 pub(super) enum Location {
-    Idle { bucket: usize },
+    Idle { slot: usize },
     Active(Arc<Manager>),
     Absent,
 }
@@ -98,10 +106,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     pub(super) fn new(clock: Clock, id_prefix: u64, tiers: Tiers, hasher: SeedableRandomState) -> Self {
         Self {
             clock,
+            idle: Probing::new(),
             id_prefix,
             fence: 0,
-            idle: HashTable::new(),
-            active: HashTable::new(),
+            active: Probing::new(),
             tiers,
             hasher,
             accesses: 0,
@@ -125,95 +133,92 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     /// The `Eq` of keys runs here; nothing has changed when it panics.
     pub(super) fn locate(&self, hash: u64, key: &K) -> Location {
         let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && active.key == *key;
-        if let Some(active) = self.active.find(hash, is_it) {
+        if let Some(active) = self.active.find(hash, is_it).and_then(|slot| self.active.get(slot)) {
             return Location::Active(Arc::clone(&active.manager));
         }
-        match self.idle.find_bucket_index(hash, |idle| idle.is(hash, key)) {
-            Some(bucket) => Location::Idle { bucket },
+        match self.idle.find(hash, |idle| idle.is(hash, key)) {
+            Some(slot) => Location::Idle { slot },
             None => Location::Absent,
         }
     }
 
     /// The state of an idle key.
-    pub(super) fn key_state(&mut self, bucket: usize) -> Option<KeyState<'_>> {
-        Some(self.tiers.state(&mut self.idle.get_bucket_mut(bucket)?.words))
+    pub(super) fn key_state(&mut self, slot: usize) -> Option<KeyState<'_>> {
+        Some(self.tiers.state(&mut self.idle.get_mut(slot)?.words))
     }
 
-    pub(super) fn tier_at(&self, bucket: usize) -> usize {
-        self.idle.get_bucket(bucket).map_or(0, |idle| self.tiers.number_in(&idle.words))
+    pub(super) fn tier_at(&self, slot: usize) -> usize {
+        self.idle.get(slot).map_or(0, |idle| self.tiers.number_in(&idle.words))
     }
 
-    /// Inserts a reset idle key of a known tier. Returns its bucket.
+    /// Inserts a reset idle key of a known tier. Returns its slot.
     pub(super) fn insert_new(&mut self, hash: u64, key: K, tier: usize, now: Moment) -> usize {
         let mut words = self.tiers.words(tier);
         self.tiers.state(&mut words).fill(now);
         self.insert_idle(hash, key, words)
     }
 
-    fn insert_idle(&mut self, hash: u64, key: K, words: [u64; W]) -> usize {
-        let hasher = &self.hasher;
+    fn insert_idle(&mut self, hash: u64, key: K, words: [Word; W]) -> usize {
         let idle = Idle { key, words, hash: H::keep(hash) };
-        self.idle.insert_unique(hash, idle, |idle| idle.hash.of(&idle.key, hasher)).bucket_index()
+        self.idle.insert(hash, idle, |idle| idle.hash(&self.hasher))
     }
 
     pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
-        let hasher = &self.hasher;
         let active = Active { key, hash: H::keep(hash), manager };
-        self.active.insert_unique(hash, active, |active| active.hash.of(&active.key, hasher));
+        self.active.insert(hash, active, |active| active.hash(&self.hasher));
     }
 
     /// Gives an idle key another tier. Its usage carries over.
-    pub(super) fn change_tier(&mut self, bucket: usize, tier: usize, now: Moment) {
+    pub(super) fn change_tier(&mut self, slot: usize, tier: usize, now: Moment) {
         let plan = self.tiers.get(Ok(tier)).plan;
-        let Some(mut gate) = self.key_state(bucket).map(|key_state| key_state.gate(0, now)) else { return };
+        let Some(mut gate) = self.key_state(slot).map(|key_state| key_state.gate(0, now)) else { return };
         gate.set_plan(plan, now, UsageCarryOver::AsIs);
         let mut words = self.tiers.words(tier);
         if let Some(states) = gate.states() {
             self.tiers.state(&mut words).restore(states.into_iter());
         }
-        if let Some(idle) = self.idle.get_bucket_mut(bucket) {
+        if let Some(idle) = self.idle.get_mut(slot) {
             idle.words = words;
         }
     }
 
     /// Takes an idle key out, for a manager of its tier or of another.
-    pub(super) fn take_idle(&mut self, bucket: usize, tier: Option<Tier>, now: Moment) -> Option<(K, Gate)> {
+    pub(super) fn take_idle(&mut self, slot: usize, tier: Option<Tier>, now: Moment) -> Option<(K, Gate)> {
         let fence = self.fence;
-        let mut gate = self.key_state(bucket)?.gate(fence, now);
+        let mut gate = self.key_state(slot)?.gate(fence, now);
         if let Some(tier) = tier {
             gate.set_plan(tier.plan, now, UsageCarryOver::AsIs);
         }
-        Some((self.idle.get_bucket_entry(bucket).ok()?.remove().0.key, gate))
+        Some((self.remove_idle(slot)?, gate))
     }
 
     /// Checks a few idle keys and a few active ones. Reset keys are removed; active ones that are not needed become idle.
     pub(super) fn reap(&mut self, Samples { idle, active }: Samples, now: Moment, removed: &mut Removed<K>) {
-        for _ in 0..idle.min(self.idle.num_buckets()) {
-            self.idle_cursor = next(self.idle_cursor, self.idle.num_buckets());
-            let bucket = self.idle_cursor;
-            if self.key_state(bucket).is_some_and(|key_state| key_state.reset_at(now) <= now) {
-                self.remove_idle(bucket).into_iter().for_each(|key| removed.key(key));
+        for _ in 0..idle.min(self.idle.slots()) {
+            self.idle_cursor = before(self.idle_cursor, self.idle.slots());
+            let slot = self.idle_cursor;
+            if self.key_state(slot).is_some_and(|key_state| key_state.reset_at(now) <= now) {
+                self.remove_idle(slot).into_iter().for_each(|key| removed.key(key));
             }
         }
         for _ in 0..active.min(self.active.len()) {
-            if let Some(bucket) = self.next_active() {
-                self.deactivate(bucket, removed);
+            if let Some(slot) = self.next_active() {
+                self.deactivate(slot, removed);
             }
         }
-        let hasher = &self.hasher;
-        shrink(&mut self.idle, |idle| idle.hash.of(&idle.key, hasher));
-        shrink(&mut self.active, |active| active.hash.of(&active.key, hasher));
+        self.idle.shrink(|idle| idle.hash(&self.hasher));
+        self.active.shrink(|active| active.hash(&self.hasher));
     }
 
-    fn remove_idle(&mut self, bucket: usize) -> Option<K> {
-        Some(self.idle.get_bucket_entry(bucket).ok()?.remove().0.key)
+    fn remove_idle(&mut self, slot: usize) -> Option<K> {
+        Some(self.idle.remove(slot, |idle| idle.hash(&self.hasher))?.key)
     }
 
-    /// The bucket of the next active key.
+    /// The slot of the next active key.
     fn next_active(&mut self) -> Option<usize> {
-        for _ in 0..self.active.num_buckets() {
-            self.active_cursor = next(self.active_cursor, self.active.num_buckets());
-            if self.active.get_bucket(self.active_cursor).is_some() {
+        for _ in 0..self.active.slots() {
+            self.active_cursor = before(self.active_cursor, self.active.slots());
+            if self.active.get(self.active_cursor).is_some() {
                 return Some(self.active_cursor);
             }
         }
@@ -222,35 +227,35 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     /// The manager of an active key, if the shard has the only handle. New handles are cloned only under the shard's lock; a
     /// driver may hold one for a moment, and changes nothing if no request waits.
-    fn unshared(&self, bucket: usize) -> Option<&Arc<Manager>> {
+    fn unshared(&self, slot: usize) -> Option<&Arc<Manager>> {
         #[cfg(test)]
         CHECKED.set(CHECKED.get() + 1);
-        self.active.get_bucket(bucket).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
+        self.active.get(slot).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
     }
 
     /// Makes an active key idle if its manager is not needed; a reset one is removed.
-    fn deactivate(&mut self, bucket: usize, removed: &mut Removed<K>) {
-        let Some(manager) = self.unshared(bucket) else { return };
+    fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) {
+        let Some(manager) = self.unshared(slot) else { return };
         let Some(is_new) = manager.rests_until().map(|rest| rest.is_new) else { return };
         if !is_new && !self.tiers.any_fits() {
             return;
         }
         let Some(resting) = manager.at_rest() else { return };
         if is_new {
-            self.remove_active(bucket, &resting, removed).into_iter().for_each(|(_, key)| removed.key(key));
+            self.remove_active(slot, &resting, removed).into_iter().for_each(|(_, key)| removed.key(key));
             return;
         }
         let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states) else { return };
         let mut words = self.tiers.words(tier);
         self.tiers.state(&mut words).restore(states.iter().copied());
-        if let Some((hash, key)) = self.remove_active(bucket, &resting, removed) {
+        if let Some((hash, key)) = self.remove_active(slot, &resting, removed) {
             self.insert_idle(hash, key, words);
         }
     }
 
     /// Removes an active key whose manager is not needed. If the key returns, its fences continue from here.
-    fn remove_active(&mut self, bucket: usize, resting: &Resting, removed: &mut Removed<K>) -> Option<(u64, K)> {
-        let Active { key, hash, manager } = self.active.get_bucket_entry(bucket).ok()?.remove().0;
+    fn remove_active(&mut self, slot: usize, resting: &Resting, removed: &mut Removed<K>) -> Option<(u64, K)> {
+        let Active { key, hash, manager } = self.active.remove(slot, |active| active.hash(&self.hasher))?;
         removed.managers.push(manager);
         self.fence = self.fence.max(resting.fence);
         self.clock.catch_up(resting.clock.clone());
@@ -265,22 +270,22 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     fn evict_idle(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
-        let buckets = self.idle.num_buckets();
-        let start = self.idle_cursor;
+        let slots = self.idle.slots();
+        let start = self.idle_cursor.min(slots);
         let (mut found, mut soonest) = (0, None);
-        for bucket in (start..buckets).chain(0..start.min(buckets)) {
-            let Some(reset_at) = self.key_state(bucket).map(|key_state| key_state.reset_at(now)) else { continue };
-            if soonest.is_none_or(|soonest| (reset_at, bucket) < soonest) {
-                soonest = Some((reset_at, bucket));
+        for slot in (0..start).rev().chain((start..slots).rev()) {
+            let Some(reset_at) = self.key_state(slot).map(|key_state| key_state.reset_at(now)) else { continue };
+            if soonest.is_none_or(|soonest| (reset_at, slot) < soonest) {
+                soonest = Some((reset_at, slot));
             }
             found += 1;
             if found == samples {
                 break;
             }
         }
-        let (reset_at, bucket) = soonest?;
-        self.idle_cursor = bucket;
-        Some((self.remove_idle(bucket)?, reset_at))
+        let (reset_at, slot) = soonest?;
+        self.idle_cursor = slot;
+        Some((self.remove_idle(slot)?, reset_at))
     }
 
     fn evict_active(&mut self, samples: usize, most: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
@@ -289,17 +294,17 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             if sample >= samples && soonest.is_some() {
                 break;
             }
-            let bucket = self.next_active()?;
-            let reset_at = self.unshared(bucket).and_then(|manager| manager.rests_until()).map(|rest| rest.reset_at);
+            let slot = self.next_active()?;
+            let reset_at = self.unshared(slot).and_then(|manager| manager.rests_until()).map(|rest| rest.reset_at);
             if let Some(reset_at) = reset_at
                 && soonest.is_none_or(|soonest| reset_at < soonest.0)
             {
-                soonest = Some((reset_at, bucket));
+                soonest = Some((reset_at, slot));
             }
         }
-        let (reset_at, bucket) = soonest?;
-        let resting = self.unshared(bucket)?.at_rest()?;
-        Some((self.remove_active(bucket, &resting, removed)?.1, reset_at))
+        let (reset_at, slot) = soonest?;
+        let resting = self.unshared(slot)?.at_rest()?;
+        Some((self.remove_active(slot, &resting, removed)?.1, reset_at))
     }
 
     /// The idle keys with their states, and the active ones with their managers. The `Clone` of keys runs here; nothing changes
@@ -316,13 +321,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 }
 
-/// Frees memory when so few keys are left that it is worth moving them.
-fn shrink<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
-    if table.capacity() > 64 && table.len() < table.capacity() / 8 {
-        table.shrink_to(table.capacity() / 2, hash);
-    }
-}
-
-fn next(cursor: usize, buckets: usize) -> usize {
-    if cursor + 1 < buckets { cursor + 1 } else { 0 }
+/// The slot that is checked after this one. A removal moves keys from later slots to earlier ones: these were just checked.
+fn before(slot: usize, slots: usize) -> usize {
+    if 0 < slot && slot <= slots { slot - 1 } else { slots.saturating_sub(1) }
 }

@@ -3,8 +3,10 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::event::KeyedLimiterEvent;
-use super::idle::KeptHash;
+use super::idle::{Idle, KeptHash};
 use super::key_state::KeyState;
 use super::key_table::{Admitted, Denial, KeyTable};
 use super::shard::{Location, Removed, Shard};
@@ -93,24 +95,24 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         if let Some(plan) = &self.shared.plan {
             let hash = self.shards.hash(key);
+            let reading = Instant::now(); // before the lock, which is then held for half as long
             let mut guard = self.shards.lock(hash);
             let Shard { idle, tiers, clock, fence, id_prefix, .. } = &mut *guard;
-            if let Some(idle) = idle.find_mut(hash, |idle| idle.is(hash, key)) {
-                let now = clock.now();
-                let mut state = KeyState { plan, words: &mut idle.words };
-                if cost.wrapping_sub(1) < plan.max_cost() {
-                    if !state.admit(now, cost) {
-                        state.note_denial(now, cost);
-                        // The decision holds a policy copy of this shard only.
-                        let own = KeyState { plan: &tiers.own().plan, words: state.words };
-                        return Err(TryAcquireError::Denied(own.decide(now, cost)));
-                    }
-                    let permit = Fences { id_prefix: *id_prefix, latest: fence }.permit(cost, now, clock.origin());
-                    if fence.is_multiple_of(REAP_EVERY) {
-                        self.shards.reap_and_unlock(guard, now);
-                    }
-                    return Ok(permit);
+            let idle = idle.find_mut(hash, |idle| idle.is(hash, key));
+            if let Some(Idle { words, .. }) = idle.filter(|_| cost.wrapping_sub(1) < plan.max_cost()) {
+                let now = clock.now_since(reading);
+                if !(KeyState { plan, words }).admit(now, cost) {
+                    // The decision holds a policy copy of this shard only.
+                    return Err(KeyState { plan: &tiers.own().plan, words }.deny(now, cost));
                 }
+                *fence += 1;
+                let (id_prefix, fence, origin) = (*id_prefix, *fence, clock.origin());
+                if fence.is_multiple_of(REAP_EVERY) {
+                    self.shards.reap_and_unlock(guard, now);
+                } else {
+                    drop(guard);
+                }
+                return Ok(Permit::idle(id_prefix, fence, cost, now, origin));
             }
         }
         self.try_acquire_slowly(key, cost, caller)
@@ -200,10 +202,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             _ if cost == 0 => Err(TryAcquireError::ZeroCost),
             max if cost > max => Err(TryAcquireError::ExceedsLimit { cost, max }),
             _ if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
-            _ => {
-                state.note_denial(now, cost);
-                Err(TryAcquireError::Denied(state.decide(now, cost)))
-            }
+            _ => Err(state.deny(now, cost)),
         };
         self.update(key, try_idle, |manager| {
             manager.try_acquire(cost, caller).map(|granted| Permit::new(manager, granted, cost))
@@ -275,14 +274,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         let location = shard.locate(hash, key);
         let tier = shard.tiers.find(policy.as_ref(), self.shared.origin.since_epoch).map_err(Denial::Config)?;
-        let bucket = match location {
+        let slot = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
                     after_unlock.tier = Some((Arc::clone(&manager), shard.tiers.get(tier)));
                 }
                 return Ok(Some(Entered::Active(manager)));
             }
-            Location::Idle { bucket } => bucket,
+            Location::Idle { slot } => slot,
             Location::Absent if !create => return Ok(Some(Entered::Absent(shard.tiers.get(tier), now))),
             Location::Absent => {
                 let Some(copies) = self.copies(entering) else { return Ok(None) };
@@ -304,15 +303,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
         };
         let other = match tier {
-            Ok(number) if number == shard.tier_at(bucket) => None,
+            Ok(number) if number == shard.tier_at(slot) => None,
             Ok(number) if shard.tiers.fits(number) => {
-                shard.change_tier(bucket, number, now);
+                shard.change_tier(slot, number, now);
                 None
             }
             tier => Some(shard.tiers.get(tier)),
         };
         let Shard { idle, tiers, clock, fence, id_prefix, .. } = shard;
-        if let Some(idle) = idle.get_bucket_mut(bucket).filter(|_| other.is_none()) {
+        if let Some(idle) = idle.get_mut(slot).filter(|_| other.is_none()) {
             let fences = Fences { id_prefix: *id_prefix, latest: fence };
             if let Some(result) = ask(IdleKey { state: tiers.state(&mut idle.words), fences, now, origin: clock.origin() }) {
                 return Ok(Some(Entered::Idle(result)));
@@ -323,7 +322,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let Some(copies) = self.copies(entering) else { return Ok(None) };
             observer = copies.observer.take().unwrap_or(Observer::NONE);
         }
-        let Some((key, gate)) = shard.take_idle(bucket, other, now) else { return Ok(None) };
+        let Some((key, gate)) = shard.take_idle(slot, other, now) else { return Ok(None) };
         Ok(Some(Entered::Active(self.activate(shard, hash, key, gate, observer))))
     }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key_state::KeyState;
+use super::key_state::{KeyState, Word};
 use crate::core::plan::Plan;
 use crate::error::ConfigError;
 use crate::policy::Policy;
@@ -79,21 +79,21 @@ impl Tiers {
         self.seen.iter().any(|tier| tier.fits)
     }
 
-    pub(super) fn number_in<const W: usize>(&self, words: &[u64; W]) -> usize {
-        if self.tiered { words[W - 1] as usize } else { 0 }
+    pub(super) fn number_in<const W: usize>(&self, words: &[Word; W]) -> usize {
+        if self.tiered { words[W - 1].get() as usize } else { 0 }
     }
 
     /// The words of an idle key of a tier, with all else zero.
-    pub(super) fn words<const W: usize>(&self, number: usize) -> [u64; W] {
-        let mut words = [0; W];
+    pub(super) fn words<const W: usize>(&self, number: usize) -> [Word; W] {
+        let mut words = [Word::ZERO; W];
         if self.tiered {
-            words[W - 1] = number as u64;
+            words[W - 1] = Word::new(number as u64);
         }
         words
     }
 
     /// The state of an idle key, with the plan of its tier.
-    pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [u64; W]) -> KeyState<'a> {
+    pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [Word; W]) -> KeyState<'a> {
         KeyState { plan: &self.seen[self.number_in(words)].plan, words }
     }
 }

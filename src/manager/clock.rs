@@ -13,7 +13,8 @@ use crate::strategy::Moment;
 ///
 /// A reading is taken to be of the clock whose latest reading is the nearest one before it. A wrong guess among known clocks can only
 /// count too little. The first reading of an unknown clock that is ahead counts as time that has passed, as it does when a paused
-/// clock was advanced. All readings are taken under the limiter's lock, so a step back is never a race of two threads.
+/// clock was advanced. A reading that was taken before the limiter's lock counts only if it is ahead of the latest one, so a step
+/// back is never a race of two threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// The moment of the latest reading.
@@ -77,6 +78,16 @@ impl Clock {
         self.at(Instant::now())
     }
 
+    /// [`Clock::now`] with a reading that was taken just before the limiter's lock. If it is behind the latest reading, it may have
+    /// lost a race: the clock is read again.
+    #[inline]
+    pub(crate) fn now_since(&mut self, reading: Instant) -> Moment {
+        match reading.checked_duration_since(self.latest) {
+            Some(elapsed) if self.others.is_none() => self.advance(elapsed, reading),
+            _ => self.now(),
+        }
+    }
+
     /// The moment of the latest reading.
     #[inline]
     pub(crate) fn latest(&self) -> Moment {
@@ -135,6 +146,11 @@ impl Clock {
             Some(elapsed) if self.others.is_none() => elapsed,
             _ => self.change_clock(now),
         };
+        self.advance(elapsed, now)
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, elapsed: Duration, now: Instant) -> Moment {
         let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.moment = self.moment.plus(nanos).min(Moment::LAST);
         self.latest = now;
