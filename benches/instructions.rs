@@ -1,5 +1,8 @@
 //! Runs one operation in a loop, to count its instructions.
 //!
+//! `scripts/instructions` counts all of them and compares them with `benches/instructions.txt`. To see where one spends its
+//! instructions:
+//!
 //! ```text
 //! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --bench instructions --no-run
 //! valgrind --tool=callgrind target/release/deps/instructions-… acquire 100000
@@ -25,11 +28,12 @@ use tollgate::{
 };
 
 const PLACES: u64 = 1_000;
+const TASKS: u64 = 64;
 const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 18] = [
+const OPERATIONS: [Operation; 24] = [
     ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
     ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
     ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
@@ -40,10 +44,19 @@ const OPERATIONS: [Operation; 18] = [
     ("log", |times| tried(times, SlidingWindow::log(u32::MAX.into(), LONG))),
     ("log-sliding", |times| sliding(times, 1_000)),
     ("penalty", |times| tried(times, Penalty::new(u32::MAX.into(), Rate::per_second(1)))),
+    ("two", |times| tried(times, slow().and(slow()))),
     ("three", |times| tried(times, slow().and(slow()).and(slow()))),
-    ("keyed", |times| tried_keyed(times, slow())),
-    ("keyed-three", |times| tried_keyed(times, slow().and(slow()).and(slow()))),
     ("denied", |times| tried(times, Throttle::every(LONG))),
+    ("denied-places", |times| {
+        let limiter = limiter(MaxConcurrency::new(1));
+        let _permit = limiter.try_acquire();
+        tried_with(times, limiter);
+    }),
+    ("keyed-one", |times| tried_keyed(times, 1, slow())),
+    ("keyed-many", |times| tried_keyed(times, 100_000, slow())),
+    ("keyed-three", |times| tried_keyed(times, 16, slow().and(slow()).and(slow()))),
+    ("keyed-places", |times| tried_keyed(times, 16, MaxConcurrency::new(PLACES))),
+    ("keyed-denied", |times| tried_keyed(times, 16, Throttle::every(LONG))),
     ("throttled", |times| {
         let limiter = limiter(never_waiting());
         in_task(async move { stream::repeat(()).take(times as usize).throttled(limiter).for_each(async |()| ()).await });
@@ -52,6 +65,7 @@ const OPERATIONS: [Operation; 18] = [
         let limiter = limiter(MaxConcurrency::new(8));
         handed_over(times, move || limiter.acquire());
     }),
+    ("paced", paced),
     ("tokio-acquire", |times| {
         let semaphore = Arc::new(Semaphore::new(PLACES as usize));
         in_task(async move {
@@ -73,7 +87,8 @@ fn main() {
     match (operation, times) {
         (Some((_, run)), Ok(times)) => run(times),
         _ => {
-            println!("usage: instructions OPERATION [TIMES]; the operations are {}", OPERATIONS.map(|(name, _)| name).join(", "));
+            eprintln!("usage: instructions OPERATION [TIMES]; the operations are");
+            OPERATIONS.iter().for_each(|(name, _)| println!("{name}"));
         }
     }
 }
@@ -86,20 +101,24 @@ fn never_waiting() -> Throttle {
     Throttle::every(Duration::from_nanos(1)).burst(1_000_000_000_000)
 }
 
-/// Nothing is refilled during a run.
+/// Nothing is refilled during a run, so no key is forgotten.
 fn slow() -> Policy {
-    Throttle::every(Duration::from_secs(1)).burst(1_000_000_000).into()
+    Throttle::every(Duration::from_secs(60)).burst(10_000_000).into()
 }
 
-fn tried_keyed(times: u64, policy: impl Into<Policy>) {
+/// All keys are there before the loop begins: a run of any length has inserted the same number.
+fn tried_keyed(times: u64, keys: u64, policy: impl Into<Policy>) {
     let limiter = KeyedLimiter::new(policy).expect("a sound policy");
-    for number in 0..times {
-        black_box(limiter.try_acquire(&(number % 16)).is_ok());
+    for number in (0..keys).chain((0..times).map(|number| number % keys)) {
+        black_box(limiter.try_acquire(&number).is_ok());
     }
 }
 
 fn tried(times: u64, policy: impl Into<Policy>) {
-    let limiter = limiter(policy);
+    tried_with(times, limiter(policy));
+}
+
+fn tried_with(times: u64, limiter: &Limiter) {
     for _ in 0..times {
         black_box(limiter.try_acquire().is_ok());
     }
@@ -133,7 +152,6 @@ where
     P: Send,
     E: std::fmt::Debug,
 {
-    const TASKS: u64 = 64;
     let task = move || {
         let acquire = acquire.clone();
         async move {
@@ -144,12 +162,26 @@ where
             }
         }
     };
-    in_task(async move {
-        let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task())).collect();
-        for task in tasks {
-            task.await.expect("the task ran to its end");
+    in_task(in_tasks(task));
+}
+
+/// 64 tasks that wait for a rate. Each tick of the timer, a millisecond, grants ten.
+fn paced(times: u64) {
+    let limiter = limiter(Throttle::every(Duration::from_micros(100)).burst(10));
+    let task = move || async move {
+        for _ in 0..times / TASKS {
+            drop(limiter.acquire().await.expect("a permit"));
         }
-    });
+    };
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    runtime.block_on(in_tasks(task));
+}
+
+async fn in_tasks<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F) {
+    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task())).collect();
+    for task in tasks {
+        task.await.expect("the task ran to its end");
+    }
 }
 
 fn in_task(task: impl Future<Output = ()> + Send + 'static) {

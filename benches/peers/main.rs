@@ -1,8 +1,8 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench --bench peers               all workloads, about three minutes
-//! cargo bench --bench peers -- W1 W3      some of them
+//! cargo bench --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg
+//! cargo bench --bench peers -- W1 W3      some of them; draws target/benchmarks.svg
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -10,6 +10,7 @@
 
 mod contended;
 mod decision;
+mod drawing;
 mod heap;
 mod keyed;
 mod memory;
@@ -59,4 +60,8 @@ fn main() {
         }
     }
     print(&rows);
+    let path = if names.is_empty() { "docs/benchmarks.svg" } else { "target/benchmarks.svg" };
+    let proportions: Vec<_> = rows.iter().filter_map(|row| row.proportion.as_ref()).collect();
+    drawing::draw(&proportions, path.as_ref()).expect("the drawing can be written");
+    eprintln!("drawn in {path}");
 }

@@ -22,7 +22,7 @@ pub(crate) fn per_item() -> Vec<Row> {
     Contest::new(("W8", "stream.throttled(), per item"), Unit::Nanos, || {
         nanos_each_in_task(runtime, BATCH, drain(items().throttled(limiter)))
     })
-    .against("governor ratelimit_stream(), same clock", Some(Bar::AtMost(1.2)), || {
+    .against("governor ratelimit_stream(), same clock", Some(Bar::AtMost(0.75)), || {
         let governor = governor.clone();
         nanos_each_in_task(runtime, BATCH, async move { drain(items().ratelimit_stream(&governor)).await })
     })

@@ -10,6 +10,12 @@ pub(crate) enum Bar {
 }
 
 impl Bar {
+    pub(crate) fn value(self) -> f64 {
+        match self {
+            Self::AtMost(bar) | Self::AtLeast(bar) => bar,
+        }
+    }
+
     fn is_met(self, figure: f64) -> bool {
         match self {
             Self::AtMost(bar) => figure <= bar,
@@ -59,25 +65,47 @@ impl Unit {
 /// One line of the table.
 pub(crate) struct Row {
     cells: [String; 7],
+    pub(crate) proportion: Option<Proportion>,
+}
+
+/// What tollgate takes in proportion to a peer, for the drawing: less is better in all units.
+pub(crate) struct Proportion {
+    pub(crate) workload: String,
+    pub(crate) case: String,
+    pub(crate) peer: String,
+    pub(crate) ratio: f64,
+    pub(crate) bar: Option<f64>,
 }
 
 impl Row {
     /// Tollgate's figure and a peer's; the bar is for their ratio.
     pub(crate) fn against(what: (&str, &str), unit: Unit, ours: f64, peer: (&str, f64), ratio: f64, bar: Option<Bar>) -> Self {
         let theirs = format!("{}: {}", peer.0, unit.show(peer.1));
-        Self::new(what, unit.show(ours), theirs, format!("{ratio:.2}"), bar, ratio)
+        let less_is_better = |ratio: f64| if matches!(unit, Unit::Millions) { 1.0 / ratio } else { ratio };
+        let proportion = Proportion::new(what, peer.0, less_is_better(ratio), bar.map(|bar| less_is_better(bar.value())));
+        Self { proportion: Some(proportion), ..Self::new(what, unit.show(ours), theirs, format!("{ratio:.2}"), bar, ratio) }
     }
 
     /// Tollgate's figure, alone or next to a peer's; the bar is for tollgate's.
     pub(crate) fn figure(what: (&str, &str), unit: Unit, ours: f64, peer: Option<(&str, f64)>, bar: Option<Bar>) -> Self {
         let theirs = peer.map_or_else(String::new, |(name, figure)| format!("{name}: {}", unit.show(figure)));
-        Self::new(what, unit.show(ours), theirs, String::new(), bar, ours)
+        let of_bytes = peer.filter(|_| matches!(unit, Unit::Bytes));
+        let proportion =
+            of_bytes.map(|(name, figure)| Proportion::new(what, name, ours / figure, bar.map(|bar| bar.value() / figure)));
+        Self { proportion, ..Self::new(what, unit.show(ours), theirs, String::new(), bar, ours) }
     }
 
     fn new((workload, case): (&str, &str), ours: String, theirs: String, ratio: String, bar: Option<Bar>, judged: f64) -> Self {
         let verdict = bar.map_or("", |bar| if bar.is_met(judged) { "ok" } else { "MISS" });
         let bar = bar.map_or_else(String::new, |bar| bar.to_string());
-        Self { cells: [workload.to_owned(), case.to_owned(), ours, theirs, ratio, bar, verdict.to_owned()] }
+        let cells = [workload.to_owned(), case.to_owned(), ours, theirs, ratio, bar, verdict.to_owned()];
+        Self { cells, proportion: None }
+    }
+}
+
+impl Proportion {
+    fn new((workload, case): (&str, &str), peer: &str, ratio: f64, bar: Option<f64>) -> Self {
+        Self { workload: workload.to_owned(), case: case.to_owned(), peer: peer.to_owned(), ratio, bar }
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn plain() -> Vec<Row> {
     let owned = Arc::clone(semaphore);
 
     let awaited = Contest::new(("W1", "acquire().await, drop"), Unit::Nanos, || loop_of(runtime, || limiter.acquire()))
-        .against("tokio acquire_owned().await", Some(Bar::AtMost(1.0)), move || {
+        .against("tokio acquire_owned().await", Some(Bar::AtMost(0.7)), move || {
             let owned = Arc::clone(&owned);
             loop_of(runtime, move || Arc::clone(&owned).acquire_owned())
         })
@@ -32,7 +32,7 @@ pub(crate) fn plain() -> Vec<Row> {
 
     let tried =
         Contest::new(("W1", "try_acquire(), drop"), Unit::Nanos, || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok())))
-            .against("tokio try_acquire_owned()", Some(Bar::AtMost(1.2)), || {
+            .against("tokio try_acquire_owned()", Some(Bar::AtMost(0.7)), || {
                 nanos_each(BATCH, || assert!(Arc::clone(semaphore).try_acquire_owned().is_ok()))
             })
             .run(ROUNDS);
@@ -44,7 +44,7 @@ pub(crate) fn with_ttl() -> Vec<Row> {
     let limiter = limiter(MaxConcurrency::new(PLACES.into()).ttl(Duration::from_secs(30)));
     let semaphore = Arc::new(Semaphore::new(PLACES as usize));
     Contest::new(("W2", "with a TTL: acquire().await, drop"), Unit::Nanos, || loop_of(runtime, || limiter.acquire()))
-        .against("tokio acquire_owned().await, no TTL", Some(Bar::AtMost(1.5)), move || {
+        .against("tokio acquire_owned().await, no TTL", Some(Bar::AtMost(1.25)), move || {
             let semaphore = Arc::clone(&semaphore);
             loop_of(runtime, move || Arc::clone(&semaphore).acquire_owned())
         })
