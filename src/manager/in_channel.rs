@@ -13,10 +13,10 @@ use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::state::State;
 use crate::contain_panic::contain_panic;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
@@ -175,14 +175,14 @@ impl Manager {
     pub(super) fn ensure_driver<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
-        index: Index,
+        index: WaiterId,
         options: &RequestOptions,
         effects: &mut Effects,
     ) -> Result<Enqueued<()>, Refused> {
         let driver = if options.blocking { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
             let now = state.now();
-            state.schedule.abandon(now, index, effects);
+            state.schedule.abandon(now, index, options.cost, effects);
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {

@@ -10,22 +10,22 @@ use super::answer::{Refused, TimedGrant};
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::state::State;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 
 impl Manager {
-    /// Takes the answer to a queued request, if there is one; then the index is spent.
+    /// Takes the answer to a queued request, if there is one; then the id is spent.
     #[inline(never)]
     pub(crate) fn poll(
         self: &Arc<Self>,
-        index: Index,
+        id: WaiterId,
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
-        match state.schedule.poll(index, waker) {
+        match state.schedule.poll(id, waker) {
             Ok(Ok(grant)) => {
                 granted.fill_in(grant, state.clock.origin());
                 self.unlock_after_answer(state);
@@ -35,10 +35,10 @@ impl Manager {
                 self.unlock_after_answer(state);
                 Err(error.into())
             }
-            Err(false) => self.ensure_driver(state, index, options, &mut Effects::default()),
+            Err(false) => self.ensure_driver(state, id, options, &mut Effects::default()),
             Err(true) => {
                 drop(state);
-                self.replace_waker(index, options, waker, granted)
+                self.replace_waker(id, options, waker, granted)
             }
         }
     }
@@ -48,23 +48,23 @@ impl Manager {
     #[cold]
     fn replace_waker(
         self: &Arc<Self>,
-        index: Index,
+        id: WaiterId,
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.lock();
-        match state.schedule.replace_waker(index, waker_of_slot) {
+        match state.schedule.replace_waker(id, waker_of_slot) {
             Ok(replaced) => {
-                let waiting = self.ensure_driver(state, index, options, &mut Effects::default());
+                let waiting = self.ensure_driver(state, id, options, &mut Effects::default());
                 drop(replaced);
                 waiting
             }
             Err(unneeded) => {
                 drop(state);
                 drop(unneeded);
-                self.poll(index, options, waker, granted) // it was answered meanwhile
+                self.poll(id, options, waker, granted) // it was answered meanwhile
             }
         }
     }
@@ -77,8 +77,8 @@ impl Manager {
         }
     }
 
-    /// The owner of a queued request gives it up.
-    pub(crate) fn abandon(self: &Arc<Self>, index: Index) {
-        self.with_schedule(|schedule, now, effects| schedule.abandon(now, index, effects));
+    /// The owner of a queued request of `cost` gives it up.
+    pub(crate) fn abandon(self: &Arc<Self>, id: WaiterId, cost: u64) {
+        self.with_schedule(|schedule, now, effects| schedule.abandon(now, id, cost, effects));
     }
 }
