@@ -3,6 +3,7 @@
 //! Every input that depends on time takes `now`; actions outside (wake, report, start a timer) are returned as data. So a test
 //! drives millions of schedules without a runtime.
 
+pub(crate) mod answers;
 pub(crate) mod arena;
 pub(crate) mod deadlines;
 pub(crate) mod effects;

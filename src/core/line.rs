@@ -223,7 +223,7 @@ mod tests {
     use crate::priority::Priority;
 
     fn id(arrival: u64) -> WaiterId {
-        WaiterId::new(arrival, Priority::NORMAL, false)
+        WaiterId::new(arrival, Priority::NORMAL, false, None)
     }
 
     fn waiter(id: WaiterId) -> Waiter {

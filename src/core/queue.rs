@@ -1,12 +1,15 @@
 //! The waiters, by priority and then in arrival order, and the answers that were not taken yet.
 //!
 //! A waiter leaves its line with its answer, and only the owner of its id takes the answer out: that is the caller's *out*
-//! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id.
+//! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id. A granted place is
+//! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is kept here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Waker;
 
+use crate::core::answers::{Answers, Slots};
 use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
 use crate::core::levels::Levels;
@@ -53,8 +56,15 @@ pub(crate) struct Queue {
     occupied: u16,
     len: u32,
     deadlines: Deadlines,
-    /// By waiter, until its owner takes it.
-    answers: BTreeMap<WaiterId, Answer>,
+    slots: Slots,
+    /// Allocated when it is used: each of a million keys may have a queue.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    /// The answers that are in no slot.
+    kept: BTreeMap<WaiterId, Answer>,
     /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
     swept_to: Option<WaiterId>,
 }
@@ -69,8 +79,8 @@ impl Queue {
             occupied: 0,
             len: 0,
             deadlines: Deadlines::new(),
-            answers: BTreeMap::new(),
-            swept_to: None,
+            slots: Slots::new(),
+            rest: None,
         }
     }
 
@@ -84,11 +94,13 @@ impl Queue {
         self.len == 0
     }
 
+    /// `bare_place`: its grant will be a place and nothing more.
     #[inline]
-    pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> WaiterId {
+    pub(crate) fn push(&mut self, request: &Request, waker: Waker, bare_place: bool) -> WaiterId {
         let &Request { cost, priority, deadline, caller, blocking } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
-        let id = WaiterId::new(self.arrivals, priority, blocking);
+        let slot = if bare_place { self.slots.claim(self.len) } else { None };
+        let id = WaiterId::new(self.arrivals, priority, blocking, slot);
         let level = self.levels.get_mut(id.level());
         level.line.push(Waiter { id, cost, caller, waker }, deadline);
         level.units = level.units.saturating_add(cost);
@@ -171,7 +183,7 @@ impl Queue {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
-                let newcomer = WaiterId::new(self.arrivals.wrapping_add(1), priority, false);
+                let newcomer = WaiterId::new(self.arrivals.wrapping_add(1), priority, false, None);
                 let fronts = self.levels.iter_from(0).filter_map(|level| level.line.front());
                 fronts.map(|waiter| waiter.id).max_by_key(|id| newcomer.since(*id))
             }
@@ -183,29 +195,52 @@ impl Queue {
         }
     }
 
+    /// Where granted places are taken out without the lock. `None` while there were no slots.
+    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
+        self.slots.answers()
+    }
+
     /// Grants to a waiter; its waker is to be woken outside every lock.
     #[inline]
     pub(crate) fn grant(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
         let waker = self.remove(id)?;
-        self.answers.insert(id, Ok(grant));
+        match id.slot() {
+            Some(slot) if grant == Grant::of_place(grant.fence) => self.slots.grant(slot, grant.fence),
+            _ => self.keep(id, Ok(grant)),
+        }
         Some(waker)
     }
 
     /// Refuses a waiter; its waker is to be woken outside every lock.
     pub(crate) fn refuse(&mut self, id: WaiterId, error: AcquireError) -> Option<Waker> {
         let waker = self.remove(id)?;
-        self.answers.insert(id, Err(error));
+        self.keep(id, Err(error));
         Some(waker)
+    }
+
+    fn keep(&mut self, id: WaiterId, answer: Answer) {
+        self.rest.get_or_insert_default().kept.insert(id, answer);
     }
 
     /// Takes the answer out, if there is one; then the id is spent. `Err`: there is none; the value says whether the waiter has
     /// another waker, which `waker` must replace. See [`Queue::replace_waker`].
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
-        if let Some(answer) = self.answers.remove(&id) {
+        if let Some(answer) = self.take(id) {
             return Ok(answer);
         }
         let waiter = self.waiter(id).expect("an id is valid until its owner has its answer");
         Err(!waiter.waker.will_wake(waker))
+    }
+
+    fn take(&mut self, id: WaiterId) -> Option<Answer> {
+        let place = id.slot().and_then(|slot| self.slots.take(slot)).map(|fence| Ok(Grant::of_place(fence)));
+        place.or_else(|| self.rest.as_mut()?.kept.remove(&id).inspect(|_| self.free_slot(id)))
+    }
+
+    fn free_slot(&self, id: WaiterId) {
+        if let Some(slot) = id.slot() {
+            self.slots.free(slot);
+        }
     }
 
     /// Sets the waker to be woken with the answer and returns the one that it replaces. `Err`, if the request was answered,
@@ -234,12 +269,13 @@ impl Queue {
 
     /// The owner gives its request up; the id is spent.
     pub(crate) fn abandon(&mut self, id: WaiterId) -> Abandoned {
-        match self.remove(id) {
-            Some(waker) => Abandoned::Waiting(waker),
-            None => match self.answers.remove(&id) {
-                Some(Ok(grant)) => Abandoned::Granted(grant),
-                _ => Abandoned::Failed,
-            },
+        if let Some(waker) = self.remove(id) {
+            self.free_slot(id);
+            return Abandoned::Waiting(waker);
+        }
+        match self.take(id) {
+            Some(Ok(grant)) => Abandoned::Granted(grant),
+            _ => Abandoned::Failed,
         }
     }
 
@@ -251,25 +287,27 @@ impl Queue {
 
     /// Starts a sweep of all waiters, in order; see [`Queue::next_above`].
     pub(crate) fn sweep(&mut self) {
-        self.swept_to = self.front_waiter().map(|front| front.id);
+        let front = self.front_waiter().map(|front| front.id);
+        self.rest.get_or_insert_default().swept_to = front;
     }
 
     pub(crate) fn is_swept(&self) -> bool {
-        self.swept_to.is_none()
+        self.swept_to().is_none()
+    }
+
+    fn swept_to(&self) -> Option<WaiterId> {
+        self.rest.as_ref()?.swept_to
     }
 
     /// The next waiter of the sweep whose cost is above `max`, with that cost. Each waiter that is visited takes one of the
     /// `steps`; when none is left, the sweep stops, and continues there the next time.
     pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(WaiterId, u64)> {
         while *steps > 0 {
-            let Some(&Waiter { id, cost, .. }) = self.swept_to.and_then(|id| self.first_from(id)) else {
-                self.swept_to = None;
-                return None;
-            };
+            let next = self.first_from(self.swept_to()?).map(|waiter| (waiter.id, waiter.cost));
+            self.rest.as_mut()?.swept_to = next.map(|(id, _)| id.next());
             *steps -= 1;
-            self.swept_to = Some(id.next());
-            if cost > max {
-                return Some((id, cost));
+            if next?.1 > max {
+                return next;
             }
         }
         None
@@ -284,7 +322,7 @@ impl Queue {
 
     #[cfg(test)]
     pub(crate) fn next_in_sweep(&self) -> Option<WaiterId> {
-        self.first_from(self.swept_to?).map(|waiter| waiter.id)
+        self.first_from(self.swept_to()?).map(|waiter| waiter.id)
     }
 
     /// All waiters, in order, with their costs and deadlines.
@@ -300,7 +338,10 @@ impl Queue {
     /// The answer to a request; `None` while it waits.
     #[cfg(test)]
     pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
-        self.answers.get(&id).map(|answer| if answer.is_ok() { AnswerKind::Granted } else { AnswerKind::Failed })
+        if id.slot().is_some_and(|slot| self.slots.answers().is_some_and(|answers| answers.is_granted(slot))) {
+            return Some(AnswerKind::Granted);
+        }
+        self.rest.as_ref()?.kept.get(&id).map(|answer| if answer.is_ok() { AnswerKind::Granted } else { AnswerKind::Failed })
     }
 
     /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
@@ -345,7 +386,7 @@ mod tests {
     fn victims_follow_the_overflow_rule() {
         let mut queue = Queue::new();
         let ids = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
-            .map(|p| queue.push(&request(p), Waker::noop().clone()));
+            .map(|p| queue.push(&request(p), Waker::noop().clone(), true));
         assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
         assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(ids[0]));
         assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::NORMAL), Some(ids[3]));
@@ -358,7 +399,7 @@ mod tests {
     fn sums_of_huge_costs_saturate_and_recover() {
         let mut queue = Queue::new();
         let huge = Request { cost: u64::MAX, ..request(Priority::NORMAL) };
-        let ids = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone()));
+        let ids = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone(), true));
         assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);
         for id in ids {
             queue.abandon(id);

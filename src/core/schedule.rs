@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::core::answers::Answers;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
@@ -175,6 +176,11 @@ impl Schedule {
         !self.queue.is_empty()
     }
 
+    /// See [`Queue::answers`].
+    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
+        self.queue.answers()
+    }
+
     /// See [`Queue::take_wakers`].
     pub(crate) fn take_wakers(&mut self, except: Option<WaiterId>) -> Vec<Waker> {
         self.queue.take_wakers(except)
@@ -202,7 +208,7 @@ impl Schedule {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.has_room();
         if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
-            return Some(self.queue.push(request, waker.take()?));
+            return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
         }
         None
     }
@@ -236,15 +242,13 @@ impl Schedule {
             }
         }
         self.make_room(now, request, effects)?;
-        let id = self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone()));
+        let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
+        let id = self.queue.push(request, waker, self.gate.grants_bare_places());
         if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
             return Ok(Enqueued::Queued(id)); // nothing to decide before the requests ahead are served
         }
         self.run_due(now, effects);
-        match self.poll(id, Waker::noop()) {
-            Ok(answer) => answer.map(Enqueued::Granted),
-            Err(_) => Ok(Enqueued::Queued(id)),
-        }
+        self.poll(id, Waker::noop()).map_or(Ok(Enqueued::Queued(id)), |answer| answer.map(Enqueued::Granted))
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].

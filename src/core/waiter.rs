@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use crate::core::answers::{Answers, Slot};
 use crate::core::request::Caller;
 use crate::priority::Priority;
 
@@ -16,21 +17,33 @@ pub(crate) struct Waiter {
 
 /// Identifies a waiter until its owner has its answer, and says where it waits. The order is that of arrival.
 ///
-/// From the top: the arrival, the level of its priority, whether its caller blocks a thread. The count of arrivals wraps after
-/// 2^59; what compares waiters in one line does so relative to the front.
+/// From the top: the arrival, the level of its priority, whether its caller blocks a thread, the slot for its answer. The count of
+/// arrivals wraps after 2^48; what compares waiters in one line does so relative to the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterId(u64);
 
-const BLOCKING: u64 = 1;
-const LEVEL_SHIFT: u32 = 1;
+const SLOT_MASK: u64 = 0x7FF;
+/// It has no slot.
+const NO_SLOT: u64 = SLOT_MASK;
+const BLOCKING: u64 = 1 << SLOT_MASK.count_ones();
+const LEVEL_SHIFT: u32 = BLOCKING.trailing_zeros() + 1;
 const LEVEL_MASK: u64 = 0xF;
 const ARRIVAL_SHIFT: u32 = LEVEL_SHIFT + LEVEL_MASK.count_ones();
-const _: () = assert!(Priority::LEVELS as u64 <= LEVEL_MASK + 1);
+const _: () = assert!(Priority::LEVELS as u64 <= LEVEL_MASK + 1 && (Answers::CAPACITY as u64) <= NO_SLOT);
 
 impl WaiterId {
     #[inline(always)]
-    pub(crate) fn new(arrival: u64, priority: Priority, blocking: bool) -> Self {
-        Self(arrival << ARRIVAL_SHIFT | u64::from(priority.level()) << LEVEL_SHIFT | u64::from(blocking))
+    pub(crate) fn new(arrival: u64, priority: Priority, blocking: bool, slot: Option<Slot>) -> Self {
+        let blocking = if blocking { BLOCKING } else { 0 };
+        let level = u64::from(priority.level()) << LEVEL_SHIFT;
+        Self(arrival << ARRIVAL_SHIFT | level | blocking | slot.map_or(NO_SLOT, u64::from))
+    }
+
+    /// Where it finds its answer, if it is a place.
+    #[inline(always)]
+    pub(crate) fn slot(self) -> Option<Slot> {
+        let slot = self.0 & SLOT_MASK;
+        (slot != NO_SLOT).then_some(slot as Slot)
     }
 
     #[inline(always)]
@@ -54,6 +67,6 @@ impl WaiterId {
 
     /// At most the id of any waiter of its level that arrives later.
     pub(crate) fn next(self) -> Self {
-        Self((self.0 & !BLOCKING).wrapping_add(1 << ARRIVAL_SHIFT))
+        Self((self.0 & !(BLOCKING | SLOT_MASK)).wrapping_add(1 << ARRIVAL_SHIFT))
     }
 }

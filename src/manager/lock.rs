@@ -1,12 +1,13 @@
 //! The manager itself, and its lock.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::clock::Clock;
 use super::driver::TimerHost;
 use super::state::State;
+use crate::core::answers::Answers;
 use crate::core::schedule::Schedule;
 use crate::observe::Observer;
 use crate::strategy::Moment;
@@ -14,6 +15,8 @@ use crate::strategy::Moment;
 #[derive(Debug)]
 pub(crate) struct Manager {
     state: Mutex<State>,
+    /// Those of the schedule, from the first look at an answer on.
+    pub(super) answers: OnceLock<Arc<Answers>>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     /// The random part of permit ids.
@@ -33,7 +36,8 @@ pub(crate) struct Origin {
 
 impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
-        Self { state: Mutex::new(State::new(schedule, clock)), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
+        let state = Mutex::new(State::new(schedule, clock));
+        Self { state, answers: OnceLock::new(), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
     }
 
     /// The random part of permit ids.

@@ -1,22 +1,24 @@
 //! The *out* channel: how an answer reaches its waiter.
 //!
-//! Each waiter has a slot of its own under the manager's lock. The manager puts the answer into the slot and wakes the waiter;
-//! only the waiter takes the answer out.
+//! The manager puts the answer into a slot of the waiter's own and wakes the waiter; only the waiter takes the answer out. A place
+//! is taken without the lock, any other answer under it: see [`answers`](crate::core::answers).
 
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use super::answer::{Refused, TimedGrant};
+use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::state::State;
 use crate::core::effects::Effects;
+use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 
 impl Manager {
     /// Takes the answer to a queued request, if there is one; then the id is spent.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn poll(
         self: &Arc<Self>,
         id: WaiterId,
@@ -24,7 +26,27 @@ impl Manager {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
+        let fence = self.answers.get().and_then(|answers| answers.take(id.slot()?));
+        let Some(fence) = fence else { return self.poll_under_lock(id, options, waker, granted) };
+        granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+        Ok(Enqueued::Granted(()))
+    }
+
+    /// The rest of [`Manager::poll`], where the slot holds no place.
+    #[inline(never)]
+    fn poll_under_lock(
+        self: &Arc<Self>,
+        id: WaiterId,
+        options: &RequestOptions,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
+        if self.answers.get().is_none()
+            && let Some(answers) = state.schedule.answers()
+        {
+            _ = self.answers.set(Arc::clone(answers));
+        }
         match state.schedule.poll(id, waker) {
             Ok(Ok(grant)) => {
                 granted.fill_in(grant, state.clock.origin());

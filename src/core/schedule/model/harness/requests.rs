@@ -175,7 +175,13 @@ impl Harness {
         let ticket = &self.tickets[&id];
         let waker = Waker::from(Arc::clone(&ticket.alarm));
         let (waiter, cost) = (ticket.waiter, ticket.cost);
-        let answer = self.schedule.poll(waiter, &waker);
+        // As the manager does, it looks at its slot first; or only under the lock, as if the answer came between the two.
+        let looks = id.is_multiple_of(2);
+        let place = self.schedule.answers().filter(|_| looks).and_then(|answers| answers.take(waiter.slot()?));
+        let answer = match place {
+            Some(fence) => Ok(Ok(Grant::of_place(fence))),
+            None => self.schedule.poll(waiter, &waker),
+        };
         match answer {
             Err(was_woken) => {
                 if was_woken {
