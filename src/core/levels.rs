@@ -1,18 +1,18 @@
 //! The waiters, by priority.
 
-use crate::core::line::Line;
+use crate::core::waiting_line::WaitingLine;
 use crate::priority::Priority;
 
 /// The waiters of one priority.
 #[derive(Debug)]
 pub(crate) struct Level {
-    pub(crate) line: Line,
+    pub(crate) line: WaitingLine,
     /// The units that the waiters request.
     pub(crate) units: u64,
 }
 
 impl Level {
-    const EMPTY: Self = Self { line: Line::EMPTY, units: 0 };
+    const EMPTY: Self = Self { line: WaitingLine::EMPTY, units: 0 };
 }
 
 /// All levels. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: another level is

@@ -70,9 +70,9 @@ impl Chunk {
 /// Only the last chunk may be empty; it is filled again, so that a line that grows and shrinks by one waiter does not allocate each
 /// time.
 #[derive(Debug)]
-pub(crate) struct Line(VecDeque<Chunk>);
+pub(crate) struct WaitingLine(VecDeque<Chunk>);
 
-impl Line {
+impl WaitingLine {
     pub(crate) const EMPTY: Self = Self(VecDeque::new());
 
     #[inline(always)]
@@ -230,7 +230,7 @@ mod tests {
         Waiter { id, cost: 1, caller: Location::caller(), waker: Waker::noop().clone() }
     }
 
-    impl Line {
+    impl WaitingLine {
         /// The waiters that there is memory for.
         fn capacity(&self) -> usize {
             self.0.iter().map(|chunk| chunk.waiters.capacity()).sum()
@@ -248,7 +248,7 @@ mod tests {
         fn a_line_behaves_as_a_list_with_removal_in_the_middle(
             phases in prop::collection::vec((0..300_usize, any::<bool>(), 0..300_usize, prop::collection::vec(any::<prop::sample::Index>(), 300)), 1..8),
         ) {
-            let mut line = Line::EMPTY;
+            let mut line = WaitingLine::EMPTY;
             let mut model: Vec<(WaiterId, Moment)> = Vec::new();
             let mut arrival = u64::MAX - 100; // the count wraps
             for (joining, timed, leaving, picks) in phases {
@@ -278,7 +278,7 @@ mod tests {
     /// Each of a million keys may have a line for one waiter.
     #[test]
     fn one_waiter_takes_memory_for_one() {
-        let mut line = Line::EMPTY;
+        let mut line = WaitingLine::EMPTY;
         for arrival in 0..3 {
             line.push(waiter(id(arrival)), Moment::NEVER);
             assert_eq!(line.capacity(), 1);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn memory_goes_back_when_the_last_waiter_leaves() {
-        let mut line = Line::filled(10_000);
+        let mut line = WaitingLine::filled(10_000);
         assert_eq!(line.capacity(), 10_000_usize.next_multiple_of(CHUNK));
         for arrival in 0..10_000 {
             line.remove(id(arrival));
@@ -305,12 +305,12 @@ mod tests {
     #[test]
     fn the_few_that_remain_keep_few_chunks() {
         for kept in [&[0][..], &[1], &[63], &[64], &[5_000], &[9_999], &[0, 9_999], &[63, 64, 128, 9_000]] {
-            let mut line = Line::filled(10_000);
+            let mut line = WaitingLine::filled(10_000);
             (0..10_000).filter(|arrival| !kept.contains(arrival)).for_each(|arrival| _ = line.remove(id(arrival)));
             assert!(line.capacity() <= 2 * CHUNK, "{} for {kept:?}", line.capacity());
             assert!(line.iter().map(|(waiter, _)| waiter.id).eq(kept.iter().map(|arrival| id(*arrival))));
         }
-        let mut line = Line::filled(10_000);
+        let mut line = WaitingLine::filled(10_000);
         (0..10_000).filter(|arrival| arrival % 64 != 7).for_each(|arrival| _ = line.remove(id(arrival)));
         assert!(line.capacity() <= 4 * 157 + CHUNK, "{} for 157", line.capacity());
     }
@@ -318,7 +318,7 @@ mod tests {
     /// No allocation for each waiter where a line grows and shrinks by one at the end of a chunk.
     #[test]
     fn a_waiter_that_comes_and_goes_keeps_its_chunk() {
-        let mut line = Line::filled(CHUNK as u64);
+        let mut line = WaitingLine::filled(CHUNK as u64);
         for arrival in 100..103 {
             line.push(waiter(id(arrival)), Moment::NEVER);
             line.remove(id(arrival));
