@@ -3,6 +3,7 @@
 //! Every input that depends on time takes `now`; actions outside (wake, report, start a timer) are returned as data. So a test
 //! drives millions of schedules without a runtime.
 
+pub(crate) mod answers;
 pub(crate) mod arena;
 pub(crate) mod deadlines;
 pub(crate) mod effects;
@@ -20,3 +21,5 @@ pub(crate) mod request;
 pub(crate) mod schedule;
 pub(crate) mod suspension;
 mod track;
+pub(crate) mod waiter;
+pub(crate) mod waiting_line;

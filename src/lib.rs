@@ -75,8 +75,8 @@
 //!
 //! | channel | carries | lives in |
 //! |---|---|---|
-//! | **in** | requests that must wait | the queue, under the manager's lock: a list for each priority |
-//! | **out** | the answer to each waiting request | a slot of the request's own, under the same lock |
+//! | **in** | requests that must wait | the queue, under the manager's lock: a line for each priority |
+//! | **out** | the answer to each waiting request | a slot of the request's own; a place is taken out without the lock |
 //! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front of the queue |
 //!
 //! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so

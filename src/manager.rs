@@ -3,10 +3,10 @@
 //! | channel | carries | lives in | file |
 //! |---|---|---|---|
 //! | **in** | requests that must wait | the queue under the manager's lock | `in_channel` |
-//! | **out** | the answer to each waiter | a slot of the waiter's own, under the same lock | `out_channel` |
+//! | **out** | the answer to each waiter | a slot of the waiter's own; a place is taken out without the lock | `out_channel` |
 //! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front | `release_channel` |
 //!
-//! A channel here is a queue or a slot under the manager's lock, and the caller performs the manager's step itself, so no task
+//! A channel here is a queue or a slot of the manager's, and the caller performs the manager's step itself, so no task
 //! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
 //! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is one plain concurrency,

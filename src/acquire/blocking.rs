@@ -27,9 +27,9 @@ pub(super) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result
         if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
             return answer;
         }
-        let Some(index) = ticket.queued() else { continue };
+        let Some(id) = ticket.queued() else { continue };
         // An answer before the park leaves a token, so the park returns at once.
-        match manager.run_due_on_blocked_thread(index) {
+        match manager.run_due_on_blocked_thread(id) {
             Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
             None => thread::park(),
         }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
-use crate::core::arena::Index;
 use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
@@ -26,7 +26,7 @@ pub(crate) struct Ticket {
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     New,
-    Queued(Index),
+    Queued(WaiterId),
     Done,
 }
 
@@ -54,16 +54,16 @@ impl Ticket {
 
     #[inline(always)]
     pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
-        if let Stage::Queued(index) = self.stage {
+        if let Stage::Queued(id) = self.stage {
             self.stage = Stage::Done;
-            manager.abandon(index);
+            manager.abandon(id, self.options.cost);
         }
     }
 
     /// Where the request waits.
-    pub(super) fn queued(&self) -> Option<Index> {
+    pub(super) fn queued(&self) -> Option<WaiterId> {
         match self.stage {
-            Stage::Queued(index) => Some(index),
+            Stage::Queued(id) => Some(id),
             _ => None,
         }
     }
@@ -73,14 +73,14 @@ impl Ticket {
         let mut granted = TimedGrant::NOTHING;
         let enqueued = match self.stage {
             Stage::New => manager.acquire(&self.options, waker, &mut granted),
-            Stage::Queued(index) => manager.poll(index, &self.options, waker, &mut granted),
+            Stage::Queued(id) => manager.poll(id, &self.options, waker, &mut granted),
             Stage::Done => panic!("an acquire future was polled after it had completed"),
         };
         self.stage = Stage::Done;
         match enqueued {
             Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, self.options.cost))),
-            Ok(Enqueued::Queued(index)) => {
-                self.stage = Stage::Queued(index);
+            Ok(Enqueued::Queued(id)) => {
+                self.stage = Stage::Queued(id);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(*error)),

@@ -73,7 +73,8 @@ impl List {
         (self.head != NIL).then_some(Index(self.head))
     }
 
-    pub(crate) fn back(&self) -> Option<Index> {
+    #[cfg(test)]
+    fn back(&self) -> Option<Index> {
         (self.tail != NIL).then_some(Index(self.tail))
     }
 }
@@ -83,9 +84,6 @@ impl<T> Chunk<T> {
 }
 
 impl<T> Arena<T> {
-    /// The largest number of entries.
-    pub(crate) const MAX_LEN: usize = NIL as usize;
-
     pub(crate) const fn new() -> Self {
         Self { chunks: Vec::new(), open: NIL, spare: NIL, len: 0 }
     }
@@ -107,7 +105,7 @@ impl<T> Arena<T> {
         self.insert_behind(NIL, value)
     }
 
-    /// Adds an entry as the last one of a list. There must be fewer than [`Arena::MAX_LEN`].
+    /// Adds an entry as the last one of a list. There must be fewer than `u32::MAX`.
     #[inline]
     pub(crate) fn insert_back(&mut self, list: &mut List, value: T) -> Index {
         let index = self.insert_behind(list.tail, value);
@@ -268,7 +266,7 @@ impl<T> Arena<T> {
     }
 
     /// The next entry of the list that this one is in.
-    pub(crate) fn after(&self, index: Index) -> Option<Index> {
+    fn after(&self, index: Index) -> Option<Index> {
         let next = self.chunks[index.0 as usize / CHUNK].entries[index.0 as usize % CHUNK].next;
         (next != NIL).then_some(Index(next))
     }

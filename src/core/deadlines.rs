@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::core::arena::Index;
+use crate::core::waiter::WaiterId;
 use crate::priority::Priority;
 use crate::strategy::Moment;
 
@@ -12,9 +12,7 @@ use crate::strategy::Moment;
 pub(crate) struct Deadline {
     pub(crate) at: Moment,
     pub(crate) priority: Reverse<Priority>,
-    /// If the count of arrivals wraps between two that are otherwise equal, they are swapped.
-    pub(crate) arrival: u32,
-    pub(crate) index: Index,
+    pub(crate) id: WaiterId,
 }
 
 /// Most queues have no deadline: then this is a null pointer.

@@ -183,6 +183,12 @@ impl Gate {
         self.follows_time
     }
 
+    /// Whether a grant is a place and nothing more.
+    #[inline(always)]
+    pub(crate) fn grants_bare_places(&self) -> bool {
+        self.place == Claim::PLACE && !self.follows_time
+    }
+
     /// Units in flight.
     pub(crate) fn in_flight(&self) -> u64 {
         self.limit_states()

@@ -12,6 +12,11 @@ pub(crate) struct Grant {
 
 impl Grant {
     pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::NONE, at: Moment::NEVER };
+
+    /// A place, granted without a clock: the fence says it all.
+    pub(crate) const fn of_place(fence: u64) -> Self {
+        Self { fence, claim: Claim::PLACE, at: Moment::NEVER }
+    }
 }
 
 /// What a permit holds until its release: a place, a place until it is reclaimed, or nothing, which is the permit of a rate. One of

@@ -1,26 +1,26 @@
 //! The waiters, by priority.
 
-use crate::core::arena::List;
+use crate::core::waiting_line::WaitingLine;
 use crate::priority::Priority;
 
-/// The waiters of one priority. Answered waiters are in no list.
-#[derive(Debug, Clone, Copy)]
+/// The waiters of one priority.
+#[derive(Debug)]
 pub(crate) struct Level {
-    pub(crate) waiting: List,
+    pub(crate) line: WaitingLine,
     /// The units that the waiters request.
     pub(crate) units: u64,
 }
 
 impl Level {
-    const EMPTY: Self = Self { waiting: List::EMPTY, units: 0 };
+    const EMPTY: Self = Self { line: WaitingLine::EMPTY, units: 0 };
 }
 
-/// All levels. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: the other levels
-/// are allocated when one of them is used.
+/// All levels. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: another level is
+/// allocated when it is used.
 #[derive(Debug)]
 pub(crate) struct Levels {
     normal: Level,
-    others: Option<Box<[Level; Priority::LEVELS]>>,
+    others: Option<Box<[Option<Box<Level>>; Priority::LEVELS]>>,
 }
 
 impl Levels {
@@ -28,13 +28,13 @@ impl Levels {
         Self { normal: Level::EMPTY, others: None }
     }
 
+    /// `None` when it was never used.
     #[inline(always)]
-    pub(crate) fn get(&self, level: usize) -> Level {
-        match &self.others {
-            _ if level == usize::from(Priority::NORMAL.level()) => self.normal,
-            Some(others) => others[level],
-            None => Level::EMPTY,
+    pub(crate) fn get(&self, level: usize) -> Option<&Level> {
+        if level == usize::from(Priority::NORMAL.level()) {
+            return Some(&self.normal);
         }
+        self.others.as_ref()?[level].as_deref()
     }
 
     #[inline(always)]
@@ -42,11 +42,11 @@ impl Levels {
         if level == usize::from(Priority::NORMAL.level()) {
             return &mut self.normal;
         }
-        &mut self.others.get_or_insert_with(|| Box::new([Level::EMPTY; Priority::LEVELS]))[level]
+        self.others.get_or_insert_default()[level].get_or_insert_with(|| Box::new(Level::EMPTY))
     }
 
     /// From the lowest to the highest, beginning with `from`.
-    pub(crate) fn iter_from(&self, from: usize) -> impl DoubleEndedIterator<Item = Level> {
-        (from..Priority::LEVELS).map(|level| self.get(level))
+    pub(crate) fn iter_from(&self, from: usize) -> impl DoubleEndedIterator<Item = &Level> {
+        (from..Priority::LEVELS).filter_map(|level| self.get(level))
     }
 }

@@ -1,38 +1,26 @@
-//! The waiters, by priority and then in arrival order: the request of each, and the slot for its answer.
+//! The waiters, by priority and then in arrival order, and the answers that were not taken yet.
 //!
-//! An entry is also its caller's *out* channel: it holds the answer, and only the owner of the index takes it out. So a permit
-//! reaches the caller that it was granted to, and an abandoned one is found by the same index.
+//! A waiter leaves its line with its answer, and only the owner of its id takes the answer out: that is the caller's *out*
+//! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id. A granted place is
+//! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is kept here.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Waker;
 
-use crate::core::arena::{Arena, Index};
+use crate::core::answers::{Answers, Slots};
 use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
 use crate::core::levels::Levels;
 use crate::core::request::{Caller, Request};
+use crate::core::waiter::{Waiter, WaiterId};
 use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::priority::Priority;
 use crate::strategy::Moment;
 
-#[derive(Debug)]
-enum Answer {
-    Waiting { waker: Waker, deadline: Moment },
-    Granted(Grant),
-    Failed(AcquireError),
-}
-
-#[derive(Debug)]
-struct Waiter {
-    slot: Answer,
-    cost: u64,
-    caller: Caller,
-    /// Arrival order over all priorities; compared modulo 2^32, enough to find the oldest.
-    arrival: u32,
-    priority: Priority,
-    blocking: bool,
-}
+type Answer = Result<Grant, AcquireError>;
 
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +32,9 @@ pub(crate) enum AnswerKind {
 /// The waiter that is next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Front {
-    pub(crate) index: Index,
+    pub(crate) id: WaiterId,
     pub(crate) cost: u64,
     pub(crate) caller: Caller,
-    pub(crate) blocking: bool,
 }
 
 /// The state of a request whose owner gave it up.
@@ -56,71 +43,84 @@ pub(crate) enum Abandoned {
     /// It was waiting; the waker must be dropped outside every lock.
     Waiting(Waker),
     /// It had been granted, and the grant was not taken.
-    Granted(Grant, u64),
+    Granted(Grant),
     Failed,
 }
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    arena: Arena<Waiter>,
-    len: usize,
+    levels: Levels,
+    /// The waiters that have come so far.
+    arrivals: u64,
     /// A bit for each priority with a waiter.
     occupied: u16,
-    arrivals: u32,
-    levels: Levels,
+    len: u32,
     deadlines: Deadlines,
-    /// The next waiter of a [sweep](Queue::sweep).
-    swept_to: Option<Index>,
+    slots: Slots,
+    /// Allocated when it is used: each of a million keys may have a queue.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    /// The answers that are in no slot.
+    kept: BTreeMap<WaiterId, Answer>,
+    /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
+    swept_to: Option<WaiterId>,
 }
 
 impl Queue {
-    pub(crate) const MAX_LEN: usize = Arena::<Waiter>::MAX_LEN / 2;
+    pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 
     pub(crate) const fn new() -> Self {
         Self {
-            arena: Arena::new(),
-            len: 0,
-            occupied: 0,
-            arrivals: 0,
             levels: Levels::new(),
+            arrivals: 0,
+            occupied: 0,
+            len: 0,
             deadlines: Deadlines::new(),
-            swept_to: None,
+            slots: Slots::new(),
+            rest: None,
         }
     }
 
     /// Waiters without an answer.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
+    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// `bare_place`: its grant will be a place and nothing more.
     #[inline]
-    pub(crate) fn push(&mut self, request: &Request, waker: Waker) -> Index {
+    pub(crate) fn push(&mut self, request: &Request, waker: Waker, bare_place: bool) -> WaiterId {
         let &Request { cost, priority, deadline, caller, blocking } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
-        let slot = Answer::Waiting { waker, deadline };
-        let waiter = Waiter { slot, cost, caller, arrival: self.arrivals, priority, blocking };
-        let level = self.levels.get_mut(usize::from(priority.level()));
-        let index = self.arena.insert_back(&mut level.waiting, waiter);
+        let slot = if bare_place { self.slots.claim(self.len) } else { None };
+        let id = WaiterId::new(self.arrivals, priority, blocking, slot);
+        let level = self.levels.get_mut(id.level());
+        level.line.push(Waiter { id, cost, caller, waker }, deadline);
         level.units = level.units.saturating_add(cost);
-        self.occupied |= 1 << priority.level();
+        self.occupied |= 1 << id.level();
         self.len += 1;
         if deadline != Moment::NEVER {
-            let deadline = Deadline { at: deadline, priority: Reverse(priority), arrival: self.arrivals, index };
-            self.deadlines.insert(deadline, cost);
+            self.deadlines.insert(Deadline { at: deadline, priority: Reverse(priority), id }, cost);
         }
-        index
+        id
+    }
+
+    #[inline(always)]
+    fn front_waiter(&self) -> Option<&Waiter> {
+        self.levels.get(self.occupied.checked_ilog2()? as usize)?.line.front()
     }
 
     /// The waiter that is next.
+    #[inline]
     pub(crate) fn front(&self) -> Option<Front> {
-        let level = self.occupied.checked_ilog2()? as usize;
-        let index = self.levels.get(level).waiting.front()?;
-        let &Waiter { cost, caller, blocking, .. } = self.arena.get(index)?;
-        Some(Front { index, cost, caller, blocking })
+        self.front_waiter().map(|&Waiter { id, cost, caller, .. }| Front { id, cost, caller })
     }
 
     /// Whether a new request of this priority goes before all waiters.
@@ -128,8 +128,8 @@ impl Queue {
         self.occupied >> priority.level() == 0
     }
 
-    pub(crate) fn is_front(&self, index: Index) -> bool {
-        self.occupied.checked_ilog2().is_some_and(|level| self.levels.get(level as usize).waiting.front() == Some(index))
+    pub(crate) fn is_front(&self, id: WaiterId) -> bool {
+        self.front_waiter().is_some_and(|front| front.id == id)
     }
 
     /// Units of the waiters of at least this priority, which go before a new request of it.
@@ -147,8 +147,8 @@ impl Queue {
     }
 
     /// The first waiter whose deadline has passed.
-    pub(crate) fn expired(&self, now: Moment) -> Option<Index> {
-        self.deadlines.first().filter(|first| first.at <= now).map(|first| first.index)
+    pub(crate) fn expired(&self, now: Moment) -> Option<WaiterId> {
+        self.deadlines.first().filter(|first| first.at <= now).map(|first| first.id)
     }
 
     /// Units that certainly go before a new request of this priority and deadline, if no waiter gives up. A waiter with an
@@ -157,8 +157,8 @@ impl Queue {
         /// The number of deadlines that are checked.
         const MAX_CHECKED: usize = 64;
         let ahead = self.units_ahead_of(priority);
-        let cost_ahead = |other: &Deadline| match self.arena.get(other.index) {
-            Some(waiter) if waiter.priority >= priority => u128::from(waiter.cost),
+        let cost_ahead = |other: &Deadline| match self.waiter(other.id) {
+            Some(waiter) if other.priority.0 >= priority => u128::from(waiter.cost),
             _ => 0,
         };
         if self.deadlines.is_empty() {
@@ -174,176 +174,189 @@ impl Queue {
     }
 
     /// [`Moment::NEVER`] when there is none, or the request was answered.
-    pub(crate) fn deadline(&self, index: Index) -> Moment {
-        match self.arena.get(index) {
-            Some(Waiter { slot: Answer::Waiting { deadline, .. }, .. }) => *deadline,
-            _ => Moment::NEVER,
-        }
+    pub(crate) fn deadline(&self, id: WaiterId) -> Moment {
+        self.levels.get(id.level()).map_or(Moment::NEVER, |level| level.line.deadline(id))
     }
 
     /// The waiter that is dropped for a new request of `priority` when the queue is full.
-    pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<Index> {
+    pub(crate) fn victim(&self, overflow: Overflow, priority: Priority) -> Option<WaiterId> {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
-                let heads = self.levels.iter_from(0).filter_map(|level| level.waiting.front());
-                heads.max_by_key(|index| self.arena.get(*index).map_or(0, |waiter| self.arrivals.wrapping_sub(waiter.arrival)))
+                let newcomer = WaiterId::new(self.arrivals.wrapping_add(1), priority, false, None);
+                let fronts = self.levels.iter_from(0).filter_map(|level| level.line.front());
+                fronts.map(|waiter| waiter.id).max_by_key(|id| newcomer.since(*id))
             }
             Overflow::DropLowestPriority => {
                 let lowest = self.occupied.trailing_zeros() as usize;
-                (lowest < usize::from(priority.level())).then(|| self.levels.get(lowest).waiting.back()).flatten()
+                let level = (lowest < usize::from(priority.level())).then(|| self.levels.get(lowest)).flatten()?;
+                level.line.back().map(|waiter| waiter.id)
             }
         }
     }
 
-    /// Puts a grant into the slot of a waiter; its waker is to be woken outside every lock.
+    /// Where granted places are taken out without the lock. `None` while there were no slots.
+    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
+        self.slots.answers()
+    }
+
+    /// Grants to a waiter; its waker is to be woken outside every lock.
     #[inline]
-    pub(crate) fn grant(&mut self, index: Index, grant: Grant) -> Option<Waker> {
-        self.answer(index, Answer::Granted(grant))
+    pub(crate) fn grant(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
+        let waker = self.remove(id)?;
+        match id.slot() {
+            Some(slot) if grant == Grant::of_place(grant.fence) => self.slots.grant(slot, grant.fence),
+            _ => self.keep(id, Ok(grant)),
+        }
+        Some(waker)
     }
 
-    /// Puts a refusal into the slot of a waiter; its waker is to be woken outside every lock.
-    pub(crate) fn refuse(&mut self, index: Index, error: AcquireError) -> Option<Waker> {
-        self.answer(index, Answer::Failed(error))
+    /// Refuses a waiter; its waker is to be woken outside every lock.
+    pub(crate) fn refuse(&mut self, id: WaiterId, error: AcquireError) -> Option<Waker> {
+        let waker = self.remove(id)?;
+        self.keep(id, Err(error));
+        Some(waker)
     }
 
-    /// Takes the answer out, if there is one; then the index is spent. `Err`: there is none; the value says whether the slot has
+    fn keep(&mut self, id: WaiterId, answer: Answer) {
+        self.rest.get_or_insert_default().kept.insert(id, answer);
+    }
+
+    /// Takes the answer out, if there is one; then the id is spent. `Err`: there is none; the value says whether the waiter has
     /// another waker, which `waker` must replace. See [`Queue::replace_waker`].
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
-        let waiter = self.arena.get_mut(index).expect("an index is valid until its owner has its answer");
-        let answer = match &mut waiter.slot {
-            Answer::Waiting { waker: current, .. } => return Err(!current.will_wake(waker)),
-            Answer::Granted(grant) => Ok(*grant),
-            Answer::Failed(error) => Err(error.clone()),
-        };
-        self.arena.discard(index);
-        Ok(answer)
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
+        if let Some(answer) = self.take(id) {
+            return Ok(answer);
+        }
+        let waiter = self.waiter(id).expect("an id is valid until its owner has its answer");
+        Err(!waiter.waker.will_wake(waker))
+    }
+
+    fn take(&mut self, id: WaiterId) -> Option<Answer> {
+        let place = id.slot().and_then(|slot| self.slots.take(slot)).map(|fence| Ok(Grant::of_place(fence)));
+        place.or_else(|| self.rest.as_mut()?.kept.remove(&id).inspect(|_| self.free_slot(id)))
+    }
+
+    fn free_slot(&self, id: WaiterId) {
+        if let Some(slot) = id.slot() {
+            self.slots.free(slot);
+        }
     }
 
     /// Sets the waker to be woken with the answer and returns the one that it replaces. `Err`, if the request was answered,
     /// returns `waker`. Either must be woken or dropped outside every lock.
-    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Result<Waker, Waker> {
-        match self.arena.get_mut(index).map(|waiter| &mut waiter.slot) {
-            Some(Answer::Waiting { waker: current, .. }) => Ok(std::mem::replace(current, waker)),
-            _ => Err(waker),
+    pub(crate) fn replace_waker(&mut self, id: WaiterId, waker: Waker) -> Result<Waker, Waker> {
+        match self.levels.get_mut(id.level()).line.get_mut(id) {
+            Some(waiter) => Ok(std::mem::replace(&mut waiter.waker, waker)),
+            None => Err(waker),
         }
     }
 
     /// Takes the waker of a waiter. When it is woken, its task polls again and leaves another one.
-    pub(crate) fn take_waker(&mut self, index: Index) -> Option<Waker> {
-        self.replace_waker(index, Waker::noop().clone()).ok()
+    pub(crate) fn take_waker(&mut self, id: WaiterId) -> Option<Waker> {
+        self.replace_waker(id, Waker::noop().clone()).ok()
     }
 
     /// [`Queue::take_waker`] of all waiters but one, in order.
-    pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
-        let levels: Vec<_> = self.levels.iter_from(0).rev().collect();
-        let indexes: Vec<Index> = levels.iter().flat_map(|level| self.arena.indexes(&level.waiting)).collect();
-        indexes.into_iter().filter(|index| Some(*index) != except).filter_map(|index| self.take_waker(index)).collect()
+    pub(crate) fn take_wakers(&mut self, except: Option<WaiterId>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for level in (0..Priority::LEVELS).rev().filter(|level| self.occupied >> level & 1 == 1) {
+            let waiters = self.levels.get_mut(level).line.iter_mut().filter(|waiter| Some(waiter.id) != except);
+            wakers.extend(waiters.map(|waiter| std::mem::replace(&mut waiter.waker, Waker::noop().clone())));
+        }
+        wakers
     }
 
-    /// The owner gives its request up; the index is spent.
-    pub(crate) fn abandon(&mut self, index: Index) -> Abandoned {
-        if let Some(waker) = self.answer(index, Answer::Failed(AcquireError::Closed)) {
-            self.arena.discard(index);
+    /// The owner gives its request up; the id is spent.
+    pub(crate) fn abandon(&mut self, id: WaiterId) -> Abandoned {
+        if let Some(waker) = self.remove(id) {
+            self.free_slot(id);
             return Abandoned::Waiting(waker);
         }
-        let waiter = self.arena.remove(index);
-        match waiter.slot {
-            Answer::Granted(grant) => Abandoned::Granted(grant, waiter.cost),
+        match self.take(id) {
+            Some(Ok(grant)) => Abandoned::Granted(grant),
             _ => Abandoned::Failed,
         }
     }
 
     /// The request of a waiter.
-    pub(crate) fn request(&self, index: Index) -> Option<Request> {
-        match self.arena.get(index)? {
-            &Waiter { slot: Answer::Waiting { deadline, .. }, cost, caller, priority, blocking, .. } => {
-                Some(Request { cost, priority, deadline, caller, blocking })
-            }
-            _ => None,
-        }
+    pub(crate) fn request(&self, id: WaiterId) -> Option<Request> {
+        let &Waiter { cost, caller, .. } = self.waiter(id)?;
+        Some(Request { cost, priority: id.priority(), deadline: self.deadline(id), caller, blocking: id.is_blocking() })
     }
 
     /// Starts a sweep of all waiters, in order; see [`Queue::next_above`].
     pub(crate) fn sweep(&mut self) {
-        self.swept_to = self.first_below(Priority::LEVELS);
+        let front = self.front_waiter().map(|front| front.id);
+        self.rest.get_or_insert_default().swept_to = front;
     }
 
     pub(crate) fn is_swept(&self) -> bool {
-        self.swept_to.is_none()
+        self.swept_to().is_none()
+    }
+
+    fn swept_to(&self) -> Option<WaiterId> {
+        self.rest.as_ref()?.swept_to
     }
 
     /// The next waiter of the sweep whose cost is above `max`, with that cost. Each waiter that is visited takes one of the
     /// `steps`; when none is left, the sweep stops, and continues there the next time.
-    pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(Index, u64)> {
+    pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(WaiterId, u64)> {
         while *steps > 0 {
-            let index = self.swept_to?;
+            let next = self.first_from(self.swept_to()?).map(|waiter| (waiter.id, waiter.cost));
+            self.rest.as_mut()?.swept_to = next.map(|(id, _)| id.next());
             *steps -= 1;
-            self.swept_to = self.after(index);
-            if let Some(cost) = self.arena.get(index).map(|waiter| waiter.cost).filter(|cost| *cost > max) {
-                return Some((index, cost));
+            if next?.1 > max {
+                return next;
             }
         }
         None
     }
 
+    /// This waiter, or the next one in the queue.
+    fn first_from(&self, id: WaiterId) -> Option<&Waiter> {
+        let same_level = self.levels.get(id.level()).and_then(|level| level.line.first_from(id));
+        let below = || (0..id.level()).rev().find_map(|level| self.levels.get(level)?.line.front());
+        same_level.or_else(below)
+    }
+
     #[cfg(test)]
-    pub(crate) fn next_in_sweep(&self) -> Option<Index> {
-        self.swept_to
+    pub(crate) fn next_in_sweep(&self) -> Option<WaiterId> {
+        self.first_from(self.swept_to()?).map(|waiter| waiter.id)
     }
 
     /// All waiters, in order, with their costs and deadlines.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Index, u64, Moment)> {
-        let indexes = std::iter::successors(self.first_below(Priority::LEVELS), |index| self.after(*index));
-        indexes.filter_map(|index| match self.arena.get(index)? {
-            &Waiter { slot: Answer::Waiting { deadline, .. }, cost, .. } => Some((index, cost, deadline)),
-            _ => None,
-        })
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, u64, Moment)> {
+        let waiters = self.levels.iter_from(0).rev().flat_map(|level| level.line.iter());
+        waiters.map(|(waiter, deadline)| (waiter.id, waiter.cost, deadline))
     }
 
-    /// The next waiter in the queue.
-    fn after(&self, index: Index) -> Option<Index> {
-        let level = || self.arena.get(index).map_or(0, |waiter| usize::from(waiter.priority.level()));
-        self.arena.after(index).or_else(|| self.first_below(level()))
+    fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
+        self.levels.get(id.level())?.line.get(id)
     }
 
-    /// The first waiter of all levels below this one.
-    fn first_below(&self, level: usize) -> Option<Index> {
-        (0..level).rev().map(|level| self.levels.get(level)).find_map(|level| level.waiting.front())
-    }
-
-    /// The answer in a slot; `None` while the request waits.
+    /// The answer to a request; `None` while it waits.
     #[cfg(test)]
-    pub(crate) fn peek(&self, index: Index) -> Option<AnswerKind> {
-        match self.arena.get(index)?.slot {
-            Answer::Waiting { .. } => None,
-            Answer::Granted(_) => Some(AnswerKind::Granted),
-            Answer::Failed(_) => Some(AnswerKind::Failed),
+    pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
+        if id.slot().is_some_and(|slot| self.slots.answers().is_some_and(|answers| answers.is_granted(slot))) {
+            return Some(AnswerKind::Granted);
         }
+        self.rest.as_ref()?.kept.get(&id).map(|answer| if answer.is_ok() { AnswerKind::Granted } else { AnswerKind::Failed })
     }
 
-    /// Puts an answer into the slot of a waiter, and takes the waiter out of its list and out of all sums. `None`, without a
-    /// change, when it has an answer already.
-    fn answer(&mut self, index: Index, answer: Answer) -> Option<Waker> {
-        let waiter = self.arena.get_mut(index)?;
-        let (cost, priority, arrival) = (waiter.cost, waiter.priority, waiter.arrival);
-        if !matches!(waiter.slot, Answer::Waiting { .. }) {
-            return None;
-        }
-        let Answer::Waiting { waker, deadline } = std::mem::replace(&mut waiter.slot, answer) else { return None };
-        if self.swept_to == Some(index) {
-            self.swept_to = self.after(index);
-        }
-        let level = self.levels.get_mut(usize::from(priority.level()));
-        self.arena.unlink(&mut level.waiting, index);
+    /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
+    #[inline]
+    fn remove(&mut self, id: WaiterId) -> Option<Waker> {
+        let level = self.levels.get_mut(id.level());
+        let (Waiter { cost, waker, .. }, deadline) = level.line.remove(id)?;
         level.units = level.units.saturating_sub(cost);
-        if level.waiting.front().is_none() {
+        if level.line.front().is_none() {
             level.units = 0;
-            self.occupied &= !(1 << priority.level());
+            self.occupied &= !(1 << id.level());
         }
         self.len -= 1;
         if deadline != Moment::NEVER {
-            self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(priority), arrival, index }, cost);
+            self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(id.priority()), id }, cost);
         }
         Some(waker)
     }
@@ -363,33 +376,33 @@ mod tests {
         Request { cost: 1, priority, deadline: Moment::NEVER, caller: Location::caller(), blocking: false }
     }
 
-    /// What the `peers` benchmark measures as "heap per waiter": the whole entry with its links stays within a cache line.
+    /// What the `peers` benchmark measures as "heap per waiter", but for the future.
     #[test]
-    fn an_entry_takes_at_most_64_bytes() {
-        assert!(size_of::<Option<Waiter>>() + 2 * size_of::<u32>() <= 64, "{}", size_of::<Option<Waiter>>());
+    fn a_waiter_takes_40_bytes() {
+        assert_eq!(size_of::<Waiter>(), 40);
     }
 
     #[test]
     fn victims_follow_the_overflow_rule() {
         let mut queue = Queue::new();
-        let indexes = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
-            .map(|p| queue.push(&request(p), Waker::noop().clone()));
+        let ids = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
+            .map(|p| queue.push(&request(p), Waker::noop().clone(), true));
         assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
-        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(indexes[0]));
-        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::NORMAL), Some(indexes[3]));
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(ids[0]));
+        assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::NORMAL), Some(ids[3]));
         assert_eq!(queue.victim(Overflow::DropLowestPriority, Priority::LOW), None);
-        queue.abandon(indexes[0]);
-        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(indexes[1]));
+        queue.abandon(ids[0]);
+        assert_eq!(queue.victim(Overflow::DropOldest, Priority::LOWEST), Some(ids[1]));
     }
 
     #[test]
     fn sums_of_huge_costs_saturate_and_recover() {
         let mut queue = Queue::new();
         let huge = Request { cost: u64::MAX, ..request(Priority::NORMAL) };
-        let indexes = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone()));
+        let ids = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone(), true));
         assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);
-        for index in indexes {
-            queue.abandon(index);
+        for id in ids {
+            queue.abandon(id);
         }
         assert_eq!(queue.units_ahead_of(Priority::LOW), 0);
     }

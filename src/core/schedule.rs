@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::core::answers::Answers;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
@@ -24,6 +25,7 @@ use crate::core::lease::Lease;
 use crate::core::queue::{Abandoned, Queue};
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
+use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
@@ -43,7 +45,7 @@ enum Refusal {
 #[derive(Debug)]
 pub(crate) enum Enqueued<G> {
     Granted(G),
-    Queued(Index),
+    Queued(WaiterId),
 }
 
 /// The options of a schedule.
@@ -158,8 +160,8 @@ impl Schedule {
     }
 
     /// When time matters next to a caller that blocks its thread for a queued request and runs the timer there.
-    pub(crate) fn wake_of(&self, index: Index) -> Moment {
-        if self.queue.is_front(index) { self.next_wake() } else { self.queue.deadline(index) }
+    pub(crate) fn wake_of(&self, id: WaiterId) -> Moment {
+        if self.queue.is_front(id) { self.next_wake() } else { self.queue.deadline(id) }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -175,14 +177,19 @@ impl Schedule {
         !self.queue.is_empty()
     }
 
+    /// See [`Queue::answers`].
+    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
+        self.queue.answers()
+    }
+
     /// See [`Queue::take_wakers`].
-    pub(crate) fn take_wakers(&mut self, except: Option<Index>) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&mut self, except: Option<WaiterId>) -> Vec<Waker> {
         self.queue.take_wakers(except)
     }
 
     /// See [`Queue::replace_waker`].
-    pub(crate) fn replace_waker(&mut self, index: Index, waker: Waker) -> Result<Waker, Waker> {
-        self.queue.replace_waker(index, waker)
+    pub(crate) fn replace_waker(&mut self, id: WaiterId, waker: Waker) -> Result<Waker, Waker> {
+        self.queue.replace_waker(id, waker)
     }
 
     /// The common and fastest case: no request waits, nothing is due, and the gate admits. `None`: call again with effects.
@@ -198,11 +205,11 @@ impl Schedule {
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
     /// Takes the `waker` if the request is queued.
     #[inline(always)]
-    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<Index> {
+    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<WaiterId> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.has_room();
         if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
-            return Some(self.queue.push(request, waker.take()?));
+            return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
         }
         None
     }
@@ -236,29 +243,27 @@ impl Schedule {
             }
         }
         self.make_room(now, request, effects)?;
-        let index = self.queue.push(request, waker.take().unwrap_or_else(|| Waker::noop().clone()));
-        if !self.queue.is_front(index) && self.front_ready_at > now && deadline > now {
-            return Ok(Enqueued::Queued(index)); // nothing to decide before the requests ahead are served
+        let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
+        let id = self.queue.push(request, waker, self.gate.grants_bare_places());
+        if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
+            return Ok(Enqueued::Queued(id)); // nothing to decide before the requests ahead are served
         }
         self.run_due(now, effects);
-        match self.poll(index, Waker::noop()) {
-            Ok(answer) => answer.map(Enqueued::Granted),
-            Err(_) => Ok(Enqueued::Queued(index)),
-        }
+        self.poll(id, Waker::noop()).map_or(Ok(Enqueued::Queued(id)), |answer| answer.map(Enqueued::Granted))
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, index: Index, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
-        let answer = self.queue.poll(index, waker)?;
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
+        let answer = self.queue.poll(id, waker)?;
         self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds()));
         Ok(answer)
     }
 
-    /// The owner of a queued request gave it up: its entry is removed, or its grant is refunded to the next.
-    pub(crate) fn abandon(&mut self, now: Moment, index: Index, effects: &mut Effects) {
+    /// The owner of a queued request of `cost` gave it up: its entry is removed, or its grant is refunded to the next.
+    pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
-        let was_front = self.queue.is_front(index);
-        match self.queue.abandon(index) {
+        let was_front = self.queue.is_front(id);
+        match self.queue.abandon(id) {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
                 if was_front {
@@ -266,7 +271,7 @@ impl Schedule {
                     self.run_due(now, effects);
                 }
             }
-            Abandoned::Granted(grant, cost) => {
+            Abandoned::Granted(grant) => {
                 self.undelivered -= u32::from(!grant.claim.holds());
                 if self.take_back(now, grant, cost, 0) {
                     self.run_due(now, effects);

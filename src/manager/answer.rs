@@ -21,7 +21,7 @@ impl TimedGrant {
     /// A grant of a place by the word. No clock was read.
     #[inline(always)]
     pub(super) fn of_place(fence: u64) -> Self {
-        Self { grant: Grant { fence, claim: Claim::PLACE, at: Moment::NEVER }, origin: ClockOrigin::NONE }
+        Self { grant: Grant::of_place(fence), origin: ClockOrigin::NONE }
     }
 
     /// Fills in a grant that is [nothing](TimedGrant::NOTHING) so far, word by word: see `Permit::new`.

@@ -13,11 +13,11 @@ use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
 use super::word::Kind;
 use crate::contain_panic::contain_panic;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
@@ -147,9 +147,9 @@ impl Manager {
         }
         if timeout.is_none()
             && state.has_driver(options.blocking)
-            && let Some(index) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut waker)
+            && let Some(id) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut waker)
         {
-            return Ok(Enqueued::Queued(index));
+            return Ok(Enqueued::Queued(id));
         }
         let answer = self.enqueue(state, now, options, timeout, &mut waker, granted);
         contain_panic(|| drop(waker)); // as above
@@ -176,13 +176,13 @@ impl Manager {
         let mut effects = Effects::default();
         let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
         match outcome {
-            Ok(Enqueued::Queued(index)) => {
-                let waiting = state.time_begins_to_matter(Some(index));
+            Ok(Enqueued::Queued(id)) => {
+                let waiting = state.time_begins_to_matter(Some(id));
                 let answer = if state.has_driver(options.blocking) && effects.is_empty() {
                     drop(state);
-                    Ok(Enqueued::Queued(index))
+                    Ok(Enqueued::Queued(id))
                 } else {
-                    self.ensure_driver(state, index, options, &mut effects)
+                    self.ensure_driver(state, id, options, &mut effects)
                 };
                 wake_all(waiting);
                 answer
@@ -204,19 +204,19 @@ impl Manager {
     pub(super) fn ensure_driver<'a>(
         self: &'a Arc<Self>,
         mut state: Locked<'a>,
-        index: Index,
+        id: WaiterId,
         options: &RequestOptions,
         effects: &mut Effects,
     ) -> Result<Enqueued<()>, Refused> {
         let driver = if options.blocking { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
             let now = state.now();
-            state.schedule.abandon(now, index, effects);
+            state.schedule.abandon(now, id, options.cost, effects);
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {
             self.origin.timer_host.start(self, runtime);
         }
-        Ok(Enqueued::Queued(index))
+        Ok(Enqueued::Queued(id))
     }
 }

@@ -1,13 +1,14 @@
 //! The manager itself, and its lock.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
 use super::guard::{self, Guarded};
 use super::state::State;
+use crate::core::answers::Answers;
 use crate::core::schedule::Schedule;
 use crate::observe::Observer;
 use crate::strategy::Moment;
@@ -21,6 +22,8 @@ pub(crate) struct Manager {
     pub(super) state: Guarded<State>,
     /// Where the word decides rates.
     pub(super) first_clock: Option<Box<FirstClock>>,
+    /// Those of the schedule, from the first look at an answer on.
+    pub(super) answers: OnceLock<Arc<Answers>>,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     /// The random part of permit ids.
@@ -44,7 +47,7 @@ impl Manager {
         let decides_rates = matches!(origin.timer_host, TimerHost::Own(_));
         let first_clock = decides_rates.then(|| Box::new(clock.first()));
         let state = Guarded::new(State::new(schedule, clock), decides_rates);
-        Self { state, first_clock, has_waited: AtomicBool::new(false), id_prefix, origin, observer }
+        Self { state, first_clock, answers: OnceLock::new(), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
     }
 
     /// The random part of permit ids.

@@ -1,30 +1,52 @@
 //! The *out* channel: how an answer reaches its waiter.
 //!
-//! Each waiter has a slot of its own under the manager's lock. The manager puts the answer into the slot and wakes the waiter;
-//! only the waiter takes the answer out.
+//! The manager puts the answer into a slot of the waiter's own and wakes the waiter; only the waiter takes the answer out. A place
+//! is taken without the lock, any other answer under it: see [`answers`](crate::core::answers).
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::answer::{Refused, TimedGrant};
+use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
+use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 
 impl Manager {
-    /// Takes the answer to a queued request, if there is one; then the index is spent.
-    #[inline(never)]
+    /// Takes the answer to a queued request, if there is one; then the id is spent.
+    #[inline(always)]
     pub(crate) fn poll(
         self: &Arc<Self>,
-        index: Index,
+        id: WaiterId,
+        options: &RequestOptions,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let fence = self.answers.get().and_then(|answers| answers.take(id.slot()?));
+        let Some(fence) = fence else { return self.poll_under_lock(id, options, waker, granted) };
+        granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+        Ok(Enqueued::Granted(()))
+    }
+
+    /// The rest of [`Manager::poll`], where the slot holds no place.
+    #[inline(never)]
+    fn poll_under_lock(
+        self: &Arc<Self>,
+        id: WaiterId,
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
-        match state.schedule.poll(index, waker) {
+        if self.answers.get().is_none()
+            && let Some(answers) = state.schedule.answers()
+        {
+            _ = self.answers.set(Arc::clone(answers));
+        }
+        match state.schedule.poll(id, waker) {
             Ok(Ok(grant)) => {
                 granted.fill_in(grant, state.clock.origin());
                 self.unlock_after_answer(state);
@@ -34,10 +56,10 @@ impl Manager {
                 self.unlock_after_answer(state);
                 Err(error.into())
             }
-            Err(false) => self.ensure_driver(state, index, options, &mut Effects::default()),
+            Err(false) => self.ensure_driver(state, id, options, &mut Effects::default()),
             Err(true) => {
                 drop(state);
-                self.replace_waker(index, options, waker, granted)
+                self.replace_waker(id, options, waker, granted)
             }
         }
     }
@@ -47,23 +69,23 @@ impl Manager {
     #[cold]
     fn replace_waker(
         self: &Arc<Self>,
-        index: Index,
+        id: WaiterId,
         options: &RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.lock();
-        match state.schedule.replace_waker(index, waker_of_slot) {
+        match state.schedule.replace_waker(id, waker_of_slot) {
             Ok(replaced) => {
-                let waiting = self.ensure_driver(state, index, options, &mut Effects::default());
+                let waiting = self.ensure_driver(state, id, options, &mut Effects::default());
                 drop(replaced);
                 waiting
             }
             Err(unneeded) => {
                 drop(state);
                 drop(unneeded);
-                self.poll(index, options, waker, granted) // it was answered meanwhile
+                self.poll(id, options, waker, granted) // it was answered meanwhile
             }
         }
     }
@@ -76,8 +98,8 @@ impl Manager {
         }
     }
 
-    /// The owner of a queued request gives it up.
-    pub(crate) fn abandon(self: &Arc<Self>, index: Index) {
-        self.with_schedule(|schedule, now, effects| schedule.abandon(now, index, effects));
+    /// The owner of a queued request of `cost` gives it up.
+    pub(crate) fn abandon(self: &Arc<Self>, id: WaiterId, cost: u64) {
+        self.with_schedule(|schedule, now, effects| schedule.abandon(now, id, cost, effects));
     }
 }

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::apply::wake_all;
 use super::lock::Manager;
 use super::shared_driver::Driven;
-use crate::core::arena::Index;
 use crate::core::schedule::Schedule;
+use crate::core::waiter::WaiterId;
 
 impl Driven for Manager {
     fn run_due(self: Arc<Self>) -> Option<Instant> {
@@ -39,9 +39,9 @@ impl Driven for Manager {
 
 impl Manager {
     /// Does what is due for a caller that blocks its thread, and returns until when the thread may sleep.
-    pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, index: Index) -> Option<Instant> {
+    pub(crate) fn run_due_on_blocked_thread(self: &Arc<Self>, id: WaiterId) -> Option<Instant> {
         self.with_schedule(Schedule::run_due);
         let mut state = self.lock();
-        state.schedule.wake_of(index).known().map(|next| state.clock.instant_here(next))
+        state.schedule.wake_of(id).known().map(|next| state.clock.instant_here(next))
     }
 }

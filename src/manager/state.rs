@@ -9,10 +9,10 @@ use super::guard::BehindWord;
 use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
 use super::word::MAX_UNITS;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::line::{Content, Opening};
 use crate::core::schedule::Schedule;
+use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
@@ -77,7 +77,7 @@ impl State {
 
     /// Returns the wakers of all waiters but the `newcomer`, if time matters now and did not before. These waiters may rely on a
     /// driver in a runtime that nothing polls. When they are polled, they start a driver in their own runtime.
-    pub(super) fn time_begins_to_matter(&mut self, newcomer: Option<Index>) -> Vec<Waker> {
+    pub(super) fn time_begins_to_matter(&mut self, newcomer: Option<WaiterId>) -> Vec<Waker> {
         if self.time_matters || !self.schedule.follows_time() {
             return Vec::new();
         }

@@ -1,9 +1,9 @@
 //! What is done when time has passed, or when something has changed for the waiters.
 
 use super::Schedule;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::request::Request;
+use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
 use crate::strategy::Moment;
@@ -63,8 +63,8 @@ impl Schedule {
     /// Refuses those whose time is up; each may have held back those behind it.
     #[cold]
     fn refuse_all_expired(&mut self, now: Moment, effects: &mut Effects) {
-        while let Some(index) = self.queue.expired(now).filter(|_| !effects.is_full()) {
-            self.refuse_expired(now, index, effects);
+        while let Some(id) = self.queue.expired(now).filter(|_| !effects.is_full()) {
+            self.refuse_expired(now, id, effects);
             if self.front_ready_at <= now {
                 self.serve(now, effects);
             }
@@ -81,17 +81,17 @@ impl Schedule {
         // Since the last input, nothing has happened except what is due from this instant on.
         let mut forecast = self.gate.forecast(self.next_wake(), self.suspended(), self.gate.expiries());
         let mut late = Vec::new();
-        for (index, cost, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
+        for (id, cost, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
             if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
                 if deadline >= now {
                     break; // it keeps waiting, and so do those behind it
                 }
-                late.push(index);
+                late.push(id);
             }
         }
         drop(forecast);
-        for index in late {
-            self.refuse_expired(now, index, effects);
+        for id in late {
+            self.refuse_expired(now, id, effects);
         }
     }
 
@@ -111,13 +111,13 @@ impl Schedule {
                 Ok(grant) => {
                     self.undelivered += u32::from(!grant.claim.holds());
                     moved = true;
-                    effects.wake(self.queue.grant(front.index, grant));
+                    effects.wake(self.queue.grant(front.id, grant));
                 }
                 Err(until) => {
                     self.front_ready_at = until;
-                    if front.blocking && (moved || before != until) {
+                    if front.id.is_blocking() && (moved || before != until) {
                         // Its thread runs the timer for all, and must learn when to wake.
-                        effects.wake(self.queue.take_waker(front.index));
+                        effects.wake(self.queue.take_waker(front.id));
                     }
                     return;
                 }
@@ -126,14 +126,14 @@ impl Schedule {
     }
 
     /// Refuses a waiter whose deadline has passed.
-    fn refuse_expired(&mut self, now: Moment, index: Index, effects: &mut Effects) {
-        let Some(Request { cost, priority, .. }) = self.queue.request(index) else { return };
+    fn refuse_expired(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
+        let Some(Request { cost, priority, .. }) = self.queue.request(id) else { return };
         let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
         let error = self.time_out(now, others, cost);
-        if self.queue.is_front(index) {
+        if self.queue.is_front(id) {
             self.front_ready_at = now;
         }
-        effects.wake(self.queue.refuse(index, error));
+        effects.wake(self.queue.refuse(id, error));
     }
 
     /// Refuses waiters whose cost the plan can never admit. It runs before the front is served, and checks more waiters than a
@@ -144,9 +144,9 @@ impl Schedule {
         const STEPS: usize = if cfg!(test) { 7 } else { 1_024 };
         let (max, mut steps) = (self.gate.max_cost(), STEPS);
         while !effects.is_full()
-            && let Some((index, cost)) = self.queue.next_above(max, &mut steps)
+            && let Some((id, cost)) = self.queue.next_above(max, &mut steps)
         {
-            effects.wake(self.queue.refuse(index, AcquireError::ExceedsLimit { cost, max }));
+            effects.wake(self.queue.refuse(id, AcquireError::ExceedsLimit { cost, max }));
         }
     }
 
@@ -154,9 +154,9 @@ impl Schedule {
     fn refuse_all(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.closed {
-                effects.wake(self.queue.refuse(front.index, AcquireError::Closed));
+                effects.wake(self.queue.refuse(front.id, AcquireError::Closed));
             } else {
-                self.drop_waiter(front.index, effects);
+                self.drop_waiter(front.id, effects);
             }
         }
         self.dropping = !self.queue.is_empty();
@@ -165,10 +165,10 @@ impl Schedule {
     }
 
     /// Drops a waiter from a full queue.
-    pub(super) fn drop_waiter(&mut self, index: Index, effects: &mut Effects) {
-        if let Some(request) = self.queue.request(index) {
+    pub(super) fn drop_waiter(&mut self, id: WaiterId, effects: &mut Effects) {
+        if let Some(request) = self.queue.request(id) {
             self.shed(&request, ShedReason::Dropped, effects);
         }
-        effects.wake(self.queue.refuse(index, AcquireError::Shed));
+        effects.wake(self.queue.refuse(id, AcquireError::Shed));
     }
 }

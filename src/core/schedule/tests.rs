@@ -57,9 +57,9 @@ impl Driven {
         self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects))
     }
 
-    fn queued(&mut self, now: u64, cost: u64, deadline: Option<u64>) -> Index {
+    fn queued(&mut self, now: u64, cost: u64, deadline: Option<u64>) -> WaiterId {
         match self.request(now, request(cost, deadline)) {
-            Ok(Enqueued::Queued(index)) => index,
+            Ok(Enqueued::Queued(id)) => id,
             other => panic!("not queued: {other:?}"),
         }
     }
@@ -75,8 +75,8 @@ impl Driven {
         }
     }
 
-    fn answer(&self, index: Index) -> Option<AnswerKind> {
-        self.0.queue.peek(index)
+    fn answer(&self, id: WaiterId) -> Option<AnswerKind> {
+        self.0.queue.peek(id)
     }
 
     fn retry_after(&self, now: u64, cost: u64) -> Option<u64> {
@@ -124,7 +124,7 @@ mod spreading {
         let (first, second) = (driven.queued(0, 3, None), driven.queued(0, 3, None));
         driven.run_due(25);
         assert_eq!((driven.answer(first), driven.answer(second)), (GRANTED, None));
-        driven.at(30, |schedule, now, effects| schedule.abandon(now, first, effects));
+        driven.at(30, |schedule, now, effects| schedule.abandon(now, first, 3, effects));
         assert_eq!(driven.answer(second), GRANTED);
     }
 
@@ -173,7 +173,7 @@ fn an_untaken_grant_of_a_rate_is_waited_for() {
     driven.run_due(10);
     driven.at(10, Schedule::close);
     assert!(!driven.0.is_drained());
-    driven.at(10, |schedule, now, effects| schedule.abandon(now, untaken, effects));
+    driven.at(10, |schedule, now, effects| schedule.abandon(now, untaken, 1, effects));
     assert!(driven.0.is_drained());
 }
 
@@ -183,17 +183,17 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     let mut driven = Driven::new(MaxConcurrency::new(1));
     driven.try_acquire(0, 1).unwrap();
     let (first, second) = (driven.queued(0, 1, None), driven.queued(0, 1, None));
-    for index in [second, first] {
-        driven.at(0, |schedule, now, effects| schedule.abandon(now, index, effects)); // the entries are used again, last first
+    for id in [second, first] {
+        driven.at(0, |schedule, now, effects| schedule.abandon(now, id, 1, effects)); // the entries are used again, last first
     }
     let mut expected: Vec<_> = (0..3).map(|_| driven.queued(0, 1, Some(1_000))).collect();
     let urgent = Request { priority: Priority::HIGH, ..request(1, Some(1_000)) };
     let Ok(Enqueued::Queued(urgent)) = driven.request(0, urgent) else { panic!("it must wait") };
     expected.insert(0, urgent);
     let mut refused = Vec::new();
-    while let Some(index) = driven.0.queue.expired(at(1_000)) {
-        driven.0.queue.refuse(index, AcquireError::Closed);
-        refused.push(index);
+    while let Some(id) = driven.0.queue.expired(at(1_000)) {
+        driven.0.queue.refuse(id, AcquireError::Closed);
+        refused.push(id);
     }
     assert_eq!(refused, expected);
 }
@@ -237,12 +237,12 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
         assert!(before - driven.0.queue.len() <= BATCH);
         assert!(driven.0.queue.front().is_some_and(|front| front.cost <= 4), "none blocks the front");
         let next = driven.0.queue.next_in_sweep();
-        if let Some((index, 1)) = waiting.iter().find(|waiting| Some(waiting.0) == next).copied()
+        if let Some((id, 1)) = waiting.iter().find(|waiting| Some(waiting.0) == next).copied()
             && !has_left
         {
             // The waiter that the sweep would visit next leaves meanwhile.
-            assert_eq!(driven.answer(index), None);
-            driven.0.queue.refuse(index, AcquireError::Closed);
+            assert_eq!(driven.answer(id), None);
+            driven.0.queue.refuse(id, AcquireError::Closed);
             has_left = true;
         }
         before = driven.0.queue.len();
@@ -250,9 +250,9 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
         batches += 1;
     }
     assert!(batches > 1_000 / BATCH);
-    assert!(waiting.iter().all(|(index, cost)| *cost == 1 || driven.answer(*index) == Some(AnswerKind::Failed)));
+    assert!(waiting.iter().all(|(id, cost)| *cost == 1 || driven.answer(*id) == Some(AnswerKind::Failed)));
     assert_eq!(driven.0.queue.len(), 1_999, "and one that left by itself");
-    assert_eq!([urgent, low].map(|index| driven.answer(index)), [Some(AnswerKind::Failed); 2]);
+    assert_eq!([urgent, low].map(|id| driven.answer(id)), [Some(AnswerKind::Failed); 2]);
     driven.at(0, |schedule, now, effects| schedule.release_to_next(now, held.fence, 5, held.claim, effects));
     assert_eq!(driven.0.queue.len(), 1_995);
 }
@@ -307,7 +307,7 @@ mod late {
         driven.try_acquire(0, 1).unwrap();
         let waiting: Vec<_> = [90, 100, 101, 102].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
         driven.run_due(500);
-        let answers: Vec<_> = waiting.into_iter().map(|index| driven.answer(index)).collect();
+        let answers: Vec<_> = waiting.into_iter().map(|id| driven.answer(id)).collect();
         assert_eq!(answers, [FAILED, GRANTED, FAILED, FAILED]);
     }
 
@@ -317,14 +317,14 @@ mod late {
         driven.try_acquire(0, 1).unwrap();
         let waiting: Vec<_> = [15, 25, 35, 1_000].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
         driven.run_due(50);
-        let answers: Vec<_> = waiting.iter().map(|index| driven.answer(*index)).collect();
+        let answers: Vec<_> = waiting.iter().map(|id| driven.answer(*id)).collect();
         assert_eq!(answers, [GRANTED, FAILED, FAILED, None]);
         assert_eq!(driven.0.next_wake(), at(60));
         let mut driven = Driven::new(Throttle::every(nanos(10)).burst(3));
         driven.try_acquire(0, 3).unwrap();
         let waiting: Vec<_> = [15, 25, 25, 1_000].map(|deadline| driven.queued(0, 1, Some(deadline))).into();
         driven.run_due(50);
-        let answers: Vec<_> = waiting.iter().map(|index| driven.answer(*index)).collect();
+        let answers: Vec<_> = waiting.iter().map(|id| driven.answer(*id)).collect();
         assert_eq!(answers, [GRANTED, GRANTED, FAILED, GRANTED]);
     }
 
@@ -336,8 +336,8 @@ mod late {
         let waiting: Vec<_> =
             (0..200).map(|nth| driven.queued(0, 1, Some(if nth % 2 == 0 { 120 } else { 99 + nth % 3 }))).collect();
         driven.run_due(150);
-        for (nth, index) in waiting.into_iter().enumerate() {
-            assert_eq!(driven.answer(index), if nth % 2 == 1 && nth % 3 == 0 { FAILED } else { GRANTED }, "{nth}");
+        for (nth, id) in waiting.into_iter().enumerate() {
+            assert_eq!(driven.answer(id), if nth % 2 == 1 && nth % 3 == 0 { FAILED } else { GRANTED }, "{nth}");
         }
     }
 
@@ -353,8 +353,8 @@ mod late {
         driven.queued(0, 2, None);
         let known = driven.request(0, request(2, Some(199)));
         assert!(matches!(known, Err(AcquireError::TimedOut { .. })), "one stays: {known:?}");
-        for index in ahead {
-            driven.at(0, |schedule, now, effects| schedule.abandon(now, index, effects));
+        for id in ahead {
+            driven.at(0, |schedule, now, effects| schedule.abandon(now, id, 1, effects));
         }
         driven.run_due(100);
         assert_eq!(driven.answer(waiting), GRANTED);

@@ -21,13 +21,13 @@ use super::limits::Bound;
 use super::reference::{Reference, Waiting};
 use super::rules;
 use crate::carry_over::UsageCarryOver;
-use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::core::request::Request;
+use crate::core::waiter::WaiterId;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -54,7 +54,7 @@ impl Wake for Alarm {
 /// A queued request in its owner's hands.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    index: Index,
+    waiter: WaiterId,
     cost: u64,
     pub(super) alarm: Arc<Alarm>,
     /// Until when the owner's thread sleeps, if it is blocked.
@@ -110,7 +110,7 @@ impl Harness {
     pub(super) fn answer(&self, id: usize) -> Option<AnswerKind> {
         match self.in_place {
             Some((request, answer)) if request == id => Some(answer),
-            _ => self.schedule.queue.peek(self.tickets.get(&id)?.index),
+            _ => self.schedule.queue.peek(self.tickets.get(&id)?.waiter),
         }
     }
 

@@ -15,7 +15,7 @@ impl Harness {
         self.advance_if_due();
         let outcome = self.raw_input(|schedule, now, effects| {
             let behind = schedule.enqueue_behind(now, &request, &mut waker);
-            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |index| Ok(Enqueued::Queued(index)))
+            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |waiter| Ok(Enqueued::Queued(waiter)))
         });
         let max = self.reference.max_cost();
         let refusal = match cost {
@@ -60,10 +60,10 @@ impl Harness {
         }
         self.reference.waiting.push(newcomer);
         match outcome {
-            Ok(Enqueued::Queued(index)) => {
+            Ok(Enqueued::Queued(waiter)) => {
                 let sleeps_until = blocking.then_some(Moment::NEVER);
                 alarm.0.store(blocking, Ordering::Relaxed); // the thread checks before it sleeps
-                self.tickets.insert(id, Ticket { index, cost, alarm, sleeps_until });
+                self.tickets.insert(id, Ticket { waiter, cost, alarm, sleeps_until });
             }
             Ok(Enqueued::Granted(grant)) => {
                 self.in_place = Some((id, AnswerKind::Granted));
@@ -213,12 +213,18 @@ impl Harness {
     pub(super) fn poll(&mut self, id: usize) -> TestCaseResult {
         let ticket = &self.tickets[&id];
         let waker = Waker::from(Arc::clone(&ticket.alarm));
-        let (index, cost) = (ticket.index, ticket.cost);
-        let answer = self.schedule.poll(index, &waker);
+        let (waiter, cost) = (ticket.waiter, ticket.cost);
+        // As the manager does, it looks at its slot first; or only under the lock, as if the answer came between the two.
+        let looks = id.is_multiple_of(2);
+        let place = self.schedule.answers().filter(|_| looks).and_then(|answers| answers.take(waiter.slot()?));
+        let answer = match place {
+            Some(fence) => Ok(Ok(Grant::of_place(fence))),
+            None => self.schedule.poll(waiter, &waker),
+        };
         match answer {
             Err(was_woken) => {
                 if was_woken {
-                    drop(self.schedule.replace_waker(index, waker));
+                    drop(self.schedule.replace_waker(waiter, waker));
                 }
                 prop_assert!(!self.reference.answers.contains_key(&id), "request {} has an answer", id);
             }
@@ -238,8 +244,8 @@ impl Harness {
             self.raw_input(Schedule::run_due); // otherwise the answer could not be matched to the request
             self.decide_what_was_due();
         }
-        let Ticket { index, .. } = self.tickets.remove(&id).unwrap();
-        self.raw_input(|schedule, now, effects| schedule.abandon(now, index, effects));
+        let Ticket { waiter, cost, .. } = self.tickets.remove(&id).unwrap();
+        self.raw_input(|schedule, now, effects| schedule.abandon(now, waiter, cost, effects));
         if let Some(Ok(fence)) = self.reference.answers.remove(&id) {
             self.reference.settle(fence, 0);
         }

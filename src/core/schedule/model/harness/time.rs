@@ -19,7 +19,7 @@ impl Harness {
             self.poll(id)?;
             self.raw_input(Schedule::run_due);
             let ticket = self.tickets.get_mut(&id).unwrap();
-            ticket.sleeps_until = Some(self.schedule.wake_of(ticket.index));
+            ticket.sleeps_until = Some(self.schedule.wake_of(ticket.waiter));
         }
         Ok(())
     }

@@ -1,0 +1,72 @@
+//! One waiter: its request and its waker.
+
+use std::task::Waker;
+
+use crate::core::answers::{Answers, Slot};
+use crate::core::request::Caller;
+use crate::priority::Priority;
+
+/// A waiter in its line. What most waiters do not have, a deadline, is kept beside the line.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) id: WaiterId,
+    pub(crate) cost: u64,
+    pub(crate) caller: Caller,
+    pub(crate) waker: Waker,
+}
+
+/// Identifies a waiter until its owner has its answer, and says where it waits. The order is that of arrival.
+///
+/// From the top: the arrival, the level of its priority, whether its caller blocks a thread, the slot for its answer. The count of
+/// arrivals wraps after 2^48; what compares waiters in one line does so relative to the front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaiterId(u64);
+
+const SLOT_MASK: u64 = 0x7FF;
+/// It has no slot.
+const NO_SLOT: u64 = SLOT_MASK;
+const BLOCKING: u64 = 1 << SLOT_MASK.count_ones();
+const LEVEL_SHIFT: u32 = BLOCKING.trailing_zeros() + 1;
+const LEVEL_MASK: u64 = 0xF;
+const ARRIVAL_SHIFT: u32 = LEVEL_SHIFT + LEVEL_MASK.count_ones();
+const _: () = assert!(Priority::LEVELS as u64 <= LEVEL_MASK + 1 && (Answers::CAPACITY as u64) <= NO_SLOT);
+
+impl WaiterId {
+    #[inline(always)]
+    pub(crate) fn new(arrival: u64, priority: Priority, blocking: bool, slot: Option<Slot>) -> Self {
+        let blocking = if blocking { BLOCKING } else { 0 };
+        let level = u64::from(priority.level()) << LEVEL_SHIFT;
+        Self(arrival << ARRIVAL_SHIFT | level | blocking | slot.map_or(NO_SLOT, u64::from))
+    }
+
+    /// Where it finds its answer, if it is a place.
+    #[inline(always)]
+    pub(crate) fn slot(self) -> Option<Slot> {
+        let slot = self.0 & SLOT_MASK;
+        (slot != NO_SLOT).then_some(slot as Slot)
+    }
+
+    #[inline(always)]
+    pub(crate) fn level(self) -> usize {
+        (self.0 >> LEVEL_SHIFT & LEVEL_MASK) as usize
+    }
+
+    pub(crate) fn priority(self) -> Priority {
+        Priority::new(self.level() as u8).expect("made from a priority")
+    }
+
+    pub(crate) fn is_blocking(self) -> bool {
+        self.0 & BLOCKING != 0
+    }
+
+    /// A number that orders those of one level which arrived with `front` or after it.
+    #[inline(always)]
+    pub(crate) fn since(self, front: Self) -> u64 {
+        self.0.wrapping_sub(front.0)
+    }
+
+    /// At most the id of any waiter of its level that arrives later.
+    pub(crate) fn next(self) -> Self {
+        Self((self.0 & !(BLOCKING | SLOT_MASK)).wrapping_add(1 << ARRIVAL_SHIFT))
+    }
+}

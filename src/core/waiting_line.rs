@@ -1,0 +1,328 @@
+//! The waiters of one priority, in arrival order.
+//!
+//! They stand in chunks rather than in one growing deque: a queue of a million waiters is never copied under a lock, a waiter that
+//! leaves from the middle moves at most half a chunk, and memory follows what is used. The first chunk grows from one waiter,
+//! because each of a million keys may have one.
+
+use std::collections::VecDeque;
+
+use crate::core::waiter::{Waiter, WaiterId};
+use crate::strategy::Moment;
+
+/// Waiters in a chunk: large enough that the deque of chunks is small beside them, small enough that one is quickly allocated and
+/// closed up.
+const CHUNK: usize = 64;
+/// Neighbouring chunks with this many waiters between them become one. So all chunks but two are a quarter full on average.
+const MERGED: usize = CHUNK / 2;
+/// A line that had at most this many waiters keeps their memory when it is empty, because it is usually filled again.
+const KEPT: usize = 8;
+
+#[derive(Debug)]
+struct Chunk {
+    waiters: VecDeque<Waiter>,
+    /// The deadline of each waiter; empty while no waiter here has one.
+    deadlines: VecDeque<Moment>,
+}
+
+impl Chunk {
+    fn with_capacity(capacity: usize) -> Self {
+        Self { waiters: VecDeque::with_capacity(capacity), deadlines: VecDeque::new() }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, waiter: Waiter, deadline: Moment) {
+        if deadline != Moment::NEVER || !self.deadlines.is_empty() {
+            self.push_deadline(deadline);
+        }
+        self.waiters.push_back(waiter);
+    }
+
+    #[inline(never)]
+    fn push_deadline(&mut self, deadline: Moment) {
+        self.deadlines.resize(self.waiters.len(), Moment::NEVER);
+        self.deadlines.push_back(deadline);
+    }
+
+    fn deadline(&self, nth: usize) -> Moment {
+        self.deadlines.get(nth).copied().unwrap_or(Moment::NEVER)
+    }
+
+    #[inline(always)]
+    fn pop(&mut self) -> Option<(Waiter, Moment)> {
+        Some((self.waiters.pop_front()?, self.deadlines.pop_front().unwrap_or(Moment::NEVER)))
+    }
+
+    fn remove(&mut self, nth: usize) -> Option<(Waiter, Moment)> {
+        Some((self.waiters.remove(nth)?, self.deadlines.remove(nth).unwrap_or(Moment::NEVER)))
+    }
+
+    fn append(&mut self, mut other: Self) {
+        while let Some((waiter, deadline)) = other.pop() {
+            self.push(waiter, deadline);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Waiter, Moment)> {
+        self.waiters.iter().enumerate().map(|(nth, waiter)| (waiter, self.deadline(nth)))
+    }
+}
+
+/// Only the last chunk may be empty; it is filled again, so that a line that grows and shrinks by one waiter does not allocate each
+/// time.
+#[derive(Debug)]
+pub(crate) struct WaitingLine(VecDeque<Chunk>);
+
+impl WaitingLine {
+    pub(crate) const EMPTY: Self = Self(VecDeque::new());
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, waiter: Waiter, deadline: Moment) {
+        match self.0.back_mut() {
+            Some(last) if last.waiters.len() < last.waiters.capacity().min(CHUNK) => last.push(waiter, deadline),
+            _ => self.grow().push(waiter, deadline),
+        }
+    }
+
+    /// A chunk with room at the end.
+    #[inline(never)]
+    fn grow(&mut self) -> &mut Chunk {
+        if self.0.is_empty() {
+            self.0.reserve_exact(1); // most lines have one waiter
+            self.0.push_back(Chunk::with_capacity(1));
+        } else if self.0.len() == 1 && self.0[0].waiters.len() < CHUNK {
+            let waiters = &mut self.0[0].waiters;
+            waiters.reserve_exact(waiters.len().clamp(1, CHUNK - waiters.len()));
+        } else {
+            self.0.push_back(Chunk::with_capacity(CHUNK));
+        }
+        self.0.back_mut().expect("pushed")
+    }
+
+    #[inline(always)]
+    pub(crate) fn front(&self) -> Option<&Waiter> {
+        self.0.front()?.waiters.front()
+    }
+
+    pub(crate) fn back(&self) -> Option<&Waiter> {
+        self.0.iter().rev().find_map(|chunk| chunk.waiters.back())
+    }
+
+    pub(crate) fn get(&self, id: WaiterId) -> Option<&Waiter> {
+        let (number, nth) = self.find(id)?;
+        self.0[number].waiters.get(nth)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter> {
+        let (number, nth) = self.find(id)?;
+        self.0[number].waiters.get_mut(nth)
+    }
+
+    /// [`Moment::NEVER`] when it has none, or waits no more.
+    pub(crate) fn deadline(&self, id: WaiterId) -> Moment {
+        self.find(id).map_or(Moment::NEVER, |(number, nth)| self.0[number].deadline(nth))
+    }
+
+    /// Takes a waiter out, with its deadline. `None` if it waits no more.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
+        if self.front()?.id != id {
+            return self.remove_behind(id);
+        }
+        let first = self.0.front_mut()?;
+        let removed = first.pop();
+        if first.waiters.is_empty() {
+            self.drop_first();
+        }
+        removed
+    }
+
+    #[inline(never)]
+    fn remove_behind(&mut self, id: WaiterId) -> Option<(Waiter, Moment)> {
+        let (number, nth) = self.find(id)?;
+        let removed = self.0[number].remove(nth);
+        if self.0[number].waiters.is_empty() && number + 1 < self.0.len() {
+            self.0.remove(number);
+        } else {
+            self.merge(number);
+        }
+        if number > 0 {
+            self.merge(number - 1);
+        }
+        removed
+    }
+
+    /// The first chunk is empty: drops it, or shrinks it if it is the only one.
+    #[inline(never)]
+    fn drop_first(&mut self) {
+        if self.0.len() > 1 {
+            self.0.pop_front();
+        }
+        if self.front().is_none() {
+            let Chunk { waiters, deadlines } = &mut self.0[0];
+            *deadlines = VecDeque::new();
+            if waiters.capacity() > KEPT {
+                waiters.shrink_to(waiters.capacity() / 2);
+                self.0.shrink_to(1);
+            }
+        }
+    }
+
+    /// Puts the waiters of a chunk and of the next one into one chunk, if they are few.
+    fn merge(&mut self, number: usize) {
+        if let Some(next) = self.0.get(number + 1)
+            && self.0[number].waiters.len() + next.waiters.len() <= MERGED
+            && let Some(next) = self.0.remove(number + 1)
+        {
+            self.0[number].append(next);
+        }
+    }
+
+    /// All waiters with their deadlines.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Waiter, Moment)> {
+        self.0.iter().flat_map(Chunk::iter)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        self.0.iter_mut().flat_map(|chunk| &mut chunk.waiters)
+    }
+
+    /// The first waiter that arrived with `id` or later.
+    pub(crate) fn first_from(&self, id: WaiterId) -> Option<&Waiter> {
+        let front = self.front()?;
+        if id.since(front.id) > u64::MAX / 2 {
+            return Some(front); // it came before
+        }
+        let (number, nth) = self.position(id)?;
+        let next = || self.0.get(number + 1)?.waiters.front();
+        self.0[number].waiters.get(nth).or_else(next)
+    }
+
+    /// The chunk and the place in it.
+    fn find(&self, id: WaiterId) -> Option<(usize, usize)> {
+        self.position(id).filter(|&(number, nth)| self.0[number].waiters.get(nth).is_some_and(|waiter| waiter.id == id))
+    }
+
+    /// Where `id` is, or would be.
+    fn position(&self, id: WaiterId) -> Option<(usize, usize)> {
+        let front = self.front()?.id;
+        let arrival = id.since(front);
+        let begins_by_then = |chunk: &Chunk| chunk.waiters.front().is_some_and(|first| first.id.since(front) <= arrival);
+        let number = self.0.partition_point(begins_by_then) - 1; // the first one does
+        Some((number, self.0[number].waiters.partition_point(|waiter| waiter.id.since(front) < arrival)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+    use std::task::Waker;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::priority::Priority;
+
+    fn id(arrival: u64) -> WaiterId {
+        WaiterId::new(arrival, Priority::NORMAL, false, None)
+    }
+
+    fn waiter(id: WaiterId) -> Waiter {
+        Waiter { id, cost: 1, caller: Location::caller(), waker: Waker::noop().clone() }
+    }
+
+    impl WaitingLine {
+        /// The waiters that there is memory for.
+        fn capacity(&self) -> usize {
+            self.0.iter().map(|chunk| chunk.waiters.capacity()).sum()
+        }
+
+        fn filled(len: u64) -> Self {
+            let mut line = Self::EMPTY;
+            (0..len).for_each(|arrival| line.push(waiter(id(arrival)), Moment::NEVER));
+            line
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_behaves_as_a_list_with_removal_in_the_middle(
+            phases in prop::collection::vec((0..300_usize, any::<bool>(), 0..300_usize, prop::collection::vec(any::<prop::sample::Index>(), 300)), 1..8),
+        ) {
+            let mut line = WaitingLine::EMPTY;
+            let mut model: Vec<(WaiterId, Moment)> = Vec::new();
+            let mut arrival = u64::MAX - 100; // the count wraps
+            for (joining, timed, leaving, picks) in phases {
+                for nth in 0..joining {
+                    arrival = arrival.wrapping_add(1);
+                    let deadline = if timed && nth % 3 == 0 { Moment::from_nanos(arrival) } else { Moment::NEVER };
+                    line.push(waiter(id(arrival)), deadline);
+                    model.push((id(arrival), deadline));
+                }
+                for pick in picks.into_iter().take(leaving.min(model.len())) {
+                    let (id, deadline) = model.remove(pick.index(model.len()));
+                    prop_assert_eq!((line.get(id).map(|waiter| waiter.id), line.deadline(id)), (Some(id), deadline));
+                    prop_assert_eq!(line.remove(id).map(|(waiter, deadline)| (waiter.id, deadline)), Some((id, deadline)));
+                    prop_assert!(line.get(id).is_none() && line.remove(id).is_none() && line.deadline(id) == Moment::NEVER);
+                    let next = model.iter().map(|other| other.0).find(|other| other.since(id) < u64::MAX / 2);
+                    prop_assert_eq!(line.first_from(id).map(|waiter| waiter.id), next);
+                }
+                prop_assert!(line.iter().map(|(waiter, deadline)| (waiter.id, deadline)).eq(model.iter().copied()));
+                prop_assert!(line.iter_mut().map(|waiter| waiter.id).eq(model.iter().map(|waiter| waiter.0)));
+                prop_assert_eq!(line.front().map(|waiter| waiter.id), model.first().map(|waiter| waiter.0));
+                prop_assert_eq!(line.back().map(|waiter| waiter.id), model.last().map(|waiter| waiter.0));
+                prop_assert!(line.capacity() <= 4 * model.len() + 3 * CHUNK, "{} for {}", line.capacity(), model.len());
+            }
+        }
+    }
+
+    /// Each of a million keys may have a line for one waiter.
+    #[test]
+    fn one_waiter_takes_memory_for_one() {
+        let mut line = WaitingLine::EMPTY;
+        for arrival in 0..3 {
+            line.push(waiter(id(arrival)), Moment::NEVER);
+            assert_eq!(line.capacity(), 1);
+            line.remove(id(arrival));
+        }
+    }
+
+    #[test]
+    fn memory_goes_back_when_the_last_waiter_leaves() {
+        let mut line = WaitingLine::filled(10_000);
+        assert_eq!(line.capacity(), 10_000_usize.next_multiple_of(CHUNK));
+        for arrival in 0..10_000 {
+            line.remove(id(arrival));
+        }
+        assert!(line.capacity() <= CHUNK && line.0.capacity() == 1);
+        for _ in 0..8 {
+            line.push(waiter(id(0)), Moment::NEVER);
+            line.remove(id(0));
+        }
+        assert!(line.capacity() <= KEPT, "memory follows what is used: {}", line.capacity());
+    }
+
+    /// A line that had a peak keeps little of its memory while few wait, wherever they stand.
+    #[test]
+    fn the_few_that_remain_keep_few_chunks() {
+        for kept in [&[0][..], &[1], &[63], &[64], &[5_000], &[9_999], &[0, 9_999], &[63, 64, 128, 9_000]] {
+            let mut line = WaitingLine::filled(10_000);
+            (0..10_000).filter(|arrival| !kept.contains(arrival)).for_each(|arrival| _ = line.remove(id(arrival)));
+            assert!(line.capacity() <= 2 * CHUNK, "{} for {kept:?}", line.capacity());
+            assert!(line.iter().map(|(waiter, _)| waiter.id).eq(kept.iter().map(|arrival| id(*arrival))));
+        }
+        let mut line = WaitingLine::filled(10_000);
+        (0..10_000).filter(|arrival| arrival % 64 != 7).for_each(|arrival| _ = line.remove(id(arrival)));
+        assert!(line.capacity() <= 4 * 157 + CHUNK, "{} for 157", line.capacity());
+    }
+
+    /// No allocation for each waiter where a line grows and shrinks by one at the end of a chunk.
+    #[test]
+    fn a_waiter_that_comes_and_goes_keeps_its_chunk() {
+        let mut line = WaitingLine::filled(CHUNK as u64);
+        for arrival in 100..103 {
+            line.push(waiter(id(arrival)), Moment::NEVER);
+            line.remove(id(arrival));
+            assert_eq!(line.capacity(), 2 * CHUNK);
+        }
+    }
+}
