@@ -67,6 +67,10 @@ impl BehindWord for State {
         self.in_use -= units;
     }
 
+    fn may_hand_over(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     fn hand_over(&mut self) -> Option<(Opening, u64)> {
         if !self.queue.is_empty() || self.closed || self.paused {
             return None;

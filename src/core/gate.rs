@@ -37,6 +37,8 @@ pub(crate) struct Gate {
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
     past: Option<Box<Past>>,
+    /// Whether the state fits into a word, apart from its present numbers. It follows from the plan.
+    fits_word: bool,
     /// Whether a policy of one rate is to be a line.
     prefers_line: bool,
     /// The line of the one rate, where it is.
@@ -67,7 +69,7 @@ impl Gate {
     pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
         let plan = plan.into();
         let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
-        Self {
+        let mut gate = Self {
             first: states.next().expect("a policy is never empty"),
             rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
@@ -77,10 +79,13 @@ impl Gate {
             records_grant_time,
             fence: 0,
             past: None,
+            fits_word: false,
             prefers_line: false,
             track: None,
             plan,
-        }
+        };
+        gate.fits_word = gate.counts_plain_places();
+        gate
     }
 
     /// A gate that continues from `fence` with the state of each limit, all of which are words; without states, a new one.
@@ -148,7 +153,7 @@ impl Gate {
         if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
             leases.set_ttl(self.plan.ttl(), now);
             self.leases = Some(leases);
-            self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
+            (self.follows_time, self.fits_word) = (true, false); // a renewal needs its moment, because a later plan may have a TTL
         }
         let unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
         let states = std::iter::once(old.first).chain(old.rest.into_iter().map(|later| later.state));
@@ -162,6 +167,7 @@ impl Gate {
         self.past = Some(Box::new(Past { unowned_in_flight, refundable_after: refundable_after.into() }));
         if prefers_line && old.plan.limits() == self.plan.limits() {
             (self.prefers_line, self.track) = (true, old.track.take());
+            self.fits_word |= self.track.is_some();
         } else {
             self.prefers_line = prefers_line;
             self.draw_line(now);

@@ -9,6 +9,7 @@ mod due;
 mod in_word;
 #[cfg(test)]
 mod model;
+mod release;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,9 @@ use crate::core::answers::Answers;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::grant::{Claim, Grant};
+use crate::core::grant::Grant;
 use crate::core::lease::Lease;
-use crate::core::queue::{Abandoned, Queue};
+use crate::core::queue::Queue;
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
@@ -39,6 +40,15 @@ enum Refusal {
     ExceedsLimit { cost: u64, max: u64 },
     Blocked,
     MustWait,
+}
+
+/// Why a request is not granted in place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NotInPlace {
+    /// The gate does not admit it now: it is denied, or must wait.
+    Denied,
+    /// More must be done to decide. Call again with effects.
+    Undecided,
 }
 
 /// The outcome of a request. `G` is the record of a grant, or `()` where that is passed another way.
@@ -192,14 +202,14 @@ impl Schedule {
         self.queue.replace_waker(id, waker)
     }
 
-    /// The common and fastest case: no request waits, nothing is due, and the gate admits. `None`: call again with effects.
+    /// The common and fastest case: no request waits, nothing is due, and only the gate decides.
     #[inline(always)]
-    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Grant> {
+    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, NotInPlace> {
         let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
         if undecided || self.gate.next_expiry() <= now || self.suspension.is_some() {
-            return None;
+            return Err(NotInPlace::Undecided);
         }
-        self.gate.admit(now, cost, caller).ok()
+        self.gate.admit(now, cost, caller).map_err(|_| NotInPlace::Denied)
     }
 
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
@@ -257,47 +267,6 @@ impl Schedule {
         let answer = self.queue.poll(id, waker)?;
         self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds()));
         Ok(answer)
-    }
-
-    /// The owner of a queued request of `cost` gave it up: its entry is removed, or its grant is refunded to the next.
-    pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        let was_front = self.queue.is_front(id);
-        match self.queue.abandon(id) {
-            Abandoned::Waiting(waker) => {
-                effects.discard(Some(waker));
-                if was_front {
-                    self.front_ready_at = now; // the front has changed: check again
-                    self.run_due(now, effects);
-                }
-            }
-            Abandoned::Granted(grant) => {
-                self.undelivered -= u32::from(!grant.claim.holds());
-                if self.take_back(now, grant, cost, 0) {
-                    self.run_due(now, effects);
-                }
-            }
-            Abandoned::Failed => {}
-        }
-    }
-
-    /// Releases a permit; nothing happens if it was reclaimed before. `false`, without a change: a request waits for it, and
-    /// [`Schedule::release_to_next`] must be called.
-    #[inline(always)]
-    pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
-        let unawaited = self.queue.is_empty() && !self.closed;
-        if unawaited {
-            self.gate.release(fence, cost, claim);
-        }
-        unawaited
-    }
-
-    /// [`Schedule::release`], and serves the waiters as far as the gate admits them.
-    pub(crate) fn release_to_next(&mut self, now: Moment, fence: u64, cost: u64, claim: Claim, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        if self.gate.release(fence, cost, claim).is_some() {
-            self.run_due(now, effects);
-        }
     }
 
     /// The gate, if no request waits, no permit is in flight and nothing else holds requests back: then the gate is the whole

@@ -46,10 +46,10 @@ pub(super) struct FirstClock {
 }
 
 impl FirstClock {
-    /// The present moment, if it is not before the start.
+    /// The moment of a reading, if it is not before the start.
     #[inline(always)]
-    pub(super) fn now(&self) -> Option<Moment> {
-        let elapsed = Instant::now().checked_duration_since(self.start)?;
+    pub(super) fn moment(&self, reading: Instant) -> Option<Moment> {
+        let elapsed = reading.checked_duration_since(self.start)?;
         let nanos = elapsed.as_secs().checked_mul(1_000_000_000)?.checked_add(elapsed.subsec_nanos().into())?;
         Some(Moment::from_nanos(nanos).min(Moment::LAST))
     }

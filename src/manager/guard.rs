@@ -16,6 +16,9 @@ pub(super) trait BehindWord {
     /// These units were released while the word was shut.
     fn put_back(&mut self, units: u64);
 
+    /// Whether there may be a [`BehindWord::hand_over`]; if not, that need not be asked.
+    fn may_hand_over(&self) -> bool;
+
     /// What the word is to own; `None` where the lock must decide: a request waits, or the state does not fit a word.
     /// The second number is the fence of the latest grant.
     fn hand_over(&mut self) -> Option<(Opening, u64)>;
@@ -73,13 +76,19 @@ impl<T: BehindWord> Guarded<T> {
     #[inline(always)]
     pub(super) fn lock(&self) -> Locked<'_, T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.word.shut() {
-            None => {}
-            Some(Found::Open { content: content @ Content::Places { .. }, fence }) => state.take_over(content, fence, None),
-            Some(Found::Open { content, fence }) => state.take_over(content, fence, self.word.latest()),
-            Some(Found::InTransit { units }) => state.put_back(units),
+        if !self.word.is_empty() {
+            self.shut(&mut state);
         }
         Locked { state, word: &self.word }
+    }
+
+    #[inline(never)]
+    fn shut(&self, state: &mut T) {
+        match self.word.shut() {
+            Found::Open { content: content @ Content::Places { .. }, fence } => state.take_over(content, fence, None),
+            Found::Open { content, fence } => state.take_over(content, fence, self.word.latest()),
+            Found::InTransit { units } => state.put_back(units),
+        }
     }
 }
 
@@ -102,6 +111,15 @@ impl<T: BehindWord> DerefMut for Locked<'_, T> {
 impl<T: BehindWord> Drop for Locked<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        if self.state.may_hand_over() {
+            self.open();
+        }
+    }
+}
+
+impl<T: BehindWord> Locked<'_, T> {
+    #[inline(never)]
+    fn open(&mut self) {
         if let Some((opening, fence)) = self.state.hand_over() {
             self.word.open(opening, fence);
         }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
+use tokio::time::Instant;
+
 use super::answer::{Refused, TimedGrant};
 use super::apply::wake_all;
 use super::lock::{Locked, Manager};
@@ -16,7 +18,7 @@ use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::core::request::Caller;
-use crate::core::schedule::Enqueued;
+use crate::core::schedule::{Enqueued, NotInPlace};
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
@@ -26,20 +28,26 @@ impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
     pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
-        if let Some(granted) = self.take(cost) {
+        let mut reading = None;
+        if let Some(granted) = self.take(cost, &mut reading) {
             return Ok(granted);
         }
-        self.try_acquire_under_lock(cost, caller)
+        self.try_acquire_under_lock(cost, caller, reading)
     }
 
-    /// Grants without the lock. `None`, without a change, if the lock must decide.
+    /// Grants without the lock. `None`, without a change, if the lock must decide; then `reading` is that of the clock, if it was
+    /// read or is likely to be needed.
     #[inline(always)]
-    fn take(&self, cost: u64) -> Option<TimedGrant> {
-        match self.state.kind()? {
-            Kind::Places => Some(TimedGrant::of_place(self.state.take_place(cost)?)),
-            Kind::Rate => {
+    fn take(&self, cost: u64, reading: &mut Option<Instant>) -> Option<TimedGrant> {
+        match self.state.kind() {
+            None => {
+                *reading = self.read_clock();
+                None
+            }
+            Some(Kind::Places) => Some(TimedGrant::of_place(self.state.take_place(cost)?)),
+            Some(Kind::Rate) => {
                 let clock = self.first_clock.as_deref()?;
-                let now = clock.now()?;
+                let now = clock.moment(*reading.insert(Instant::now()))?;
                 let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
                 let grant = Grant { fence, claim: Claim::of_rate(reached), at: now };
                 Some(TimedGrant { grant, origin: clock.origin })
@@ -48,18 +56,37 @@ impl Manager {
     }
 
     #[inline(always)]
-    fn try_acquire_under_lock(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
-        let mut state = self.lock();
-        let now = state.now();
-        if let Some(grant) = state.schedule.admit_in_place(now, cost, caller) {
-            let origin = state.clock.origin();
-            self.unlock_after_grant(state, &grant);
-            return Ok(TimedGrant { grant, origin });
+    fn try_acquire_under_lock(
+        self: &Arc<Self>,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Instant>,
+    ) -> Result<TimedGrant, TryAcquireError> {
+        let (mut state, now) = self.lock_at(reading);
+        match state.schedule.admit_in_place(now, cost, caller) {
+            Ok(grant) => {
+                let origin = state.clock.origin();
+                self.unlock_after_grant(state, &grant);
+                Ok(TimedGrant { grant, origin })
+            }
+            Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
+            Err(NotInPlace::Undecided) => self.try_acquire_or_deny(state, now, cost, caller),
         }
-        self.try_acquire_or_deny(state, now, cost, caller)
     }
 
-    /// The rest of [`Manager::try_acquire`], where it is not granted in place: most often a denial.
+    #[cold]
+    fn deny<'a>(self: &'a Arc<Self>, mut state: Locked<'a>, now: Moment, cost: u64) -> TryAcquireError {
+        let mut effects = Effects::default();
+        let denial = state.schedule.deny_in_place(now, cost, &mut effects);
+        if effects.is_empty() {
+            drop(state); // nobody waits, so no timer runs for them
+        } else {
+            self.unlock_and_apply(state, &mut effects);
+        }
+        denial
+    }
+
+    /// The rest of [`Manager::try_acquire`], where it is not decided in place.
     #[cold]
     fn try_acquire_or_deny<'a>(
         self: &'a Arc<Self>,
@@ -91,14 +118,15 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let timeout = options.checked_timeout()?;
-        if let Some(taken) = self.take(options.cost) {
+        let mut reading = None;
+        if let Some(taken) = self.take(options.cost, &mut reading) {
             granted.fill_in(taken.grant, taken.origin);
             return Ok(Enqueued::Granted(()));
         }
         if self.has_waited.load(Relaxed) {
-            self.acquire_or_wait(options, timeout, waker, granted)
+            self.acquire_or_wait(options, timeout, waker, granted, reading)
         } else {
-            self.acquire_in_place(options, timeout, waker, granted)
+            self.acquire_in_place(options, timeout, waker, granted, reading)
         }
     }
 
@@ -110,17 +138,17 @@ impl Manager {
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
+        reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut state = self.lock();
-        let now = state.now();
-        if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
+        let (mut state, now) = self.lock_at(reading);
+        if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             return Ok(Enqueued::Granted(()));
         }
         drop(state);
         self.has_waited.store(true, Relaxed);
-        self.acquire_or_wait(options, timeout, waker, granted)
+        self.acquire_or_wait(options, timeout, waker, granted, None)
     }
 
     /// [`Manager::acquire`] for a request that probably waits, because the latest one did.
@@ -134,11 +162,11 @@ impl Manager {
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
+        reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
         let mut waker = Some(waker.clone());
-        let mut state = self.lock();
-        let now = state.now();
-        if let Some(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
+        let (mut state, now) = self.lock_at(reading);
+        if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             self.has_waited.store(false, Relaxed);

@@ -1,8 +1,11 @@
 //! The manager itself, and its lock.
 
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
@@ -24,6 +27,8 @@ pub(crate) struct Manager {
     pub(super) first_clock: Option<Box<FirstClock>>,
     /// Those of the schedule, from the first look at an answer on.
     pub(super) answers: OnceLock<Arc<Answers>>,
+    /// Whether time mattered to the latest request under the lock.
+    reads_clock: AtomicBool,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
     /// The random part of permit ids.
@@ -47,7 +52,16 @@ impl Manager {
         let decides_rates = matches!(origin.timer_host, TimerHost::Own(_));
         let first_clock = decides_rates.then(|| Box::new(clock.first()));
         let state = Guarded::new(State::new(schedule, clock), decides_rates);
-        Self { state, first_clock, answers: OnceLock::new(), has_waited: AtomicBool::new(false), id_prefix, origin, observer }
+        Self {
+            state,
+            first_clock,
+            answers: OnceLock::new(),
+            reads_clock: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
+            id_prefix,
+            origin,
+            observer,
+        }
     }
 
     /// The random part of permit ids.
@@ -68,6 +82,24 @@ impl Manager {
     #[inline(always)]
     pub(super) fn lock(&self) -> Locked<'_> {
         self.state.lock()
+    }
+
+    /// Reads the clock, if that is likely to be needed under the lock: there it would keep others waiting.
+    #[inline(always)]
+    pub(super) fn read_clock(&self) -> Option<Instant> {
+        self.reads_clock.load(Relaxed).then(Instant::now)
+    }
+
+    /// The lock, and the present moment by a reading that was taken just before.
+    #[inline(always)]
+    pub(super) fn lock_at(&self, reading: Option<Instant>) -> (Locked<'_>, Moment) {
+        let mut state = self.lock();
+        let now = state.now_since(reading);
+        let reads_clock = state.schedule.follows_time();
+        if reads_clock != reading.is_some() {
+            self.reads_clock.store(reads_clock, Relaxed);
+        }
+        (state, now)
     }
 
     pub(super) fn lock_now(&self) -> (Locked<'_>, Moment) {

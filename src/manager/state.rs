@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
+use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::guard::BehindWord;
@@ -54,6 +55,15 @@ impl State {
     #[inline(always)]
     pub(super) fn now(&mut self) -> Moment {
         if self.schedule.follows_time() { self.clock.now() } else { self.clock.latest() }
+    }
+
+    /// [`State::now`], with a reading of the clock that may have been taken just before the lock.
+    #[inline(always)]
+    pub(super) fn now_since(&mut self, reading: Option<Instant>) -> Moment {
+        match reading {
+            Some(reading) if self.schedule.follows_time() => self.clock.now_since(reading),
+            _ => self.now(),
+        }
     }
 
     pub(super) fn timer_action(&mut self) -> TimerAction {
@@ -162,6 +172,10 @@ impl BehindWord for State {
     }
 
     #[inline(always)]
+    fn may_hand_over(&self) -> bool {
+        self.schedule.fits_word()
+    }
+
     fn hand_over(&mut self) -> Option<(Opening, u64)> {
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
         let fits = match opening {

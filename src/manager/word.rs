@@ -185,26 +185,27 @@ impl Word {
         }
     }
 
-    /// Shuts the word. `None`: it was shut, with nothing in transit. Call it under the lock.
+    /// Whether it is shut, with nothing in transit. Call it under the lock.
     #[inline(always)]
-    pub(super) fn shut(&self) -> Option<Found> {
+    pub(super) fn is_empty(&self) -> bool {
         // Relaxed: the latest opening was under the lock. Units that this does not see are in transit: who brings them follows.
-        if self.word.load(Relaxed) == SHUT {
-            return None;
-        }
+        self.word.load(Relaxed) == SHUT
+    }
+
+    /// Shuts the word. Call it under the lock.
+    pub(super) fn shut(&self) -> Found {
         let found = self.word.swap(SHUT, AcqRel);
         if found & SHUT != 0 {
-            return Some(Found::InTransit { units: found & MAX_UNITS });
+            return Found::InTransit { units: found & MAX_UNITS };
         }
         let is_rate = self.kind.load(Relaxed) == Kind::Rate as u8;
         let count_at = if is_rate { COUNT_OF_RATE } else { COUNT_OF_PLACES };
         let (count, content) = (found >> count_at, found & mask(count_at));
         let content = if is_rate { Content::Rate { value: content } } else { Content::Places { units: content } };
-        Some(Found::Open { content, fence: self.folded.load(Relaxed).wrapping_add(count) })
+        Found::Open { content, fence: self.folded.load(Relaxed).wrapping_add(count) }
     }
 
     /// Opens the word after the grant of this fence; what is in transit is added. Call it under the lock, where the word is shut.
-    #[inline(always)]
     pub(super) fn open(&self, opening: Opening, fence: u64) {
         let (kind, count_at, content) = match opening {
             Opening::Places { units } => (Kind::Places, COUNT_OF_PLACES, units),

@@ -20,6 +20,7 @@ impl Gate {
         let fits = self.prefers_line && self.rest.is_empty();
         let parts_per_nano = if fits { self.first.becomes_line(now) } else { None };
         self.track = parts_per_nano.map(|parts_per_nano| Box::new(Track::new(parts_per_nano, now, self.fence)));
+        self.fits_word |= self.track.is_some();
         if self.track.is_none() {
             self.limit_states_mut().for_each(|state| state.records_grants(now));
         }
@@ -40,21 +41,25 @@ impl Gate {
         Some(())
     }
 
-    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the state does not fit.
-    #[inline(always)]
-    pub(crate) fn opening(&mut self, now: Moment) -> Option<Opening> {
-        if !self.rest.is_empty() {
-            return None;
-        }
-        match &self.first {
-            LimitState::Places(rule, state, None) if !self.follows_time => {
-                Some(Opening::Places { units: rule.limit.checked_sub(state.in_use)? })
-            }
-            _ => self.opening_of_rate(now),
-        }
+    /// Whether the policy is a concurrency that neither leases nor adapts, and no clock is read.
+    pub(super) fn counts_plain_places(&self) -> bool {
+        matches!(self.first, LimitState::Places(_, _, None)) && self.rest.is_empty() && !self.follows_time
     }
 
-    fn opening_of_rate(&mut self, now: Moment) -> Option<Opening> {
+    /// Whether the policy fits into a word. If not, there is no [opening](Gate::opening).
+    #[inline(always)]
+    pub(crate) fn fits_word(&self) -> bool {
+        self.fits_word
+    }
+
+    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the state does not fit.
+    pub(crate) fn opening(&mut self, now: Moment) -> Option<Opening> {
+        if !self.fits_word {
+            return None;
+        }
+        if let LimitState::Places(rule, state, _) = &self.first {
+            return Some(Opening::Places { units: rule.limit.checked_sub(state.in_use)? });
+        }
         let track = self.track.as_deref_mut()?;
         let slope = self.first.slope(now)?;
         let owes_places = self.past.as_ref().is_some_and(|past| past.unowned_in_flight > 0);

@@ -40,6 +40,11 @@ impl Schedule {
         self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
     }
 
+    /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place).
+    pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> TryAcquireError {
+        self.deny(now, cost, &Refusal::MustWait, effects)
+    }
+
     /// Denies a request that does not wait.
     fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
         if let Refusal::MustWait = refusal

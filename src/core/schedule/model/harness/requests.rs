@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::grant::Claim;
 use crate::core::line::{Content, Opening};
+use crate::core::schedule::NotInPlace;
 
 impl Harness {
     pub(super) fn request(&mut self, newcomer: Waiting, blocking: bool) -> TestCaseResult {
@@ -99,7 +100,11 @@ impl Harness {
         let told = self.schedule.check(self.moment(), cost);
         let answer = self.raw_input(|schedule, now, effects| {
             let in_place = schedule.admit_in_place(now, cost, Location::caller());
-            in_place.map_or_else(|| schedule.try_acquire(now, cost, Location::caller(), effects), Ok)
+            match in_place {
+                Ok(grant) => Ok(grant),
+                Err(NotInPlace::Denied) => Err(schedule.deny_in_place(now, cost, effects)),
+                Err(NotInPlace::Undecided) => schedule.try_acquire(now, cost, Location::caller(), effects),
+            }
         });
         prop_assert!(told.is_allowed() == answer.is_ok(), "{:?}, but {:?}", told, answer);
         let is_denied = self.denied(cost, answer.as_ref().err(), false, Some(told.remaining()))?;

@@ -1,0 +1,56 @@
+//! How permits come back: released, or given up before they were taken.
+
+use super::Schedule;
+use crate::core::effects::Effects;
+use crate::core::grant::Claim;
+use crate::core::queue::Abandoned;
+use crate::core::waiter::WaiterId;
+use crate::strategy::Moment;
+
+impl Schedule {
+    /// The owner of a queued request of `cost` gave it up: its entry is removed, or its grant is refunded to the next.
+    pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        let was_front = self.queue.is_front(id);
+        match self.queue.abandon(id) {
+            Abandoned::Waiting(waker) => {
+                effects.discard(Some(waker));
+                if was_front {
+                    self.front_ready_at = now; // the front has changed: check again
+                    self.run_due(now, effects);
+                }
+            }
+            Abandoned::Granted(grant) => {
+                self.undelivered -= u32::from(!grant.claim.holds());
+                if self.take_back(now, grant, cost, 0) {
+                    self.run_due(now, effects);
+                }
+            }
+            Abandoned::Failed => {}
+        }
+    }
+
+    /// Releases a permit; nothing happens if it was reclaimed before. `false`, without a change: a request waits for it, and
+    /// [`Schedule::release_to_next`] must be called.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
+        let unawaited = self.queue.is_empty() && !self.closed;
+        if unawaited {
+            self.gate.release(fence, cost, claim);
+        }
+        unawaited
+    }
+
+    /// [`Schedule::release`], and serves the waiters as far as the gate admits them.
+    pub(crate) fn release_to_next(&mut self, now: Moment, fence: u64, cost: u64, claim: Claim, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        if self.gate.release(fence, cost, claim).is_some() {
+            self.run_due(now, effects);
+        }
+    }
+
+    /// Releases units that permits held. The caller then serves the queue: see [`Schedule::release`].
+    pub(crate) fn return_places(&mut self, units: u64) {
+        self.gate.return_places(units);
+    }
+}
