@@ -190,8 +190,7 @@ impl Limiter {
     /// [`TryAcquireError::ZeroCost`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
-        let granted = self.manager.try_acquire(cost, Location::caller())?;
-        Ok(Permit::new(&self.manager, granted, cost))
+        self.manager.try_acquire(cost, Location::caller(), |manager, granted| Permit::new(manager, granted, cost))
     }
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.

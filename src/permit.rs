@@ -238,7 +238,7 @@ impl Permit {
         self.manager = None;
     }
 
-    #[inline(never)]
+    #[inline]
     fn release_place(&self, manager: &Arc<Manager>) {
         if self.grant.claim.holds() {
             manager.release(self.grant.fence, self.cost, self.grant.claim);

@@ -192,9 +192,8 @@ impl Limiter {
     /// Does not wait. The fence of the grant, and whether it holds a place.
     fn spend(&self, cost: u64) -> Option<(u64, bool)> {
         let granted = match self.state.kind() {
-            Some(Kind::Places) => self.state.take_place(cost).map(|fence| (fence, true)),
-            Some(Kind::Rate) => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
-            None => None,
+            Kind::Places => self.state.take_place(cost).map(|fence| (fence, true)),
+            Kind::Rate => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
         };
         granted.or_else(|| {
             let mut state = self.state.lock();

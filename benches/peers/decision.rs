@@ -22,8 +22,8 @@ const LOCKED: Bar = Bar::AtMost(1.5);
 
 pub(crate) fn one_decision() -> Vec<Row> {
     let mut rows = throttle();
-    // One unit in 142,857,142.857… ns: not a whole number.
-    let seven_a_second = TokenBucket::new(Rate::per_second(7), PLENTY.into());
+    // One unit in 142,857,142.857… ns: not a whole number. The burst is more than all rounds take.
+    let seven_a_second = TokenBucket::new(Rate::per_second(7), 8_000_000);
     let many = u32::MAX.into();
     // A period so short that the log stays small, and a limit so large that no loop reaches it.
     let log = SlidingWindow::log(many, Duration::from_micros(100));

@@ -205,7 +205,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             _ => Err(state.deny(now, cost)),
         };
         self.update(key, try_idle, |manager| {
-            manager.try_acquire(cost, caller).map(|granted| Permit::new(manager, granted, cost))
+            manager.try_acquire(cost, caller, |manager, granted| Permit::new(manager, granted, cost))
         })?
     }
 

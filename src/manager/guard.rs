@@ -49,7 +49,7 @@ impl<T: BehindWord> Guarded<T> {
 
     /// See [`Word::kind`].
     #[inline(always)]
-    pub(super) fn kind(&self) -> Option<Kind> {
+    pub(super) fn kind(&self) -> Kind {
         self.word.kind()
     }
 

@@ -25,14 +25,20 @@ use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
 impl Manager {
-    /// Grants in place, or charges nothing.
-    #[inline(always)] // the record of the grant is written where the permit will be: a copy would wait for its stores
-    pub(crate) fn try_acquire(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<TimedGrant, TryAcquireError> {
+    /// Grants in place, or charges nothing. `permit` makes the permit where the caller wants it: a copy of the grant's record would
+    /// wait for its stores.
+    #[inline(always)]
+    pub(crate) fn try_acquire<P>(
+        self: &Arc<Self>,
+        cost: u64,
+        caller: Caller,
+        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
+    ) -> Result<P, TryAcquireError> {
         let mut reading = None;
-        if let Some(granted) = self.take(cost, &mut reading) {
-            return Ok(granted);
+        match self.take(cost, &mut reading) {
+            Some(granted) => Ok(permit(self, granted)),
+            None => self.try_acquire_under_lock(cost, caller, reading, permit),
         }
-        self.try_acquire_under_lock(cost, caller, reading)
     }
 
     /// Grants without the lock. `None`, without a change, if the lock must decide; then `reading` is that of the clock, if it was
@@ -40,12 +46,14 @@ impl Manager {
     #[inline(always)]
     fn take(&self, cost: u64, reading: &mut Option<Instant>) -> Option<TimedGrant> {
         match self.state.kind() {
-            None => {
-                *reading = self.read_clock();
-                None
+            Kind::Places => {
+                let fence = self.state.take_place(cost);
+                if fence.is_none() {
+                    *reading = self.read_clock();
+                }
+                fence.map(TimedGrant::of_place)
             }
-            Some(Kind::Places) => Some(TimedGrant::of_place(self.state.take_place(cost)?)),
-            Some(Kind::Rate) => {
+            Kind::Rate => {
                 let clock = self.first_clock.as_deref()?;
                 let now = clock.moment(*reading.insert(Instant::now()))?;
                 let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
@@ -55,22 +63,23 @@ impl Manager {
         }
     }
 
-    #[inline(always)]
-    fn try_acquire_under_lock(
+    #[inline(never)]
+    fn try_acquire_under_lock<P>(
         self: &Arc<Self>,
         cost: u64,
         caller: Caller,
         reading: Option<Instant>,
-    ) -> Result<TimedGrant, TryAcquireError> {
+        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
+    ) -> Result<P, TryAcquireError> {
         let (mut state, now) = self.lock_at(reading);
         match state.schedule.admit_in_place(now, cost, caller) {
             Ok(grant) => {
                 let origin = state.clock.origin();
                 self.unlock_after_grant(state, &grant);
-                Ok(TimedGrant { grant, origin })
+                Ok(permit(self, TimedGrant { grant, origin }))
             }
             Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
-            Err(NotInPlace::Undecided) => self.try_acquire_or_deny(state, now, cost, caller),
+            Err(NotInPlace::Undecided) => self.try_acquire_or_deny(state, now, cost, caller).map(|granted| permit(self, granted)),
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) struct Manager {
     pub(super) first_clock: Option<Box<FirstClock>>,
     /// Those of the schedule, from the first look at an answer on.
     pub(super) answers: OnceLock<Arc<Answers>>,
+    is_registered: bool,
     /// Whether time mattered to the latest request under the lock.
     reads_clock: AtomicBool,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
@@ -48,11 +49,13 @@ pub(crate) struct Origin {
 
 impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
+        let is_registered = matches!(origin.timer_host, TimerHost::Own(_));
         // An idle key's rate is decided in its table; one with a manager mostly has waiters.
-        let decides_rates = matches!(origin.timer_host, TimerHost::Own(_));
+        let decides_rates = is_registered;
         let first_clock = decides_rates.then(|| Box::new(clock.first()));
         let state = Guarded::new(State::new(schedule, clock), decides_rates);
         Self {
+            is_registered,
             state,
             first_clock,
             answers: OnceLock::new(),
@@ -72,7 +75,7 @@ impl Manager {
     /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key is not
     /// registered, because it may be dropped and built again soon.
     pub(crate) fn is_registered(&self) -> bool {
-        matches!(self.origin.timer_host, TimerHost::Own(_))
+        self.is_registered
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

@@ -124,13 +124,10 @@ impl Word {
         }
     }
 
-    /// What it decides if it is open; `None` if it is shut. It may have changed by the next call.
+    /// What it decided when it was open last. It may have changed by the next call.
     #[inline(always)]
-    pub(super) fn kind(&self) -> Option<Kind> {
-        if self.word.load(Relaxed) & SHUT != 0 {
-            return None;
-        }
-        Some(if self.kind.load(Relaxed) == Kind::Places as u8 { Kind::Places } else { Kind::Rate })
+    pub(super) fn kind(&self) -> Kind {
+        if self.kind.load(Relaxed) == Kind::Places as u8 { Kind::Places } else { Kind::Rate }
     }
 
     /// Takes `cost` units of a place. Returns the fence of the grant; `None`, without a change, if the lock must decide.
