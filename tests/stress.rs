@@ -123,8 +123,9 @@ async fn a_thousand_tasks_that_leak_get_every_unit_back() {
     tokio::time::timeout(Duration::from_secs(10), limiter.drained()).await.expect("a leak was not reclaimed");
     let snapshot = limiter.snapshot();
     assert_eq!((snapshot.in_flight, snapshot.queued), (0, 0), "{snapshot:?}");
-    assert_eq!(snapshot.granted, tally.taken.load(Ordering::Relaxed) + snapshot.refunded, "{snapshot:?}");
-    assert!(snapshot.reclaimed >= tally.leaked.load(Ordering::Relaxed), "{snapshot:?}");
+    // A grant whose TTL passes before its owner takes it, and then gives up, is reclaimed and not refunded.
+    let untaken = snapshot.granted - tally.taken.load(Ordering::Relaxed) - snapshot.refunded;
+    assert!(snapshot.reclaimed >= tally.leaked.load(Ordering::Relaxed) + untaken, "{snapshot:?}, {untaken} were not taken");
     assert!(tally.leaked.load(Ordering::Relaxed) > 0, "the test leaks");
 }
 
