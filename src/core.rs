@@ -4,6 +4,9 @@
 //! drives millions of schedules without a runtime.
 
 pub(crate) mod answers;
+#[cfg(test)]
+#[path = "core/answers/tests.rs"]
+mod answers_tests;
 pub(crate) mod arena;
 pub(crate) mod deadlines;
 pub(crate) mod effects;
@@ -20,6 +23,7 @@ pub(crate) mod queue;
 pub(crate) mod request;
 pub(crate) mod schedule;
 pub(crate) mod suspension;
+mod sync;
 mod track;
 pub(crate) mod waiter;
 pub(crate) mod waiting_line;

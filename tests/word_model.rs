@@ -1,8 +1,11 @@
-//! The word before the lock and its guard, in every interleaving of two threads and in those of three with few preemptions.
+//! The word before the lock, its guard, and the answers that are taken without the lock, in every interleaving of two threads and in those of three with few preemptions.
 //!
 //! The code that is checked is the crate's own: its files are compiled here with the atomics and the lock of loom, a model checker.
 //! The state behind the word is a small limiter of this file. `LOOM_MAX_PREEMPTIONS` sets another bound for three threads.
 
+#[allow(dead_code, reason = "some of it is for unit tests")]
+#[path = "../src/core/answers.rs"]
+mod answers;
 #[path = "../src/manager/guard.rs"]
 mod guard;
 #[path = "../src/core/line.rs"]
@@ -19,15 +22,17 @@ mod sync {
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc as Shared;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
-use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread::{self, Thread};
 
 use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
+use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded};
 use self::line::{Content, Line, MAX_VALUE, Opening};
 use self::word::{Kind, MAX_UNITS, PutBack};
@@ -38,6 +43,9 @@ struct State {
     in_use: u64,
     fence: u64,
     queue: VecDeque<Waiter>,
+    slots: Slots,
+    /// The slots of requests that were refused.
+    refused: BTreeSet<Slot>,
     closed: bool,
     paused: bool,
     /// Whether the policy is a rate, which brings no units while the test runs.
@@ -49,7 +57,7 @@ struct State {
 }
 
 struct Waiter {
-    slot: usize,
+    slot: Slot,
     cost: u64,
     thread: Thread,
 }
@@ -97,22 +105,24 @@ impl State {
     }
 }
 
-const WAITING: u64 = 0;
-const REFUSED: u64 = u64::MAX;
-
-/// A limiter with one slot for the answer of each thread.
 struct Limiter {
     state: Guarded<State>,
-    answers: [AtomicU64; 3],
+    answers: Shared<Answers>,
 }
 
 impl Limiter {
     fn new(limit: u64, is_rate: bool, fence: u64) -> Self {
+        let mut slots = Slots::new();
+        let slot = slots.claim(1).expect("a slot is free");
+        slots.free(slot);
+        let answers = Shared::clone(slots.answers().expect("they are allocated with the first slot"));
         let state = State {
             limit,
             in_use: 0,
             fence,
             queue: VecDeque::new(),
+            slots,
+            refused: BTreeSet::new(),
             closed: false,
             paused: false,
             is_rate,
@@ -120,7 +130,7 @@ impl Limiter {
             line: Line::default(),
             latest: 0,
         };
-        Self { state: Guarded::new(state, true), answers: std::array::from_fn(|_| AtomicU64::new(WAITING)) }
+        Self { state: Guarded::new(state, true), answers }
     }
 
     /// Changes the state, and serves the queue.
@@ -129,62 +139,86 @@ impl Limiter {
         change(&mut state);
         let mut woken = Vec::new();
         while let Some(&Waiter { slot, cost, .. }) = state.queue.front() {
-            let answer = if state.closed { Some(REFUSED) } else { state.admit(cost) };
-            let Some(answer) = answer else { break };
-            self.answers[slot].store(answer, Release);
+            if state.closed {
+                state.refused.insert(slot);
+            } else if let Some(fence) = state.admit(cost) {
+                state.slots.grant(slot, fence);
+            } else {
+                break;
+            }
             woken.extend(state.queue.pop_front().map(|waiter| waiter.thread));
         }
         drop(state);
         woken.iter().for_each(Thread::unpark);
     }
 
-    /// `Ok`: granted in place; `Err`: queued, or refused if the slot says so.
-    fn begin(&self, slot: usize, cost: u64) -> Result<u64, ()> {
+    /// Grants in place, or queues the request.
+    fn begin(&self, cost: u64) -> Begun {
         if let Some(fence) = self.state.take_place(cost) {
-            return Ok(fence);
+            return Begun::Granted(fence);
         }
         let mut state = self.state.lock();
         if state.closed {
-            self.answers[slot].store(REFUSED, Relaxed);
-            return Err(());
+            return Begun::Refused;
         }
         if state.queue.is_empty()
             && let Some(fence) = state.admit(cost)
         {
-            return Ok(fence);
+            return Begun::Granted(fence);
         }
+        let slot = state.slots.claim(1).expect("there are more slots than threads");
         state.queue.push_back(Waiter { slot, cost, thread: thread::current() });
-        Err(())
+        Begun::Queued(slot)
+    }
+
+    /// The answer to a queued request, if there is one; without the lock if it is a grant.
+    fn poll(&self, slot: Slot) -> Option<Option<u64>> {
+        if let Some(fence) = self.answers.take(slot) {
+            return Some(Some(fence));
+        }
+        let mut state = self.state.lock();
+        if let Some(fence) = state.slots.take(slot) {
+            return Some(Some(fence));
+        }
+        state.refused.remove(&slot).then(|| {
+            state.slots.free(slot);
+            None
+        })
     }
 
     /// The fence of the grant; `None` if the limiter is closed.
-    fn acquire(&self, slot: usize, cost: u64) -> Option<u64> {
-        if let Ok(fence) = self.begin(slot, cost) {
-            return Some(fence);
-        }
+    fn acquire(&self, cost: u64) -> Option<u64> {
+        let slot = match self.begin(cost) {
+            Begun::Granted(fence) => return Some(fence),
+            Begun::Refused => return None,
+            Begun::Queued(slot) => slot,
+        };
         loop {
-            match self.answers[slot].load(Acquire) {
-                WAITING => thread::park(),
-                REFUSED => return None,
-                fence => return Some(fence),
+            match self.poll(slot) {
+                Some(answer) => return answer,
+                None => thread::park(),
             }
         }
     }
 
     /// Joins the queue if it must, looks once, and gives up. A grant that was not taken goes to the next.
-    fn glance(&self, slot: usize, cost: u64) -> Option<u64> {
-        if let Ok(fence) = self.begin(slot, cost) {
+    fn glance(&self, cost: u64) -> Option<u64> {
+        let slot = match self.begin(cost) {
+            Begun::Granted(fence) => return Some(fence),
+            Begun::Refused => return None,
+            Begun::Queued(slot) => slot,
+        };
+        if let Some(fence) = self.answers.take(slot) {
             return Some(fence);
         }
-        match self.answers[slot].load(Acquire) {
-            WAITING => {}
-            REFUSED => return None,
-            fence => return Some(fence),
-        }
-        self.change(|state| match state.queue.iter().position(|waiter| waiter.slot == slot) {
-            Some(index) => drop(state.queue.remove(index)),
-            None if self.answers[slot].load(Acquire) != REFUSED => state.in_use -= cost,
-            None => {}
+        self.change(|state| {
+            if state.slots.take(slot).is_some() {
+                state.in_use -= cost;
+                return;
+            }
+            state.queue.retain(|waiter| waiter.slot != slot);
+            state.refused.remove(&slot);
+            state.slots.free(slot);
         });
         None
     }
@@ -210,6 +244,12 @@ impl Limiter {
     }
 }
 
+enum Begun {
+    Granted(u64),
+    Refused,
+    Queued(Slot),
+}
+
 /// What a thread does.
 #[derive(Debug, Clone, Copy)]
 enum Job {
@@ -232,7 +272,7 @@ enum Job {
 struct World {
     limiter: Limiter,
     limit: u64,
-    /// Units held, counted beside the limiter.
+    /// Units held, counted beside the limiter; relaxed, so that it orders nothing.
     held: AtomicU64,
     /// The fence of the latest holder, where there is one place: two holders at once, or one that does not see what the former did,
     /// are a data race.
@@ -241,10 +281,10 @@ struct World {
 
 impl World {
     /// Returns the fence that the thread got.
-    fn run(&self, slot: usize, job: Job) -> Option<u64> {
+    fn run(&self, job: Job) -> Option<u64> {
         let (fence, cost) = match job {
-            Hold(cost) => (self.limiter.acquire(slot, cost)?, cost),
-            GiveUp(cost) => (self.limiter.glance(slot, cost)?, cost),
+            Hold(cost) => (self.limiter.acquire(cost)?, cost),
+            GiveUp(cost) => (self.limiter.glance(cost)?, cost),
             Close => {
                 self.limiter.change(|state| state.closed = true);
                 return None;
@@ -279,7 +319,7 @@ impl World {
                 return None;
             }
         };
-        let held = self.held.fetch_add(cost, AcqRel) + cost;
+        let held = self.held.fetch_add(cost, Relaxed) + cost;
         assert!(held <= self.limit, "{held} units held");
         if self.limit == 1 {
             self.latest.with_mut(|latest| {
@@ -289,7 +329,7 @@ impl World {
                 *latest = fence;
             });
         }
-        self.held.fetch_sub(cost, AcqRel);
+        self.held.fetch_sub(cost, Relaxed);
         self.limiter.release(cost);
         Some(fence)
     }
@@ -310,12 +350,12 @@ fn check_policy(limit: u64, is_rate: bool, fence: u64, jobs: &'static [Job]) {
         let world = World { limiter, limit, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
         let world = Arc::new(world);
         let others: Vec<_> = (1..jobs.len())
-            .map(|slot| {
+            .map(|nth| {
                 let world = Arc::clone(&world);
-                thread::spawn(move || world.run(slot, jobs[slot]))
+                thread::spawn(move || world.run(jobs[nth]))
             })
             .collect();
-        let mut fences = vec![world.run(0, jobs[0])];
+        let mut fences = vec![world.run(jobs[0])];
         fences.extend(others.into_iter().map(|other| other.join().unwrap()));
 
         let closed = jobs.iter().any(|job| matches!(job, Close));

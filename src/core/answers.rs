@@ -27,9 +27,10 @@
 //! *No wake-up is lost.* An owner that reads `ASK` is not told anything by it. It takes the lock, under which fences are written and
 //! wakers are kept: it finds its answer there, or leaves its waker for whoever grants later.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
+
+use super::sync::AtomicU64;
+use super::sync::Ordering::{Acquire, Relaxed, Release};
 
 /// The request waits, or its answer lies under the lock. No grant has this fence: they count from 1.
 const ASK: u64 = 0;
@@ -52,7 +53,7 @@ pub(crate) struct Answers {
 
 impl Default for Answers {
     fn default() -> Self {
-        Self { first: [const { AtomicU64::new(FREE) }; FIRST], buckets: [const { OnceLock::new() }; BUCKETS] }
+        Self { first: std::array::from_fn(|_| AtomicU64::new(FREE)), buckets: [const { OnceLock::new() }; BUCKETS] }
     }
 }
 
@@ -119,7 +120,7 @@ fn bucket_of(slot: usize) -> (usize, usize) {
 pub(crate) struct Slots {
     answers: Option<Arc<Answers>>,
     /// The slots below were used before.
-    used: Slot,
+    pub(super) used: Slot,
     /// The slot that was given out the longest time ago, which is probably free: in a queue, who came first is answered first.
     oldest: Slot,
 }
@@ -189,40 +190,5 @@ impl Slots {
         if let Some(word) = self.answers.as_ref().and_then(|answers| answers.word(slot)) {
             word.store(value, Release);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Through all buckets: no slot is given out twice, and none is when all are in use.
-    #[test]
-    fn each_waiter_has_a_slot_of_its_own_while_there_are_any() {
-        let mut slots = Slots::new();
-        assert_eq!(slots.claim(0), None, "one waiter needs none");
-        let claimed: Vec<_> = std::iter::from_fn(|| slots.claim(1)).collect();
-        assert_eq!(claimed, (0..Answers::CAPACITY).collect::<Vec<_>>());
-        let answers = Arc::clone(slots.answers().unwrap());
-        for slot in claimed {
-            assert_eq!(answers.take(slot), None);
-            slots.grant(slot, 7 + u64::from(slot));
-            assert_eq!(answers.take(slot), Some(7 + u64::from(slot)));
-            assert_eq!(answers.take(slot), None, "it is taken once");
-        }
-        assert!(slots.claim(0).is_some(), "they are free again");
-        assert!(answers.take(Answers::CAPACITY).is_none());
-    }
-
-    /// A queue that goes on does not use more slots than it has waiters, but for a few.
-    #[test]
-    fn slots_are_used_again_in_turn() {
-        let mut slots = Slots::new();
-        let mut waiting: std::collections::VecDeque<_> = (0..63).filter_map(|_| slots.claim(1)).collect();
-        for _ in 0..1_000 {
-            slots.free(waiting.pop_front().unwrap());
-            waiting.push_back(slots.claim(62).unwrap());
-        }
-        assert!(slots.used <= 64, "{}", slots.used);
     }
 }
