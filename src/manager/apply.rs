@@ -111,7 +111,7 @@ impl Manager {
     /// Reports what was reclaimed and shed, and then wakes the waiters, so that a log reads forward. Returns whether there is more to
     /// do.
     #[inline(always)]
-    fn carry_out(&self, effects: &mut Effects) -> bool {
+    pub(super) fn carry_out(&self, effects: &mut Effects) -> bool {
         if let Some(rest) = effects.rest.take() {
             let first = effects.first.take();
             self.carry_out_rest(first, *rest);

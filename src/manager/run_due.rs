@@ -8,20 +8,33 @@ use tokio::time::Instant;
 use super::apply::wake_all;
 use super::lock::Manager;
 use super::shared_driver::Driven;
+use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
 use crate::core::waiter::WaiterId;
 
 impl Driven for Manager {
+    /// One visit to the lock decides all, so that the driver does not lock against the waiters that it wakes: until when it may
+    /// sleep is known before they run. What they change calls it again.
     fn run_due(self: Arc<Self>) -> Option<Instant> {
-        self.with_schedule(Schedule::run_due);
-        let mut state = self.lock();
-        let others_sleep_too_long = state.rearm();
-        let next = state.schedule.next_wake().known().map(|next| state.clock.instant_here(next));
-        drop(state);
-        if others_sleep_too_long {
-            self.origin.timer_host.wake(&*self);
+        let mut effects = Effects::default();
+        loop {
+            let mut state = self.lock();
+            // Read where time does not matter, too: the latest reading may be of another clock, by which this driver must not sleep.
+            let now = state.clock.now();
+            state.schedule.run_due(now, &mut effects);
+            if state.watchers.is_some() {
+                state.wake_watchers(&mut effects);
+            }
+            let others_sleep_too_long = state.rearm();
+            let next = state.schedule.next_wake().known().map(|next| state.clock.instant(next));
+            drop(state);
+            if others_sleep_too_long {
+                self.origin.timer_host.wake(&*self);
+            }
+            if !self.carry_out(&mut effects) {
+                return next;
+            }
         }
-        next
     }
 
     /// Waiters in other runtimes are woken, and start a driver when they are polled.
