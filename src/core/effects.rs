@@ -9,6 +9,9 @@ use crate::event::ShedReason;
 /// It is smaller in the unit tests, so that their short queues take several batches.
 pub(super) const BATCH: usize = if cfg!(test) { 4 } else { 64 };
 
+/// How many wakers there is memory for at once, where there are several.
+const MANY: usize = 16;
+
 /// What must be done outside the lock. Waking and dropping a waker run foreign code, so neither happens under a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
@@ -35,7 +38,11 @@ impl Effects {
         if self.first.is_none() {
             self.first = waker;
         } else if waker.is_some() {
-            self.rest.get_or_insert_default().wakers.extend(waker);
+            let wakers = &mut self.rest.get_or_insert_default().wakers;
+            if wakers.is_empty() {
+                wakers.reserve(MANY); // a second one is seldom the last
+            }
+            wakers.extend(waker);
         }
     }
 
