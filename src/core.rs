@@ -13,6 +13,7 @@ pub(crate) mod effects;
 pub(crate) mod forecast;
 pub(crate) mod gate;
 pub(crate) mod grant;
+pub(crate) mod kept;
 pub(crate) mod lease;
 pub(crate) mod levels;
 mod limit_state;

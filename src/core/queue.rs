@@ -2,16 +2,16 @@
 //!
 //! A waiter leaves its line with its answer, and only the owner of its id takes the answer out: that is the caller's *out*
 //! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id. A granted place is
-//! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is kept here.
+//! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is [kept](crate::core::kept) under the lock.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use crate::core::answers::{Answers, Slots};
 use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
+use crate::core::kept::{Answer, Kept};
 use crate::core::levels::Levels;
 use crate::core::request::{Caller, Request};
 use crate::core::waiter::{Waiter, WaiterId};
@@ -19,8 +19,6 @@ use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::priority::Priority;
 use crate::strategy::Moment;
-
-type Answer = Result<Grant, AcquireError>;
 
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +61,7 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct Rest {
-    /// The answers that are in no slot.
-    kept: BTreeMap<WaiterId, Answer>,
+    kept: Kept,
     /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
     swept_to: Option<WaiterId>,
 }
@@ -234,7 +231,7 @@ impl Queue {
 
     fn take(&mut self, id: WaiterId) -> Option<Answer> {
         let place = id.slot().and_then(|slot| self.slots.take(slot)).map(|fence| Ok(Grant::of_place(fence)));
-        place.or_else(|| self.rest.as_mut()?.kept.remove(&id).inspect(|_| self.free_slot(id)))
+        place.or_else(|| self.rest.as_mut()?.kept.take(id).inspect(|_| self.free_slot(id)))
     }
 
     fn free_slot(&self, id: WaiterId) {
@@ -341,7 +338,7 @@ impl Queue {
         if id.slot().is_some_and(|slot| self.slots.answers().is_some_and(|answers| answers.is_granted(slot))) {
             return Some(AnswerKind::Granted);
         }
-        self.rest.as_ref()?.kept.get(&id).map(|answer| if answer.is_ok() { AnswerKind::Granted } else { AnswerKind::Failed })
+        self.rest.as_ref()?.kept.get(id).map(|answer| if answer.is_ok() { AnswerKind::Granted } else { AnswerKind::Failed })
     }
 
     /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
