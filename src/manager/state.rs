@@ -105,7 +105,13 @@ impl State {
     /// Whether a request that joins the queue can rely on the present drivers, and none of them has to wake sooner.
     #[inline]
     pub(super) fn has_driver(&self, blocking: bool) -> bool {
-        (blocking || self.runtimes.has_driver() && !self.time_matters) && self.schedule.next_wake() >= self.armed
+        (blocking || self.runtimes.has_driver() && (!self.time_matters || self.knows_runtime()))
+            && self.schedule.next_wake() >= self.armed
+    }
+
+    /// Whether the caller's runtime has a driver.
+    fn knows_runtime(&self) -> bool {
+        Handle::try_current().is_ok_and(|handle| self.runtimes.knows(handle.id()))
     }
 
     /// Makes sure that a driver serves the caller; returns the runtime in which one is to be started.
