@@ -63,6 +63,9 @@ impl KeyState<'_> {
     #[inline(always)]
     pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
         if let Some(rule) = self.plan.only_rule() {
+            if let Some(decided) = rule.decide_in_a_word(self.words[0].get(), now, cost) {
+                return decided.map(|next| self.words[0] = Word::new(next)).is_ok();
+            }
             let Ok(next) = rule.decide(load(self.words, rule, 0), now, cost) else { return false };
             store(self.words, rule, 0, next);
             return true;

@@ -129,6 +129,15 @@ impl PaceRule {
         self.first(state.arrival.saturating_add(self.taken), 0, now)
     }
 
+    /// [`Strategy::decide`] for an arrival time of one word, in 64 bits; `None` if these are too few. A denial does not say until
+    /// when.
+    #[inline(always)]
+    pub(crate) fn decide_in_a_word(&self, arrival: u64, now: Moment, cost: u64) -> Option<Result<u64, ()>> {
+        let parts = self.steps(now).checked_mul(self.parts_per_step)?;
+        let next = arrival.max(parts).checked_add(cost.checked_mul(self.parts_per_unit)?)?;
+        Some(if u128::from(next - parts) <= self.tolerance { Ok(next) } else { Err(()) })
+    }
+
     /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
     pub(crate) fn fits_a_word(&self) -> bool {
         self.fits_a_word

@@ -76,6 +76,15 @@ impl Rule {
         }
     }
 
+    /// [`Strategy::decide`] in 64 bits, where the state takes one word in a table of keys. See [`PaceRule::decide_in_a_word`].
+    #[inline(always)]
+    pub(crate) fn decide_in_a_word(&self, state: u64, now: Moment, cost: u64) -> Option<Result<u64, ()>> {
+        match self {
+            Self::Pace(rule) if rule.fits_a_word() => rule.decide_in_a_word(state, now, cost),
+            _ => None,
+        }
+    }
+
     /// Refunds units that were charged at `at` and never used, as far as the state proves that the limit then still holds. The
     /// state of a pace cannot prove it; a [`RefundBound`](super::RefundBound) does.
     pub(crate) fn refund(&self, state: StateWords, now: Moment, at: Moment, cost: u64) -> StateWords {

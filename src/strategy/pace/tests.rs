@@ -271,3 +271,34 @@ fn a_refill_each_period_of_any_size_does_not_overflow() {
     assert_eq!(fastest.remaining(state, late), 0);
     assert!(PaceRule::each_period(4, 1, 8, 8).unwrap().fits_a_word() && !fastest.fits_a_word());
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn a_decision_in_one_word_is_that_in_two(
+        numbers in prop::array::uniform6((any::<u64>(), 0_u32..64)), each_period: bool, far: bool, past in 0_u128..5,
+    ) {
+        let [units, period, burst, arrival, now, cost] = numbers.map(|(number, shift)| number >> shift);
+        let pace = if each_period { PaceRule::each_period } else { PaceRule::continuous };
+        let Some(rule) = pace(units.max(1), period.max(1), burst.max(1), burst) else { return Ok(()) };
+        let now = at(if far { (u64::MAX - 1).saturating_sub(now) } else { now });
+        // At random, and about where a cost begins to be denied.
+        let latest = rule.parts(now).saturating_add(rule.tolerance).saturating_sub(rule.parts_of(cost));
+        let about_latest = latest.saturating_add(past).saturating_sub(2).min(u64::MAX.into()) as u64;
+        for arrival in [arrival, u64::MAX - arrival, about_latest] {
+            let decided = rule.decide(PaceState { arrival: arrival.into() }, now, cost);
+            let overflows = |parts| parts > u128::from(u64::MAX);
+            match rule.decide_in_a_word(arrival, now, cost) {
+                Some(in_a_word) => {
+                    let next = decided.map(|state| state.arrival);
+                    prop_assert_eq!(in_a_word.map(u128::from), next.map_err(|_| ()));
+                }
+                None => {
+                    let next = rule.charge(PaceState { arrival: arrival.into() }, now, cost).arrival;
+                    prop_assert!(overflows(next) || overflows(rule.parts(now)) || overflows(rule.parts_of(cost)));
+                }
+            }
+        }
+    }
+}
