@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::answer::{Refused, TimedGrant};
 use super::apply::wake_all;
+use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
 use super::word::Kind;
@@ -34,33 +35,37 @@ impl Manager {
         caller: Caller,
         permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
-        let mut reading = None;
-        match self.take(cost, &mut reading) {
-            Some(granted) => Ok(permit(self, granted)),
-            None => self.try_acquire_under_lock(cost, caller, reading, permit),
+        match self.state.kind() {
+            Kind::Places => match self.state.take_place(cost) {
+                Some(fence) => Ok(permit(self, TimedGrant::of_place(fence))),
+                None => self.try_acquire_under_lock(cost, caller, None, permit),
+            },
+            Kind::Rate => self.try_acquire_of_rate(cost, caller, permit),
         }
     }
 
-    /// Grants without the lock. `None`, without a change, if the lock must decide; then `reading` is that of the clock, if it was
-    /// read or is likely to be needed.
-    #[inline(always)]
-    fn take(&self, cost: u64, reading: &mut Option<Instant>) -> Option<TimedGrant> {
-        match self.state.kind() {
-            Kind::Places => {
-                let fence = self.state.take_place(cost);
-                if fence.is_none() {
-                    *reading = self.read_clock();
-                }
-                fence.map(TimedGrant::of_place)
-            }
-            Kind::Rate => {
-                let clock = self.first_clock.as_deref()?;
-                let now = clock.moment(*reading.insert(Instant::now()))?;
-                let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
-                let grant = Grant { fence, claim: Claim::of_rate(reached), at: now };
-                Some(TimedGrant { grant, origin: clock.origin })
-            }
+    /// Not inlined: a place needs none of its registers.
+    #[inline(never)]
+    fn try_acquire_of_rate<P>(
+        self: &Arc<Self>,
+        cost: u64,
+        caller: Caller,
+        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
+    ) -> Result<P, TryAcquireError> {
+        let reading = Instant::now();
+        match self.take_rate(cost, reading) {
+            Some(granted) => Ok(permit(self, granted)),
+            None => self.try_acquire_under_lock(cost, caller, Some(reading), permit),
         }
+    }
+
+    /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    fn take_rate(&self, cost: u64, reading: Instant) -> Option<TimedGrant> {
+        let clock = self.first_clock.as_deref()?;
+        let now = clock.moment(reading)?;
+        let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
+        Some(TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin: clock.origin })
     }
 
     #[inline(never)]
@@ -71,7 +76,7 @@ impl Manager {
         reading: Option<Instant>,
         permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
-        let (mut state, now) = self.lock_at(reading);
+        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
         match state.schedule.admit_in_place(now, cost, caller) {
             Ok(grant) => {
                 let origin = state.clock.origin();
@@ -127,11 +132,23 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let timeout = options.checked_timeout()?;
-        let mut reading = None;
-        if let Some(taken) = self.take(options.cost, &mut reading) {
-            granted.fill_in(taken.grant, taken.origin);
-            return Ok(Enqueued::Granted(()));
-        }
+        let reading = match self.state.kind() {
+            Kind::Places => {
+                if let Some(fence) = self.state.take_place(options.cost) {
+                    granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+                    return Ok(Enqueued::Granted(()));
+                }
+                None
+            }
+            Kind::Rate => {
+                let reading = Instant::now();
+                if let Some(taken) = self.take_rate(options.cost, reading) {
+                    granted.fill_in(taken.grant, taken.origin);
+                    return Ok(Enqueued::Granted(()));
+                }
+                Some(reading)
+            }
+        };
         if self.has_waited.load(Relaxed) {
             self.acquire_or_wait(options, timeout, waker, granted, reading)
         } else {
@@ -149,7 +166,7 @@ impl Manager {
         granted: &mut TimedGrant,
         reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
-        let (mut state, now) = self.lock_at(reading);
+        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
         if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
@@ -174,7 +191,7 @@ impl Manager {
         reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
         let mut waker = Some(waker.clone());
-        let (mut state, now) = self.lock_at(reading);
+        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
         if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
