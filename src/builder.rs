@@ -156,12 +156,12 @@ impl LimiterBuilder {
     }
 
     /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
-    /// permits. Then such a policy decides under a lock, at about twice the cost of a grant.
+    /// permits. Then such a policy decides under a lock, which takes longer.
     ///
     /// By default, a refund is at most what of the bucket's usage after that grant has not been refilled since. That is all there is
-    /// to refund where no grant followed; under steady use it may be less than is safe. With this option, the usage that each of
-    /// the latest five instants with a grant found is the bound. Neither lets the grants made since then exceed the limit. See
-    /// [`Permit::settle`](crate::Permit::settle).
+    /// to refund where no grant followed; under steady use it may be less than is safe. With this option, the bound is the least
+    /// usage that a later grant found, which is known exactly for the grants of the latest five instants. Neither lets the grants
+    /// made since then exceed the limit. See [`Permit::settle`](crate::Permit::settle).
     ///
     /// ```
     /// use std::time::Duration;

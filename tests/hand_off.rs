@@ -1,6 +1,8 @@
 //! Places are handed from one task to the next on two workers, while requests are given up in every state: before the queue, in it,
 //! and with a place granted that was not taken. Granted places are taken without the manager's lock, so this races.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,20 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use common::Random;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{Limiter, MaxConcurrency, Permit, Priority};
-
-/// A xorshift generator with a fixed seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// Polls the request so many times, woken or not, and gives it up then; or waits for the permit.
 async fn acquire(limiter: &Limiter, cost: u64, priority: Priority, polls: Option<u64>) -> Option<Permit> {

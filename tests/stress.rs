@@ -10,22 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::ms;
+use common::{Random, ms};
 use futures_util::FutureExt;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
-
-/// A xorshift generator with a fixed seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 #[derive(Default)]
 struct Tally {

@@ -2,6 +2,8 @@
 //!
 //! `scripts/stress` runs ten million permits of each policy in the release profile.
 
+mod common;
+
 use std::env;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use common::Random;
 use futures_util::poll;
 use tokio::task::yield_now;
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Permit, Policy, Throttle, TryAcquireError};
@@ -23,18 +26,6 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// How many permits each test takes, all tasks together.
 fn permits() -> u64 {
     env::var("STRESS_PERMITS").map_or(200_000, |permits| permits.parse().expect("STRESS_PERMITS is a number"))
-}
-
-/// A xorshift generator with a fixed seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 struct Grant {

@@ -23,11 +23,11 @@ pub(super) type Locked<'a> = guard::Locked<'a, State>;
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
     pub(super) state: Guarded<State>,
-    /// Where the word decides rates.
+    /// Of a registered manager, whose word decides rates. A key's rate is decided in its table while it is idle, and a key with a
+    /// manager mostly has waiters.
     pub(super) first_clock: Option<Box<FirstClock>>,
     /// Those of the schedule, from the first look at an answer on.
     pub(super) answers: OnceLock<Arc<Answers>>,
-    is_registered: bool,
     /// Whether time mattered to the latest request under the lock.
     reads_clock: AtomicBool,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
@@ -50,12 +50,9 @@ pub(crate) struct Origin {
 impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
         let is_registered = matches!(origin.timer_host, TimerHost::Own(_));
-        // An idle key's rate is decided in its table; one with a manager mostly has waiters.
-        let decides_rates = is_registered;
-        let first_clock = decides_rates.then(|| Box::new(clock.first()));
-        let state = Guarded::new(State::new(schedule, clock), decides_rates);
+        let first_clock = is_registered.then(|| Box::new(clock.first()));
+        let state = Guarded::new(State::new(schedule, clock), is_registered);
         Self {
-            is_registered,
             state,
             first_clock,
             answers: OnceLock::new(),
@@ -75,7 +72,7 @@ impl Manager {
     /// Whether a permit that holds nothing finds its manager by the random part of its id. The manager of a key is not
     /// registered, because it may be dropped and built again soon.
     pub(crate) fn is_registered(&self) -> bool {
-        self.is_registered
+        self.first_clock.is_some()
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

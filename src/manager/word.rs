@@ -158,7 +158,7 @@ impl Word {
         loop {
             let (count, content) = (word >> count_at, word & mask(count_at));
             // SHUT lies above every count.
-            if count >= max_count(count_at) || self.kind.load(Relaxed) != kind as u8 {
+            if count >= max_count(count_at) || self.kind() != kind {
                 return None;
             }
             let content = decide(content)?;
@@ -195,7 +195,7 @@ impl Word {
         if found & SHUT != 0 {
             return Found::InTransit { units: found & MAX_UNITS };
         }
-        let is_rate = self.kind.load(Relaxed) == Kind::Rate as u8;
+        let is_rate = self.kind() == Kind::Rate;
         let count_at = if is_rate { COUNT_OF_RATE } else { COUNT_OF_PLACES };
         let (count, content) = (found >> count_at, found & mask(count_at));
         let content = if is_rate { Content::Rate { value: content } } else { Content::Places { units: content } };

@@ -14,6 +14,18 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, task};
 use tollgate::{Align, FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
+/// A xorshift generator with a fixed seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

@@ -46,17 +46,15 @@ impl Gate {
         matches!(self.first, LimitState::Places(_, _, None)) && self.rest.is_empty() && !self.follows_time
     }
 
-    /// Whether the policy fits into a word. If not, there is no [opening](Gate::opening).
+    /// Whether the policy fits into a word.
     #[inline(always)]
     pub(crate) fn fits_word(&self) -> bool {
         self.fits_word
     }
 
-    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the state does not fit.
+    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the present numbers do not fit. The policy must
+    /// [fit](Gate::fits_word).
     pub(crate) fn opening(&mut self, now: Moment) -> Option<Opening> {
-        if !self.fits_word {
-            return None;
-        }
         if let LimitState::Places(rule, state, _) = &self.first {
             return Some(Opening::Places { units: rule.limit.checked_sub(state.in_use)? });
         }

@@ -13,6 +13,7 @@ impl Gate {
     /// another limit, by another measure.
     pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
         self.release_live(now, grant, cost)?;
+        // A policy of one pace that is a line.
         let is_refundable = self.granted_by(grant.fence).all(|(_, granted)| granted);
         if actual < cost && is_refundable && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - actual).is_some()
         {
