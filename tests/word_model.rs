@@ -38,6 +38,7 @@ use self::line::{Content, Line, MAX_VALUE, Opening};
 use self::word::{Kind, MAX_UNITS, PutBack};
 
 /// What the lock protects.
+#[derive(Debug)]
 struct State {
     limit: u64,
     in_use: u64,
@@ -56,6 +57,7 @@ struct State {
     latest: u64,
 }
 
+#[derive(Debug)]
 struct Waiter {
     slot: Slot,
     cost: u64,
@@ -94,12 +96,16 @@ impl BehindWord for State {
 }
 
 impl State {
+    fn admits(&self, cost: u64) -> bool {
+        let used = if self.is_rate { self.used } else { self.in_use };
+        !self.paused && used + cost <= self.limit
+    }
+
     fn admit(&mut self, cost: u64) -> Option<u64> {
-        let used = if self.is_rate { &mut self.used } else { &mut self.in_use };
-        if self.paused || *used + cost > self.limit {
+        if !self.admits(cost) {
             return None;
         }
-        *used += cost;
+        *(if self.is_rate { &mut self.used } else { &mut self.in_use }) += cost;
         self.fence += 1;
         Some(self.fence)
     }
@@ -230,6 +236,12 @@ impl Limiter {
             Kind::Rate => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
         };
         granted.or_else(|| {
+            if self.state.is_open()
+                && let Ok(looked) = self.state.look()
+                && !looked.admits(cost)
+            {
+                return None;
+            }
             let mut state = self.state.lock();
             Some((state.admit(cost)?, !state.is_rate))
         })
@@ -314,8 +326,11 @@ impl World {
                 return Some(fence);
             }
             Look => {
-                let state = self.limiter.state.lock();
-                assert!(state.in_use <= self.limit, "{} units in use", state.in_use);
+                let check = |state: &State| assert!(state.in_use.max(state.used) <= self.limit, "{state:?}");
+                match self.limiter.state.look() {
+                    Ok(looked) => check(&looked),
+                    Err(locked) => check(&locked),
+                }
                 return None;
             }
         };

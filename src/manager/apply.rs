@@ -67,6 +67,17 @@ impl Manager {
         self.advance_if_due(state, now)
     }
 
+    /// Asks the schedule something that changes nothing, after all that is due is done.
+    pub(super) fn ask<R>(self: &Arc<Self>, question: impl FnOnce(&Schedule, Moment) -> R) -> R {
+        match self.look_at(None) {
+            Ok((state, now)) => question(&state.schedule, now), // where a word decides, nothing is due
+            Err((state, now)) => {
+                let (state, now) = self.advance_if_due(state, now);
+                question(&state.schedule, now)
+            }
+        }
+    }
+
     /// Unlocks and carries out the effects, until all that is due is done.
     #[inline]
     pub(super) fn unlock_and_apply<'a>(self: &'a Arc<Self>, state: Locked<'a>, effects: &mut Effects) {

@@ -48,7 +48,6 @@ impl Manager {
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
-        let (state, now) = self.lock_and_advance();
-        state.schedule.snapshot(now)
+        self.ask(Schedule::snapshot)
     }
 }

@@ -39,6 +39,14 @@ pub(super) struct Locked<'a, T: BehindWord> {
     word: &'a Word,
 }
 
+/// The locked state behind a word that stays open: what the word owns is a copy as of the lock, and requests go on to be granted
+/// there. That is enough to answer what the state is, and changes nothing that the word owns.
+#[derive(Debug)]
+pub(super) struct Looked<'a, T> {
+    state: MutexGuard<'a, T>,
+    word: &'a Word,
+}
+
 impl<T: BehindWord> Guarded<T> {
     /// `decides_rates`: see [`Word::new`].
     pub(super) fn new(state: T, decides_rates: bool) -> Self {
@@ -71,24 +79,75 @@ impl<T: BehindWord> Guarded<T> {
         self.word.put_back(cost)
     }
 
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Locked<'_, T> {
+        Looked { state: self.lock_state(), word: &self.word }.shut()
+    }
+
+    /// Whether the word is open. It may have changed by the next call.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.word.is_open()
+    }
+
+    /// The lock, for a caller to whom a copy of what the word owns will do. `Err`: the word is shut.
+    #[inline(always)]
+    pub(super) fn look(&self) -> Result<Looked<'_, T>, Locked<'_, T>> {
+        let mut looked = Looked { state: self.lock_state(), word: &self.word };
+        let Some((content, fence)) = self.word.look() else { return Err(looked.shut()) };
+        take_over(&mut *looked.state, &self.word, content, fence);
+        Ok(looked)
+    }
+
     /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
     /// limiter that fails for ever.
     #[inline(always)]
-    pub(super) fn lock(&self) -> Locked<'_, T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.word.is_empty() {
-            self.shut(&mut state);
-        }
-        Locked { state, word: &self.word }
+    fn lock_state(&self) -> MutexGuard<'_, T> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    #[inline(never)]
-    fn shut(&self, state: &mut T) {
-        match self.word.shut() {
-            Found::Open { content: content @ Content::Places { .. }, fence } => state.take_over(content, fence, None),
-            Found::Open { content, fence } => state.take_over(content, fence, self.word.latest()),
-            Found::InTransit { units } => state.put_back(units),
+#[inline(never)]
+fn shut<T: BehindWord>(state: &mut T, word: &Word) {
+    match word.shut() {
+        Found::Open { content, fence } => take_over(state, word, content, fence),
+        Found::InTransit { units } => state.put_back(units),
+    }
+}
+
+#[inline(always)]
+fn take_over<T: BehindWord>(state: &mut T, word: &Word, content: Content, fence: u64) {
+    let latest = match content {
+        Content::Places { .. } => None,
+        Content::Rate { .. } => word.latest(),
+    };
+    state.take_over(content, fence, latest);
+}
+
+impl<'a, T: BehindWord> Looked<'a, T> {
+    /// For a caller that must change what the word owns.
+    #[inline(always)]
+    pub(super) fn shut(mut self) -> Locked<'a, T> {
+        if !self.word.is_empty() {
+            shut(&mut *self.state, self.word);
         }
+        Locked { state: self.state, word: self.word }
+    }
+}
+
+impl<T> Deref for Looked<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.state
+    }
+}
+
+impl<T> DerefMut for Looked<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.state
     }
 }
 

@@ -76,7 +76,14 @@ impl Manager {
         reading: Option<Instant>,
         permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
-        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
+        if self.state.is_open()
+            && let Some(denial) = self.deny_behind_word(cost, reading)
+        {
+            return Err(denial);
+        }
+        let reading = reading.or_else(|| self.read_clock());
+        let mut state = self.lock();
+        let now = self.now_at(&mut state, reading);
         match state.schedule.admit_in_place(now, cost, caller) {
             Ok(grant) => {
                 let origin = state.clock.origin();
@@ -86,6 +93,13 @@ impl Manager {
             Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
             Err(NotInPlace::Undecided) => self.try_acquire_or_deny(state, now, cost, caller).map(|granted| permit(self, granted)),
         }
+    }
+
+    /// Denies a request while the word stays open. `None`, without a change, if the request is not denied, or the word is shut.
+    #[inline(never)]
+    fn deny_behind_word(&self, cost: u64, reading: Option<Instant>) -> Option<TryAcquireError> {
+        let (mut state, now) = self.look_at(reading).ok()?;
+        state.schedule.deny_behind_word(now, cost)
     }
 
     #[cold]
@@ -119,8 +133,7 @@ impl Manager {
 
     /// What [`Manager::try_acquire`] would answer.
     pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
-        let (state, now) = self.lock_and_advance();
-        state.schedule.check(now, cost)
+        self.ask(|schedule, now| schedule.check(now, cost))
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer.
@@ -166,7 +179,9 @@ impl Manager {
         granted: &mut TimedGrant,
         reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
-        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
+        let reading = reading.or_else(|| self.read_clock());
+        let mut state = self.lock();
+        let now = self.now_at(&mut state, reading);
         if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
@@ -191,7 +206,9 @@ impl Manager {
         reading: Option<Instant>,
     ) -> Result<Enqueued<()>, Refused> {
         let mut waker = Some(waker.clone());
-        let (mut state, now) = self.lock_at(reading.or_else(|| self.read_clock()));
+        let reading = reading.or_else(|| self.read_clock());
+        let mut state = self.lock();
+        let now = self.now_at(&mut state, reading);
         if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);

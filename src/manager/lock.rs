@@ -19,6 +19,9 @@ use crate::strategy::Moment;
 /// The state under the lock. While it exists, the [word](super::word) is shut.
 pub(super) type Locked<'a> = guard::Locked<'a, State>;
 
+/// The state under the lock, behind an open word.
+pub(super) type Looked<'a> = guard::Looked<'a, State>;
+
 #[derive(Debug)]
 #[repr(C)] // the word first: see `Guarded`
 pub(crate) struct Manager {
@@ -90,16 +93,30 @@ impl Manager {
         self.reads_clock.load(Relaxed).then(Instant::now)
     }
 
-    /// The lock, and the present moment by a reading that was taken just before.
+    /// The present moment under the lock, by a reading that was taken just before it.
     #[inline(always)]
-    pub(super) fn lock_at(&self, reading: Option<Instant>) -> (Locked<'_>, Moment) {
-        let mut state = self.lock();
+    pub(super) fn now_at(&self, state: &mut Locked<'_>, reading: Option<Instant>) -> Moment {
         let now = state.now_since(reading);
         let reads_clock = state.schedule.follows_time();
         if reads_clock != reading.is_some() {
             self.reads_clock.store(reads_clock, Relaxed);
         }
-        (state, now)
+        now
+    }
+
+    /// A [look](Guarded::look) at the state, and the present moment. `Err`: the word is shut, or must be.
+    pub(super) fn look_at(&self, reading: Option<Instant>) -> Result<(Looked<'_>, Moment), (Locked<'_>, Moment)> {
+        match self.state.look() {
+            Err(mut state) => {
+                let now = self.now_at(&mut state, reading);
+                Err((state, now))
+            }
+            Ok(mut state) => {
+                let now = state.now_since(reading);
+                // By a second clock, no word decides.
+                if state.clock.is_the_only_one() { Ok((state, now)) } else { Err((state.shut(), now)) }
+            }
+        }
     }
 
     pub(super) fn lock_now(&self) -> (Locked<'_>, Moment) {

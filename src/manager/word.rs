@@ -25,8 +25,8 @@
 //! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
 //!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
 //!   a place is out, no word of a rate is opened.
-//! - [`Word::shut`] swaps (AcqRel), [`Word::open`] exchanges (Release, by AcqRel). Both run under the lock, which orders all else
-//!   that they touch.
+//! - [`Word::shut`] swaps (AcqRel), [`Word::open`] exchanges (Release, by AcqRel), [`Word::look`] loads (Acquire). They run under
+//!   the lock, which orders all else that they touch.
 //! - The latest reading of the clock is loaded and stored (Relaxed) without an order. It only tells readings of a clock that is far
 //!   behind. A store that is lost leaves it early by the time between two grants.
 //!
@@ -173,13 +173,19 @@ impl Word {
     /// Puts the units of a place back that was granted for them.
     #[inline(always)]
     pub(super) fn put_back(&self, cost: u64) -> PutBack {
-        if self.word.load(Relaxed) & SHUT != 0 {
+        if !self.is_open() {
             PutBack::Refused
         } else if self.word.fetch_add(cost, AcqRel) & SHUT == 0 {
             PutBack::Done
         } else {
             PutBack::InTransit
         }
+    }
+
+    /// Whether it is open. It may have changed by the next call.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.word.load(Relaxed) & SHUT == 0
     }
 
     /// Whether it is shut, with nothing in transit. Call it under the lock.
@@ -195,11 +201,26 @@ impl Word {
         if found & SHUT != 0 {
             return Found::InTransit { units: found & MAX_UNITS };
         }
+        let (content, fence) = self.read(found);
+        Found::Open { content, fence }
+    }
+
+    /// What an open word holds, and the fence of its latest grant; `None` if it is shut. Call it under the lock, which keeps it from
+    /// being shut or opened meanwhile.
+    #[inline(always)]
+    pub(super) fn look(&self) -> Option<(Content, u64)> {
+        let found = self.word.load(Acquire);
+        (found & SHUT == 0).then(|| self.read(found))
+    }
+
+    /// What an open word held.
+    #[inline(always)]
+    fn read(&self, found: u64) -> (Content, u64) {
         let is_rate = self.kind() == Kind::Rate;
         let count_at = if is_rate { COUNT_OF_RATE } else { COUNT_OF_PLACES };
         let (count, content) = (found >> count_at, found & mask(count_at));
         let content = if is_rate { Content::Rate { value: content } } else { Content::Places { units: content } };
-        Found::Open { content, fence: self.folded.load(Relaxed).wrapping_add(count) }
+        (content, self.folded.load(Relaxed).wrapping_add(count))
     }
 
     /// Opens the word after the grant of this fence; what is in transit is added. Call it under the lock, where the word is shut.

@@ -45,6 +45,17 @@ impl Schedule {
         self.deny(now, cost, &Refusal::MustWait, effects)
     }
 
+    /// Denies a request that does not wait, where a word decides and must not own more than it does. `None`, without a change: the
+    /// request is granted, or is no request.
+    pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
+        let decision = self.gate.decide(now, 0, cost);
+        if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost() {
+            return None;
+        }
+        self.counts().denied += 1;
+        Some(TryAcquireError::Denied(decision))
+    }
+
     /// Denies a request that does not wait.
     fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
         if let Refusal::MustWait = refusal

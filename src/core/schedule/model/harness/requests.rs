@@ -147,7 +147,18 @@ impl Harness {
                     let at = if let Opening::Rate { .. } = opening { now } else { Moment::NEVER };
                     self.held.push(Held { grant: Grant { fence, claim, at }, cost });
                 }
-                None => prop_assert!(cost == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost}"),
+                None => {
+                    prop_assert!(cost == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost}");
+                    self.schedule.take_over(content, fence);
+                    let denial = self.schedule.deny_behind_word(now, cost);
+                    prop_assert!(
+                        denial.is_some() || cost == 0 || !holds || cost > self.reference.max_cost(),
+                        "not denied {cost}"
+                    );
+                    if denial.is_some() {
+                        self.denied(cost, denial.as_ref(), false, None)?;
+                    }
+                }
             }
         }
         self.schedule.take_over(content, fence);
