@@ -33,29 +33,44 @@ use crate::strategy::{LimitReport, Moment};
 #[must_use]
 pub struct Decision {
     pub(crate) allowed: bool,
-    /// The index instead of the limit itself: decisions are returned in results, and a limit is large.
-    pub(crate) policy: Policy,
-    /// The limit that denied, or else has the fewest units remaining; for a closed limiter, the limit that would bind.
-    pub(crate) binding: usize,
-    pub(crate) limit: u64,
-    pub(crate) remaining: u64,
-    pub(crate) retry_after: Option<Duration>,
-    pub(crate) reset_after: Duration,
     /// The policy admits the cost, but a pause, a spread or the queue holds back all requests.
-    pub(crate) paused: bool,
+    paused: bool,
+    /// The limit that denied, or else has the fewest units remaining; for a closed limiter, the limit that would bind. The index
+    /// instead of the limit itself: decisions are returned in results, and a limit is large.
+    pub(crate) binding: u32,
+    policy: Policy,
+    pub(crate) limit: u64,
+    remaining: u64,
+    retry_after: Wait,
+    /// In nanoseconds.
+    reset_after: u64,
+}
+
+/// Nanoseconds; [`Wait::UNKNOWN`] if there is none, or it is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Wait(u64);
+
+impl Wait {
+    const UNKNOWN: Self = Self(u64::MAX);
+
+    /// From `now` on.
+    fn until(moment: Moment, now: Moment) -> Self {
+        moment.known().map_or(Self::UNKNOWN, |moment| Self(moment.since(now)))
+    }
 }
 
 impl Decision {
-    /// The decision of all limits together on a `cost` behind `ahead` waiting units; `asked` has the answer of each limit.
-    #[inline(always)] // one caller
+    /// The decision of all limits together on a `cost` behind `ahead` waiting units; `asked` has the answer of each limit, and
+    /// `max_cost` is the largest cost that the policy ever admits.
+    #[inline(always)] // it is compiled anew for a policy of one limit
     pub(crate) fn summarize(
         policy: &Policy,
+        max_cost: u64,
         asked: impl Iterator<Item = LimitReport>,
         now: Moment,
         ahead: u64,
         cost: u64,
     ) -> Self {
-        let limits = policy.limits();
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest) = (0, 0);
         let mut denied: Option<(Moment, usize)> = None;
@@ -74,23 +89,24 @@ impl Decision {
                 denied = Some((until, by));
             }
         }
-        let too_small = limits.iter().position(|limit| limit.capacity() < cost);
-        let (allowed, until, by) = match (too_small, denied) {
-            (Some(by), _) | (None, Some((Moment::NEVER, by))) => (false, Moment::NEVER, by),
-            (None, None) if ahead == 0 => (true, now, scarcest),
-            (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
-            (None, _) => (false, ready_at, slowest),
+        let limits = policy.limits();
+        let too_small = || limits.iter().position(|limit| limit.capacity() < cost);
+        let (allowed, until, by) = match denied {
+            _ if cost > max_cost => (false, Moment::NEVER, too_small().unwrap_or(0)),
+            Some((Moment::NEVER, by)) => (false, Moment::NEVER, by),
+            None if ahead == 0 => (true, now, scarcest),
+            Some((_, by)) if ahead == 0 => (false, ready_at, by),
+            _ => (false, ready_at, slowest),
         };
         Self {
             allowed,
+            paused: false,
+            binding: by as u32,
             policy: policy.clone(),
-            binding: by,
             limit: limits[by].capacity(),
             remaining,
-            // Later than now, or unknown.
-            retry_after: until.known().filter(|until| *until > now).map(|until| until.duration_since(now)),
-            reset_after: reset_at.duration_since(now),
-            paused: false,
+            retry_after: if until > now { Wait::until(until, now) } else { Wait::UNKNOWN },
+            reset_after: reset_at.since(now),
         }
     }
 
@@ -120,14 +136,17 @@ impl Decision {
     /// before it, and may be denied at it.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+        match self.retry_after {
+            Wait::UNKNOWN => None,
+            Wait(nanos) => Some(Duration::from_nanos(nanos)),
+        }
     }
 
     /// How long until every limit is reset if nothing more is admitted. Permits in flight are ignored: when they are released is
     /// unknown.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.reset_after
+        Duration::from_nanos(self.reset_after)
     }
 
     /// The limit that denied; of several, the one with the longest wait, where a wait for a release is the longest. `None` when
@@ -141,11 +160,11 @@ impl Decision {
     /// The index in the policy of the limit that [denied](Decision::denied_by), from 0; it distinguishes equal limits.
     #[must_use]
     pub fn denied_by_index(&self) -> Option<usize> {
-        self.denied_by().map(|_| self.binding)
+        self.denied_by().map(|_| self.binding as usize)
     }
 
     fn binding(&self) -> &Limit {
-        &self.policy.limits()[self.binding]
+        &self.policy.limits()[self.binding as usize]
     }
 
     /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
@@ -157,25 +176,29 @@ impl Decision {
 
     /// The same decision, denied for an unknown time.
     pub(crate) fn refused(self) -> Self {
-        Self { allowed: false, retry_after: None, ..self }
+        Self { allowed: false, retry_after: Wait::UNKNOWN, ..self }
     }
 
-    /// The same decision, with all requests held back for this long; `None`: for an unknown time.
-    pub(crate) fn held_back(self, suspended: Option<Duration>) -> Self {
-        let policy = if self.allowed { Some(Duration::ZERO) } else { self.retry_after };
-        let retry_after = policy.zip(suspended).map(|(policy, suspended)| policy.max(suspended));
-        Self { allowed: false, paused: self.allowed, retry_after, ..self }
+    /// The same decision, with all requests held back `until` then, which is later than `now`.
+    pub(crate) fn held_back(self, until: Moment, now: Moment) -> Self {
+        let policy = if self.allowed { Wait(0) } else { self.retry_after };
+        Self { allowed: false, paused: self.allowed, retry_after: policy.max(Wait::until(until, now)), ..self }
     }
 
     /// The same decision behind waiting requests.
     pub(crate) fn behind_others(self) -> Self {
         Self { allowed: false, remaining: 0, ..self }
     }
+
+    /// The same decision, with the turn of the request after those that wait.
+    pub(crate) fn at_turn(self, turn: Moment, now: Moment) -> Self {
+        Self { retry_after: Wait::until(turn, now), ..self }
+    }
 }
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { remaining, retry_after, .. } = self;
+        let (remaining, retry_after) = (self.remaining, self.retry_after());
         let binding = self.binding();
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),

@@ -236,10 +236,7 @@ impl Limiter {
             Kind::Rate => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
         };
         granted.or_else(|| {
-            if self.state.is_open()
-                && let Ok(looked) = self.state.look()
-                && !looked.admits(cost)
-            {
+            if self.state.look().is_some_and(|looked| !looked.admits(cost)) {
                 return None;
             }
             let mut state = self.state.lock();
@@ -327,9 +324,10 @@ impl World {
             }
             Look => {
                 let check = |state: &State| assert!(state.in_use.max(state.used) <= self.limit, "{state:?}");
+                assert_eq!(self.limiter.state.present(0), Some(0));
                 match self.limiter.state.look() {
-                    Ok(looked) => check(&looked),
-                    Err(locked) => check(&locked),
+                    Some(looked) => check(&looked),
+                    None => check(&self.limiter.state.lock()),
                 }
                 return None;
             }

@@ -296,9 +296,14 @@ impl Gate {
 
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
     pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let asked = self.limit_states().map(|state| state.report(now, ahead, cost));
-        let mut decision = Decision::summarize(self.plan.policy(), asked, now, ahead, cost);
-        if let Some(rule) = self.limit_states().nth(decision.binding).and_then(|state| state.concurrency(now)) {
+        let (policy, max_cost) = (self.plan.policy(), self.max_cost);
+        let report = |state: &LimitState| state.report(now, ahead, cost);
+        let mut decision = if self.rest.is_empty() {
+            Decision::summarize(policy, max_cost, std::iter::once(report(&self.first)), now, ahead, cost)
+        } else {
+            Decision::summarize(policy, max_cost, self.limit_states().map(report), now, ahead, cost)
+        };
+        if let Some(rule) = self.limit_states().nth(decision.binding as usize).and_then(|state| state.concurrency(now)) {
             decision.limit = rule.limit;
         }
         decision

@@ -107,7 +107,7 @@ impl KeyState<'_> {
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
         let asked = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
-        Decision::summarize(self.plan.policy(), asked, now, 0, cost)
+        Decision::summarize(self.plan.policy(), self.plan.max_cost(), asked, now, 0, cost)
     }
 
     /// The highest usage of any limit, in units.

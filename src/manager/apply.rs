@@ -6,8 +6,11 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use tokio::time::Instant;
+
 use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
+use super::word::Kind;
 use crate::contain_panic::contain_panic;
 use crate::core::effects::{Effects, Rest};
 use crate::core::grant::Grant;
@@ -69,13 +72,15 @@ impl Manager {
 
     /// Asks the schedule something that changes nothing, after all that is due is done.
     pub(super) fn ask<R>(self: &Arc<Self>, question: impl FnOnce(&Schedule, Moment) -> R) -> R {
-        match self.look_at(None) {
-            Ok((state, now)) => question(&state.schedule, now), // where a word decides, nothing is due
-            Err((state, now)) => {
-                let (state, now) = self.advance_if_due(state, now);
-                question(&state.schedule, now)
-            }
+        let now = match self.state.kind() {
+            Kind::Places => None,
+            Kind::Rate => self.moment(Instant::now()),
+        };
+        if let Some((state, now)) = self.look_at(now) {
+            return question(&state.schedule, now); // where a word decides, nothing is due
         }
+        let (state, now) = self.lock_and_advance();
+        question(&state.schedule, now)
     }
 
     /// Unlocks and carries out the effects, until all that is due is done.

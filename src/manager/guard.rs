@@ -44,7 +44,6 @@ pub(super) struct Locked<'a, T: BehindWord> {
 #[derive(Debug)]
 pub(super) struct Looked<'a, T> {
     state: MutexGuard<'a, T>,
-    word: &'a Word,
 }
 
 impl<T: BehindWord> Guarded<T> {
@@ -81,7 +80,20 @@ impl<T: BehindWord> Guarded<T> {
 
     #[inline(always)]
     pub(super) fn lock(&self) -> Locked<'_, T> {
-        Looked { state: self.lock_state(), word: &self.word }.shut()
+        let mut state = self.lock_state();
+        if !self.word.is_empty() {
+            self.shut(&mut state);
+        }
+        Locked { state, word: &self.word }
+    }
+
+    #[inline(never)]
+    fn shut(&self, state: &mut T) {
+        match self.word.shut() {
+            Found::Open { content: content @ Content::Places { .. }, fence } => state.take_over(content, fence, None),
+            Found::Open { content, fence } => state.take_over(content, fence, self.word.latest()),
+            Found::InTransit { units } => state.put_back(units),
+        }
     }
 
     /// Whether the word is open. It may have changed by the next call.
@@ -90,13 +102,22 @@ impl<T: BehindWord> Guarded<T> {
         self.word.is_open()
     }
 
-    /// The lock, for a caller to whom a copy of what the word owns will do. `Err`: the word is shut.
+    /// The lock, for a caller to whom a copy of what the word owns will do. `None`: the word is shut.
     #[inline(always)]
-    pub(super) fn look(&self) -> Result<Looked<'_, T>, Locked<'_, T>> {
-        let mut looked = Looked { state: self.lock_state(), word: &self.word };
-        let Some((content, fence)) = self.word.look() else { return Err(looked.shut()) };
-        take_over(&mut *looked.state, &self.word, content, fence);
-        Ok(looked)
+    pub(super) fn look(&self) -> Option<Looked<'_, T>> {
+        if !self.is_open() {
+            return None;
+        }
+        let mut state = self.lock_state();
+        let (content, fence) = self.word.look()?;
+        state.take_over(content, fence, None);
+        Some(Looked { state })
+    }
+
+    /// See [`Word::present`].
+    #[inline(always)]
+    pub(super) fn present(&self, now: u64) -> Option<u64> {
+        self.word.present(now)
     }
 
     /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
@@ -104,34 +125,6 @@ impl<T: BehindWord> Guarded<T> {
     #[inline(always)]
     fn lock_state(&self) -> MutexGuard<'_, T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[inline(never)]
-fn shut<T: BehindWord>(state: &mut T, word: &Word) {
-    match word.shut() {
-        Found::Open { content, fence } => take_over(state, word, content, fence),
-        Found::InTransit { units } => state.put_back(units),
-    }
-}
-
-#[inline(always)]
-fn take_over<T: BehindWord>(state: &mut T, word: &Word, content: Content, fence: u64) {
-    let latest = match content {
-        Content::Places { .. } => None,
-        Content::Rate { .. } => word.latest(),
-    };
-    state.take_over(content, fence, latest);
-}
-
-impl<'a, T: BehindWord> Looked<'a, T> {
-    /// For a caller that must change what the word owns.
-    #[inline(always)]
-    pub(super) fn shut(mut self) -> Locked<'a, T> {
-        if !self.word.is_empty() {
-            shut(&mut *self.state, self.word);
-        }
-        Locked { state: self.state, word: self.word }
     }
 }
 

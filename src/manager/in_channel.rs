@@ -38,7 +38,7 @@ impl Manager {
         match self.state.kind() {
             Kind::Places => match self.state.take_place(cost) {
                 Some(fence) => Ok(permit(self, TimedGrant::of_place(fence))),
-                None => self.try_acquire_under_lock(cost, caller, None, permit),
+                None => self.try_acquire_under_lock(cost, caller, None, None, permit),
             },
             Kind::Rate => self.try_acquire_of_rate(cost, caller, permit),
         }
@@ -53,31 +53,33 @@ impl Manager {
         permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
         let reading = Instant::now();
-        match self.take_rate(cost, reading) {
+        let now = self.moment(reading);
+        match self.take_rate(cost, now) {
             Some(granted) => Ok(permit(self, granted)),
-            None => self.try_acquire_under_lock(cost, caller, Some(reading), permit),
+            None => self.try_acquire_under_lock(cost, caller, Some(reading), now, permit),
         }
     }
 
     /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
     #[inline(always)]
-    fn take_rate(&self, cost: u64, reading: Instant) -> Option<TimedGrant> {
-        let clock = self.first_clock.as_deref()?;
-        let now = clock.moment(reading)?;
+    fn take_rate(&self, cost: u64, now: Option<Moment>) -> Option<TimedGrant> {
+        let (now, clock) = (now?, self.first_clock.as_deref()?);
         let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
         Some(TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin: clock.origin })
     }
 
+    /// The rest of [`Manager::try_acquire`]. `now` is the moment of the `reading` by the first clock.
     #[inline(never)]
     fn try_acquire_under_lock<P>(
         self: &Arc<Self>,
         cost: u64,
         caller: Caller,
         reading: Option<Instant>,
+        now: Option<Moment>,
         permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
         if self.state.is_open()
-            && let Some(denial) = self.deny_behind_word(cost, reading)
+            && let Some(denial) = self.deny_behind_word(cost, now)
         {
             return Err(denial);
         }
@@ -97,8 +99,8 @@ impl Manager {
 
     /// Denies a request while the word stays open. `None`, without a change, if the request is not denied, or the word is shut.
     #[inline(never)]
-    fn deny_behind_word(&self, cost: u64, reading: Option<Instant>) -> Option<TryAcquireError> {
-        let (mut state, now) = self.look_at(reading).ok()?;
+    fn deny_behind_word(&self, cost: u64, now: Option<Moment>) -> Option<TryAcquireError> {
+        let (mut state, now) = self.look_at(now)?;
         state.schedule.deny_behind_word(now, cost)
     }
 
@@ -155,7 +157,7 @@ impl Manager {
             }
             Kind::Rate => {
                 let reading = Instant::now();
-                if let Some(taken) = self.take_rate(options.cost, reading) {
+                if let Some(taken) = self.take_rate(options.cost, self.moment(reading)) {
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));
                 }

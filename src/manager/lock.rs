@@ -11,6 +11,7 @@ use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
 use super::guard::{self, Guarded};
 use super::state::State;
+use super::word::Kind;
 use crate::core::answers::Answers;
 use crate::core::schedule::Schedule;
 use crate::observe::Observer;
@@ -104,19 +105,21 @@ impl Manager {
         now
     }
 
-    /// A [look](Guarded::look) at the state, and the present moment. `Err`: the word is shut, or must be.
-    pub(super) fn look_at(&self, reading: Option<Instant>) -> Result<(Looked<'_>, Moment), (Locked<'_>, Moment)> {
-        match self.state.look() {
-            Err(mut state) => {
-                let now = self.now_at(&mut state, reading);
-                Err((state, now))
-            }
-            Ok(mut state) => {
-                let now = state.now_since(reading);
-                // By a second clock, no word decides.
-                if state.clock.is_the_only_one() { Ok((state, now)) } else { Err((state.shut(), now)) }
-            }
-        }
+    /// A [look](Guarded::look) at the state, and the present moment; `now` is a reading of the first clock, where one was taken.
+    #[inline(always)]
+    pub(super) fn look_at(&self, now: Option<Moment>) -> Option<(Looked<'_>, Moment)> {
+        let state = self.state.look()?;
+        let now = match self.state.kind() {
+            Kind::Places => state.clock.latest(),
+            Kind::Rate => Moment::from_nanos(self.state.present(now?.nanos())?),
+        };
+        Some((state, now))
+    }
+
+    /// The moment of a reading of the first clock.
+    #[inline(always)]
+    pub(super) fn moment(&self, reading: Instant) -> Option<Moment> {
+        self.first_clock.as_deref()?.moment(reading)
     }
 
     pub(super) fn lock_now(&self) -> (Locked<'_>, Moment) {

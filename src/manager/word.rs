@@ -245,6 +245,14 @@ impl Word {
         }
     }
 
+    /// The later of `now` and the latest reading of the clock by which a rate was decided, in nanoseconds. `None` if `now` is far
+    /// behind, as on another clock.
+    #[inline(always)]
+    pub(super) fn present(&self, now: u64) -> Option<u64> {
+        let latest = self.latest()?;
+        (latest.saturating_sub(now) <= MAX_STEP_BACK).then(|| latest.max(now))
+    }
+
     /// The latest reading of the clock by which a rate was decided, in nanoseconds.
     pub(super) fn latest(&self) -> Option<u64> {
         Some(self.rate.as_deref()?.latest.load(Relaxed))

@@ -99,14 +99,14 @@ impl Schedule {
         };
         let decision = match suspended_until {
             until if until <= now => decision,
-            until => decision.held_back(until.known().map(|until| until.duration_since(now))),
+            until => decision.held_back(until, now),
         };
         if self.queue.is_empty() {
             return decision;
         }
         let decision = decision.behind_others();
         match self.turn_of_new_request(now, cost) {
-            Some(turn) => Decision { retry_after: turn.known().map(|turn| turn.duration_since(now)), ..decision },
+            Some(turn) => decision.at_turn(turn, now),
             None => decision,
         }
     }
