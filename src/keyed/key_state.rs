@@ -106,8 +106,13 @@ impl KeyState<'_> {
     }
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
-        let asked = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
-        Decision::summarize(self.plan.policy(), self.plan.max_cost(), asked, now, 0, cost)
+        let (policy, max_cost) = (self.plan.policy(), self.plan.max_cost());
+        if let Some(rule) = self.plan.only_rule() {
+            let report = rule.report(load(self.words, rule, 0), now, 0, cost);
+            return Decision::summarize(policy, max_cost, std::iter::once(report), now, 0, cost);
+        }
+        let reports = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
+        Decision::summarize(policy, max_cost, reports, now, 0, cost)
     }
 
     /// The highest usage of any limit, in units.

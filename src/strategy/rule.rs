@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    Adapt, ConcurrencyRule, CounterRule, LogRule, Moment, PaceRule, PenaltyRule, Ratio, StateWords, Strategy, Usage, WindowRule,
+    Adapt, ConcurrencyRule, CounterRule, LimitReport, LogRule, Moment, PaceRule, PenaltyRule, Ratio, StateWords, Strategy, Usage,
+    WindowRule,
 };
 
 /// The rule of any limit. The states of many keys share the larger ones.
@@ -167,5 +168,11 @@ impl Strategy for Rule {
 
     fn forgive(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {
         with_rule!(self, |rule| rule.forgive(state.into(), now, cost).into())
+    }
+
+    /// One distinction of the rule instead of four.
+    #[inline(always)]
+    fn report(&self, state: StateWords, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        with_rule!(self, |rule| rule.report(state.into(), now, ahead, cost))
     }
 }
