@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::lock::{Locked, Manager};
 use super::word::PutBack;
+use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
@@ -30,8 +31,15 @@ impl Manager {
     #[inline(never)]
     fn release_under_lock(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         let mut state = self.lock();
-        if !state.schedule.release(fence, cost, claim) {
-            self.release_to_next(state, fence, cost, claim);
+        if state.schedule.release(fence, cost, claim) {
+            return;
+        }
+        match state.schedule.pass_on(cost, claim) {
+            Some(next) => {
+                drop(state); // no time moves
+                contain_panic(|| next.wake());
+            }
+            None => self.release_to_next(state, fence, cost, claim),
         }
     }
 

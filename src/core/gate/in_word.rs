@@ -46,6 +46,17 @@ impl Gate {
         matches!(self.first, LimitState::Places(_, _, None)) && self.rest.is_empty() && !self.follows_time
     }
 
+    /// Passes places on from their holder to a waiter, if all are out: then no unit moves. Returns the fence of the grant.
+    #[inline(always)]
+    pub(crate) fn pass_on(&mut self) -> Option<u64> {
+        let LimitState::Places(rule, state, None) = &self.first else { return None };
+        if state.in_use != rule.limit || !self.counts_plain_places() {
+            return None;
+        }
+        self.fence += 1;
+        Some(self.fence)
+    }
+
     /// Whether the policy fits into a word.
     #[inline(always)]
     pub(crate) fn fits_word(&self) -> bool {

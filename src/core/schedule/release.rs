@@ -1,8 +1,10 @@
 //! How permits come back: released, or given up before they were taken.
 
+use std::task::Waker;
+
 use super::Schedule;
 use crate::core::effects::Effects;
-use crate::core::grant::Claim;
+use crate::core::grant::{Claim, Grant};
 use crate::core::queue::Abandoned;
 use crate::core::waiter::WaiterId;
 use crate::strategy::Moment;
@@ -39,6 +41,20 @@ impl Schedule {
             self.gate.release(fence, cost, claim);
         }
         unawaited
+    }
+
+    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as come back. Returns its
+    /// waker. `None`, without a change, in any other case.
+    #[inline(always)]
+    pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
+        let front = self.queue.front()?;
+        let fits = front.cost == cost && claim == Claim::PLACE;
+        let is_something_due = self.next_wake() != Moment::NEVER || !self.queue.is_swept() || self.closed || self.dropping;
+        if !fits || is_something_due || self.suspension.is_some() {
+            return None;
+        }
+        let fence = self.gate.pass_on()?;
+        self.queue.grant(front.id, Grant::of_place(fence))
     }
 
     /// [`Schedule::release`], and serves the waiters as far as the gate admits them.

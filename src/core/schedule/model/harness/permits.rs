@@ -9,7 +9,10 @@ impl Harness {
         if is_awaited {
             self.input(|schedule, now, effects| {
                 assert!(!schedule.release(grant.fence, cost, grant.claim));
-                schedule.release_to_next(now, grant.fence, cost, grant.claim, effects);
+                match schedule.pass_on(cost, grant.claim) {
+                    Some(next) => effects.wake(Some(next)),
+                    None => schedule.release_to_next(now, grant.fence, cost, grant.claim, effects),
+                }
             });
         } else {
             prop_assert!(self.schedule.release(grant.fence, cost, grant.claim));
