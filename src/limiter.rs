@@ -176,6 +176,7 @@ impl Limiter {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     #[track_caller]
     pub fn try_acquire(&self) -> Result<Permit, TryAcquireError> {
         self.try_acquire_many(1)
@@ -188,9 +189,10 @@ impl Limiter {
     ///
     /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::ExceedsLimit`] for a cost above that capacity;
     /// [`TryAcquireError::ZeroCost`].
+    #[inline]
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
-        self.manager.try_acquire(cost, Location::caller(), |manager, granted| Permit::new(manager, granted, cost))
+        self.manager.try_acquire(cost, Location::caller())
     }
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
-use crate::manager::{ClockOrigin, Manager, TimedGrant};
+use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant};
 use crate::strategy::Moment;
 use crate::strategy::Outcome;
 
@@ -254,6 +254,18 @@ impl Permit {
 
     fn leased(&self) -> Option<(&Arc<Manager>, Index)> {
         self.manager.as_ref().zip(self.grant.claim.lease())
+    }
+}
+
+impl FromGrant for Permit {
+    #[inline(always)]
+    fn held(manager: &Arc<Manager>, granted: TimedGrant, cost: u64) -> Self {
+        Self::new(manager, granted, cost)
+    }
+
+    #[inline(always)]
+    fn spent(id_prefix: u64, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
+        Self { manager: None, id_prefix, cost, grant, origin }
     }
 }
 

@@ -204,9 +204,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             _ if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
             _ => Err(state.deny(now, cost)),
         };
-        self.update(key, try_idle, |manager| {
-            manager.try_acquire(cost, caller, |manager, granted| Permit::new(manager, granted, cost))
-        })?
+        self.update(key, try_idle, |manager| manager.try_acquire(cost, caller))?
     }
 
     /// Changes a key, which becomes known.

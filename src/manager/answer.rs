@@ -1,12 +1,24 @@
 //! The answers to a request.
 
+use std::sync::Arc;
+
 use super::clock::ClockOrigin;
+use super::lock::Manager;
 use crate::core::grant::{Claim, Grant};
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
 /// Boxed, so that [`Enqueued`](crate::core::schedule::Enqueued) or this fits into two registers: a refusal can bear the allocation.
 pub(crate) type Refused = Box<AcquireError>;
+
+/// What a caller makes of a grant: a permit. It is made in place, because a copy of the grant's record would wait for its stores.
+pub(crate) trait FromGrant {
+    /// Of a grant that may hold a place.
+    fn held(manager: &Arc<Manager>, granted: TimedGrant, cost: u64) -> Self;
+
+    /// Of a grant by a rate, of a registered manager: it holds nothing.
+    fn spent(id_prefix: u64, granted: TimedGrant, cost: u64) -> Self;
+}
 
 /// A grant, and the clock that its time was read from.
 #[derive(Debug, Clone, Copy)]

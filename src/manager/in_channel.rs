@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use tokio::time::Instant;
 
-use super::answer::{Refused, TimedGrant};
+use super::answer::{FromGrant, Refused, TimedGrant};
 use super::apply::wake_all;
 use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
@@ -25,58 +25,63 @@ use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
+/// A grant of a rate by the word.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    fence: u64,
+    /// The value that it has reached on its line.
+    reached: u64,
+    now: Moment,
+}
+
 impl Manager {
-    /// Grants in place, or charges nothing. `permit` makes the permit where the caller wants it: a copy of the grant's record would
-    /// wait for its stores.
+    /// Grants in place, or charges nothing.
     #[inline(always)]
-    pub(crate) fn try_acquire<P>(
-        self: &Arc<Self>,
-        cost: u64,
-        caller: Caller,
-        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
-    ) -> Result<P, TryAcquireError> {
+    pub(crate) fn try_acquire<P: FromGrant>(self: &Arc<Self>, cost: u64, caller: Caller) -> Result<P, TryAcquireError> {
         match self.state.kind() {
             Kind::Places => match self.state.take_place(cost) {
-                Some(fence) => Ok(permit(self, TimedGrant::of_place(fence))),
-                None => self.try_acquire_under_lock(cost, caller, None, None, permit),
+                Some(fence) => Ok(P::held(self, TimedGrant::of_place(fence), cost)),
+                None => self.try_acquire_under_lock(cost, caller, None, None),
             },
-            Kind::Rate => self.try_acquire_of_rate(cost, caller, permit),
+            Kind::Rate => match self.take_rate_now(cost) {
+                Ok(taken) => Ok(P::spent(self.id_prefix(), self.granted_by_rate(taken), cost)),
+                Err((reading, now)) => self.try_acquire_under_lock(cost, caller, Some(reading), now),
+            },
         }
     }
 
+    /// Grants by a rate without the lock. `Err`, without a change, if the lock must decide: the clock was read then, and this is its
+    /// moment by the first clock.
+    ///
     /// Not inlined: a place needs none of its registers.
     #[inline(never)]
-    fn try_acquire_of_rate<P>(
-        self: &Arc<Self>,
-        cost: u64,
-        caller: Caller,
-        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
-    ) -> Result<P, TryAcquireError> {
+    fn take_rate_now(&self, cost: u64) -> Result<Taken, (Instant, Option<Moment>)> {
         let reading = Instant::now();
         let now = self.moment(reading);
-        match self.take_rate(cost, now) {
-            Some(granted) => Ok(permit(self, granted)),
-            None => self.try_acquire_under_lock(cost, caller, Some(reading), now, permit),
-        }
+        self.take_rate(cost, now).ok_or((reading, now))
     }
 
-    /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
     #[inline(always)]
-    fn take_rate(&self, cost: u64, now: Option<Moment>) -> Option<TimedGrant> {
-        let (now, clock) = (now?, self.first_clock.as_deref()?);
+    fn take_rate(&self, cost: u64, now: Option<Moment>) -> Option<Taken> {
+        let now = now?;
         let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
-        Some(TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin: clock.origin })
+        Some(Taken { fence, reached, now })
+    }
+
+    #[inline(always)]
+    fn granted_by_rate(&self, Taken { fence, reached, now }: Taken) -> TimedGrant {
+        let origin = self.first_clock.as_deref().map_or(ClockOrigin::NONE, |clock| clock.origin);
+        TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin }
     }
 
     /// The rest of [`Manager::try_acquire`]. `now` is the moment of the `reading` by the first clock.
     #[inline(never)]
-    fn try_acquire_under_lock<P>(
+    fn try_acquire_under_lock<P: FromGrant>(
         self: &Arc<Self>,
         cost: u64,
         caller: Caller,
         reading: Option<Instant>,
         now: Option<Moment>,
-        permit: impl Fn(&Arc<Self>, TimedGrant) -> P,
     ) -> Result<P, TryAcquireError> {
         if self.state.is_open()
             && let Some(denial) = self.deny_behind_word(cost, now)
@@ -90,10 +95,12 @@ impl Manager {
             Ok(grant) => {
                 let origin = state.clock.origin();
                 self.unlock_after_grant(state, &grant);
-                Ok(permit(self, TimedGrant { grant, origin }))
+                Ok(P::held(self, TimedGrant { grant, origin }, cost))
             }
             Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
-            Err(NotInPlace::Undecided) => self.try_acquire_or_deny(state, now, cost, caller).map(|granted| permit(self, granted)),
+            Err(NotInPlace::Undecided) => {
+                self.try_acquire_or_deny(state, now, cost, caller).map(|granted| P::held(self, granted, cost))
+            }
         }
     }
 
@@ -158,6 +165,7 @@ impl Manager {
             Kind::Rate => {
                 let reading = Instant::now();
                 if let Some(taken) = self.take_rate(options.cost, self.moment(reading)) {
+                    let taken = self.granted_by_rate(taken);
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));
                 }
