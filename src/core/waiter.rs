@@ -3,15 +3,13 @@
 use std::task::Waker;
 
 use crate::core::answers::{Answers, Slot};
-use crate::core::request::Caller;
 use crate::priority::Priority;
 
-/// A waiter in its line. What most waiters do not have, a deadline, is kept beside the line.
+/// A waiter in its line. Its deadline, which most do not have, and its caller, which most share, are kept beside the line.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) id: WaiterId,
     pub(crate) cost: u64,
-    pub(crate) caller: Caller,
     pub(crate) waker: Waker,
 }
 

@@ -5,7 +5,9 @@
 //! because each of a million keys may have one.
 
 use std::collections::VecDeque;
+use std::ptr;
 
+use crate::core::request::Caller;
 use crate::core::waiter::{Waiter, WaiterId};
 use crate::strategy::Moment;
 
@@ -20,45 +22,83 @@ const KEPT: usize = 8;
 #[derive(Debug)]
 struct Chunk {
     waiters: VecDeque<Waiter>,
-    /// The deadline of each waiter; empty while no waiter here has one.
+    /// That of all waiters here, unless their callers are written out.
+    caller: Caller,
+    /// What the waiters here do not have in common.
+    apart: Option<Box<Apart>>,
+}
+
+/// What is kept of each waiter of a chunk. Each of the two is empty while it says nothing: most lines need neither.
+#[derive(Debug, Default)]
+struct Apart {
     deadlines: VecDeque<Moment>,
+    callers: VecDeque<Caller>,
 }
 
 impl Chunk {
-    fn with_capacity(capacity: usize) -> Self {
-        Self { waiters: VecDeque::with_capacity(capacity), deadlines: VecDeque::new() }
+    fn new(capacity: usize, caller: Caller) -> Self {
+        Self { waiters: VecDeque::with_capacity(capacity), caller, apart: None }
     }
 
     #[inline(always)]
-    fn push(&mut self, waiter: Waiter, deadline: Moment) {
-        if deadline != Moment::NEVER || !self.deadlines.is_empty() {
-            self.push_deadline(deadline);
+    fn push(&mut self, waiter: Waiter, deadline: Moment, caller: Caller) {
+        if deadline != Moment::NEVER || !ptr::eq(caller, self.caller) || self.apart.is_some() {
+            self.push_apart(deadline, caller);
         }
         self.waiters.push_back(waiter);
     }
 
     #[inline(never)]
-    fn push_deadline(&mut self, deadline: Moment) {
-        self.deadlines.resize(self.waiters.len(), Moment::NEVER);
-        self.deadlines.push_back(deadline);
+    fn push_apart(&mut self, deadline: Moment, caller: Caller) {
+        let others = self.waiters.len();
+        if others == 0 {
+            (self.caller, self.apart) = (caller, None);
+            if deadline == Moment::NEVER {
+                return;
+            }
+        }
+        let apart = self.apart.get_or_insert_default();
+        if deadline != Moment::NEVER || !apart.deadlines.is_empty() {
+            apart.deadlines.resize(others, Moment::NEVER);
+            apart.deadlines.push_back(deadline);
+        }
+        if !ptr::eq(caller, self.caller) || !apart.callers.is_empty() {
+            apart.callers.resize(others, self.caller);
+            apart.callers.push_back(caller);
+        }
     }
 
     fn deadline(&self, nth: usize) -> Moment {
-        self.deadlines.get(nth).copied().unwrap_or(Moment::NEVER)
+        self.apart.as_ref().and_then(|apart| apart.deadlines.get(nth).copied()).unwrap_or(Moment::NEVER)
+    }
+
+    #[inline(always)]
+    fn caller(&self, nth: usize) -> Caller {
+        self.apart.as_ref().and_then(|apart| apart.callers.get(nth).copied()).unwrap_or(self.caller)
     }
 
     #[inline(always)]
     fn pop(&mut self) -> Option<(Waiter, Moment)> {
-        Some((self.waiters.pop_front()?, self.deadlines.pop_front().unwrap_or(Moment::NEVER)))
+        let waiter = self.waiters.pop_front()?;
+        Some((waiter, if self.apart.is_some() { self.remove_apart(0) } else { Moment::NEVER }))
     }
 
     fn remove(&mut self, nth: usize) -> Option<(Waiter, Moment)> {
-        Some((self.waiters.remove(nth)?, self.deadlines.remove(nth).unwrap_or(Moment::NEVER)))
+        Some((self.waiters.remove(nth)?, self.remove_apart(nth)))
+    }
+
+    #[inline(never)]
+    fn remove_apart(&mut self, nth: usize) -> Moment {
+        let Some(apart) = &mut self.apart else { return Moment::NEVER };
+        apart.callers.remove(nth);
+        apart.deadlines.remove(nth).unwrap_or(Moment::NEVER)
     }
 
     fn append(&mut self, mut other: Self) {
+        let mut caller = other.caller(0);
         while let Some((waiter, deadline)) = other.pop() {
-            self.push(waiter, deadline);
+            self.push(waiter, deadline, caller);
+            caller = other.caller(0);
         }
     }
 
@@ -76,24 +116,24 @@ impl WaitingLine {
     pub(crate) const EMPTY: Self = Self(VecDeque::new());
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, waiter: Waiter, deadline: Moment) {
+    pub(crate) fn push(&mut self, waiter: Waiter, deadline: Moment, caller: Caller) {
         match self.0.back_mut() {
-            Some(last) if last.waiters.len() < last.waiters.capacity().min(CHUNK) => last.push(waiter, deadline),
-            _ => self.grow().push(waiter, deadline),
+            Some(last) if last.waiters.len() < last.waiters.capacity().min(CHUNK) => last.push(waiter, deadline, caller),
+            _ => self.grow(caller).push(waiter, deadline, caller),
         }
     }
 
-    /// A chunk with room at the end.
+    /// A chunk with room at the end, for a waiter of this caller.
     #[inline(never)]
-    fn grow(&mut self) -> &mut Chunk {
+    fn grow(&mut self, caller: Caller) -> &mut Chunk {
         if self.0.is_empty() {
             self.0.reserve_exact(1); // most lines have one waiter
-            self.0.push_back(Chunk::with_capacity(1));
+            self.0.push_back(Chunk::new(1, caller));
         } else if self.0.len() == 1 && self.0[0].waiters.len() < CHUNK {
             let waiters = &mut self.0[0].waiters;
             waiters.reserve_exact(waiters.len().clamp(1, CHUNK - waiters.len()));
         } else {
-            self.0.push_back(Chunk::with_capacity(CHUNK));
+            self.0.push_back(Chunk::new(CHUNK, caller));
         }
         self.0.back_mut().expect("pushed")
     }
@@ -101,6 +141,12 @@ impl WaitingLine {
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Waiter> {
         self.0.front()?.waiters.front()
+    }
+
+    /// The caller of the front.
+    #[inline(always)]
+    pub(crate) fn front_caller(&self) -> Option<Caller> {
+        self.0.front().map(|first| first.caller(0))
     }
 
     pub(crate) fn back(&self) -> Option<&Waiter> {
@@ -120,6 +166,11 @@ impl WaitingLine {
     /// [`Moment::NEVER`] when it has none, or waits no more.
     pub(crate) fn deadline(&self, id: WaiterId) -> Moment {
         self.find(id).map_or(Moment::NEVER, |(number, nth)| self.0[number].deadline(nth))
+    }
+
+    /// `None` when it waits no more.
+    pub(crate) fn caller(&self, id: WaiterId) -> Option<Caller> {
+        self.find(id).map(|(number, nth)| self.0[number].caller(nth))
     }
 
     /// Takes a waiter out, with its deadline. `None` if it waits no more.
@@ -158,8 +209,8 @@ impl WaitingLine {
             self.0.pop_front();
         }
         if self.front().is_none() {
-            let Chunk { waiters, deadlines } = &mut self.0[0];
-            *deadlines = VecDeque::new();
+            let Chunk { waiters, apart, .. } = &mut self.0[0];
+            *apart = None;
             if waiters.capacity() > KEPT {
                 waiters.shrink_to(waiters.capacity() / 2);
                 self.0.shrink_to(1);
@@ -227,7 +278,11 @@ mod tests {
     }
 
     fn waiter(id: WaiterId) -> Waiter {
-        Waiter { id, cost: 1, caller: Location::caller(), waker: Waker::noop().clone() }
+        Waiter { id, cost: 1, waker: Waker::noop().clone() }
+    }
+
+    fn callers() -> [Caller; 3] {
+        [Location::caller(), Location::caller(), Location::caller()]
     }
 
     impl WaitingLine {
@@ -236,9 +291,13 @@ mod tests {
             self.0.iter().map(|chunk| chunk.waiters.capacity()).sum()
         }
 
+        fn push_plain(&mut self, arrival: u64) {
+            self.push(waiter(id(arrival)), Moment::NEVER, callers()[0]);
+        }
+
         fn filled(len: u64) -> Self {
             let mut line = Self::EMPTY;
-            (0..len).for_each(|arrival| line.push(waiter(id(arrival)), Moment::NEVER));
+            (0..len).for_each(|arrival| line.push_plain(arrival));
             line
         }
     }
@@ -246,33 +305,58 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_behaves_as_a_list_with_removal_in_the_middle(
-            phases in prop::collection::vec((0..300_usize, any::<bool>(), 0..300_usize, prop::collection::vec(any::<prop::sample::Index>(), 300)), 1..8),
+            phases in prop::collection::vec(
+                (0..300_usize, any::<bool>(), 1..4_u64, 0..300_usize, prop::collection::vec(any::<prop::sample::Index>(), 300)),
+                1..8,
+            ),
         ) {
             let mut line = WaitingLine::EMPTY;
-            let mut model: Vec<(WaiterId, Moment)> = Vec::new();
+            let mut model: Vec<(WaiterId, Moment, Caller)> = Vec::new();
             let mut arrival = u64::MAX - 100; // the count wraps
-            for (joining, timed, leaving, picks) in phases {
+            for (joining, timed, sites, leaving, picks) in phases {
                 for nth in 0..joining {
                     arrival = arrival.wrapping_add(1);
                     let deadline = if timed && nth % 3 == 0 { Moment::from_nanos(arrival) } else { Moment::NEVER };
-                    line.push(waiter(id(arrival)), deadline);
-                    model.push((id(arrival), deadline));
+                    let caller = callers()[(arrival % sites) as usize];
+                    line.push(waiter(id(arrival)), deadline, caller);
+                    model.push((id(arrival), deadline, caller));
                 }
                 for pick in picks.into_iter().take(leaving.min(model.len())) {
-                    let (id, deadline) = model.remove(pick.index(model.len()));
-                    prop_assert_eq!((line.get(id).map(|waiter| waiter.id), line.deadline(id)), (Some(id), deadline));
+                    let (id, deadline, caller) = model.remove(pick.index(model.len()));
+                    let found = (line.get(id).map(|waiter| waiter.id), line.deadline(id), line.caller(id));
+                    prop_assert_eq!(found, (Some(id), deadline, Some(caller)));
                     prop_assert_eq!(line.remove(id).map(|(waiter, deadline)| (waiter.id, deadline)), Some((id, deadline)));
-                    prop_assert!(line.get(id).is_none() && line.remove(id).is_none() && line.deadline(id) == Moment::NEVER);
+                    prop_assert!(line.get(id).is_none() && line.remove(id).is_none());
+                    prop_assert!(line.deadline(id) == Moment::NEVER && line.caller(id).is_none());
                     let next = model.iter().map(|other| other.0).find(|other| other.since(id) < u64::MAX / 2);
                     prop_assert_eq!(line.first_from(id).map(|waiter| waiter.id), next);
                 }
-                prop_assert!(line.iter().map(|(waiter, deadline)| (waiter.id, deadline)).eq(model.iter().copied()));
+                let timed = model.iter().map(|&(id, deadline, _)| (id, deadline));
+                prop_assert!(line.iter().map(|(waiter, deadline)| (waiter.id, deadline)).eq(timed));
+                prop_assert!(model.iter().all(|&(id, _, caller)| line.caller(id) == Some(caller)));
                 prop_assert!(line.iter_mut().map(|waiter| waiter.id).eq(model.iter().map(|waiter| waiter.0)));
-                prop_assert_eq!(line.front().map(|waiter| waiter.id), model.first().map(|waiter| waiter.0));
+                let front = line.front().map(|waiter| (waiter.id, line.front_caller().unwrap()));
+                prop_assert_eq!(front, model.first().map(|&(id, _, caller)| (id, caller)));
                 prop_assert_eq!(line.back().map(|waiter| waiter.id), model.last().map(|waiter| waiter.0));
                 prop_assert!(line.capacity() <= 4 * model.len() + 3 * CHUNK, "{} for {}", line.capacity(), model.len());
             }
         }
+    }
+
+    /// Waiters with one caller and without deadlines, as most are, take memory for nothing else.
+    #[test]
+    fn callers_are_written_out_only_where_they_differ() {
+        let [one, other, _] = callers();
+        let mut line = WaitingLine::filled(2 * CHUNK as u64);
+        assert!(size_of::<Chunk>() <= 48 && line.0.iter().all(|chunk| chunk.apart.is_none()));
+        for arrival in 0..2 * CHUNK as u64 {
+            line.remove(id(arrival));
+        }
+        for (arrival, caller) in [(1_000, other), (1_001, other), (1_002, one)] {
+            assert!(line.0[0].apart.is_none());
+            line.push(waiter(id(arrival)), Moment::NEVER, caller);
+        }
+        assert!(line.0[0].apart.as_ref().is_some_and(|apart| apart.callers.len() == 3 && apart.deadlines.capacity() == 0));
     }
 
     /// Each of a million keys may have a line for one waiter.
@@ -280,7 +364,7 @@ mod tests {
     fn one_waiter_takes_memory_for_one() {
         let mut line = WaitingLine::EMPTY;
         for arrival in 0..3 {
-            line.push(waiter(id(arrival)), Moment::NEVER);
+            line.push_plain(arrival);
             assert_eq!(line.capacity(), 1);
             line.remove(id(arrival));
         }
@@ -295,7 +379,7 @@ mod tests {
         }
         assert!(line.capacity() <= CHUNK && line.0.capacity() == 1);
         for _ in 0..8 {
-            line.push(waiter(id(0)), Moment::NEVER);
+            line.push_plain(0);
             line.remove(id(0));
         }
         assert!(line.capacity() <= KEPT, "memory follows what is used: {}", line.capacity());
@@ -320,7 +404,7 @@ mod tests {
     fn a_waiter_that_comes_and_goes_keeps_its_chunk() {
         let mut line = WaitingLine::filled(CHUNK as u64);
         for arrival in 100..103 {
-            line.push(waiter(id(arrival)), Moment::NEVER);
+            line.push_plain(arrival);
             line.remove(id(arrival));
             assert_eq!(line.capacity(), 2 * CHUNK);
         }
