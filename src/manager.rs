@@ -41,7 +41,7 @@ mod watchers;
 mod word;
 
 pub(crate) use self::acquire_all::try_acquire_all;
-pub(crate) use self::answer::{FromGrant, TimedGrant};
+pub(crate) use self::answer::{FromGrant, Refused, TimedGrant};
 pub(crate) use self::clock::{Clock, ClockOrigin};
 pub(crate) use self::driver::TimerHost;
 pub(crate) use self::keyed::Resting;

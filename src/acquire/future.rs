@@ -1,12 +1,18 @@
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
-use super::ticket::Ticket;
+use tokio::task::coop;
+
+use super::ticket::{Ticket, deliver, polled_after_completion};
+use crate::core::request::Caller;
+use crate::core::schedule::Enqueued;
+use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
-use crate::manager::{Manager, RequestOptions};
+use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 
 /// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
@@ -25,14 +31,76 @@ use crate::permit::Permit;
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a> {
     manager: &'a Arc<Manager>,
-    ticket: Ticket,
+    progress: Progress,
+}
+
+/// One request in progress. What most requests need fits into two words: a task that waits holds its future.
+#[derive(Debug)]
+enum Progress {
+    New {
+        cost: u32,
+        caller: Caller,
+    },
+    Queued {
+        cost: u32,
+        id: WaiterId,
+    },
+    Done,
+    /// It has a larger cost, or other options.
+    Apart(Box<Ticket>),
 }
 
 impl<'a> Acquire<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, options: RequestOptions) -> Self {
-        Self { manager, ticket: Ticket::new(options) }
+        let progress = match u32::try_from(options.cost) {
+            Ok(cost) if options.only_cost() => Progress::New { cost, caller: options.caller },
+            _ => Progress::Apart(Box::new(Ticket::new(options))),
+        };
+        Self { manager, progress }
     }
+}
+
+impl Progress {
+    #[inline(always)]
+    fn poll(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+        let mut granted = TimedGrant::NOTHING;
+        let plain_cost;
+        let enqueued = match *self {
+            Self::New { cost, caller } => {
+                plain_cost = cost;
+                manager.acquire(cost.into(), None, || RequestOptions::new(cost.into(), caller), waker, &mut granted)
+            }
+            Self::Queued { cost, id } => {
+                plain_cost = cost;
+                manager.poll(id, cost.into(), waker, &mut granted)
+            }
+            Self::Done => polled_after_completion(),
+            Self::Apart(ref mut ticket) => {
+                let enqueued = advance_apart(ticket, manager, waker, &mut granted);
+                return deliver(manager, ticket.cost(), enqueued, granted);
+            }
+        };
+        mem::forget(mem::replace(self, Self::Done)); // it was no ticket, so there is nothing to drop
+        match enqueued {
+            Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, plain_cost.into()))),
+            Ok(Enqueued::Queued(id)) => {
+                *self = Self::Queued { cost: plain_cost, id };
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(*error)),
+        }
+    }
+}
+
+#[inline(never)]
+fn advance_apart(
+    ticket: &mut Ticket,
+    manager: &Arc<Manager>,
+    waker: &Waker,
+    granted: &mut TimedGrant,
+) -> Result<Enqueued<()>, Refused> {
+    ticket.advance(manager, waker, granted)
 }
 
 impl Future for Acquire<'_> {
@@ -41,19 +109,40 @@ impl Future for Acquire<'_> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let manager = self.manager;
-        self.ticket.poll(manager, cx)
+        // A task that acquires in a loop must let its neighbours have a turn.
+        let progress = ready!(coop::poll_proceed(cx));
+        let polled = self.progress.poll(manager, cx.waker());
+        if polled.is_ready() {
+            progress.made_progress();
+        }
+        polled
     }
 }
 
 impl Drop for Acquire<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.ticket.give_up(self.manager);
+        match self.progress {
+            Progress::Queued { cost, id } => self.manager.abandon(id, cost.into()),
+            Progress::Apart(ref mut ticket) => ticket.give_up(self.manager),
+            _ => {}
+        }
     }
 }
 
 impl fmt::Debug for Acquire<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("ticket", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("Acquire").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the `peers` benchmark measures as "heap per waiter, its future in a box", but for the waiter in its line.
+    #[test]
+    fn a_future_takes_24_bytes() {
+        assert_eq!(size_of::<Acquire<'_>>(), 24);
     }
 }

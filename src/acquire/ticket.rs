@@ -10,7 +10,7 @@ use tokio::task::coop;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
-use crate::manager::{Manager, RequestOptions, TimedGrant};
+use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -71,20 +71,56 @@ impl Ticket {
     #[inline(always)]
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = TimedGrant::NOTHING;
+        let enqueued = self.advance(manager, waker, &mut granted);
+        deliver(manager, self.options.cost, enqueued, granted)
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        self.options.cost
+    }
+
+    /// [`Ticket::poll_with`], but that the permit is not made yet.
+    #[inline(always)]
+    pub(super) fn advance(
+        &mut self,
+        manager: &Arc<Manager>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let options = &self.options;
         let enqueued = match self.stage {
-            Stage::New => manager.acquire(&self.options, waker, &mut granted),
-            Stage::Queued(id) => manager.poll(id, &self.options, waker, &mut granted),
-            Stage::Done => panic!("an acquire future was polled after it had completed"),
+            Stage::New => match options.checked_timeout() {
+                Ok(timeout) => manager.acquire(options.cost, timeout, || *options, waker, granted),
+                Err(error) => Err(error.into()),
+            },
+            Stage::Queued(id) => manager.poll(id, options.cost, waker, granted),
+            Stage::Done => polled_after_completion(),
         };
-        self.stage = Stage::Done;
-        match enqueued {
-            Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, self.options.cost))),
-            Ok(Enqueued::Queued(id)) => {
-                self.stage = Stage::Queued(id);
-                Poll::Pending
-            }
-            Err(error) => Poll::Ready(Err(*error)),
-        }
+        self.stage = match enqueued {
+            Ok(Enqueued::Queued(id)) => Stage::Queued(id),
+            _ => Stage::Done,
+        };
+        enqueued
+    }
+}
+
+#[cold]
+pub(super) fn polled_after_completion() -> ! {
+    panic!("an acquire future was polled after it had completed")
+}
+
+/// The answer to a request of `cost`.
+#[inline(always)]
+pub(super) fn deliver(
+    manager: &Arc<Manager>,
+    cost: u64,
+    enqueued: Result<Enqueued<()>, Refused>,
+    granted: TimedGrant,
+) -> Poll<Result<Permit, AcquireError>> {
+    match enqueued {
+        Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, cost))),
+        Ok(Enqueued::Queued(_)) => Poll::Pending,
+        Err(error) => Poll::Ready(Err(*error)),
     }
 }
 

@@ -145,18 +145,20 @@ impl Manager {
         self.ask(|schedule, now| schedule.check(now, cost))
     }
 
-    /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer.
+    /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.
+    /// The `options` are asked for where more than the cost matters.
     #[inline(always)]
     pub(crate) fn acquire(
         self: &Arc<Self>,
-        options: &RequestOptions,
+        cost: u64,
+        timeout: Option<u64>,
+        options: impl Fn() -> RequestOptions,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let timeout = options.checked_timeout()?;
         let reading = match self.state.kind() {
             Kind::Places => {
-                if let Some(fence) = self.state.take_place(options.cost) {
+                if let Some(fence) = self.state.take_place(cost) {
                     granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
                     return Ok(Enqueued::Granted(()));
                 }
@@ -164,7 +166,7 @@ impl Manager {
             }
             Kind::Rate => {
                 let reading = Instant::now();
-                if let Some(taken) = self.take_rate(options.cost, self.moment(reading)) {
+                if let Some(taken) = self.take_rate(cost, self.moment(reading)) {
                     let taken = self.granted_by_rate(taken);
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));
@@ -173,9 +175,9 @@ impl Manager {
             }
         };
         if self.has_waited.load(Relaxed) {
-            self.acquire_or_wait(options, timeout, waker, granted, reading)
+            self.acquire_or_wait(&options(), timeout, waker, granted, reading)
         } else {
-            self.acquire_in_place(options, timeout, waker, granted, reading)
+            self.acquire_in_place(&options(), timeout, waker, granted, reading)
         }
     }
 
@@ -263,7 +265,7 @@ impl Manager {
                     drop(state);
                     Ok(Enqueued::Queued(id))
                 } else {
-                    self.ensure_driver(state, id, options, &mut effects)
+                    self.ensure_driver(state, id, options.cost, &mut effects)
                 };
                 wake_all(waiting);
                 answer
@@ -286,13 +288,13 @@ impl Manager {
         self: &'a Arc<Self>,
         mut state: Locked<'a>,
         id: WaiterId,
-        options: &RequestOptions,
+        cost: u64,
         effects: &mut Effects,
     ) -> Result<Enqueued<()>, Refused> {
-        let driver = if options.blocking { Ok(None) } else { state.ensure_driver_here() };
+        let driver = if id.is_blocking() { Ok(None) } else { state.ensure_driver_here() };
         if driver.is_err() {
             let now = state.now();
-            state.schedule.abandon(now, id, options.cost, effects);
+            state.schedule.abandon(now, id, cost, effects);
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {

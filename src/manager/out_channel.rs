@@ -9,24 +9,23 @@ use std::task::Waker;
 use super::answer::{Refused, TimedGrant};
 use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
-use super::request_options::RequestOptions;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 
 impl Manager {
-    /// Takes the answer to a queued request, if there is one; then the id is spent.
+    /// Takes the answer to a queued request of `cost`, if there is one; then the id is spent.
     #[inline(always)]
     pub(crate) fn poll(
         self: &Arc<Self>,
         id: WaiterId,
-        options: &RequestOptions,
+        cost: u64,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let fence = self.answers.get().and_then(|answers| answers.take(id.slot()?));
-        let Some(fence) = fence else { return self.poll_under_lock(id, options, waker, granted) };
+        let Some(fence) = fence else { return self.poll_under_lock(id, cost, waker, granted) };
         granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
         Ok(Enqueued::Granted(()))
     }
@@ -36,7 +35,7 @@ impl Manager {
     fn poll_under_lock(
         self: &Arc<Self>,
         id: WaiterId,
-        options: &RequestOptions,
+        cost: u64,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
@@ -56,10 +55,10 @@ impl Manager {
                 self.unlock_after_answer(state);
                 Err(error.into())
             }
-            Err(false) => self.ensure_driver(state, id, options, &mut Effects::default()),
+            Err(false) => self.ensure_driver(state, id, cost, &mut Effects::default()),
             Err(true) => {
                 drop(state);
-                self.replace_waker(id, options, waker, granted)
+                self.replace_waker(id, cost, waker, granted)
             }
         }
     }
@@ -70,7 +69,7 @@ impl Manager {
     fn replace_waker(
         self: &Arc<Self>,
         id: WaiterId,
-        options: &RequestOptions,
+        cost: u64,
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
@@ -78,14 +77,14 @@ impl Manager {
         let mut state = self.lock();
         match state.schedule.replace_waker(id, waker_of_slot) {
             Ok(replaced) => {
-                let waiting = self.ensure_driver(state, id, options, &mut Effects::default());
+                let waiting = self.ensure_driver(state, id, cost, &mut Effects::default());
                 drop(replaced);
                 waiting
             }
             Err(unneeded) => {
                 drop(state);
                 drop(unneeded);
-                self.poll(id, options, waker, granted) // it was answered meanwhile
+                self.poll(id, cost, waker, granted) // it was answered meanwhile
             }
         }
     }

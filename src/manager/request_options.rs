@@ -23,6 +23,12 @@ impl RequestOptions {
         Self { cost, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
+    /// Whether it has nothing but a cost.
+    #[inline(always)]
+    pub(crate) fn only_cost(&self) -> bool {
+        self.timeout.is_none() && self.priority == Priority::NORMAL && !self.blocking
+    }
+
     /// The timeout in nanoseconds.
     #[inline(always)]
     pub(crate) fn checked_timeout(&self) -> Result<Option<u64>, AcquireError> {
