@@ -189,6 +189,51 @@ async fn a_denial_is_never_called_allowed_however_huge_the_costs_that_wait() {
     assert!(limiter.try_acquire().is_err() && !limiter.check(1).is_allowed());
 }
 
+/// A fixed bug: the release of a cost that does not fit into the word, where the units that were left did, lost units.
+#[tokio::test(start_paused = true)]
+async fn a_huge_cost_that_leaves_little_comes_back_whole() {
+    for (limit, cost) in [(u64::MAX, u64::MAX), (1 << 33, (1 << 33) - 5), (1 << 32, 1 << 32), ((1 << 32) - 1, (1 << 32) - 1)] {
+        let limiter = Limiter::new(MaxConcurrency::new(limit)).unwrap();
+        let permit = limiter.try_acquire_many(cost).unwrap();
+        assert_eq!(limiter.try_acquire().is_ok(), cost < limit);
+        drop(permit);
+        assert_eq!(limiter.check(1).remaining(), limit);
+        let permit = limiter.try_acquire_many(limit).unwrap();
+        limiter.set_policy(Throttle::every(ms(1))).unwrap();
+        limiter.set_policy(MaxConcurrency::new(9)).unwrap();
+        assert!(limiter.try_acquire().is_err());
+        drop(permit);
+        assert_eq!(limiter.check(1).remaining(), 9);
+    }
+}
+
+/// A larger cost than most futures have room for waits, is granted, and is given back in the same way.
+#[tokio::test(start_paused = true)]
+async fn a_huge_cost_waits_and_comes_back_as_a_small_one_does() {
+    let limiter = Limiter::new(MaxConcurrency::new(u64::MAX)).unwrap();
+    for cost in [1, u64::from(u32::MAX), u64::from(u32::MAX) + 1, u64::from(u32::MAX) + 2, u64::MAX] {
+        for acquire in [
+            |limiter: &'static Limiter, cost| limiter.acquire_many(cost),
+            |limiter: &'static Limiter, cost| limiter.request().cost(cost).timeout(ms(100)).acquire(),
+        ] {
+            let limiter: &'static Limiter = Box::leak(Box::new(limiter.clone()));
+            let permit = acquire(limiter, cost).await.unwrap();
+            assert_eq!((permit.cost(), limiter.check(1).remaining()), (cost, u64::MAX - cost));
+            drop(permit);
+            let out = limiter.try_acquire_many(u64::MAX).unwrap();
+            drop(queued(acquire(limiter, cost))); // given up while it waits
+            let (untaken, mut taken) = (queued(acquire(limiter, cost)), queued(acquire(limiter, cost)));
+            drop(out);
+            assert!(untaken.is_woken());
+            drop(untaken); // given up with its grant in its slot
+            let permit = assert_ready!(taken.poll()).unwrap();
+            assert_eq!((permit.cost(), limiter.check(1).remaining()), (cost, u64::MAX - cost));
+            drop(permit);
+            assert_eq!(limiter.check(1).remaining(), u64::MAX, "{cost}");
+        }
+    }
+}
+
 const PENALTY: Duration = ms(100);
 
 /// The `BLOCK` of the npm package bottleneck: a full queue is dropped, and no request is accepted until none has come for a while.
@@ -337,6 +382,22 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
         assert_eq!(told, expected, "{overflow:?}");
         assert_eq!(limiter.snapshot().shed, expected.len() as u64);
     }
+    // Each of several lines in one queue.
+    let (limiter, events) = observed(Overflow::DropOldest);
+    let _out = limiter.try_acquire_many(9).unwrap();
+    let (mut lines, mut waiting) = (Vec::new(), Vec::new());
+    for nth in 0..7 {
+        if nth % 3 == 0 {
+            lines.push(line!() + 1);
+            waiting.push(queued(limiter.acquire()));
+        } else {
+            lines.push(line!() + 1);
+            waiting.push(queued(limiter.acquire_many(2)));
+        }
+    }
+    lines.pop(); // it still waits
+    assert_eq!(events.lock().unwrap().iter().map(|event| event.3).collect::<Vec<_>>(), lines);
+
     let (limiter, events) = observed(Overflow::DropLowestPriority);
     let _out = limiter.try_acquire_many(9).unwrap();
     let _first = queued(limiter.request().priority(high).acquire());

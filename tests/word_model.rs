@@ -34,8 +34,9 @@ use loom::thread::{self, Thread};
 use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
 use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded};
+use self::line::MAX_PLACES;
 use self::line::{Content, Line, MAX_VALUE, Opening};
-use self::word::{Kind, MAX_UNITS, PutBack};
+use self::word::{Kind, PutBack};
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl BehindWord for State {
             return None;
         }
         if !self.is_rate {
-            let units = self.limit.checked_sub(self.in_use).filter(|units| *units <= MAX_UNITS)?;
+            let units = self.limit.checked_sub(self.in_use).filter(|_| self.limit <= MAX_PLACES)?;
             return Some((Opening::Places { units }, self.fence));
         }
         self.line = Line { origin: self.latest + 1, parts_per_unit: 1, tolerance: self.limit, max_age: MAX_VALUE, ..self.line };

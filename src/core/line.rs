@@ -13,6 +13,10 @@
 /// The largest value.
 pub(crate) const MAX_VALUE: u64 = (1 << 53) - 1;
 
+/// The most places of a concurrency that a word can stand for. All of them may come back while it is open, so they must fit into it
+/// together, however few are left at its opening.
+pub(crate) const MAX_PLACES: u64 = u32::MAX as u64;
+
 /// How a rate admits: see the [module](self). All numbers but the times are in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Line {

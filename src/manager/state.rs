@@ -9,7 +9,6 @@ use super::clock::Clock;
 use super::guard::BehindWord;
 use super::runtimes::Runtimes;
 use super::watchers::{Awaited, Watchers};
-use super::word::MAX_UNITS;
 use crate::core::effects::Effects;
 use crate::core::line::{Content, Opening};
 use crate::core::schedule::Schedule;
@@ -184,10 +183,7 @@ impl BehindWord for State {
 
     fn hand_over(&mut self) -> Option<(Opening, u64)> {
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
-        let fits = match opening {
-            Opening::Places { units } => units <= MAX_UNITS,
-            Opening::Rate { .. } => self.clock.is_the_only_one(),
-        };
+        let fits = matches!(opening, Opening::Places { .. }) || self.clock.is_the_only_one();
         fits.then_some((opening, fence))
     }
 }

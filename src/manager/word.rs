@@ -46,7 +46,7 @@
 
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use super::sync::{AtomicU8, AtomicU64};
-use crate::core::line::{Content, Line, MAX_VALUE, Opening};
+use crate::core::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
 
 const SHUT: u64 = 1 << 63;
 
@@ -54,8 +54,7 @@ const SHUT: u64 = 1 << 63;
 const COUNT_OF_PLACES: u32 = 32;
 const COUNT_OF_RATE: u32 = MAX_VALUE.trailing_ones();
 
-/// The most units that fit.
-pub(super) const MAX_UNITS: u64 = (1 << COUNT_OF_PLACES) - 1;
+const _: () = assert!(MAX_PLACES == mask(COUNT_OF_PLACES));
 
 /// How far a clock may be behind the latest reading, in nanoseconds: threads that read it at the same time may take turns.
 const MAX_STEP_BACK: u64 = 1_000_000;
@@ -199,7 +198,7 @@ impl Word {
     pub(super) fn shut(&self) -> Found {
         let found = self.word.swap(SHUT, AcqRel);
         if found & SHUT != 0 {
-            return Found::InTransit { units: found & MAX_UNITS };
+            return Found::InTransit { units: found & MAX_PLACES };
         }
         let (content, fence) = self.read(found);
         Found::Open { content, fence }

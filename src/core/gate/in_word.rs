@@ -2,7 +2,7 @@
 
 use super::Gate;
 use crate::core::limit_state::LimitState;
-use crate::core::line::{Content, Opening};
+use crate::core::line::{Content, MAX_PLACES, Opening};
 use crate::core::track::Track;
 use crate::strategy::Moment;
 
@@ -67,7 +67,8 @@ impl Gate {
     /// [fit](Gate::fits_word).
     pub(crate) fn opening(&mut self, now: Moment) -> Option<Opening> {
         if let LimitState::Places(rule, state, _) = &self.first {
-            return Some(Opening::Places { units: rule.limit.checked_sub(state.in_use)? });
+            let units = rule.limit.checked_sub(state.in_use).filter(|_| rule.limit <= MAX_PLACES)?;
+            return Some(Opening::Places { units });
         }
         let track = self.track.as_deref_mut()?;
         let slope = self.first.slope(now)?;
