@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{limiter, ms};
 use futures_util::stream;
 use tokio::time::sleep;
-use tollgate::{FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Policy, StreamLimitExt as _};
+use tollgate::{FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Policy, Priority, StreamLimitExt as _};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
@@ -116,6 +116,20 @@ where
         }
     }
     unreachable!("a future completes")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_gives_all_units_back_with_and_without_options() {
+    for policy in policies() {
+        let limiters = || vec![limiter(policy.clone())];
+        let plain = |limiters: Vec<Limiter>, _| async move { assert!(limiters[0].acquire_many(3).await.unwrap().refund()) };
+        assert_eq!(at_each_await_point(&limiters, &plain).await, 2, "{policy}");
+        let with_options = |limiters: Vec<Limiter>, _| async move {
+            let request = limiters[0].request().cost(3).priority(Priority::HIGH).timeout(ms(10_000_000));
+            assert!(request.acquire().await.unwrap().refund());
+        };
+        assert_eq!(at_each_await_point(&limiters, &with_options).await, 2, "{policy}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::ms;
+use common::{ms, queued};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
@@ -204,6 +204,48 @@ async fn the_event_names_the_line_that_asked() {
     sleep(ms(20)).await;
     let told: Vec<u32> = events.lock().unwrap().iter().map(line).collect();
     assert_eq!(told, lines);
+}
+
+/// Waiters of several lines in one queue, with and without a timeout, and before and after the policy has a TTL.
+#[tokio::test(start_paused = true)]
+async fn the_event_names_the_line_of_a_waiter_among_others_also_when_the_ttl_came_later() {
+    for ttl_comes_later in [false, true] {
+        let (one, with_ttl) = (MaxConcurrency::new(1), MaxConcurrency::new(1).ttl(ms(10)));
+        let (limiter, events) = observed(if ttl_comes_later { one } else { with_ttl });
+        let first = limiter.try_acquire().unwrap();
+        let (mut lines, mut waiting) = (Vec::new(), Vec::new());
+        for nth in 0..100 {
+            match nth % 5 {
+                0..=2 => {
+                    lines.push(line!() + 1);
+                    waiting.push(queued(limiter.acquire()));
+                }
+                3 => {
+                    lines.push(line!() + 1);
+                    waiting.push(queued(limiter.request().timeout(ms(100_000)).acquire()));
+                }
+                _ => {
+                    lines.push(line!() + 1);
+                    waiting.push(queued(limiter.acquire_many(1)));
+                }
+            }
+        }
+        for given_up in [70, 50, 3, 0] {
+            drop(waiting.remove(given_up));
+            lines.remove(given_up);
+        }
+        if ttl_comes_later {
+            limiter.set_policy(with_ttl).unwrap();
+        }
+        drop(first);
+        for waiter in &mut waiting {
+            sleep(ms(11)).await;
+            assert_ready!(waiter.poll()).unwrap().forget();
+        }
+        sleep(ms(11)).await;
+        let told: Vec<u32> = events.lock().unwrap().iter().map(line).collect();
+        assert_eq!(told, lines, "the TTL comes later: {ttl_comes_later}");
+    }
 }
 
 /// A panicking observer stops neither the manager nor the caller.
