@@ -1,3 +1,6 @@
+#[cfg(feature = "quanta")]
+mod fast_clock;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +12,7 @@ use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, ManagerParts, Origin, TimerHost};
+use crate::manager::{Clock, Manager, ManagerParts, Origin, TimeSource, TimerHost};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -34,6 +37,7 @@ pub struct LimiterBuilder {
     options: Options,
     records_grant_time: bool,
     exact_refunds: bool,
+    time_source: TimeSource,
     observer: Observer,
 }
 
@@ -108,6 +112,7 @@ impl LimiterBuilder {
             options: Options::default(),
             records_grant_time: false,
             exact_refunds: false,
+            time_source: TimeSource::TOKIO,
             observer: Observer::NONE,
         }
     }
@@ -222,8 +227,8 @@ impl LimiterBuilder {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, options, records_grant_time, exact_refunds, observer } = self;
-        let clock = Clock::new();
+        let Self { policy, name, options, records_grant_time, exact_refunds, time_source, observer } = self;
+        let clock = Clock::new(time_source);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
         let gate = if exact_refunds { gate } else { gate.prefer_line(Moment::START) };

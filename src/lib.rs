@@ -113,9 +113,9 @@
 //! 6. **No timer while nothing waits**: while no request waits and no permit with a TTL is in flight, no timer runs and no task
 //!    wakes. (The timer for a permit that was released before its TTL may fire once.) A queue of any length needs one timer, and
 //!    a grant two polls, or three for a request that waits when a pause, a timeout or a new policy makes time matter.
-//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused. A [`retry_after`](Decision::retry_after) is exact: a
-//!    retry is denied one nanosecond before it, and granted at it if no other request comes first. (With more
-//!    than 64 waiting requests it is a [lower bound](#limits-of-the-guarantees).)
+//! 7. **Exact time**: waiting follows tokio's clock, also when it is paused, unless [`fast_clock()`](#cargo-features) was chosen. A
+//!    [`retry_after`](Decision::retry_after) is exact: a retry is denied one nanosecond before it, and granted at it if no other
+//!    request comes first. (With more than 64 waiting requests it is a [lower bound](#limits-of-the-guarantees).)
 //! 8. **Independent of a runtime**: a limiter in a `static` outlives the runtime that first waited on it.
 //! 9. **Bad input is a typed error** that contains the value; never a panic, never an endless wait.
 //!
@@ -141,6 +141,8 @@
 //! None is enabled by default. The crate needs tokio with `rt`, `sync` and `time`, and contains no unsafe code.
 //!
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it.
+//! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
+//!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
 //! - `full`: all features.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

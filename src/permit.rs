@@ -109,8 +109,9 @@ impl Permit {
         self.cost
     }
 
-    /// The instant of the grant, on tokio's clock. Of two grants that are made at the same time in different threads, the one with
-    /// the later fence may have the earlier instant, by the time that lies between reading the clock and the grant.
+    /// The instant of the grant, on tokio's clock. (With `fast_clock()` it is on the system's clock, which is the same unless tokio's
+    /// was paused.) Of two grants that are made at the same time in different threads, the one with the later fence may have the
+    /// earlier instant, by the time that lies between reading the clock and the grant.
     ///
     /// `None` where the policy needs no clock (a [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts), unless
     /// the limiter [records it](crate::LimiterBuilder::record_grant_time), which has an example.

@@ -21,9 +21,9 @@ const ROUNDS: usize = 101;
 const BATCH: u32 = 50_000;
 const MILLION: usize = 1_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// More units than a case takes of any key. Refilling them takes less than a century, the longest time that a limiter accepts.
-const MANY: u32 = 50_000_000;
+pub(crate) const MANY: u32 = 50_000_000;
 
 type Governor = RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;
 
@@ -238,7 +238,7 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
 }
 
 /// One unit a minute, so that nothing is refilled during the run.
-fn slow() -> Throttle {
+pub(crate) fn slow() -> Throttle {
     Throttle::every(MINUTE).burst(MANY.into())
 }
 
@@ -248,14 +248,14 @@ fn governor(quota: Quota) -> Governor {
 
 /// How often each key is used.
 #[derive(Clone, Copy)]
-enum Spread {
+pub(crate) enum Spread {
     Uniform,
     /// The key of rank `n` is used in proportion to `1 / n`.
     Zipf,
 }
 
 impl Spread {
-    fn sequence(self, keys: usize) -> Vec<u64> {
+    pub(crate) fn sequence(self, keys: usize) -> Vec<u64> {
         const LEN: usize = 1 << 22;
         let mut sums: Vec<f64> = Vec::with_capacity(keys);
         for rank in 1..=keys {

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg
 //! cargo bench --bench peers -- W1 W3      some of them; draws target/benchmarks.svg
+//! cargo bench --bench peers --features quanta     those with `fast_clock()`, too
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -11,6 +12,8 @@
 mod contended;
 mod decision;
 mod drawing;
+#[cfg(feature = "quanta")]
+mod fast_clock;
 mod heap;
 mod keyed;
 mod memory;
@@ -31,13 +34,17 @@ static HEAP: heap::Counting = heap::Counting;
 
 type Workload = (&'static str, fn() -> Vec<Row>);
 
-const WORKLOADS: [Workload; 11] = [
+const WORKLOADS: &[Workload] = &[
     ("W1", uncontended::plain),
     ("W2", uncontended::with_ttl),
     ("W3", contended::held_across_a_yield),
     ("W4", decision::one_decision),
     ("W4", decision::of_several_limits),
+    #[cfg(feature = "quanta")]
+    ("W4", fast_clock::one_decision),
     ("W5", keyed::one_decision),
+    #[cfg(feature = "quanta")]
+    ("W5", fast_clock::one_decision_of_a_key),
     ("W5", keyed::memory),
     ("W5", keyed::longest_call),
     ("W6", waiting::at_a_rate),
@@ -53,7 +60,7 @@ fn main() {
         return;
     }
     let mut rows = Vec::new();
-    for (name, run) in WORKLOADS {
+    for &(name, run) in WORKLOADS {
         if names.is_empty() || names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)) {
             eprintln!("{name} ...");
             rows.extend(run());

@@ -1,3 +1,6 @@
+#[cfg(feature = "quanta")]
+mod fast_clock;
+
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::{Clock, Origin, TimerHost};
+use crate::manager::{Clock, Origin, TimeSource, TimerHost};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -61,6 +64,7 @@ pub struct KeyedLimiterBuilder<K> {
     tier_of: Option<TierOf<K>>,
     settles: bool,
     options: Options,
+    time_source: TimeSource,
     observer: Option<KeyedObserver<K>>,
 }
 
@@ -82,8 +86,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     fn new(policy: Policy) -> Self {
-        let (options, when_full, tier_of, observer) = (Options::default(), WhenFull::Deny, None, None);
-        Self { policy, name: None, max_keys: DEFAULT_MAX_KEYS, when_full, tier_of, settles: false, options, observer }
+        let (options, time_source, when_full) = (Options::default(), TimeSource::TOKIO, WhenFull::Deny);
+        Self {
+            policy,
+            name: None,
+            max_keys: DEFAULT_MAX_KEYS,
+            when_full,
+            tier_of: None,
+            settles: false,
+            options,
+            time_source,
+            observer: None,
+        }
     }
 
     shared_options!();
@@ -177,7 +191,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, name, max_keys, when_full, tier_of, settles, options, observer } = self;
+        let Self { policy, name, max_keys, when_full, tier_of, settles, options, time_source, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -187,6 +201,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let (width, tiered) = (plan.width().filter(|_| !settles), tier_of.is_some());
         let shared = Shared {
             plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
+            time_source,
             id_prefixes: IdPrefixes::new(id_prefix),
             origin: Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(Arc::default()) }),
             tier_of,
@@ -228,7 +243,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
             (false, true) => W - 1,
             (false, false) => W,
         };
-        let clock = Clock::new();
+        let clock = Clock::new(shared.time_source);
         let few = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
         let number = max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
         let shards = (0..number).map(|_| {

@@ -5,12 +5,13 @@ use super::event::KeyedObserver;
 use super::tier::TierOf;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
-use crate::manager::Origin;
+use crate::manager::{Origin, TimeSource};
 
 /// The data that all keys share.
 pub(super) struct Shared<K> {
     /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once.
     pub(super) plan: Option<Arc<Plan>>,
+    pub(super) time_source: TimeSource,
     pub(super) id_prefixes: IdPrefixes,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) origin: Arc<Origin>,

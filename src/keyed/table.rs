@@ -3,8 +3,6 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::event::KeyedLimiterEvent;
 use super::idle::{Idle, KeptHash};
 use super::key_state::KeyState;
@@ -95,7 +93,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         if let Some(plan) = &self.shared.plan {
             let hash = self.shards.hash(key);
-            let reading = Instant::now(); // before the lock, which is then held for half as long
+            let reading = self.shared.time_source.now(); // before the lock, which is then held for half as long
             let mut guard = self.shards.lock(hash);
             let Shard { idle, tiers, clock, fence, id_prefix, .. } = &mut *guard;
             let idle = idle.find_mut(hash, |idle| idle.is(hash, key));

@@ -6,8 +6,6 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use tokio::time::Instant;
-
 use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
 use super::word::Kind;
@@ -74,7 +72,7 @@ impl Manager {
     pub(super) fn ask<R>(self: &Arc<Self>, question: impl FnOnce(&Schedule, Moment) -> R) -> R {
         let now = match self.state.kind() {
             Kind::Places => None,
-            Kind::Rate => self.moment(Instant::now()),
+            Kind::Rate => self.moment(self.time_source.now()),
         };
         if let Some((state, now)) = self.look_at(now) {
             return question(&state.schedule, now); // where a word decides, nothing is due

@@ -3,9 +3,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::time_source::{Reading, TimeSource};
 use crate::strategy::Moment;
 
-/// Tokio's clock as moments that never step back.
+/// A clock as moments that never step back.
 ///
 /// Two runtimes can have two clocks: a paused clock that was advanced by an hour is an hour ahead of the others. A limiter that
 /// outlives its first runtime must neither wait for that hour, nor count every change between clocks as time that has passed. So
@@ -19,7 +20,8 @@ use crate::strategy::Moment;
 pub(crate) struct Clock {
     /// The moment of the latest reading.
     moment: Moment,
-    latest: Instant,
+    latest: Reading,
+    source: TimeSource,
     /// Of the clock of the latest reading.
     origin: ClockOrigin,
     /// The latest readings of other clocks. Most limiters have none.
@@ -28,7 +30,7 @@ pub(crate) struct Clock {
 
 /// The latest readings of clocks other than that of the latest reading.
 #[derive(Debug, Clone, Default)]
-struct Others(Vec<Instant>);
+struct Others(Vec<Reading>);
 
 /// The instant from which grant times are counted, on every clock.
 static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -40,17 +42,16 @@ pub(crate) struct ClockOrigin(i64);
 /// The clock that a limiter was built with. Readings of it need no lock.
 #[derive(Debug)]
 pub(super) struct FirstClock {
-    /// The instant of [`Moment::START`].
-    start: Instant,
+    /// What it showed at [`Moment::START`].
+    start: Reading,
     pub(super) origin: ClockOrigin,
 }
 
 impl FirstClock {
     /// The moment of a reading, if it is not before the start.
     #[inline(always)]
-    pub(super) fn moment(&self, reading: Instant) -> Option<Moment> {
-        let elapsed = reading.checked_duration_since(self.start)?;
-        let nanos = elapsed.as_secs().checked_mul(1_000_000_000)?.checked_add(elapsed.subsec_nanos().into())?;
+    pub(super) fn moment(&self, reading: Reading) -> Option<Moment> {
+        let nanos = reading.checked_nanos_since(self.start)?;
         Some(Moment::from_nanos(nanos).min(Moment::LAST))
     }
 }
@@ -68,21 +69,21 @@ impl ClockOrigin {
 }
 
 impl Clock {
-    pub(crate) fn new() -> Self {
-        let latest = Instant::now();
-        Self { moment: Moment::START, latest, origin: ClockOrigin(since_zero(latest)), others: None }
+    pub(crate) fn new(source: TimeSource) -> Self {
+        let latest = source.now();
+        Self { moment: Moment::START, latest, source, origin: ClockOrigin(since_zero(source.instant(latest))), others: None }
     }
 
     #[inline]
     pub(crate) fn now(&mut self) -> Moment {
-        self.at(Instant::now())
+        self.at(self.source.now_after(self.latest))
     }
 
     /// [`Clock::now`] with a reading that was taken just before the limiter's lock. If it is behind the latest reading, it may have
     /// lost a race: the clock is read again.
-    #[inline]
-    pub(crate) fn now_since(&mut self, reading: Instant) -> Moment {
-        match reading.checked_duration_since(self.latest) {
+    #[inline(always)]
+    pub(crate) fn now_since(&mut self, reading: Reading) -> Moment {
+        match reading.nanos_since(self.latest) {
             Some(elapsed) if self.others.is_none() => self.advance(elapsed, reading),
             _ => self.now(),
         }
@@ -102,13 +103,18 @@ impl Clock {
 
     /// The clock without others, as one that can be read without the lock.
     pub(super) fn first(&self) -> FirstClock {
-        FirstClock { start: self.instant(Moment::START), origin: self.origin }
+        FirstClock { start: self.reading_at(Moment::START), origin: self.origin }
+    }
+
+    /// Where readings come from.
+    pub(super) fn source(&self) -> TimeSource {
+        self.source
     }
 
     /// The [first clock](FirstClock) was read at this moment.
     pub(super) fn was_read(&mut self, moment: Moment) {
         if moment > self.moment {
-            self.latest += Duration::from_nanos(moment.since(self.moment));
+            self.latest = self.latest.plus(moment.since(self.moment));
             self.moment = moment;
         }
     }
@@ -119,11 +125,16 @@ impl Clock {
         self.origin
     }
 
-    /// The instant of a moment on the clock of the latest reading.
+    /// The instant of a moment on tokio's clock, if the latest reading is new.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
+        self.source.on_tokio_clock(self.reading_at(moment))
+    }
+
+    /// What the clock of the latest reading shows at a moment.
+    fn reading_at(&self, moment: Moment) -> Reading {
         let (later, earlier) = (moment.since(self.moment), self.moment.since(moment));
-        let shifted = self.latest + Duration::from_nanos(later);
-        shifted.checked_sub(Duration::from_nanos(earlier)).unwrap_or(shifted)
+        let shifted = self.latest.plus(later);
+        shifted.minus(earlier).unwrap_or(shifted)
     }
 
     /// The instant of a moment on the caller's clock. That clock is read first, for the latest reading may be of another one: a
@@ -141,8 +152,8 @@ impl Clock {
     }
 
     #[inline]
-    fn at(&mut self, now: Instant) -> Moment {
-        let elapsed = match now.checked_duration_since(self.latest) {
+    fn at(&mut self, now: Reading) -> Moment {
+        let elapsed = match now.nanos_since(self.latest) {
             Some(elapsed) if self.others.is_none() => elapsed,
             _ => self.change_clock(now),
         };
@@ -150,16 +161,15 @@ impl Clock {
     }
 
     #[inline(always)]
-    fn advance(&mut self, elapsed: Duration, now: Instant) -> Moment {
-        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    fn advance(&mut self, nanos: u64, now: Reading) -> Moment {
         self.moment = self.moment.plus(nanos).min(Moment::LAST);
         self.latest = now;
         self.moment
     }
 
-    /// Makes `latest` the latest reading of the clock that `now` was read from. Returns the time since.
+    /// Makes `latest` the latest reading of the clock that `now` was read from. Returns the nanoseconds since.
     #[cold]
-    fn change_clock(&mut self, now: Instant) -> Duration {
+    fn change_clock(&mut self, now: Reading) -> u64 {
         /// Above this number, clocks are forgotten, the slowest first.
         const REMEMBERED: usize = 64;
         let Others(others) = &mut **self.others.get_or_insert_default();
@@ -169,12 +179,12 @@ impl Clock {
             Some(index) => others.swap_remove(index),
             None => now,
         };
-        self.origin = ClockOrigin(since_zero(self.latest).saturating_sub_unsigned(self.moment.nanos()));
+        self.origin = ClockOrigin(since_zero(self.source.instant(self.latest)).saturating_sub_unsigned(self.moment.nanos()));
         if others.len() > REMEMBERED {
             let slowest = others.iter().enumerate().min_by_key(|(_, latest)| **latest).map_or(0, |(index, _)| index);
             others.swap_remove(slowest);
         }
-        now.saturating_duration_since(self.latest)
+        now.nanos_since(self.latest).unwrap_or(0)
     }
 }
 
@@ -191,49 +201,49 @@ fn since_zero(instant: Instant) -> i64 {
 mod tests {
     use super::*;
 
-    const HOUR: Duration = Duration::from_secs(3_600);
-    const SECOND: Duration = Duration::from_secs(1);
+    const SECOND: u64 = 1_000_000_000;
+    const HOUR: u64 = 3_600 * SECOND;
 
     fn seconds(seconds: u64) -> Moment {
-        Moment::from_nanos(seconds * 1_000_000_000)
+        Moment::from_nanos(seconds * SECOND)
     }
 
     /// Invariant 1, under clock steps.
     #[test]
     fn a_clock_that_steps_back_goes_on_from_its_latest_reading() {
-        let mut clock = Clock::new();
+        let mut clock = Clock::new(TimeSource::TOKIO);
         let start = clock.latest;
-        assert_eq!(clock.at(start + HOUR), seconds(3_600));
-        assert_eq!(clock.at(start + 10 * SECOND), seconds(3_600));
-        let next = clock.at(start + 12 * SECOND);
+        assert_eq!(clock.at(start.plus(HOUR)), seconds(3_600));
+        assert_eq!(clock.at(start.plus(10 * SECOND)), seconds(3_600));
+        let next = clock.at(start.plus(12 * SECOND));
         assert_eq!(next, seconds(3_602));
-        assert_eq!(clock.instant(next), start + 12 * SECOND);
-        assert_eq!(clock.instant(seconds(3_599)), start + 9 * SECOND);
+        assert_eq!(clock.reading_at(next), start.plus(12 * SECOND));
+        assert_eq!(clock.reading_at(seconds(3_599)), start.plus(9 * SECOND));
     }
 
     /// A fixed bug: every change between two clocks counted their distance as time.
     #[test]
     fn clocks_that_take_turns_count_what_passes_on_each() {
-        let mut clock = Clock::new();
+        let mut clock = Clock::new(TimeSource::TOKIO);
         let start = clock.latest;
-        clock.at(start + HOUR);
+        clock.at(start.plus(HOUR));
         for run_due in 0..100 {
-            assert_eq!(clock.at(start + run_due * SECOND), seconds(3_600 + u64::from(run_due)));
-            assert_eq!(clock.at(start + HOUR), seconds(3_600 + u64::from(run_due)), "the other clock stands still");
+            assert_eq!(clock.at(start.plus(run_due * SECOND)), seconds(3_600 + run_due));
+            assert_eq!(clock.at(start.plus(HOUR)), seconds(3_600 + run_due), "the other clock stands still");
         }
         assert_eq!(clock.others.unwrap().0.len(), 1);
     }
 
     #[test]
     fn of_more_than_64_other_clocks_the_slowest_is_forgotten() {
-        let mut clock = Clock::new();
+        let mut clock = Clock::new(TimeSource::TOKIO);
         let start = clock.latest;
         for hours in (0..100).rev() {
-            assert_eq!(clock.at(start + hours * HOUR), seconds(99 * 3_600), "an unknown clock that is behind counts nothing");
+            assert_eq!(clock.at(start.plus(hours * HOUR)), seconds(99 * 3_600), "an unknown clock that is behind counts nothing");
         }
         assert_eq!(clock.others.as_ref().unwrap().0.len(), 64);
-        assert_eq!(clock.at(start + 36 * HOUR + SECOND), seconds(99 * 3_600 + 1), "the slowest that is remembered");
+        assert_eq!(clock.at(start.plus(36 * HOUR + SECOND)), seconds(99 * 3_600 + 1), "the slowest that is remembered");
         let forgotten = seconds(99 * 3_600 + 1 + 35 * 3_600);
-        assert_eq!(clock.at(start + 35 * HOUR), forgotten, "it is taken for the clock of the latest reading before it");
+        assert_eq!(clock.at(start.plus(35 * HOUR)), forgotten, "it is taken for the clock of the latest reading before it");
     }
 }

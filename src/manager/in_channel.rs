@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-use tokio::time::Instant;
-
 use super::answer::{FromGrant, Refused, TimedGrant};
 use super::apply::wake_all;
 use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
 use super::request_options::RequestOptions;
+use super::time_source::Reading;
 use super::word::Kind;
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
@@ -55,8 +54,8 @@ impl Manager {
     ///
     /// Not inlined: a place needs none of its registers.
     #[inline(never)]
-    fn take_rate_now(&self, cost: u64) -> Result<Taken, (Instant, Option<Moment>)> {
-        let reading = Instant::now();
+    fn take_rate_now(&self, cost: u64) -> Result<Taken, (Reading, Option<Moment>)> {
+        let reading = self.time_source.now();
         let now = self.moment(reading);
         self.take_rate(cost, now).ok_or((reading, now))
     }
@@ -80,7 +79,7 @@ impl Manager {
         self: &Arc<Self>,
         cost: u64,
         caller: Caller,
-        reading: Option<Instant>,
+        reading: Option<Reading>,
         now: Option<Moment>,
     ) -> Result<P, TryAcquireError> {
         if self.state.is_open()
@@ -165,7 +164,7 @@ impl Manager {
                 None
             }
             Kind::Rate => {
-                let reading = Instant::now();
+                let reading = self.time_source.now();
                 if let Some(taken) = self.take_rate(cost, self.moment(reading)) {
                     let taken = self.granted_by_rate(taken);
                     granted.fill_in(taken.grant, taken.origin);
@@ -189,7 +188,7 @@ impl Manager {
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
-        reading: Option<Instant>,
+        reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
         let reading = reading.or_else(|| self.read_clock());
         let mut state = self.lock();
@@ -215,7 +214,7 @@ impl Manager {
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
-        reading: Option<Instant>,
+        reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
         let mut waker = Some(waker.clone());
         let reading = reading.or_else(|| self.read_clock());

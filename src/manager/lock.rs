@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
 use super::guard::{self, Guarded};
 use super::state::State;
+use super::time_source::{Reading, TimeSource};
 use super::word::Kind;
 use crate::core::answers::Answers;
 use crate::core::schedule::Schedule;
@@ -32,6 +31,7 @@ pub(crate) struct Manager {
     pub(super) first_clock: Option<Box<FirstClock>>,
     /// Those of the schedule, from the first look at an answer on.
     pub(super) answers: OnceLock<Arc<Answers>>,
+    pub(super) time_source: TimeSource,
     /// Whether time mattered to the latest request under the lock.
     reads_clock: AtomicBool,
     /// Whether the latest `acquire` had to wait: see [`Manager::acquire`].
@@ -55,11 +55,13 @@ impl Manager {
     pub(super) fn new(schedule: Schedule, clock: Clock, id_prefix: u64, origin: Arc<Origin>, observer: Observer) -> Self {
         let is_registered = matches!(origin.timer_host, TimerHost::Own(_));
         let first_clock = is_registered.then(|| Box::new(clock.first()));
+        let time_source = clock.source();
         let state = Guarded::new(State::new(schedule, clock), is_registered);
         Self {
             state,
             first_clock,
             answers: OnceLock::new(),
+            time_source,
             reads_clock: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
             id_prefix,
@@ -90,13 +92,13 @@ impl Manager {
 
     /// Reads the clock, if that is likely to be needed under the lock: there it would keep others waiting.
     #[inline(always)]
-    pub(super) fn read_clock(&self) -> Option<Instant> {
-        self.reads_clock.load(Relaxed).then(Instant::now)
+    pub(super) fn read_clock(&self) -> Option<Reading> {
+        self.reads_clock.load(Relaxed).then(|| self.time_source.now())
     }
 
     /// The present moment under the lock, by a reading that was taken just before it.
     #[inline(always)]
-    pub(super) fn now_at(&self, state: &mut Locked<'_>, reading: Option<Instant>) -> Moment {
+    pub(super) fn now_at(&self, state: &mut Locked<'_>, reading: Option<Reading>) -> Moment {
         let now = state.now_since(reading);
         let reads_clock = state.schedule.follows_time();
         if reads_clock != reading.is_some() {
@@ -118,7 +120,7 @@ impl Manager {
 
     /// The moment of a reading of the first clock.
     #[inline(always)]
-    pub(super) fn moment(&self, reading: Instant) -> Option<Moment> {
+    pub(super) fn moment(&self, reading: Reading) -> Option<Moment> {
         self.first_clock.as_deref()?.moment(reading)
     }
 

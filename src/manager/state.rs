@@ -3,11 +3,11 @@
 use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
-use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::guard::BehindWord;
 use super::runtimes::Runtimes;
+use super::time_source::Reading;
 use super::watchers::{Awaited, Watchers};
 use crate::core::effects::Effects;
 use crate::core::line::{Content, Opening};
@@ -58,7 +58,7 @@ impl State {
 
     /// [`State::now`], with a reading of the clock that may have been taken just before the lock.
     #[inline(always)]
-    pub(super) fn now_since(&mut self, reading: Option<Instant>) -> Moment {
+    pub(super) fn now_since(&mut self, reading: Option<Reading>) -> Moment {
         match reading {
             Some(reading) if self.schedule.follows_time() => self.clock.now_since(reading),
             _ => self.now(),
