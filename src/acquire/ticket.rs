@@ -142,6 +142,22 @@ impl OwnedTicket {
         self.ticket.start_over();
         Poll::Ready(answer)
     }
+
+    /// [`OwnedTicket::poll`] for a permit that is dropped at once: of a rate, none is made.
+    #[inline]
+    pub(crate) fn poll_spent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AcquireError>> {
+        let Self { manager, ticket } = self;
+        if let Stage::New = ticket.stage
+            && ticket.options.only_cost()
+        {
+            let progress = ready!(coop::poll_proceed(cx));
+            if manager.spend(ticket.options.cost) {
+                progress.made_progress();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.poll(cx).map_ok(drop)
+    }
 }
 
 /// The permit of one request.

@@ -49,6 +49,13 @@ impl Manager {
         }
     }
 
+    /// Takes `cost` units of a rate without the lock, for no permit. `false`, without a change: the lock must decide, or the policy
+    /// is no rate.
+    #[inline(always)]
+    pub(crate) fn spend(&self, cost: u64) -> bool {
+        matches!(self.state.kind(), Kind::Rate) && self.take_rate_now(cost).is_ok()
+    }
+
     /// Grants by a rate without the lock. `Err`, without a change, if the lock must decide: the clock was read then, and this is its
     /// moment by the first clock.
     ///
@@ -57,14 +64,10 @@ impl Manager {
     fn take_rate_now(&self, cost: u64) -> Result<Taken, (Reading, Option<Moment>)> {
         let reading = self.time_source.now();
         let now = self.moment(reading);
-        self.take_rate(cost, now).ok_or((reading, now))
-    }
-
-    #[inline(always)]
-    fn take_rate(&self, cost: u64, now: Option<Moment>) -> Option<Taken> {
-        let now = now?;
-        let (fence, reached) = self.state.take_rate(now.nanos(), cost)?;
-        Some(Taken { fence, reached, now })
+        match now.and_then(|now| Some((now, self.state.take_rate(now.nanos(), cost)?))) {
+            Some((now, (fence, reached))) => Ok(Taken { fence, reached, now }),
+            None => Err((reading, now)),
+        }
     }
 
     #[inline(always)]
@@ -163,15 +166,14 @@ impl Manager {
                 }
                 None
             }
-            Kind::Rate => {
-                let reading = self.time_source.now();
-                if let Some(taken) = self.take_rate(cost, self.moment(reading)) {
+            Kind::Rate => match self.take_rate_now(cost) {
+                Ok(taken) => {
                     let taken = self.granted_by_rate(taken);
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));
                 }
-                Some(reading)
-            }
+                Err((reading, _)) => Some(reading),
+            },
         };
         if self.has_waited.load(Relaxed) {
             self.acquire_or_wait(&options(), timeout, waker, granted, reading)

@@ -5,6 +5,7 @@ use futures_core::{FusedStream, Stream};
 use pin_project::pin_project;
 
 use super::WithPermits;
+use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
 
 /// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
@@ -37,7 +38,8 @@ impl<S: Stream> Stream for Throttled<S> {
     type Item = S::Item;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(ready!(self.project().items.poll_next(cx)).map(|(item, _permit)| item))
+        let item = ready!(self.project().items.poll_item(cx, OwnedTicket::poll_spent));
+        Poll::Ready(item.map(|(item, ())| item))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

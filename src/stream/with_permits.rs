@@ -61,11 +61,14 @@ impl<S: Stream> WithPermits<S> {
     }
 }
 
-impl<S: Stream> Stream for WithPermits<S> {
-    type Item = (S::Item, Permit);
-
-    #[inline] // `throttled` is little more than this
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+impl<S: Stream> WithPermits<S> {
+    /// Polls for an item, and for the permit that `ask` makes of its ticket.
+    #[inline]
+    pub(super) fn poll_item<P>(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        ask: impl FnOnce(&mut OwnedTicket, &mut Context<'_>) -> Poll<Result<P, AcquireError>>,
+    ) -> Poll<Option<(S::Item, P)>> {
         let this = self.project();
         if this.item.is_none() && !*this.exhausted {
             *this.item = ready!(this.source.poll_next(cx));
@@ -74,13 +77,21 @@ impl<S: Stream> Stream for WithPermits<S> {
         if this.item.is_none() || this.error.is_some() {
             return Poll::Ready(None);
         }
-        match ready!(this.ticket.poll(cx)) {
+        match ready!(ask(this.ticket, cx)) {
             Ok(permit) => Poll::Ready(this.item.take().map(|item| (item, permit))),
             Err(error) => {
                 *this.error = Some(error);
                 Poll::Ready(None)
             }
         }
+    }
+}
+
+impl<S: Stream> Stream for WithPermits<S> {
+    type Item = (S::Item, Permit);
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_item(cx, OwnedTicket::poll)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
