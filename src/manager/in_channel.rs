@@ -40,11 +40,11 @@ impl Manager {
         match self.state.kind() {
             Kind::Places => match self.state.take_place(cost) {
                 Some(fence) => Ok(P::held(self, TimedGrant::of_place(fence), cost)),
-                None => self.try_acquire_under_lock(cost, caller, None, None),
+                None => self.try_acquire_beside_word(cost, caller, None, None),
             },
             Kind::Rate => match self.take_rate_now(cost) {
                 Ok(taken) => Ok(P::spent(self.id_prefix(), self.granted_by_rate(taken), cost)),
-                Err((reading, now)) => self.try_acquire_under_lock(cost, caller, Some(reading), now),
+                Err((reading, now)) => self.try_acquire_beside_word(cost, caller, Some(reading), now),
             },
         }
     }
@@ -77,19 +77,45 @@ impl Manager {
     }
 
     /// The rest of [`Manager::try_acquire`]. `now` is the moment of the `reading` by the first clock.
-    #[inline(never)]
-    fn try_acquire_under_lock<P: FromGrant>(
+    #[inline(always)]
+    fn try_acquire_beside_word<P: FromGrant>(
         self: &Arc<Self>,
         cost: u64,
         caller: Caller,
         reading: Option<Reading>,
         now: Option<Moment>,
     ) -> Result<P, TryAcquireError> {
-        if self.state.is_open()
-            && let Some(denial) = self.deny_behind_word(cost, now)
+        if self.state.is_open() {
+            self.deny_behind_word(cost, caller, reading, now)
+        } else {
+            self.try_acquire_under_lock(cost, caller, reading)
+        }
+    }
+
+    /// Denies the request while the word stays open; if it is shut or admits the request, the lock decides.
+    #[inline(never)]
+    fn deny_behind_word<P: FromGrant>(
+        self: &Arc<Self>,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Reading>,
+        now: Option<Moment>,
+    ) -> Result<P, TryAcquireError> {
+        if let Some((mut state, now)) = self.look_at(now)
+            && let Some(denial) = state.schedule.deny_behind_word(now, cost)
         {
             return Err(denial);
         }
+        self.try_acquire_under_lock(cost, caller, reading)
+    }
+
+    #[inline(never)]
+    fn try_acquire_under_lock<P: FromGrant>(
+        self: &Arc<Self>,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Reading>,
+    ) -> Result<P, TryAcquireError> {
         let reading = reading.or_else(|| self.read_clock());
         let mut state = self.lock();
         let now = self.now_at(&mut state, reading);
@@ -104,13 +130,6 @@ impl Manager {
                 self.try_acquire_or_deny(state, now, cost, caller).map(|granted| P::held(self, granted, cost))
             }
         }
-    }
-
-    /// Denies a request while the word stays open. `None`, without a change, if the request is not denied, or the word is shut.
-    #[inline(never)]
-    fn deny_behind_word(&self, cost: u64, now: Option<Moment>) -> Option<TryAcquireError> {
-        let (mut state, now) = self.look_at(now)?;
-        state.schedule.deny_behind_word(now, cost)
     }
 
     #[cold]

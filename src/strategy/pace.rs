@@ -17,7 +17,7 @@
 mod tests;
 
 use super::usage::quotient;
-use super::{MAX_SPAN_NANOS, Moment, Ratio, Slope, StateWords, Strategy, Usage};
+use super::{LimitReport, MAX_SPAN_NANOS, Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// The parameters of a pace, checked: an empty bucket is full after [`MAX_SPAN_NANOS`] at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,21 +80,35 @@ impl PaceRule {
     /// The first instant at which `arrival` lies no more than `ahead` parts ahead.
     #[inline(always)]
     fn first(&self, arrival: u128, ahead: u128, now: Moment) -> Moment {
-        let wait = arrival.saturating_sub(ahead).saturating_sub(self.parts(now));
-        if wait == 0 {
+        self.after(arrival.saturating_sub(ahead).saturating_sub(self.parts(now)), now)
+    }
+
+    /// The first instant at which this many parts have come since `now`.
+    #[inline(always)]
+    fn after(&self, parts: u128, now: Moment) -> Moment {
+        if parts == 0 {
             return now;
         }
-        let steps = match u64::try_from(wait) {
-            Ok(wait) if self.parts_per_step == 1 => wait,
-            Ok(wait) => wait.div_ceil(self.parts_per_step),
-            Err(_) => u64::try_from(wait.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX),
+        let steps = match u64::try_from(parts) {
+            Ok(parts) if self.parts_per_step == 1 => parts,
+            Ok(parts) => parts.div_ceil(self.parts_per_step),
+            Err(_) => u64::try_from(parts.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX),
         };
         Moment::from_nanos(self.steps(now).saturating_add(steps).saturating_mul(self.step))
     }
 
     /// Parts that were taken and are not yet refilled.
+    #[inline(always)]
     fn backlog(&self, state: PaceState, now: Moment) -> u128 {
         state.arrival.saturating_sub(self.parts(now))
+    }
+
+    /// The units that a backlog leaves.
+    #[inline(always)]
+    fn units_left(&self, backlog: u128) -> u64 {
+        let parts = self.tolerance.saturating_sub(backlog);
+        // Usually none after a denial: that needs no division.
+        if parts < u128::from(self.parts_per_unit) { 0 } else { quotient(parts, self.parts_per_unit) }
     }
 
     /// Refunds a grant of `cost` that was decided at `at`, by at most `refund_bound`, so that the grants decided since still obey
@@ -186,7 +200,7 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn remaining(&self, state: PaceState, now: Moment) -> u64 {
-        quotient(self.tolerance.saturating_sub(self.backlog(state, now)), self.parts_per_unit)
+        self.units_left(self.backlog(state, now))
     }
 
     fn usage(&self, state: PaceState, now: Moment) -> Usage {
@@ -204,6 +218,21 @@ impl Strategy for PaceRule {
 
     fn forgive(&self, state: PaceState, _now: Moment, cost: u64) -> PaceState {
         PaceState { arrival: state.arrival.saturating_sub(self.parts_of(cost)) }
+    }
+
+    /// From the backlog, which is computed once.
+    #[inline(always)]
+    fn report(&self, state: PaceState, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        let backlog = self.backlog(state, now);
+        let cost = self.parts_of(cost);
+        let excess = |ahead: u128| backlog.saturating_add(ahead).saturating_add(cost).saturating_sub(self.tolerance);
+        let denied_until = (excess(0) > 0).then(|| self.after(excess(0), now));
+        LimitReport {
+            denied_until,
+            remaining: self.units_left(backlog),
+            ready_at: if ahead == 0 { denied_until.unwrap_or(now) } else { self.after(excess(self.parts_of(ahead)), now) },
+            reset_at: self.after(backlog, now),
+        }
     }
 }
 
