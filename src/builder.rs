@@ -12,7 +12,7 @@ use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Manager, ManagerParts, Origin, TimeSource, TimerHost};
+use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, TimeSource, TimerHost};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -230,12 +230,14 @@ impl LimiterBuilder {
         let Self { policy, name, options, records_grant_time, exact_refunds, time_source, observer } = self;
         let clock = Clock::new(time_source);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let gate = Gate::new(Plan::new(policy, since_epoch)?, Moment::START, records_grant_time);
+        let plan = Arc::new(Plan::new(policy, since_epoch)?);
+        let gate = Gate::new(Arc::clone(&plan), Moment::START, records_grant_time);
         let gate = if exact_refunds { gate } else { gate.prefer_line(Moment::START) };
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::Own(Arc::default()) });
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
-        let manager = Manager::open(ManagerParts { gate, options, clock, id_prefix, origin, observer });
+        let common = Arc::new(Common::new(plan, options, origin, id_prefix, clock.clone()));
+        let manager = Manager::open(ManagerParts { common, number: 0, gate, clock, observer });
         Ok(Limiter::from_manager(manager))
     }
 }

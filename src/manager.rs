@@ -10,7 +10,7 @@
 //! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
 //! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is one plain concurrency,
-//! pace or fixed window.
+//! pace or fixed window. The manager of a key is little more than this word, until somebody needs what lies under the lock.
 //!
 //! From the bottom up: [`clock`], [`word`] and [`guard`] (the lock and what is before it), [`state`] (what lies under the lock),
 //! [`driver`] and [`shared_driver`] (the timers), [`lock`] (the manager itself), [`apply`] (what is done after unlocking), and
@@ -45,8 +45,8 @@ pub(crate) use self::acquire_all::try_acquire_all;
 pub(crate) use self::answer::{FromGrant, Refused, TimedGrant};
 pub(crate) use self::clock::{Clock, ClockOrigin};
 pub(crate) use self::driver::TimerHost;
-pub(crate) use self::keyed::Resting;
+pub(crate) use self::keyed::{Last, Rest};
 pub(crate) use self::lifecycle::ManagerParts;
-pub(crate) use self::lock::{Manager, Origin};
+pub(crate) use self::lock::{Common, Manager, Origin};
 pub(crate) use self::request_options::RequestOptions;
 pub(crate) use self::time_source::TimeSource;

@@ -6,6 +6,7 @@ use crate::event::LimiterEvent;
 /// The callback that events go to, called outside every lock.
 ///
 /// A thin pointer: each of a million keys has one of these, and most have no callback.
+#[derive(Default)]
 pub(crate) struct Observer(Option<Box<Box<Callback>>>);
 
 type Callback = dyn Fn(&LimiterEvent) + Send + Sync;

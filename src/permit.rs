@@ -46,6 +46,7 @@ use crate::strategy::Outcome;
 pub struct Permit {
     /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
     manager: Option<Arc<Manager>>,
+    /// Of a permit without a manager.
     id_prefix: u64,
     cost: u64,
     grant: Grant,
@@ -58,8 +59,10 @@ impl Permit {
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
     pub(crate) fn new(manager: &Arc<Manager>, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
-        let holder = (grant.claim.holds() || !manager.is_registered()).then(|| Arc::clone(manager));
-        Self { manager: holder, id_prefix: manager.id_prefix(), cost, grant, origin }
+        if grant.claim.holds() || !manager.is_registered() {
+            return Self { manager: Some(Arc::clone(manager)), id_prefix: 0, cost, grant, origin };
+        }
+        Self { manager: None, id_prefix: manager.id_prefix(), cost, grant, origin }
     }
 
     /// A permit of a rate. It holds no place and no handle of its limiter.
@@ -79,7 +82,8 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn id(&self) -> Uuid {
-        permit_id(self.id_prefix, self.grant.fence)
+        let id_prefix = self.manager.as_ref().map_or(self.id_prefix, |manager| manager.id_prefix());
+        permit_id(id_prefix, self.grant.fence)
     }
 
     /// A number, from 1 on, that rises with every grant of the limiter.

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use common::ms;
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, task};
 use tollgate::{
-    AcquireError, Adapt, FixedWindow, KeyedLimiter, MaxConcurrency, Outcome, Policy, Rate, SlidingWindow, Throttle, TokenBucket,
-    TryAcquireError, WhenFull,
+    AcquireError, Adapt, FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Outcome, Policy, Rate, SlidingWindow, Throttle,
+    TokenBucket, TryAcquireError, WhenFull,
 };
 
 /// A debt that is too large for a word saturates instead of wrapping.
@@ -47,6 +47,49 @@ fn the_fences_of_a_key_rise_although_it_was_forgotten() {
         (1..500).for_each(|other| drop(keyed.try_acquire(&(round * 1_000 + other)).unwrap()));
         assert_eq!(keyed.snapshot(&0), None, "forgotten");
     }
+}
+
+/// The first request that waits allocates what a wait needs, while another does the same and the place comes back.
+#[test]
+fn the_first_requests_that_wait_for_a_key_miss_no_release() {
+    const KEYS: u32 = 2_000;
+    let keyed = KeyedLimiter::<u32>::new(MaxConcurrency::new(1)).unwrap();
+    let line = |key| (keyed.limiter(&key).unwrap(), Mutex::new(keyed.try_acquire(&key).ok()));
+    let lines: Vec<_> = (0..KEYS).map(line).collect();
+    let together = Barrier::new(3);
+    let wait_in_each = || {
+        let wait = |limiter: &Limiter| {
+            together.wait();
+            limiter.request().timeout(Duration::from_secs(10)).blocking_acquire().is_ok()
+        };
+        lines.iter().filter(|(limiter, _)| wait(limiter)).count()
+    };
+    std::thread::scope(|scope| {
+        let waiting = [scope.spawn(wait_in_each), scope.spawn(wait_in_each)];
+        for (_, held) in &lines {
+            let held = held.lock().unwrap().take();
+            together.wait();
+            drop(held);
+        }
+        assert_eq!(waiting.map(|waiting| waiting.join().unwrap()), [KEYS as usize; 2]);
+    });
+    for (limiter, _) in &lines {
+        assert_eq!((limiter.snapshot().granted, limiter.snapshot().in_flight), (3, 0));
+    }
+}
+
+/// The first of them are counted where the key has no state yet.
+#[test]
+fn all_denials_of_a_key_are_counted() {
+    const DENIALS: u64 = 70_000;
+    let keyed = KeyedLimiter::<u8>::new(MaxConcurrency::new(1)).unwrap();
+    let (limiter, held) = (keyed.limiter(&0).unwrap(), keyed.try_acquire(&0).unwrap());
+    for denial in 1..=DENIALS {
+        assert!(keyed.try_acquire(&0).is_err());
+        assert!(denial > 3 || limiter.snapshot().denied == denial);
+    }
+    assert_eq!(limiter.snapshot().denied, DENIALS);
+    drop(held);
 }
 
 #[tokio::test]

@@ -18,11 +18,43 @@ mod core {
 }
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+    /// The standard library's by its contract, for loom has none.
+    #[derive(Debug)]
+    pub(crate) struct OnceLock<T> {
+        is_set: AtomicU64,
+        setting: Mutex<()>,
+        value: std::sync::OnceLock<T>,
+    }
+
+    impl<T> OnceLock<T> {
+        pub(crate) fn new() -> Self {
+            Self { is_set: AtomicU64::new(0), setting: Mutex::new(()), value: std::sync::OnceLock::new() }
+        }
+
+        pub(crate) fn get(&self) -> Option<&T> {
+            if self.is_set.load(Ordering::Acquire) == 0 { None } else { self.value.get() }
+        }
+
+        pub(crate) fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+            let _setting = self.setting.lock().unwrap();
+            let value = self.value.get_or_init(value);
+            self.is_set.store(1, Ordering::Release);
+            value
+        }
+    }
+
+    impl<T> From<T> for OnceLock<T> {
+        fn from(value: T) -> Self {
+            Self { is_set: AtomicU64::new(1), setting: Mutex::new(()), value: value.into() }
+        }
+    }
 }
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc as Shared;
 
 use loom::cell::UnsafeCell;
@@ -33,10 +65,9 @@ use loom::thread::{self, Thread};
 
 use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
 use self::answers::{Answers, Slot, Slots};
-use self::guard::{BehindWord, Guarded};
-use self::line::MAX_PLACES;
-use self::line::{Content, Line, MAX_VALUE, Opening};
-use self::word::{Kind, PutBack};
+use self::guard::{BehindWord, Guarded, Source};
+use self::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
+use self::word::{Kind, PutBack, Rate};
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -112,13 +143,21 @@ impl State {
     }
 }
 
-struct Limiter {
-    state: Guarded<State>,
-    answers: Shared<Answers>,
+/// What states begin with.
+#[derive(Debug)]
+struct Beginning {
+    limit: u64,
+    is_rate: bool,
+    fence: u64,
+    rate: Rate,
 }
 
-impl Limiter {
-    fn new(limit: u64, is_rate: bool, fence: u64) -> Self {
+impl Source for Beginning {
+    type State = State;
+    type Beside = Shared<Answers>;
+
+    fn state(&self) -> (State, Shared<Answers>) {
+        let &Self { limit, is_rate, fence, .. } = self;
         let mut slots = Slots::new();
         let slot = slots.claim(1).expect("a slot is free");
         slots.free(slot);
@@ -137,7 +176,27 @@ impl Limiter {
             line: Line::default(),
             latest: 0,
         };
-        Self { state: Guarded::new(state, true), answers }
+        (state, answers)
+    }
+
+    fn rate(&self) -> Option<&Rate> {
+        Some(&self.rate)
+    }
+}
+
+struct Limiter {
+    state: Guarded<Beginning>,
+}
+
+impl Limiter {
+    /// Of places, it may be `only_a_word` at first.
+    fn new(limit: u64, is_rate: bool, fence: u64, only_a_word: bool) -> Self {
+        let beginning = Shared::new(Beginning { limit, is_rate, fence, rate: Rate::default() });
+        if only_a_word {
+            return Self { state: Guarded::of_places(beginning, limit, fence) };
+        }
+        let (state, answers) = beginning.state();
+        Self { state: Guarded::new(beginning, state, answers) }
     }
 
     /// Changes the state, and serves the queue.
@@ -180,7 +239,7 @@ impl Limiter {
 
     /// The answer to a queued request, if there is one; without the lock if it is a grant.
     fn poll(&self, slot: Slot) -> Option<Option<u64>> {
-        if let Some(fence) = self.answers.take(slot) {
+        if let Some(fence) = self.state.beside().take(slot) {
             return Some(Some(fence));
         }
         let mut state = self.state.lock();
@@ -215,7 +274,7 @@ impl Limiter {
             Begun::Refused => return None,
             Begun::Queued(slot) => slot,
         };
-        if let Some(fence) = self.answers.take(slot) {
+        if let Some(fence) = self.state.beside().take(slot) {
             return Some(fence);
         }
         self.change(|state| {
@@ -282,6 +341,10 @@ enum Job {
 struct World {
     limiter: Limiter,
     limit: u64,
+    /// The units that all threads can hold together.
+    most_held: u64,
+    /// Those that the latest grant can have.
+    fences: RangeInclusive<u64>,
     /// Units held, counted beside the limiter; relaxed, so that it orders nothing.
     held: AtomicU64,
     /// The fence of the latest holder, where there is one place: two holders at once, or one that does not see what the former did,
@@ -324,11 +387,17 @@ impl World {
                 return Some(fence);
             }
             Look => {
-                let check = |state: &State| assert!(state.in_use.max(state.used) <= self.limit, "{state:?}");
+                let check = |state: &State| {
+                    assert!(state.in_use <= self.most_held && state.used <= self.limit, "{state:?}");
+                    assert!(self.fences.contains(&state.fence), "{state:?}");
+                };
                 assert_eq!(self.limiter.state.present(0), Some(0));
-                match self.limiter.state.look() {
-                    Some(looked) => check(&looked),
-                    None => check(&self.limiter.state.lock()),
+                if let Some(copy) = self.limiter.state.copy_of_word() {
+                    check(&copy);
+                } else if let Some(looked) = self.limiter.state.look() {
+                    check(&looked);
+                } else {
+                    check(&self.limiter.state.lock());
                 }
                 return None;
             }
@@ -349,19 +418,30 @@ impl World {
     }
 }
 
+/// Of places, with a state from the start and without one.
 fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
-    check_policy(limit, false, fence, jobs);
+    for only_a_word in [false, true] {
+        check_limiter(jobs, limit, fence, move || Limiter::new(limit, false, fence, only_a_word));
+    }
+}
+
+fn check_policy(limit: u64, is_rate: bool, fence: u64, jobs: &'static [Job]) {
+    check_limiter(jobs, limit, fence, move || Limiter::new(limit, is_rate, fence, false));
 }
 
 /// Runs a thread for each job. `limit` is the largest limit there is at any time; `fence` is that of the latest grant before.
-fn check_policy(limit: u64, is_rate: bool, fence: u64, jobs: &'static [Job]) {
+fn check_limiter(jobs: &'static [Job], limit: u64, fence: u64, limiter: impl Fn() -> Limiter + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     if jobs.len() > 2 {
         model.preemption_bound = model.preemption_bound.or(Some(2));
     }
     model.check(move || {
-        let limiter = Limiter::new(limit, is_rate, fence);
-        let world = World { limiter, limit, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
+        let limiter = limiter();
+        let is_rate = limiter.state.common().is_rate;
+        let cost = |job: &Job| if let Hold(cost) | GiveUp(cost) = job { *cost } else { 0 };
+        let most_held = jobs.iter().map(cost).sum::<u64>().min(limit);
+        let fences = fence..=fence + jobs.len() as u64;
+        let world = World { limiter, limit, most_held, fences, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
         let world = Arc::new(world);
         let others: Vec<_> = (1..jobs.len())
             .map(|nth| {
@@ -431,12 +511,14 @@ fn a_policy_is_replaced() {
 fn a_state_is_looked_at() {
     check(1, 0, &[Hold(1), Look]);
     check(1, 0, &[Hold(1), Hold(1), Look]);
+    check(2, 0, &[SetLimit(1), Look]);
+    check(2, 0, &[SetLimit(1), Hold(1), Look]);
 }
 
 /// The first opening counts one.
 #[test]
 fn the_count_wraps_around() {
-    const MAX_COUNT: u64 = (1 << 31) - 1;
+    const MAX_COUNT: u64 = (1 << 30) - 1;
     for fence in MAX_COUNT - 3..=MAX_COUNT + 1 {
         check(1, fence, &[Hold(1), Hold(1)]);
     }
@@ -459,7 +541,7 @@ fn units_of_a_rate_are_refunded() {
 
 #[test]
 fn the_count_of_a_rate_wraps_around() {
-    const MAX_COUNT: u64 = (1 << 10) - 1;
+    const MAX_COUNT: u64 = (1 << 9) - 1;
     for fence in MAX_COUNT - 3..=MAX_COUNT + 1 {
         check_policy(3, true, fence, &[Spend(1), Spend(1)]);
     }

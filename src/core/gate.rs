@@ -69,7 +69,7 @@ impl Gate {
     pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
         let plan = plan.into();
         let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
-        let mut gate = Self {
+        Self {
             first: states.next().expect("a policy is never empty"),
             rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
@@ -79,13 +79,11 @@ impl Gate {
             records_grant_time,
             fence: 0,
             past: None,
-            fits_word: false,
+            fits_word: plan.plain_places().is_some() && !records_grant_time,
             prefers_line: false,
             track: None,
             plan,
-        };
-        gate.fits_word = gate.counts_plain_places();
-        gate
+        }
     }
 
     /// A gate that continues from `fence` with the state of each limit, all of which are words; without states, a new one.

@@ -100,6 +100,14 @@ impl Plan {
         self.rules.iter().any(|rule| matches!(rule, LimitRule::Places(..)))
     }
 
+    /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
+    pub(crate) fn plain_places(&self) -> Option<u64> {
+        match self.rules[..] {
+            [LimitRule::Places(rule, None)] if self.ttl.is_none() => Some(rule.limit),
+            _ => None,
+        }
+    }
+
     /// Whether any limit needs the time.
     pub(crate) fn follows_time(&self) -> bool {
         self.ttl.is_some() || !self.rules.iter().all(|limit| matches!(limit, LimitRule::Places(_, None)))

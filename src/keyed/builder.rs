@@ -17,7 +17,7 @@ use super::key_table::KeyTable;
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
 use super::shards::Shards;
-use super::shared::{IdPrefixes, Shared};
+use super::shared::{Numbers, Shared};
 use super::table::Table;
 use super::tier::{TierOf, Tiers};
 use super::when_full::WhenFull;
@@ -25,7 +25,7 @@ use crate::builder::shared_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::{Clock, Origin, TimeSource, TimerHost};
+use crate::manager::{Clock, Common, Origin, TimeSource, TimerHost};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -148,7 +148,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     }
 
     /// Gives every permit a handle of its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
-    /// [active](KeyedLimiter#memory), which takes about 430 bytes.
+    /// [active](KeyedLimiter#memory), which takes about 480 bytes.
     ///
     /// ```
     /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
@@ -202,14 +202,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let shared = Shared {
             plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
             time_source,
-            id_prefixes: IdPrefixes::new(id_prefix),
-            origin: Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(Arc::default()) }),
+            numbers: Numbers::default(),
             tier_of,
-            options: Arc::new(Options { observed: observer.is_some(), ..options }),
             observer,
         };
+        let options = Arc::new(Options { observed: shared.observer.is_some(), ..options });
+        let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(Arc::default()) });
+        let common = Common::new(Arc::new(plan), options, origin, id_prefix, Clock::new(time_source));
         let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
-        let parts = Parts { shared, policy, plan, settles, hasher, max_keys, when_full };
+        let parts = Parts { shared, policy, common, settles, hasher, max_keys, when_full };
         // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
         let table: Arc<dyn KeyTable<K>> = match (is_plain::<K>(), tiered, width.unwrap_or(0)) {
             (true, false, 0..=1) => Arc::new(parts.table::<1, ()>()),
@@ -227,7 +228,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
 struct Parts<K> {
     shared: Shared<K>,
     policy: Policy,
-    plan: Plan,
+    common: Common,
     settles: bool,
     hasher: SeedableRandomState,
     max_keys: usize,
@@ -236,19 +237,19 @@ struct Parts<K> {
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
     fn table<const W: usize, H: KeptHash>(self) -> Table<K, W, H> {
-        let Self { shared, policy, plan, settles, hasher, max_keys, when_full } = self;
+        let Self { shared, policy, common, settles, hasher, max_keys, when_full } = self;
         let tiered = shared.tier_of.is_some();
         let words = match (settles, tiered) {
             (true, _) => 0, // every permit has a handle of its limiter, so no key is idle
             (false, true) => W - 1,
             (false, false) => W,
         };
-        let clock = Clock::new(shared.time_source);
         let few = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
         let number = max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
         let shards = (0..number).map(|_| {
-            let tiers = Tiers::new(policy.clone(), plan.deep_clone(), tiered, words);
-            Shard::new(clock.clone(), shared.id_prefixes.next(), tiers, hasher.clone())
+            let common = common.with_plan(Arc::new(common.plan.deep_clone()));
+            let (clock, id_prefix) = (common.clock(), common.id_prefix(shared.numbers.next()));
+            Shard::new(clock, id_prefix, Tiers::new(policy.clone(), common, tiered, words), hasher.clone())
         });
         let shards = Shards::new(shards, hasher.clone(), max_keys, when_full);
         Table::new(shared, shards)

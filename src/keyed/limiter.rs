@@ -35,9 +35,13 @@ use crate::permit::Permit;
 ///
 /// A key is *active* while a request waits for it, while it has places in flight, or while its [`limiter`](KeyedLimiter::limiter)
 /// is held. It is always active if its policy has a [log](crate::SlidingWindow::log) or a used
-/// [`MaxConcurrency`](crate::MaxConcurrency). An active key takes about 430 bytes; 160 more with one waiter, 230 more with a permit
+/// [`MaxConcurrency`](crate::MaxConcurrency). An active key takes about 480 bytes; 170 more with one waiter, 230 more with a permit
 /// that has a TTL, 120 more if its limit adapts or is a log, and 60 to 190 more for each further limit of its policy. All of it
 /// is freed when the key becomes idle or is forgotten.
+///
+/// Where the policy of a key is one [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts, an active key of 8
+/// bytes takes at most 96 bytes in all, until a request waits for it, or its policy is replaced, paused or closed. This does not
+/// hold in a limiter with an [observer](crate::KeyedLimiterBuilder::on_event).
 ///
 /// # The code of a key
 ///

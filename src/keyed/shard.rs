@@ -1,13 +1,15 @@
 //! One of the parts of a keyed limiter, each under a lock of its own.
 //!
 //! A key is *idle* or *active*. An idle key is only its state. A key with waiters, with places in flight, or whose limiter is
-//! held, is active: it has a manager like any limiter. It becomes idle again when the manager is not needed any more.
+//! held, is active: it has a manager like any limiter, which for plain places is little more than a word until a request waits. It
+//! becomes idle again when the manager is not needed any more.
 //!
 //! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`].
 //! Removed keys are collected in [`Removed`] and dropped when no lock is held.
 
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 use foldhash::quality::SeedableRandomState;
 
@@ -18,7 +20,7 @@ use super::tier::{Tier, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
-use crate::manager::{Clock, Manager, Resting};
+use crate::manager::{Clock, Last, Manager, Rest};
 use crate::strategy::Moment;
 
 /// What a grant to an idle key needs comes first, next to the lock.
@@ -54,7 +56,8 @@ impl<K: Hash, H: KeptHash> Active<K, H> {
     }
 }
 
-/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one a few.
+/// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one or one that
+/// is only a word a few.
 #[derive(Clone, Copy)]
 pub(super) struct Samples {
     pub(super) idle: usize,
@@ -170,7 +173,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     /// Gives an idle key another tier. Its usage carries over.
     pub(super) fn change_tier(&mut self, slot: usize, tier: usize, now: Moment) {
-        let plan = self.tiers.get(Ok(tier)).plan;
+        let plan = Arc::clone(self.tiers.get(Ok(tier)).plan());
         let Some(mut gate) = self.key_state(slot).map(|key_state| key_state.gate(0, now)) else { return };
         gate.set_plan(plan, now, UsageCarryOver::AsIs);
         let mut words = self.tiers.words(tier);
@@ -187,7 +190,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         let fence = self.fence;
         let mut gate = self.key_state(slot)?.gate(fence, now);
         if let Some(tier) = tier {
-            gate.set_plan(tier.plan, now, UsageCarryOver::AsIs);
+            gate.set_plan(Arc::clone(tier.plan()), now, UsageCarryOver::AsIs);
         }
         Some((self.remove_idle(slot)?, gate))
     }
@@ -230,35 +233,37 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     fn unshared(&self, slot: usize) -> Option<&Arc<Manager>> {
         #[cfg(test)]
         CHECKED.set(CHECKED.get() + 1);
-        self.active.get(slot).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1)
+        let manager = self.active.get(slot).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1);
+        fence(Acquire); // what was done by a handle happened before its drop, whose decrement the count has seen
+        manager
     }
 
     /// Makes an active key idle if its manager is not needed; a reset one is removed.
     fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) {
         let Some(manager) = self.unshared(slot) else { return };
-        let Some(is_new) = manager.rests_until().map(|rest| rest.is_new) else { return };
-        if !is_new && !self.tiers.any_fits() {
+        let Some(Rest { is_new, last, .. }) = manager.rest() else { return };
+        if is_new {
+            self.remove_active(slot, last, removed).into_iter().for_each(|(_, key)| removed.key(key));
+            return;
+        }
+        if !self.tiers.any_fits() {
             return;
         }
         let Some(resting) = manager.at_rest() else { return };
-        if is_new {
-            self.remove_active(slot, &resting, removed).into_iter().for_each(|(_, key)| removed.key(key));
-            return;
-        }
         let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states) else { return };
         let mut words = self.tiers.words(tier);
         self.tiers.state(&mut words).restore(states.iter().copied());
-        if let Some((hash, key)) = self.remove_active(slot, &resting, removed) {
+        if let Some((hash, key)) = self.remove_active(slot, last, removed) {
             self.insert_idle(hash, key, words);
         }
     }
 
     /// Removes an active key whose manager is not needed. If the key returns, its fences continue from here.
-    fn remove_active(&mut self, slot: usize, resting: &Resting, removed: &mut Removed<K>) -> Option<(u64, K)> {
+    fn remove_active(&mut self, slot: usize, last: Last, removed: &mut Removed<K>) -> Option<(u64, K)> {
         let Active { key, hash, manager } = self.active.remove(slot, |active| active.hash(&self.hasher))?;
         removed.managers.push(manager);
-        self.fence = self.fence.max(resting.fence);
-        self.clock.catch_up(resting.clock.clone());
+        self.fence = self.fence.max(last.fence);
+        last.clock.into_iter().for_each(|clock| self.clock.catch_up(clock));
         Some((hash.of(&key, &self.hasher), key))
     }
 
@@ -295,7 +300,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
                 break;
             }
             let slot = self.next_active()?;
-            let reset_at = self.unshared(slot).and_then(|manager| manager.rests_until()).map(|rest| rest.reset_at);
+            let reset_at = self.unshared(slot).and_then(|manager| manager.rest()).map(|rest| rest.reset_at);
             if let Some(reset_at) = reset_at
                 && soonest.is_none_or(|soonest| reset_at < soonest.0)
             {
@@ -303,8 +308,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             }
         }
         let (reset_at, slot) = soonest?;
-        let resting = self.unshared(slot)?.at_rest()?;
-        Some((self.remove_active(slot, &resting, removed)?.1, reset_at))
+        let last = self.unshared(slot)?.rest()?.last;
+        Some((self.remove_active(slot, last, removed)?.1, reset_at))
     }
 
     /// The idle keys with their states, and the active ones with their managers. The `Clone` of keys runs here; nothing changes

@@ -101,7 +101,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let now = clock.now_since(reading);
                 if !(KeyState { plan, words }).admit(now, cost) {
                     // The decision holds a policy copy of this shard only.
-                    return Err(KeyState { plan: &tiers.own().plan, words }.deny(now, cost));
+                    return Err(KeyState { plan: tiers.own().plan(), words }.deny(now, cost));
                 }
                 *fence += 1;
                 let (id_prefix, fence, origin) = (*id_prefix, *fence, clock.origin());
@@ -148,7 +148,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             Ok(Entered::Idle(decision)) => decision,
             Ok(Entered::Active(manager)) => manager.check(cost),
             Ok(Entered::Absent(tier, now)) => {
-                let decision = Gate::new(tier.plan, now, false).decide(now, 0, cost.max(1));
+                let decision = Gate::new(Arc::clone(tier.plan()), now, false).decide(now, 0, cost.max(1));
                 if cost == 0 || !self.shards.has_room() { decision.refused() } else { decision }
             }
             Err(_) => self.default_decision().refused(),
@@ -269,7 +269,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             self.shards.reap_some(shard, now, &mut after_unlock.removed);
         }
         let location = shard.locate(hash, key);
-        let tier = shard.tiers.find(policy.as_ref(), self.shared.origin.since_epoch).map_err(Denial::Config)?;
+        let tier = shard.tiers.find(policy.as_ref()).map_err(Denial::Config)?;
         let slot = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
@@ -291,9 +291,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 match &tier {
                     Ok(number) if new.fits => shard.insert_new(hash, key, *number, now),
                     _ => {
-                        let gate = Gate::resume(new.plan, std::iter::empty(), shard.fence, now);
                         let observer = copies.observer.take().unwrap_or(Observer::NONE);
-                        return Ok(Some(Entered::Active(self.activate(shard, hash, key, gate, observer))));
+                        let number = self.shared.numbers.next();
+                        let manager = Manager::of_new_key(new.common, number, shard.fence, &shard.clock, observer);
+                        shard.insert_active(hash, key, Arc::clone(&manager));
+                        return Ok(Some(Entered::Active(manager)));
                     }
                 }
             }
@@ -318,22 +320,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let Some(copies) = self.copies(entering) else { return Ok(None) };
             observer = copies.observer.take().unwrap_or(Observer::NONE);
         }
+        let common = other.clone().unwrap_or_else(|| shard.tiers.get(Ok(shard.tier_at(slot)))).common;
         let Some((key, gate)) = shard.take_idle(slot, other, now) else { return Ok(None) };
-        Ok(Some(Entered::Active(self.activate(shard, hash, key, gate, observer))))
-    }
-
-    fn activate(&self, shard: &mut Shard<K, W, H>, hash: u64, key: K, gate: Gate, observer: Observer) -> Arc<Manager> {
-        let Shared { options, id_prefixes, origin, .. } = &self.shared;
-        let manager = Manager::open(ManagerParts {
-            gate,
-            options: Arc::clone(options),
-            clock: shard.clock.clone(),
-            id_prefix: id_prefixes.next(),
-            origin: Arc::clone(origin),
-            observer,
-        });
+        let (clock, number) = (shard.clock.clone(), self.shared.numbers.next());
+        let manager = Manager::open(ManagerParts { common, number, gate, clock, observer });
         shard.insert_active(hash, key, Arc::clone(&manager));
-        manager
+        Ok(Some(Entered::Active(manager)))
     }
 
     /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
@@ -355,7 +347,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// Does what could not be done under the lock.
     fn follow_up(&self, now: Moment, AfterUnlock { evicted, tier, removed }: AfterUnlock<K>) {
         if let Some((manager, tier)) = tier {
-            manager.apply_policy(&tier.policy, &tier.plan);
+            manager.apply_policy(&tier.policy, tier.plan());
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
@@ -379,7 +371,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// The decision of the limiter's own policy for a new key, used for a key whose own policy is invalid.
     fn default_decision(&self) -> Decision {
         let mut shard = self.shards.lock(0);
-        let (now, plan) = (shard.clock.now(), Arc::clone(&shard.tiers.own().plan));
+        let (now, plan) = (shard.clock.now(), Arc::clone(shard.tiers.own().plan()));
         drop(shard);
         Gate::new(plan, now, false).decide(now, 0, 1)
     }

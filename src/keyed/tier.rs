@@ -1,9 +1,9 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::key_state::{KeyState, Word};
 use crate::core::plan::Plan;
 use crate::error::ConfigError;
+use crate::manager::Common;
 use crate::policy::Policy;
 
 pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
@@ -12,7 +12,8 @@ pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
 #[derive(Debug, Clone)]
 pub(super) struct Tier {
     pub(super) policy: Policy,
-    pub(super) plan: Arc<Plan>,
+    /// What the managers of its keys in this shard have in common.
+    pub(super) common: Arc<Common>,
     /// Whether the state of a key fits into the words of an idle key.
     pub(super) fits: bool,
 }
@@ -34,8 +35,8 @@ impl Tiers {
     /// How many tiers a shard keeps. A key of any further tier is always active.
     const MAX: usize = 64;
 
-    pub(super) fn new(policy: Policy, plan: Plan, tiered: bool, words: usize) -> Self {
-        Self { seen: vec![Tier::new(policy, plan, words)], tiered, words }
+    pub(super) fn new(policy: Policy, common: Common, tiered: bool, words: usize) -> Self {
+        Self { seen: vec![Tier::new(policy, common, words)], tiered, words }
     }
 
     pub(super) fn own(&self) -> &Tier {
@@ -43,12 +44,14 @@ impl Tiers {
     }
 
     /// The tier of a policy; without one, the limiter's own.
-    pub(super) fn find(&mut self, policy: Option<&Policy>, since_epoch: Duration) -> Result<TierRef, ConfigError> {
+    pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<TierRef, ConfigError> {
         let Some(policy) = policy else { return Ok(Ok(0)) };
         if let Some(known) = self.position(policy) {
             return Ok(Ok(known));
         }
-        let tier = Tier::new(policy.clone(), Plan::new(policy.clone(), since_epoch)?, self.words);
+        let own = &self.own().common;
+        let plan = Plan::new(policy.clone(), own.since_epoch())?;
+        let tier = Tier::new(policy.clone(), own.with_plan(Arc::new(plan)), self.words);
         if self.seen.len() == Self::MAX {
             return Ok(Err(Tier { fits: false, ..tier }));
         }
@@ -94,13 +97,17 @@ impl Tiers {
 
     /// The state of an idle key, with the plan of its tier.
     pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [Word; W]) -> KeyState<'a> {
-        KeyState { plan: &self.seen[self.number_in(words)].plan, words }
+        KeyState { plan: self.seen[self.number_in(words)].plan(), words }
     }
 }
 
 impl Tier {
-    fn new(policy: Policy, plan: Plan, words: usize) -> Self {
-        let fits = plan.width().is_some_and(|width| width <= words);
-        Self { policy, plan: Arc::new(plan), fits }
+    fn new(policy: Policy, common: Common, words: usize) -> Self {
+        let fits = common.plan.width().is_some_and(|width| width <= words);
+        Self { policy, common: Arc::new(common), fits }
+    }
+
+    pub(super) fn plan(&self) -> &Arc<Plan> {
+        &self.common.plan
     }
 }

@@ -44,7 +44,7 @@ impl Manager {
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
         self.unlock_and_apply(state, &mut effects);
         if let Some(runtime) = driver {
-            self.origin.timer_host.start(self, runtime);
+            self.timer_host().start(self, runtime);
         }
         wake_all(waiting);
         result
@@ -68,11 +68,14 @@ impl Manager {
         self.advance_if_due(state, now)
     }
 
-    /// Asks the schedule something that changes nothing, after all that is due is done.
+    /// Asks the schedule something that changes nothing, after all that is due is done. It allocates no state.
     pub(super) fn ask<R>(self: &Arc<Self>, question: impl FnOnce(&Schedule, Moment) -> R) -> R {
+        if let Some(copy) = self.state.copy_of_word() {
+            return question(&copy.schedule, copy.clock.latest());
+        }
         let now = match self.state.kind() {
             Kind::Places => None,
-            Kind::Rate => self.moment(self.time_source.now()),
+            Kind::Rate => self.moment(self.time_source().now()),
         };
         if let Some((state, now)) = self.look_at(now) {
             return question(&state.schedule, now); // where a word decides, nothing is due
@@ -101,8 +104,8 @@ impl Manager {
         loop {
             match timer_action {
                 TimerAction::Nothing => {}
-                TimerAction::WakeDriver => self.origin.timer_host.wake(&**self),
-                TimerAction::StartDriver(handle) => self.origin.timer_host.start(self, handle),
+                TimerAction::WakeDriver => self.timer_host().wake(&**self),
+                TimerAction::StartDriver(handle) => self.timer_host().start(self, handle),
             }
             if !self.carry_out(effects) {
                 return;
@@ -145,8 +148,9 @@ impl Manager {
     }
 
     fn report_reclaim(&self, lease: &Lease) {
-        if self.observer.is_some() {
-            self.observer.emit(&LimiterEvent::Reclaimed {
+        let observer = &self.state.beside().observer;
+        if observer.is_some() {
+            observer.emit(&LimiterEvent::Reclaimed {
                 id: permit_id(self.id_prefix(), lease.fence),
                 fence: lease.fence,
                 cost: lease.cost,
@@ -157,7 +161,7 @@ impl Manager {
     }
 
     fn report_shed(&self, &Request { cost, priority, caller, .. }: &Request, reason: ShedReason) {
-        self.observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
+        self.state.beside().observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
     }
 }
 

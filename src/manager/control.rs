@@ -1,6 +1,7 @@
 //! Operations on a whole limiter: policy change, pause, close, snapshot.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::lock::Manager;
@@ -15,7 +16,7 @@ use crate::upstream::UpstreamSignal;
 impl Manager {
     /// Replaces the policy; queued requests keep their position.
     pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
-        let plan = Plan::new(policy, self.origin.since_epoch)?;
+        let plan = Plan::new(policy, self.since_epoch())?;
         self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         Ok(())
     }
@@ -44,10 +45,12 @@ impl Manager {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().schedule.is_closed()
+        !self.state.is_only_a_word() && self.lock().schedule.is_closed()
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
-        self.ask(Schedule::snapshot)
+        let mut snapshot = self.ask(Schedule::snapshot);
+        snapshot.denied += u64::from(self.denied.load(Relaxed));
+        snapshot
     }
 }

@@ -1,11 +1,34 @@
 //! The lock behind the [word](super::word), and the only way to the state under it.
+//!
+//! # What is allocated when
+//!
+//! A word of places says all that matters while no request waits, and each of a million keys may have one. So the state and its
+//! lock are allocated by the first who needs them, and stay. Until then nobody has shut the word. Of several who need them at the
+//! same time, one allocates and the others wait for it (by [`OnceLock`]). The new state knows nothing of the grants so far: whoever
+//! takes its lock first finds the word open, as at any later time, and takes over what it owns. So no release is missed: while
+//! there is no state the word is open, and units that come back are in it.
 
+use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
-use super::sync::{Mutex, MutexGuard};
-use super::word::{Found, Kind, PutBack, Word};
+use super::sync::Ordering::Relaxed;
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock};
+use super::word::{Found, Kind, PutBack, Rate, Word};
 use crate::core::line::{Content, Opening};
+
+/// What many states have in common: what a new one is made from, and what a word of a rate judges by.
+pub(super) trait Source {
+    type State: BehindWord + Debug;
+    /// What is allocated with a state, and used without its lock.
+    type Beside: Debug;
+
+    /// A new state, of a word of places.
+    fn state(&self) -> (Self::State, Self::Beside);
+
+    /// `None` if no word of these may decide a rate.
+    fn rate(&self) -> Option<&Rate>;
+}
 
 /// A state that a word can stand for.
 pub(super) trait BehindWord {
@@ -27,16 +50,25 @@ pub(super) trait BehindWord {
 /// A state with the word before it. The word comes first, so that it shares a cache line with the counts of the `Arc` around it.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Guarded<T> {
+pub(super) struct Guarded<S: Source> {
     word: Word,
-    state: Mutex<T>,
+    inner: OnceLock<Box<Inner<S>>>,
+    common: Arc<S>,
+}
+
+#[derive(Debug)]
+struct Inner<S: Source> {
+    state: Mutex<S::State>,
+    /// How often the word was opened. It changes under the lock.
+    openings: AtomicU64,
+    beside: S::Beside,
 }
 
 /// The locked state. While it exists the word is shut; when it is dropped the word is opened, if the state can be handed over.
 #[derive(Debug)]
-pub(super) struct Locked<'a, T: BehindWord> {
-    state: MutexGuard<'a, T>,
-    word: &'a Word,
+pub(super) struct Locked<'a, S: Source> {
+    state: MutexGuard<'a, S::State>,
+    guarded: &'a Guarded<S>,
 }
 
 /// The locked state behind a word that stays open: what the word owns is a copy as of the lock, and requests go on to be granted
@@ -46,12 +78,22 @@ pub(super) struct Looked<'a, T> {
     state: MutexGuard<'a, T>,
 }
 
-impl<T: BehindWord> Guarded<T> {
-    /// `decides_rates`: see [`Word::new`].
-    pub(super) fn new(state: T, decides_rates: bool) -> Self {
-        let guarded = Self { word: Word::new(decides_rates), state: Mutex::new(state) };
+impl<S: Source> Guarded<S> {
+    /// With a state from the start.
+    pub(super) fn new(common: Arc<S>, state: S::State, beside: S::Beside) -> Self {
+        let inner = OnceLock::from(Box::new(Inner::new(state, beside)));
+        let guarded = Self { word: Word::shut_from_the_start(), inner, common };
         drop(guarded.lock());
         guarded
+    }
+
+    /// With units of a place, after the grant of this fence. The state is allocated when it is needed.
+    pub(super) fn of_places(common: Arc<S>, units: u64, fence: u64) -> Self {
+        Self { word: Word::of_places(units, fence), inner: OnceLock::new(), common }
+    }
+
+    pub(super) fn common(&self) -> &Arc<S> {
+        &self.common
     }
 
     /// See [`Word::kind`].
@@ -69,7 +111,7 @@ impl<T: BehindWord> Guarded<T> {
     /// See [`Word::take_rate`].
     #[inline(always)]
     pub(super) fn take_rate(&self, now: u64, cost: u64) -> Option<(u64, u64)> {
-        self.word.take_rate(now, cost)
+        self.word.take_rate(self.common.rate()?, now, cost)
     }
 
     /// Puts the units of a permit back without the lock, if it can. Otherwise the caller must lock.
@@ -78,22 +120,42 @@ impl<T: BehindWord> Guarded<T> {
         self.word.put_back(cost)
     }
 
+    /// Whether nobody has needed the state so far.
+    pub(super) fn is_only_a_word(&self) -> bool {
+        self.inner.get().is_none()
+    }
+
+    /// What the word owns, as long as nobody has needed the state.
+    pub(super) fn content_of_word(&self) -> Option<(Content, u64)> {
+        if !self.is_only_a_word() {
+            return None;
+        }
+        let looked = self.word.look_unlocked();
+        // Once there is a state, the word may be by what it has changed to.
+        looked.filter(|_| self.is_only_a_word())
+    }
+
+    /// A copy of the state that it would be, as long as nobody has needed it.
+    pub(super) fn copy_of_word(&self) -> Option<S::State> {
+        let (content, fence) = self.content_of_word()?;
+        let (mut copy, _) = self.common.state();
+        copy.take_over(content, fence, None);
+        Some(copy)
+    }
+
+    /// What lies beside the state; for callers that need the state, too.
     #[inline(always)]
-    pub(super) fn lock(&self) -> Locked<'_, T> {
+    pub(super) fn beside(&self) -> &S::Beside {
+        &self.inner().beside
+    }
+
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Locked<'_, S> {
         let mut state = self.lock_state();
         if !self.word.is_empty() {
             self.shut(&mut state);
         }
-        Locked { state, word: &self.word }
-    }
-
-    #[inline(never)]
-    fn shut(&self, state: &mut T) {
-        match self.word.shut() {
-            Found::Open { content: content @ Content::Places { .. }, fence } => state.take_over(content, fence, None),
-            Found::Open { content, fence } => state.take_over(content, fence, self.word.latest()),
-            Found::InTransit { units } => state.put_back(units),
-        }
+        Locked { state, guarded: self }
     }
 
     /// Whether the word is open. It may have changed by the next call.
@@ -104,7 +166,7 @@ impl<T: BehindWord> Guarded<T> {
 
     /// The lock, for a caller to whom a copy of what the word owns will do. `None`: the word is shut.
     #[inline(always)]
-    pub(super) fn look(&self) -> Option<Looked<'_, T>> {
+    pub(super) fn look(&self) -> Option<Looked<'_, S::State>> {
         if !self.is_open() {
             return None;
         }
@@ -114,17 +176,49 @@ impl<T: BehindWord> Guarded<T> {
         Some(Looked { state })
     }
 
-    /// See [`Word::present`].
+    /// See [`Rate::present`].
     #[inline(always)]
     pub(super) fn present(&self, now: u64) -> Option<u64> {
-        self.word.present(now)
+        self.common.rate()?.present(now)
     }
 
     /// No code of this crate panics under the lock, and no foreign code runs there. If one did panic, to go on is better than a
     /// limiter that fails for ever.
     #[inline(always)]
-    fn lock_state(&self) -> MutexGuard<'_, T> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, S::State> {
+        self.inner().state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline(always)]
+    fn inner(&self) -> &Inner<S> {
+        match self.inner.get() {
+            Some(inner) => inner,
+            None => self.allocate(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate(&self) -> &Inner<S> {
+        self.inner.get_or_init(|| {
+            let (state, beside) = self.common.state();
+            Box::new(Inner::new(state, beside))
+        })
+    }
+
+    #[inline(never)]
+    fn shut(&self, state: &mut S::State) {
+        match self.word.shut() {
+            Found::Open { content: content @ Content::Places { .. }, fence } => state.take_over(content, fence, None),
+            Found::Open { content, fence } => state.take_over(content, fence, self.common.rate().map(Rate::latest)),
+            Found::InTransit { units } => state.put_back(units),
+        }
+    }
+}
+
+impl<S: Source> Inner<S> {
+    fn new(state: S::State, beside: S::Beside) -> Self {
+        Self { state: Mutex::new(state), openings: AtomicU64::new(0), beside }
     }
 }
 
@@ -144,23 +238,23 @@ impl<T> DerefMut for Looked<'_, T> {
     }
 }
 
-impl<T: BehindWord> Deref for Locked<'_, T> {
-    type Target = T;
+impl<S: Source> Deref for Locked<'_, S> {
+    type Target = S::State;
 
     #[inline(always)]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &S::State {
         &self.state
     }
 }
 
-impl<T: BehindWord> DerefMut for Locked<'_, T> {
+impl<S: Source> DerefMut for Locked<'_, S> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut S::State {
         &mut self.state
     }
 }
 
-impl<T: BehindWord> Drop for Locked<'_, T> {
+impl<S: Source> Drop for Locked<'_, S> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.state.may_hand_over() {
@@ -169,11 +263,14 @@ impl<T: BehindWord> Drop for Locked<'_, T> {
     }
 }
 
-impl<T: BehindWord> Locked<'_, T> {
+impl<S: Source> Locked<'_, S> {
     #[inline(never)]
     fn open(&mut self) {
-        if let Some((opening, fence)) = self.state.hand_over() {
-            self.word.open(opening, fence);
-        }
+        let Some((opening, fence)) = self.state.hand_over() else { return };
+        let Guarded { word, common, .. } = self.guarded;
+        let openings = &self.guarded.inner().openings;
+        let next = openings.load(Relaxed).wrapping_add(1);
+        openings.store(next, Relaxed);
+        word.open(opening, fence, next, common.rate());
     }
 }

@@ -43,7 +43,7 @@ impl Manager {
                 None => self.try_acquire_beside_word(cost, caller, None, None),
             },
             Kind::Rate => match self.take_rate_now(cost) {
-                Ok(taken) => Ok(P::spent(self.id_prefix(), self.granted_by_rate(taken), cost)),
+                Ok(taken) => Ok(P::spent(self.common().id_prefix(0), self.granted_by_rate(taken), cost)),
                 Err((reading, now)) => self.try_acquire_beside_word(cost, caller, Some(reading), now),
             },
         }
@@ -62,7 +62,7 @@ impl Manager {
     /// Not inlined: a place needs none of its registers.
     #[inline(never)]
     fn take_rate_now(&self, cost: u64) -> Result<Taken, (Reading, Option<Moment>)> {
-        let reading = self.time_source.now();
+        let reading = self.time_source().now();
         let now = self.moment(reading);
         match now.and_then(|now| Some((now, self.state.take_rate(now.nanos(), cost)?))) {
             Some((now, (fence, reached))) => Ok(Taken { fence, reached, now }),
@@ -72,7 +72,7 @@ impl Manager {
 
     #[inline(always)]
     fn granted_by_rate(&self, Taken { fence, reached, now }: Taken) -> TimedGrant {
-        let origin = self.first_clock.as_deref().map_or(ClockOrigin::NONE, |clock| clock.origin);
+        let origin = self.common().registered.as_ref().map_or(ClockOrigin::NONE, |registered| registered.clock.origin);
         TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin }
     }
 
@@ -101,7 +101,11 @@ impl Manager {
         reading: Option<Reading>,
         now: Option<Moment>,
     ) -> Result<P, TryAcquireError> {
-        if let Some((mut state, now)) = self.look_at(now)
+        if self.state.is_only_a_word() {
+            if let Some(denial) = self.deny_by_word(cost) {
+                return Err(denial);
+            }
+        } else if let Some((mut state, now)) = self.look_at(now)
             && let Some(denial) = state.schedule.deny_behind_word(now, cost)
         {
             return Err(denial);
@@ -130,6 +134,17 @@ impl Manager {
                 self.try_acquire_or_deny(state, now, cost, caller).map(|granted| P::held(self, granted, cost))
             }
         }
+    }
+
+    /// [`Manager::deny_behind_word`], as long as nobody has needed the state and there is room to count the denial.
+    fn deny_by_word(&self, cost: u64) -> Option<TryAcquireError> {
+        let mut copy = self.state.copy_of_word()?;
+        let now = copy.clock.latest();
+        let denial = copy.schedule.would_acquire(now, cost, true, &mut Effects::default()).err()?;
+        if matches!(denial, TryAcquireError::Denied(_)) {
+            self.denied.fetch_update(Relaxed, Relaxed, |denied| denied.checked_add(1)).ok()?;
+        }
+        Some(denial)
     }
 
     #[cold]
@@ -194,7 +209,7 @@ impl Manager {
                 Err((reading, _)) => Some(reading),
             },
         };
-        if self.has_waited.load(Relaxed) {
+        if self.common().has_waited.load(Relaxed) {
             self.acquire_or_wait(&options(), timeout, waker, granted, reading)
         } else {
             self.acquire_in_place(&options(), timeout, waker, granted, reading)
@@ -220,7 +235,7 @@ impl Manager {
             return Ok(Enqueued::Granted(()));
         }
         drop(state);
-        self.has_waited.store(true, Relaxed);
+        self.common().has_waited.store(true, Relaxed);
         self.acquire_or_wait(options, timeout, waker, granted, None)
     }
 
@@ -244,7 +259,7 @@ impl Manager {
         if let Ok(grant) = state.schedule.admit_in_place(now, options.cost, options.caller) {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
-            self.has_waited.store(false, Relaxed);
+            self.common().has_waited.store(false, Relaxed);
             contain_panic(|| drop(waker)); // or the grant would be lost
             return Ok(Enqueued::Granted(()));
         }
@@ -318,7 +333,7 @@ impl Manager {
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {
-            self.origin.timer_host.start(self, runtime);
+            self.timer_host().start(self, runtime);
         }
         Ok(Enqueued::Queued(id))
     }

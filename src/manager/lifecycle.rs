@@ -3,32 +3,47 @@
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::lock::{Manager, Origin};
+use super::guard::Guarded;
+use super::lock::{Beside, Common, Manager};
 use super::registry;
+use super::state::State;
 use crate::core::gate::Gate;
-use crate::core::schedule::{Options, Schedule};
+use crate::core::line::MAX_PLACES;
 use crate::observe::Observer;
 
 /// What a manager is made of.
 pub(crate) struct ManagerParts {
+    pub(crate) common: Arc<Common>,
+    /// Its number among those that have this in common. No other one has the same.
+    pub(crate) number: u64,
     pub(crate) gate: Gate,
-    pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
-    /// The random part of permit ids.
-    pub(crate) id_prefix: u64,
-    pub(crate) origin: Arc<Origin>,
     pub(crate) observer: Observer,
 }
 
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
-        let ManagerParts { gate, options, clock, id_prefix, origin, observer } = parts;
-        let schedule = Schedule::new(gate, options);
-        let manager = Arc::new(Self::new(schedule, clock, id_prefix, origin, observer));
+        let ManagerParts { common, number, gate, clock, observer } = parts;
+        let state = State::new(common.schedule(gate), clock);
+        let manager = Arc::new(Self::new(Guarded::new(common, state, Beside::new(observer)), number));
         if manager.is_registered() {
             registry::enter(&manager);
         }
         manager
+    }
+
+    /// The manager of a new key, after the grant of this fence at `now`. One of plain places is only a word, if it has no observer.
+    pub(crate) fn of_new_key(common: Arc<Common>, number: u64, fence: u64, clock: &Clock, observer: Observer) -> Arc<Self> {
+        match common.plan.plain_places().filter(|places| *places <= MAX_PLACES && !observer.is_some()) {
+            Some(places) => {
+                common.set_clock(clock.clone());
+                Arc::new(Self::new(Guarded::of_places(common, places, fence), number))
+            }
+            None => {
+                let gate = Gate::resume(Arc::clone(&common.plan), std::iter::empty(), fence, clock.latest());
+                Self::open(ManagerParts { common, number, gate, clock: clock.clone(), observer })
+            }
+        }
     }
 
     /// The registered manager with this random part of permit ids; `None` when it was dropped.
@@ -42,6 +57,8 @@ impl Drop for Manager {
         if self.is_registered() {
             registry::leave(self);
         }
-        self.origin.timer_host.dismiss(self);
+        if !self.state.is_only_a_word() {
+            self.timer_host().dismiss(self);
+        }
     }
 }

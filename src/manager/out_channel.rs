@@ -24,7 +24,7 @@ impl Manager {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let fence = self.answers.get().and_then(|answers| answers.take(id.slot()?));
+        let fence = self.state.beside().answers.get().and_then(|answers| answers.take(id.slot()?));
         let Some(fence) = fence else { return self.poll_under_lock(id, cost, waker, granted) };
         granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
         Ok(Enqueued::Granted(()))
@@ -40,10 +40,11 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
-        if self.answers.get().is_none()
+        let own = &self.state.beside().answers;
+        if own.get().is_none()
             && let Some(answers) = state.schedule.answers()
         {
-            _ = self.answers.set(Arc::clone(answers));
+            _ = own.set(Arc::clone(answers));
         }
         match state.schedule.poll(id, waker) {
             Ok(Ok(grant)) => {

@@ -51,13 +51,28 @@ impl Manager {
         self.unlock_and_apply(state, &mut effects);
     }
 
+    /// Releases the place of a permit, if the word is all there is: then nothing else is settled, or learns from a report.
+    fn release_to_word(self: &Arc<Self>, grant: Grant, cost: u64) -> bool {
+        let is_all = grant.claim == Claim::PLACE && self.state.is_only_a_word();
+        if is_all {
+            self.release(grant.fence, cost, grant.claim);
+        }
+        is_all
+    }
+
     /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live.
     pub(crate) fn settle(self: &Arc<Self>, grant: Grant, cost: u64, actual: u64) -> bool {
+        if actual > 0 && self.release_to_word(grant, cost) {
+            return true; // at no cost, it would be counted as refunded
+        }
         self.with_schedule(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
     }
 
     /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
     pub(crate) fn report(self: &Arc<Self>, grant: Grant, cost: u64, outcome: Outcome) -> bool {
+        if self.release_to_word(grant, cost) {
+            return true;
+        }
         let rtt_nanos = |now: Moment| grant.at.known().map(|at| now.since(at));
         self.with_schedule(|schedule, now, effects| schedule.report(now, grant, cost, rtt_nanos(now), outcome, effects))
     }

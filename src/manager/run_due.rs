@@ -29,7 +29,7 @@ impl Driven for Manager {
             let next = state.schedule.next_wake().known().map(|next| state.clock.instant(next));
             drop(state);
             if others_sleep_too_long {
-                self.origin.timer_host.wake(&*self);
+                self.timer_host().wake(&*self);
             }
             if !self.carry_out(&mut effects) {
                 return next;

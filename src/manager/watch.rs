@@ -50,7 +50,7 @@ impl Future for Watch<'_> {
         let driver = if needs_driver { state.ensure_driver_here().ok().flatten() } else { None };
         drop(state);
         if let Some(runtime) = driver {
-            manager.origin.timer_host.start(manager, runtime);
+            manager.timer_host().start(manager, runtime);
         }
         drop(replaced);
         Poll::Pending

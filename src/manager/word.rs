@@ -1,27 +1,30 @@
 //! The word before the lock: while no request waits, a policy of one limit is decided by one atomic operation.
 //!
 //! ```text
-//!             bit 63   then    the rest
-//! places      SHUT     count   units left      a plain concurrency: a count of 31 bits, 32 of units
-//! rate        SHUT     count   value           a pace or a fixed window: a count of 10 bits, 53 of its value on a line
+//!             bit 63   bit 62   then    the rest
+//! places      0        0        count   units left      a plain concurrency: a count of 30 bits, 32 of units
+//! rate        0        RATE     count   value           a pace or a fixed window: a count of 9 bits, 53 of its value on a line
+//! shut        SHUT     0        0       units in transit
 //! ```
 //!
 //! Beside it lies `folded`. **The fence of the latest grant is `folded + count`**, modulo 2^64: so a grant, its fence and the number
-//! of grants so far are one write. The [`Line`] says which cost a value admits at which instant.
+//! of grants so far are one write. The [`Line`] says which cost a value admits at which instant; it lies in a [`Rate`], apart from
+//! the word: each of a million keys may have a word, and none of them decides a rate.
 //!
 //! # Who owns what
 //!
 //! *Open*, the word owns its content and the count; their copies under the lock are stale. *Shut*, the state under the lock owns
 //! them, and units in the word are *in transit*: they were released meanwhile, and who brought them is on the way to the lock. The
 //! word is shut by whoever takes the lock, and opened again by whoever leaves it, unless a request waits or the state does not fit.
-//! Only [`Guarded`](super::guard::Guarded) does either. The line, the kind and `folded` are written only under the lock, while the
-//! word is shut.
+//! Only [`Guarded`](super::guard::Guarded) does either. The line and `folded` are written only under the lock, while the word is
+//! shut.
 //!
 //! # Orderings
 //!
-//! - A grant loads the word (Acquire), then `folded`, the kind and the line (Relaxed), and replaces the word if it is still the same
+//! - A grant loads the word (Acquire), then `folded` and the line (Relaxed), and replaces the word if it is still the same
 //!   (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was written
 //!   before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
+//!   [`Word::look_unlocked`] does the same, and replaces the word by itself.
 //! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
 //!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
 //!   a place is out, no word of a rate is opened.
@@ -40,15 +43,18 @@
 //!
 //! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
 //! succeed with an old `folded` or by an old line: a fence would be given twice. So every grant and every opening adds one to the
-//! count. Of places, it returns after two billion of them, during one preemption. Of a rate, the count is short, but the
+//! count. Of places, it returns after a billion of them, during one preemption. Of a rate, the count is short, but the
 //! [value never falls](crate::core::line) until its 53 bits are used up. A count that is full sends the next request to the lock,
-//! so that it never carries into `SHUT`.
+//! so that it never carries into `RATE`.
+//!
+//! How often it was opened is known under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
 
+use super::sync::AtomicU64;
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use super::sync::{AtomicU8, AtomicU64};
 use crate::core::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
 
 const SHUT: u64 = 1 << 63;
+const RATE: u64 = 1 << 62;
 
 /// The lowest bit of the count in a word of places, and in one of a rate.
 const COUNT_OF_PLACES: u32 = 32;
@@ -63,17 +69,10 @@ const MAX_STEP_BACK: u64 = 1_000_000;
 pub(super) struct Word {
     word: AtomicU64,
     folded: AtomicU64,
-    /// How often the word was opened.
-    openings: AtomicU64,
-    /// The kind of its latest opening.
-    kind: AtomicU8,
-    /// Only where a rate may be decided.
-    rate: Option<Box<Rate>>,
 }
 
 /// What an open word decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(super) enum Kind {
     Places,
     Rate,
@@ -81,7 +80,7 @@ pub(super) enum Kind {
 
 /// The line by which a value is judged.
 #[derive(Debug, Default)]
-struct Rate {
+pub(super) struct Rate {
     base: AtomicU64,
     origin: AtomicU64,
     parts_per_nano: AtomicU64,
@@ -112,61 +111,81 @@ pub(super) enum PutBack {
 }
 
 impl Word {
-    /// A word that is shut, after no grant. One that `decides_rates` takes more memory.
-    pub(super) fn new(decides_rates: bool) -> Self {
-        Self {
-            word: AtomicU64::new(SHUT),
-            folded: AtomicU64::new(0),
-            openings: AtomicU64::new(0),
-            kind: AtomicU8::new(Kind::Places as u8),
-            rate: decides_rates.then(Box::default),
-        }
+    /// A word that is shut, after no grant.
+    pub(super) fn shut_from_the_start() -> Self {
+        Self { word: AtomicU64::new(SHUT), folded: AtomicU64::new(0) }
     }
 
-    /// What it decided when it was open last. It may have changed by the next call.
+    /// An open word of at most [`MAX_PLACES`] places, after the grant of this fence.
+    pub(super) fn of_places(units: u64, fence: u64) -> Self {
+        let count = fence & max_count(COUNT_OF_PLACES);
+        Self { word: AtomicU64::new(count << COUNT_OF_PLACES | units), folded: AtomicU64::new(fence - count) }
+    }
+
+    /// What it decides; of a shut word, places. It may have changed by the next call.
     #[inline(always)]
     pub(super) fn kind(&self) -> Kind {
-        if self.kind.load(Relaxed) == Kind::Places as u8 { Kind::Places } else { Kind::Rate }
+        if self.word.load(Relaxed) & RATE == 0 { Kind::Places } else { Kind::Rate }
     }
 
     /// Takes `cost` units of a place. Returns the fence of the grant; `None`, without a change, if the lock must decide.
     #[inline(always)]
     pub(super) fn take_place(&self, cost: u64) -> Option<u64> {
-        let grant = self.grant(Kind::Places, COUNT_OF_PLACES, |units| if cost == 0 { None } else { units.checked_sub(cost) });
+        let grant = self.grant(0, COUNT_OF_PLACES, |units| if cost == 0 { None } else { units.checked_sub(cost) });
         grant.map(|(fence, _)| fence)
     }
 
     /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it; `None`, without
     /// a change, if the lock must decide.
     #[inline(always)]
-    pub(super) fn take_rate(&self, now: u64, cost: u64) -> Option<(u64, u64)> {
-        let rate = self.rate.as_deref()?;
+    pub(super) fn take_rate(&self, rate: &Rate, now: u64, cost: u64) -> Option<(u64, u64)> {
         let latest = rate.latest.load(Relaxed);
         if now > latest {
             rate.latest.store(now, Relaxed);
         } else if latest - now > MAX_STEP_BACK {
             return None;
         }
-        self.grant(Kind::Rate, COUNT_OF_RATE, |value| rate.line().take(value, now, cost))
+        self.grant(RATE, COUNT_OF_RATE, |value| rate.line().take(value, now, cost))
     }
 
     /// Counts a grant that changes the content as `decide` says. Returns its fence and the new content.
     #[inline(always)]
-    fn grant(&self, kind: Kind, count_at: u32, decide: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
+    fn grant(&self, kind: u64, count_at: u32, decide: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
         let mut word = self.word.load(Acquire);
         loop {
-            let (count, content) = (word >> count_at, word & mask(count_at));
-            // SHUT lies above every count.
-            if count >= max_count(count_at) || self.kind() != kind {
+            let (count, content) = ((word ^ kind) >> count_at, word & mask(count_at));
+            // SHUT and the other kind lie above every count.
+            if count >= max_count(count_at) {
                 return None;
             }
             let content = decide(content)?;
             let folded = self.folded.load(Relaxed);
-            match self.word.compare_exchange(word, (count + 1) << count_at | content, AcqRel, Acquire) {
+            match self.word.compare_exchange(word, kind | (count + 1) << count_at | content, AcqRel, Acquire) {
                 Ok(_) => return Some((folded.wrapping_add(count + 1), content)),
                 Err(changed) => word = changed,
             }
         }
+    }
+
+    /// What an open word holds, and the fence of its latest grant; `None` if it is shut. Call it under the lock, which keeps it from
+    /// being shut or opened meanwhile.
+    #[inline(always)]
+    pub(super) fn look(&self) -> Option<(Content, u64)> {
+        let found = self.word.load(Acquire);
+        (found & SHUT == 0).then(|| parts(found, self.folded.load(Relaxed)))
+    }
+
+    /// The same without the lock
+    pub(super) fn look_unlocked(&self) -> Option<(Content, u64)> {
+        let mut word = self.word.load(Acquire);
+        while word & SHUT == 0 {
+            let folded = self.folded.load(Relaxed);
+            match self.word.compare_exchange(word, word, AcqRel, Acquire) {
+                Ok(_) => return Some(parts(word, folded)),
+                Err(changed) => word = changed,
+            }
+        }
+        None
     }
 
     /// Puts the units of a place back that was granted for them.
@@ -200,65 +219,45 @@ impl Word {
         if found & SHUT != 0 {
             return Found::InTransit { units: found & MAX_PLACES };
         }
-        let (content, fence) = self.read(found);
+        let (content, fence) = parts(found, self.folded.load(Relaxed));
         Found::Open { content, fence }
     }
 
-    /// What an open word holds, and the fence of its latest grant; `None` if it is shut. Call it under the lock, which keeps it from
-    /// being shut or opened meanwhile.
-    #[inline(always)]
-    pub(super) fn look(&self) -> Option<(Content, u64)> {
-        let found = self.word.load(Acquire);
-        (found & SHUT == 0).then(|| self.read(found))
-    }
-
-    /// What an open word held.
-    #[inline(always)]
-    fn read(&self, found: u64) -> (Content, u64) {
-        let is_rate = self.kind() == Kind::Rate;
-        let count_at = if is_rate { COUNT_OF_RATE } else { COUNT_OF_PLACES };
-        let (count, content) = (found >> count_at, found & mask(count_at));
-        let content = if is_rate { Content::Rate { value: content } } else { Content::Places { units: content } };
-        (content, self.folded.load(Relaxed).wrapping_add(count))
-    }
-
-    /// Opens the word after the grant of this fence; what is in transit is added. Call it under the lock, where the word is shut.
-    pub(super) fn open(&self, opening: Opening, fence: u64) {
+    /// Opens the word after the grant of this fence, for the so many-th time; what is in transit is added. Call it under the lock,
+    /// where the word is shut. A `rate` must be there to open a word of a rate.
+    pub(super) fn open(&self, opening: Opening, fence: u64, openings: u64, rate: Option<&Rate>) {
         let (kind, count_at, content) = match opening {
-            Opening::Places { units } => (Kind::Places, COUNT_OF_PLACES, units),
+            Opening::Places { units } => (0, COUNT_OF_PLACES, units),
             Opening::Rate { line, value } => {
-                let Some(rate) = self.rate.as_deref() else { return };
+                let Some(rate) = rate else { return };
                 rate.set_line(line);
-                (Kind::Rate, COUNT_OF_RATE, value)
+                (RATE, COUNT_OF_RATE, value)
             }
         };
-        let openings = self.openings.load(Relaxed).wrapping_add(1);
         let count = fence.wrapping_add(openings) & max_count(count_at);
-        self.openings.store(openings, Relaxed);
-        self.kind.store(kind as u8, Relaxed);
         self.folded.store(fence.wrapping_sub(count), Relaxed);
-        let open = count << count_at | content;
+        let open = kind | count << count_at | content;
         let mut shut = SHUT;
         while let Err(changed) = self.word.compare_exchange(shut, open + (shut & !SHUT), AcqRel, Relaxed) {
             shut = changed;
         }
+    }
+}
+
+impl Rate {
+    /// The latest reading of the clock by which a rate was decided, in nanoseconds.
+    pub(super) fn latest(&self) -> u64 {
+        self.latest.load(Relaxed)
     }
 
     /// The later of `now` and the latest reading of the clock by which a rate was decided, in nanoseconds. `None` if `now` is far
     /// behind, as on another clock.
     #[inline(always)]
     pub(super) fn present(&self, now: u64) -> Option<u64> {
-        let latest = self.latest()?;
+        let latest = self.latest();
         (latest.saturating_sub(now) <= MAX_STEP_BACK).then(|| latest.max(now))
     }
 
-    /// The latest reading of the clock by which a rate was decided, in nanoseconds.
-    pub(super) fn latest(&self) -> Option<u64> {
-        Some(self.rate.as_deref()?.latest.load(Relaxed))
-    }
-}
-
-impl Rate {
     #[inline(always)]
     fn line(&self) -> Line {
         Line {
@@ -286,10 +285,21 @@ impl Rate {
     }
 }
 
+/// The content of an open word, and the fence of the latest grant.
+#[inline(always)]
+fn parts(word: u64, folded: u64) -> (Content, u64) {
+    let (count_at, content) = if word & RATE == 0 {
+        (COUNT_OF_PLACES, Content::Places { units: word & mask(COUNT_OF_PLACES) })
+    } else {
+        (COUNT_OF_RATE, Content::Rate { value: word & mask(COUNT_OF_RATE) })
+    };
+    (content, folded.wrapping_add((word & !RATE) >> count_at))
+}
+
 const fn mask(count_at: u32) -> u64 {
     (1 << count_at) - 1
 }
 
 const fn max_count(count_at: u32) -> u64 {
-    (1 << (63 - count_at)) - 1
+    (1 << (62 - count_at)) - 1
 }

@@ -41,16 +41,11 @@ impl Gate {
         Some(())
     }
 
-    /// Whether the policy is a concurrency that neither leases nor adapts, and no clock is read.
-    pub(super) fn counts_plain_places(&self) -> bool {
-        matches!(self.first, LimitState::Places(_, _, None)) && self.rest.is_empty() && !self.follows_time
-    }
-
     /// Passes places on from their holder to a waiter, if all are out: then no unit moves. Returns the fence of the grant.
     #[inline(always)]
     pub(crate) fn pass_on(&mut self) -> Option<u64> {
         let LimitState::Places(rule, state, None) = &self.first else { return None };
-        if state.in_use != rule.limit || !self.counts_plain_places() {
+        if state.in_use != rule.limit || !self.fits_word {
             return None;
         }
         self.fence += 1;
