@@ -9,6 +9,7 @@
 //! there is no state the word is open, and units that come back are in it.
 
 use std::fmt::Debug;
+use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
 
@@ -109,9 +110,9 @@ impl<S: Source> Guarded<S> {
     }
 
     /// See [`Word::take_rate`].
-    #[inline(always)]
-    pub(super) fn take_rate(&self, now: u64, cost: u64) -> Option<(u64, u64)> {
-        self.word.take_rate(self.common.rate()?, now, cost)
+    #[inline(never)] // a place needs none of its registers
+    pub(super) fn take_rate(&self, rate: &Rate, now: u64, cost: u64) -> Option<(u64, NonZeroU64)> {
+        self.word.take_rate(rate, now, cost)
     }
 
     /// Puts the units of a permit back without the lock, if it can. Otherwise the caller must lock.

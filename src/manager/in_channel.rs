@@ -24,15 +24,6 @@ use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
-/// A grant of a rate by the word.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    fence: u64,
-    /// The value that it has reached on its line.
-    reached: u64,
-    now: Moment,
-}
-
 impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)]
@@ -42,10 +33,13 @@ impl Manager {
                 Some(fence) => Ok(P::held(self, TimedGrant::of_place(fence), cost)),
                 None => self.try_acquire_beside_word(cost, caller, None, None),
             },
-            Kind::Rate => match self.take_rate_now(cost) {
-                Ok(taken) => Ok(P::spent(self.common().id_prefix(0), self.granted_by_rate(taken), cost)),
-                Err((reading, now)) => self.try_acquire_beside_word(cost, caller, Some(reading), now),
-            },
+            Kind::Rate => {
+                let (reading, now) = self.read_first_clock();
+                match self.take_rate(now, cost) {
+                    Some(granted) => Ok(P::spent(self.common().id_prefix(0), granted, cost)),
+                    None => self.try_acquire_beside_word(cost, caller, Some(reading), now),
+                }
+            }
         }
     }
 
@@ -53,27 +47,23 @@ impl Manager {
     /// is no rate.
     #[inline(always)]
     pub(crate) fn spend(&self, cost: u64) -> bool {
-        matches!(self.state.kind(), Kind::Rate) && self.take_rate_now(cost).is_ok()
+        matches!(self.state.kind(), Kind::Rate) && self.take_rate(self.read_first_clock().1, cost).is_some()
     }
 
-    /// Grants by a rate without the lock. `Err`, without a change, if the lock must decide: the clock was read then, and this is its
-    /// moment by the first clock.
-    ///
-    /// Not inlined: a place needs none of its registers.
-    #[inline(never)]
-    fn take_rate_now(&self, cost: u64) -> Result<Taken, (Reading, Option<Moment>)> {
-        let reading = self.time_source().now();
-        let now = self.moment(reading);
-        match now.and_then(|now| Some((now, self.state.take_rate(now.nanos(), cost)?))) {
-            Some((now, (fence, reached))) => Ok(Taken { fence, reached, now }),
-            None => Err((reading, now)),
-        }
-    }
-
+    /// A reading, and its moment by the first clock.
     #[inline(always)]
-    fn granted_by_rate(&self, Taken { fence, reached, now }: Taken) -> TimedGrant {
-        let origin = self.common().registered.as_ref().map_or(ClockOrigin::NONE, |registered| registered.clock.origin);
-        TimedGrant { grant: Grant { fence, claim: Claim::of_rate(reached), at: now }, origin }
+    fn read_first_clock(&self) -> (Reading, Option<Moment>) {
+        let reading = self.time_source().now();
+        (reading, self.moment(reading))
+    }
+
+    /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    fn take_rate(&self, now: Option<Moment>, cost: u64) -> Option<TimedGrant> {
+        let (now, registered) = (now?, self.common().registered.as_ref()?);
+        let (fence, reached) = self.state.take_rate(&registered.rate, now.nanos(), cost)?;
+        let claim = Claim::of_rate(reached.get());
+        Some(TimedGrant { grant: Grant { fence, claim, at: now }, origin: registered.clock.origin })
     }
 
     /// The rest of [`Manager::try_acquire`]. `now` is the moment of the `reading` by the first clock.
@@ -200,14 +190,14 @@ impl Manager {
                 }
                 None
             }
-            Kind::Rate => match self.take_rate_now(cost) {
-                Ok(taken) => {
-                    let taken = self.granted_by_rate(taken);
+            Kind::Rate => {
+                let (reading, now) = self.read_first_clock();
+                if let Some(taken) = self.take_rate(now, cost) {
                     granted.fill_in(taken.grant, taken.origin);
                     return Ok(Enqueued::Granted(()));
                 }
-                Err((reading, _)) => Some(reading),
-            },
+                Some(reading)
+            }
         };
         if self.common().has_waited.load(Relaxed) {
             self.acquire_or_wait(&options(), timeout, waker, granted, reading)

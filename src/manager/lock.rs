@@ -77,7 +77,7 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) clock: FirstClock,
-    rate: Rate,
+    pub(super) rate: Rate,
 }
 
 /// The number of a manager among those of one limiter, in 48 bits: at a million new managers a second, it lasts for nine years.

@@ -50,6 +50,8 @@
 //! How often it was opened is known under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
 
 use super::sync::AtomicU64;
+use std::num::NonZeroU64;
+
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::core::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
 
@@ -135,17 +137,18 @@ impl Word {
         grant.map(|(fence, _)| fence)
     }
 
-    /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it; `None`, without
-    /// a change, if the lock must decide.
+    /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it, which is never
+    /// zero; `None`, without a change, if the lock must decide.
     #[inline(always)]
-    pub(super) fn take_rate(&self, rate: &Rate, now: u64, cost: u64) -> Option<(u64, u64)> {
+    pub(super) fn take_rate(&self, rate: &Rate, now: u64, cost: u64) -> Option<(u64, NonZeroU64)> {
         let latest = rate.latest.load(Relaxed);
         if now > latest {
             rate.latest.store(now, Relaxed);
         } else if latest - now > MAX_STEP_BACK {
             return None;
         }
-        self.grant(RATE, COUNT_OF_RATE, |value| rate.line().take(value, now, cost))
+        let (fence, value) = self.grant(RATE, COUNT_OF_RATE, |value| rate.line().take(value, now, cost))?;
+        Some((fence, NonZeroU64::new(value)?))
     }
 
     /// Counts a grant that changes the content as `decide` says. Returns its fence and the new content.
@@ -175,7 +178,7 @@ impl Word {
         (found & SHUT == 0).then(|| parts(found, self.folded.load(Relaxed)))
     }
 
-    /// The same without the lock
+    /// [`Word::look`] without the lock.
     pub(super) fn look_unlocked(&self) -> Option<(Content, u64)> {
         let mut word = self.word.load(Acquire);
         while word & SHUT == 0 {
