@@ -293,7 +293,7 @@ impl Limiter {
     fn spend(&self, cost: u64) -> Option<(u64, bool)> {
         let granted = match self.state.kind() {
             Kind::Places => self.state.take_place(cost).map(|fence| (fence, true)),
-            Kind::Rate => self.state.take_rate(0, cost).map(|(fence, _)| (fence, false)),
+            Kind::Rate => self.state.take_rate(&self.state.common().rate, 0, cost).map(|(fence, _)| (fence, false)),
         };
         granted.or_else(|| {
             if self.state.look().is_some_and(|looked| !looked.admits(cost)) {
