@@ -49,9 +49,9 @@
 //!
 //! How often it was opened is known under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
 
-use super::sync::AtomicU64;
 use std::num::NonZeroU64;
 
+use super::sync::AtomicU64;
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::core::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
 
