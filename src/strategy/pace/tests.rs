@@ -302,3 +302,32 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn a_report_says_what_its_parts_say(
+        numbers in prop::array::uniform7((any::<u64>(), 0_u32..64)), each_period: bool, far: bool, past in 0_u128..5,
+    ) {
+        let [units, period, burst, arrival, now, ahead, cost] = numbers.map(|(number, shift)| number >> shift);
+        let pace = if each_period { PaceRule::each_period } else { PaceRule::continuous };
+        let Some(rule) = pace(units.max(1), period.max(1), burst.max(1), burst) else { return Ok(()) };
+        let now = at(if far { (u64::MAX - 1).saturating_sub(now) } else { now });
+        let latest = rule.parts(now).saturating_add(rule.tolerance);
+        let about_latest = |units| latest.saturating_sub(rule.parts_of(units)).saturating_add(past).saturating_sub(2);
+        // A debt, and about where a cost begins to be denied.
+        let in_debt = rule.charge(PaceState { arrival: latest }, now, arrival).arrival;
+        for arrival in [0, arrival.into(), in_debt, about_latest(0), about_latest(cost), about_latest(cost.saturating_add(ahead))] {
+            let state = PaceState { arrival };
+            for (ahead, cost) in [(0, cost), (ahead, cost), (ahead, 0), (0, 0)] {
+                let report = rule.report(state, now, ahead, cost);
+                let denied_until = rule.decide(state, now, cost).err();
+                let ready_at = if ahead == 0 { denied_until.unwrap_or(now) } else { rule.ready_at(state, now, ahead, cost) };
+                prop_assert_eq!((report.denied_until, report.ready_at), (denied_until, ready_at));
+                prop_assert_eq!(report.remaining, rule.remaining(state, now));
+                prop_assert_eq!(report.reset_at, rule.reset_at(state, now));
+            }
+        }
+    }
+}
