@@ -10,7 +10,7 @@ use common::{current_thread, ms, within_ten_seconds};
 use futures_util::FutureExt;
 use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
-use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Throttle};
+use tollgate::{AcquireError, FixedWindow, Limiter, LimiterGroup, MaxConcurrency, Throttle};
 
 static SHARED: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Throttle::every(ms(5))).unwrap());
 
@@ -238,4 +238,23 @@ fn two_runtimes_with_two_clocks_do_not_make_the_limiters_time_run_ahead() {
         granted += ahead.block_on(async { u64::from(limiter.try_acquire().is_ok()) });
     }
     assert_eq!(granted, 2, "one, and one for the hour that the clock was advanced by");
+}
+
+/// A fixed bug: a denial behind an open word took a reading of the slower clock for one of the faster.
+#[test]
+fn a_denial_on_a_clock_that_is_behind_the_one_read_under_the_lock_does_not_wait_for_their_distance() {
+    let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let limiter = Limiter::new(Throttle::every(Duration::from_secs(1))).unwrap();
+    paused().block_on(async {
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        drop(LimiterGroup::new([limiter.clone()]).try_acquire().unwrap()); // under the lock
+    });
+    paused().block_on(async {
+        for retry_after in [limiter.check(1).retry_after(), limiter.snapshot().next_grant_in] {
+            assert!(retry_after.is_some_and(|after| after <= Duration::from_secs(1)), "{retry_after:?}");
+        }
+        assert!(limiter.try_acquire().is_err());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(limiter.try_acquire().is_ok());
+    });
 }

@@ -218,14 +218,17 @@ impl Manager {
     }
 
     /// A [look](Guarded::look) at the state, and the present moment; `now` is a reading of the first clock, where one was taken.
+    /// `None`, too, if that is behind the latest reading under the lock: it has lost a race, or is of another clock, so the clock
+    /// must be read again.
     #[inline(always)]
     pub(super) fn look_at(&self, now: Option<Moment>) -> Option<(Looked<'_>, Moment)> {
         let state = self.state.look()?;
+        let latest = state.clock.latest();
         let now = match self.state.kind() {
-            Kind::Places => state.clock.latest(),
+            Kind::Places => latest,
             Kind::Rate => Moment::from_nanos(self.state.present(now?.nanos())?),
         };
-        Some((state, now))
+        (now >= latest).then_some((state, now))
     }
 
     /// The moment of a reading of the first clock.
