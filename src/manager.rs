@@ -10,9 +10,10 @@
 //! switch is paid. Only the passing of time has no caller: the [driver] reports it, a task in the waiters' runtime.
 //!
 //! While no request waits, no channel is needed: then the [word] before the lock decides, if the policy is one plain concurrency,
-//! pace or fixed window. The manager of a key is little more than this word, until somebody needs what lies under the lock.
+//! pace or fixed window. The manager of a key with plain concurrency is little more than this word, until somebody needs what lies
+//! under the lock.
 //!
-//! From the bottom up: [`clock`], [`word`] and [`guard`] (the lock and what is before it), [`state`] (what lies under the lock),
+//! From the bottom up: [`time_source`] and [`clock`], [`word`] and [`guard`] (the lock and what is before it), [`state`] (what lies under the lock),
 //! [`driver`] and [`shared_driver`] (the timers), [`lock`] (the manager itself), [`apply`] (what is done after unlocking), and
 //! above it the callers' operations.
 

@@ -34,7 +34,7 @@ pub struct Acquire<'a> {
     progress: Progress,
 }
 
-/// One request in progress. What most requests need fits into two words: a task that waits holds its future.
+/// One request in progress. What most requests need fits into two words, because every task that waits holds one.
 #[derive(Debug)]
 enum Progress {
     New {

@@ -40,8 +40,10 @@ use crate::permit::Permit;
 /// is freed when the key becomes idle or is forgotten.
 ///
 /// Where the policy of a key is one [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts, an active key of 8
-/// bytes takes at most 96 bytes in all, until a request waits for it, or its policy is replaced, paused or closed. This does not
-/// hold in a limiter with an [observer](crate::KeyedLimiterBuilder::on_event).
+/// bytes takes at most 96 bytes in all, as long as it is only acquired, tried, released, checked and looked at in snapshots. It takes
+/// the memory above from the first request that waits for it, and from any other call that changes it ([`KeyedLimiter::penalize`],
+/// [`Permit::refund`](crate::Permit::refund), `pause_for`, a [group](crate::LimiterGroup), …). In a limiter with an
+/// [observer](crate::KeyedLimiterBuilder::on_event), each active key takes it.
 ///
 /// # The code of a key
 ///

@@ -5,7 +5,7 @@
 //! A word of places says all that matters while no request waits, and each of a million keys may have one. So the state and its
 //! lock are allocated by the first who needs them, and stay. Until then nobody has shut the word. Of several who need them at the
 //! same time, one allocates and the others wait for it (by [`OnceLock`]). The new state knows nothing of the grants so far: whoever
-//! takes its lock first finds the word open, as at any later time, and takes over what it owns. So no release is missed: while
+//! takes its lock first finds the word open, and takes over what it owns, as is done at any later time. So no release is missed: while
 //! there is no state the word is open, and units that come back are in it.
 
 use std::fmt::Debug;

@@ -1,7 +1,7 @@
 //! The *release* channel: how a place is released.
 //!
-//! There is no queue: the caller that brings a place back takes the manager's lock and serves the front of the queue itself. So a
-//! release never blocks, and a permit can be released by its drop.
+//! There is no queue: the caller that brings a place back adds it to the open [word](super::word), or takes the manager's lock and
+//! serves the front of the queue itself. So a release never waits for another task, and a permit can be released by its drop.
 
 use std::sync::Arc;
 

@@ -89,7 +89,7 @@ pub(super) struct Rate {
     parts_per_unit: AtomicU64,
     tolerance: AtomicU64,
     max_age: AtomicU64,
-    /// The latest reading of the clock, in nanoseconds.
+    /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Those under the lock are not among them.
     latest: AtomicU64,
 }
 

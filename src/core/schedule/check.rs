@@ -45,8 +45,8 @@ impl Schedule {
         self.deny(now, cost, &Refusal::MustWait, effects)
     }
 
-    /// Denies a request that does not wait, where a word decides and must not own more than it does. `None`, without a change: the
-    /// request is granted, or is no request.
+    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, or its cost is
+    /// 0 or above the maximum.
     pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
         let decision = self.gate.decide(now, 0, cost);
         if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost() {

@@ -1,5 +1,6 @@
 //! The processor's time stamp counter as a clock.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -18,8 +19,8 @@ const COMPARE_EVERY: u64 = 100_000_000;
 /// virtual one is moved. So it is compared with the system's clock every [`COMPARE_EVERY`], and whenever it was behind; a reading
 /// that compares is one of the system's clock.
 ///
-/// `ahead` and `compared` belong together. A comparison stores `compared` (Release) after `ahead`, and a reading loads it first
-/// (Acquire): it sees an `ahead` that is as new, or newer. Newer than `compared`, it is of a comparison that this reading did not
+/// `ahead` and `compared` belong together, and one comparison at a time stores them. It stores `compared` (Release) after `ahead`, and a reading loads it
+/// first (Acquire): it sees an `ahead` that is as new, or newer. Newer than `compared`, it is of a comparison that this reading did not
 /// need, where both values serve; or else the counter is read after it, and is found to be due for one.
 #[derive(Debug)]
 pub(super) struct FastClock {
@@ -32,13 +33,15 @@ pub(super) struct FastClock {
     ahead: AtomicU64,
     /// What the counter had counted at the latest comparison, in nanoseconds.
     compared: AtomicU64,
+    /// Held by the comparison that stores them. A thread that is interrupted between measuring and storing must not undo a later one.
+    comparing: Mutex<()>,
 }
 
 impl FastClock {
     pub(super) fn new(counter: quanta::Clock) -> Self {
         const NEVER: u64 = 1 << 63; // as far as can be from all that is counted
         let (first, zero) = (counter.raw(), system_clock());
-        Self { counter, first, zero, ahead: AtomicU64::new(0), compared: AtomicU64::new(NEVER) }
+        Self { counter, first, zero, ahead: AtomicU64::new(0), compared: AtomicU64::new(NEVER), comparing: Mutex::new(()) }
     }
 
     /// The nanoseconds that the system's clock has counted since this was made.
@@ -84,11 +87,12 @@ impl FastClock {
     fn compare(&self, system_clock: impl FnOnce() -> Instant) -> u64 {
         /// A comparison that takes longer was interrupted, and is not used. In nanoseconds.
         const LONGEST: u64 = 10_000;
+        let comparing = self.comparing.try_lock();
         let before = self.counted();
         let now = system_clock();
         let counted = self.counted();
         let nanos = u64::try_from(now.saturating_duration_since(self.zero).as_nanos()).unwrap_or(u64::MAX);
-        if before > 0 && counted.wrapping_sub(before) <= LONGEST {
+        if comparing.is_ok() && before > 0 && counted.wrapping_sub(before) <= LONGEST {
             self.ahead.store(nanos.wrapping_sub(counted), Relaxed);
             self.compared.store(counted, Release);
         }
