@@ -116,6 +116,7 @@ impl Gate {
     /// Charges all limits of time, whether or not they admit the cost.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
         self.limit_states_mut().filter(|state| state.places().is_none()).for_each(|state| state.charge(now, units));
+        self.track.iter_mut().for_each(|track| track.charged());
     }
 
     /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.

@@ -85,6 +85,11 @@ impl Track {
         if fence > self.refundable_after { reached.saturating_sub(line) } else { 0 }
     }
 
+    /// The usage was raised by more than a grant: as after a grant, a later refund must leave that.
+    pub(crate) fn charged(&mut self) {
+        self.raised_since_grant = 0;
+    }
+
     /// The usage was lowered by a refund.
     pub(crate) fn refund(&mut self, parts: u64) {
         self.line.origin = self.line.origin.saturating_add(parts);

@@ -29,6 +29,9 @@ impl Gate {
                 state.refund(now, at, cost - actual);
             }
         }
+        if actual > cost {
+            self.track.iter_mut().for_each(|track| track.charged());
+        }
         Some(())
     }
 
