@@ -218,10 +218,10 @@ async fn a_permit_whose_limiter_was_dropped_settles_nothing() {
 async fn a_refund_after_a_debt_leaves_the_debt() {
     let limiter = Limiter::new(TokenBucket::new(Rate::new(1, Duration::from_millis(10)), 5)).unwrap();
     let (first, second) = (limiter.try_acquire_many(2).unwrap(), limiter.try_acquire_many(3).unwrap());
-    tokio::time::advance(Duration::from_millis(20)).await;
+    advance(Duration::from_millis(20)).await;
     let third = limiter.try_acquire_many(2).unwrap();
     second.refund();
-    tokio::time::advance(Duration::from_millis(11)).await;
+    advance(Duration::from_millis(11)).await;
     first.settle(7);
     third.refund();
     assert!(!limiter.check(1).is_allowed(), "the debt of 5 units has just been made");
