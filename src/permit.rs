@@ -62,13 +62,13 @@ impl Permit {
         if grant.claim.holds() || !manager.is_registered() {
             return Self { manager: Some(Arc::clone(manager)), id_prefix: 0, cost, grant, origin };
         }
-        Self { manager: None, id_prefix: manager.id_prefix(), cost, grant, origin }
+        Self::spent(manager.id_prefix(), TimedGrant { grant, origin }, cost)
     }
 
     /// A permit of a rate. It holds no place and no handle of its limiter.
     #[inline(always)]
     pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, at: Moment, origin: ClockOrigin) -> Self {
-        Self { manager: None, id_prefix, cost, grant: Grant { fence, claim: Claim::NONE, at }, origin }
+        Self::spent(id_prefix, TimedGrant { grant: Grant { fence, claim: Claim::NONE, at }, origin }, cost)
     }
 
     /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence).

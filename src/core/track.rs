@@ -85,7 +85,7 @@ impl Track {
         if fence > self.refundable_after { reached.saturating_sub(line) } else { 0 }
     }
 
-    /// The usage was raised by more than a grant: as after a grant, a later refund must leave that.
+    /// Units were charged without a grant. A later refund must leave them, as it leaves those of a grant.
     pub(crate) fn charged(&mut self) {
         self.raised_since_grant = 0;
     }

@@ -103,6 +103,7 @@ impl Manager {
         self.try_acquire_under_lock(cost, caller, reading)
     }
 
+    /// The rest of [`Manager::try_acquire`] where the word does not decide.
     #[inline(never)]
     fn try_acquire_under_lock<P: FromGrant>(
         self: &Arc<Self>,
