@@ -225,7 +225,7 @@ fn print(api: &Api, tallies: &[Tally]) {
     println!("   the first denial of each client by each limit: when, and for which endpoint");
     for Tally { client, denials, .. } in tallies {
         for (at, endpoint, why) in denials {
-            let by = why.denied_by().map(ToString::to_string).unwrap_or_default();
+            let by = why.denied_by().map(|limit| limit.to_string()).unwrap_or_default();
             println!("   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
         }
     }

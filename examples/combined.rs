@@ -95,7 +95,7 @@ struct Streak {
 
 impl Log {
     fn denied(&mut self, decision: &Decision, policy: &Policy) {
-        let Some(by) = policy.limits().iter().position(|limit| Some(limit) == decision.denied_by()) else { return };
+        let Some(by) = policy.limits().iter().position(|limit| Some(*limit) == decision.denied_by()) else { return };
         self.denials[by] += 1;
         match &mut self.streak {
             Some(streak) if streak.by == by => streak.more += 1,

@@ -1,5 +1,9 @@
+mod binding;
+
 use std::fmt;
 use std::time::Duration;
+
+use binding::Binding;
 
 use crate::policy::{Limit, Policy};
 use crate::strategy::{LimitReport, Moment};
@@ -35,10 +39,10 @@ pub struct Decision {
     pub(crate) allowed: bool,
     /// The policy admits the cost, but a pause, a spread or the queue holds back all requests.
     paused: bool,
-    /// The limit that denied, or else has the fewest units remaining; for a closed limiter, the limit that would bind. The index
-    /// instead of the limit itself: decisions are returned in results, and a limit is large.
-    pub(crate) binding: u32,
-    policy: Policy,
+    /// The index in the policy of the limit that denied, or else has the fewest units remaining; for a closed limiter, of the limit
+    /// that would bind.
+    pub(crate) binding_index: u32,
+    binding: Binding,
     pub(crate) limit: u64,
     remaining: u64,
     retry_after: Wait,
@@ -101,8 +105,8 @@ impl Decision {
         Self {
             allowed,
             paused: false,
-            binding: by as u32,
-            policy: policy.clone(),
+            binding_index: by as u32,
+            binding: Binding::new(policy, by),
             limit: limits[by].capacity(),
             remaining,
             retry_after: if until > now { Wait::until(until, now) } else { Wait::UNKNOWN },
@@ -153,18 +157,18 @@ impl Decision {
     /// it is allowed, or [paused](Decision::is_paused). On a closed limiter, and for a cost of zero, it is the limit that would
     /// bind.
     #[must_use]
-    pub fn denied_by(&self) -> Option<&Limit> {
+    pub fn denied_by(&self) -> Option<Limit> {
         if self.allowed || self.paused { None } else { Some(self.binding()) }
     }
 
     /// The index in the policy of the limit that [denied](Decision::denied_by), from 0; it distinguishes equal limits.
     #[must_use]
     pub fn denied_by_index(&self) -> Option<usize> {
-        self.denied_by().map(|_| self.binding as usize)
+        (!self.allowed && !self.paused).then_some(self.binding_index as usize)
     }
 
-    fn binding(&self) -> &Limit {
-        &self.policy.limits()[self.binding as usize]
+    fn binding(&self) -> Limit {
+        self.binding.limit(self.binding_index as usize)
     }
 
     /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an

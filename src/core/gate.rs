@@ -302,7 +302,7 @@ impl Gate {
         } else {
             Decision::summarize(policy, max_cost, self.limit_states().map(report), now, ahead, cost)
         };
-        if let Some(rule) = self.limit_states().nth(decision.binding as usize).and_then(|state| state.concurrency(now)) {
+        if let Some(rule) = self.limit_states().nth(decision.binding_index as usize).and_then(|state| state.concurrency(now)) {
             decision.limit = rule.limit;
         }
         decision

@@ -76,7 +76,7 @@ pub(super) fn all_or_none(harness: &Harness, cost: u64, denied: &Decision, remai
     match denied.denied_by_index() {
         Some(by) if reference.waiting.is_empty() => {
             let denier = &reference.limits[by];
-            prop_assert_eq!(denied.denied_by(), Some(&denier.limit));
+            prop_assert_eq!(denied.denied_by(), Some(denier.limit));
             prop_assert!(!reference.limit_admits(denier, reference.now, cost, Bound::Most), "{} admits", denier.limit);
         }
         Some(_) => {}
