@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 23] = [
+const OPERATIONS: [Operation; 24] = [
     ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
     ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
     ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
@@ -47,6 +47,7 @@ const OPERATIONS: [Operation; 23] = [
     ("two", |times| tried(times, slow().and(slow()))),
     ("three", |times| tried(times, slow().and(slow()).and(slow()))),
     ("denied", |times| tried(times, Throttle::every(LONG))),
+    ("denied-penalty", |times| tried(times, Penalty::new(1, Rate::per_hour(1)))),
     ("denied-places", |times| {
         let limiter = limiter(MaxConcurrency::new(1));
         let _permit = limiter.try_acquire();

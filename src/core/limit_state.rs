@@ -162,8 +162,9 @@ impl LimitState {
     /// Records that a request that does not wait was denied `cost`. Returns whether that changed the state.
     pub(super) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
         let Self::Rule(rule, state) = self else { return false };
-        let before = std::mem::replace(state, rule.note_denial(*state, now, cost));
-        before != *state
+        let (before, next) = (*state, rule.note_denial(*state, now, cost));
+        *state = next;
+        before != next
     }
 
     /// Stops recording grants, if this is a rate that fits a [line](crate::core::line). Returns the parts that it brings in a

@@ -98,6 +98,7 @@ impl Rule {
     }
 
     /// The state after a request that does not wait was denied `cost`, by this limit or another one.
+    #[inline(always)]
     pub(crate) fn note_denial(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {
         match self {
             Self::Penalty(rule) => rule.note_denial(state.into(), now, cost).into(),

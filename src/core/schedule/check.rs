@@ -80,12 +80,15 @@ impl Schedule {
 
     /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
     pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
+        let only_gate_decides = self.queue.is_empty() && self.suspension.is_none() && !self.closed && cost > 0;
+        if only_gate_decides { self.gate.decide(now, 0, cost) } else { self.check_held_back(now, cost) }
+    }
+
+    /// [`Schedule::check`], where not only the gate decides.
+    fn check_held_back(&self, now: Moment, cost: u64) -> Decision {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
         let decision = self.gate.decide(now, ahead, cost.max(1));
-        if ahead == 0 && self.suspension.is_none() && !self.closed && cost > 0 {
-            return decision; // usually: not copied again
-        }
         if self.closed || cost == 0 {
             return decision.refused();
         }
