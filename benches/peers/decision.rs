@@ -45,9 +45,11 @@ pub(crate) fn one_decision() -> Vec<Row> {
 
 /// Decisions of two and of three limits, compared with one of a single limit under the lock.
 pub(crate) fn of_several_limits() -> Vec<Row> {
-    let [_, two, three] = several_limits().map(limiter);
-    // A penalty costs what a throttle does, and is always decided under the lock.
-    let one = limiter(Penalty::new(u32::MAX.into(), Rate::per_second(1)));
+    let [one, two, three] = several_limits();
+    // Exact refunds keep a policy of one rate under the lock, and record what those of several limits record.
+    let one = Limiter::builder(one).exact_refunds().build().expect("a sound policy");
+    let one: &'static Limiter = Box::leak(Box::new(one));
+    let [two, three] = [two, three].map(limiter);
     let batch = |limiter: &'static Limiter| move || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok()));
     [("Limiter, 2 limits", two, 1.15), ("Limiter, 3 limits", three, 1.3)]
         .into_iter()

@@ -209,23 +209,45 @@ impl Gate {
     /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
     pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        let rest = if self.rest.is_empty() { Ok(()) } else { self.ask_rest(now, cost) };
-        let next = match (self.first.decide(now, cost), rest) {
-            (Ok(next), Ok(())) => next,
-            (Err(until), Err(other)) => return Err(until.max(other)),
-            (Err(until), _) | (_, Err(until)) => return Err(until),
-        };
-        self.first.proceed(now, cost, next);
         if !self.rest.is_empty() {
-            self.charge_rest(now, cost);
+            return self.admit_by_all(now, cost, caller);
         }
+        let next = self.first.decide(now, cost)?;
+        self.first.proceed(now, cost, next);
+        Ok(self.grant(now, cost, caller))
+    }
+
+    /// [`Gate::admit`] of a policy of several limits.
+    #[inline(never)]
+    fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
+        let first = self.first.decide(now, cost);
+        let mut denied_until = first.err();
+        for LaterLimit { state, next } in &mut self.rest {
+            match state.decide(now, cost) {
+                Ok(decided) => *next = decided,
+                Err(until) => denied_until = denied_until.max(Some(until)),
+            }
+        }
+        if let Some(until) = denied_until {
+            return Err(until);
+        }
+        self.first.proceed(now, cost, first?);
+        for LaterLimit { state, next } in &mut self.rest {
+            state.proceed(now, cost, *next);
+        }
+        Ok(self.grant(now, cost, caller))
+    }
+
+    /// Records a grant that all limits have admitted.
+    #[inline(always)]
+    fn grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {
             Some(leases) if leases.has_ttl() => Claim::of_lease(leases.open(fence, cost, now, caller)),
             _ => self.reached(now).map_or(self.place, Claim::of_rate),
         };
-        Ok(Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim })
+        Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim }
     }
 
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
@@ -311,27 +333,6 @@ impl Gate {
     /// Whether [`Gate::admit`] would admit.
     pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
         self.limit_states().all(|state| state.decide(now, cost).is_ok())
-    }
-
-    /// Whether all limits after the first admit, each with its next state.
-    #[inline(never)]
-    fn ask_rest(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        let mut denied_until = None;
-        for LaterLimit { state, next } in &mut self.rest {
-            match state.decide(now, cost) {
-                Ok(decided) => *next = decided,
-                Err(until) => denied_until = denied_until.max(Some(until)),
-            }
-        }
-        denied_until.map_or(Ok(()), Err)
-    }
-
-    /// Charges all limits after the first, which have admitted.
-    #[inline(never)]
-    fn charge_rest(&mut self, now: Moment, cost: u64) {
-        for LaterLimit { state, next } in &mut self.rest {
-            state.proceed(now, cost, *next);
-        }
     }
 
     /// Releases this many units that permits held.
