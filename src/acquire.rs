@@ -2,10 +2,15 @@
 
 mod blocking;
 mod future;
+mod owned;
 mod request;
+mod run;
 mod ticket;
 
+pub(crate) use self::blocking::acquire as blocking_acquire;
 pub use self::future::Acquire;
+pub use self::owned::AcquireOwned;
 pub use self::request::PermitRequest;
 pub(crate) use self::request::request_setters;
+pub use self::run::Run;
 pub(crate) use self::ticket::OwnedTicket;

@@ -4,6 +4,7 @@
 //! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
 //! [`table`] (the operations on a key), and above it what callers hold.
 
+mod acquire;
 mod builder;
 mod event;
 mod idle;
@@ -20,6 +21,7 @@ mod table;
 mod tier;
 mod when_full;
 
+pub use self::acquire::{KeyedAcquire, KeyedAcquireOwned};
 pub use self::builder::KeyedLimiterBuilder;
 pub use self::event::KeyedLimiterEvent;
 pub use self::limiter::KeyedLimiter;

@@ -171,15 +171,18 @@ mod stream;
 mod text;
 mod upstream;
 
-pub use acquire::{Acquire, PermitRequest};
+pub use acquire::{Acquire, AcquireOwned, PermitRequest, Run};
 pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
 pub use event::{LimiterEvent, ShedReason};
 pub use group::{GroupError, GroupPermit, LimiterGroup};
-pub use keyed::{KeySnapshot, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, WhenFull};
-pub use limiter::Limiter;
+pub use keyed::{
+    KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,
+    WhenFull,
+};
+pub use limiter::{Limiter, PollLimiter};
 pub use overflow::Overflow;
 pub use permit::Permit;
 pub use policy::{Limit, Policy};

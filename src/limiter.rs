@@ -1,21 +1,21 @@
 //! The handle of one limiter, and how callers ask it for permits.
 
 mod control;
+mod poll_limiter;
 
 use std::fmt;
 use std::future::Future;
 use std::panic::Location;
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::{Either, select};
-
-use crate::acquire::{Acquire, PermitRequest};
+use crate::acquire::{Acquire, AcquireOwned, PermitRequest, Run};
 use crate::decision::Decision;
-use crate::error::{AcquireError, RunError, TryAcquireError};
+use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::Manager;
 use crate::permit::Permit;
 use crate::snapshot::LimiterSnapshot;
+
+pub use poll_limiter::PollLimiter;
 
 /// An async rate limiter and concurrency limiter for one [`Policy`](crate::Policy). Clones share its state.
 ///
@@ -148,6 +148,36 @@ impl Limiter {
         PermitRequest::new(&self.manager, cost, Location::caller()).acquire()
     }
 
+    /// [`Limiter::acquire`] as a future that borrows nothing: it can be spawned, or kept in a struct. It takes one more atomic
+    /// write than [`Limiter::acquire`] when it is made, and one when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{AcquireOwned, Limiter, MaxConcurrency};
+    ///
+    /// struct Job {
+    ///     permit: AcquireOwned,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let job = Job { permit: limiter.acquire_owned() };
+    /// let _spawned = tokio::spawn(limiter.acquire_owned()).await??;
+    /// let _permit = job.permit.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire_owned(&self) -> AcquireOwned {
+        self.request().acquire_owned()
+    }
+
     /// Starts a request with a cost, a priority or a timeout. See [`PermitRequest`].
     #[track_caller]
     pub fn request(&self) -> PermitRequest<'_> {
@@ -235,9 +265,11 @@ impl Limiter {
     /// Waits for a permit of one unit, runs the future while it holds the permit, and releases it. If the permit is reclaimed
     /// meanwhile, the future is dropped.
     ///
+    /// The returned future borrows nothing but what the given one borrows, so that it can be spawned.
+    ///
     /// # Cancel safety
     ///
-    /// Dropping the returned future drops the given one, and releases the permit or leaves the queue.
+    /// Dropping the returned future drops the given one, and then releases the permit or leaves the queue.
     ///
     /// # Errors
     ///
@@ -261,19 +293,33 @@ impl Limiter {
     /// # }
     /// ```
     #[track_caller]
-    pub fn run<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output, RunError>> + use<'_, F> {
-        let acquire = self.acquire();
-        async move {
-            let permit = acquire.await?;
-            if !permit.is_live() {
-                // The TTL passed between the grant and the poll that took it.
-                return Err(RunError::Reclaimed { id: permit.id() });
-            }
-            match select(pin!(future), pin!(permit.reclaimed())).await {
-                Either::Left((output, _)) => Ok(output),
-                Either::Right(_) => Err(RunError::Reclaimed { id: permit.id() }),
-            }
-        }
+    pub fn run<F: Future>(&self, future: F) -> Run<F> {
+        self.request().run(future)
+    }
+
+    /// A function that [runs](Limiter::run) `work` under a permit of one unit, each time that it is called.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// async fn fetch(page: u32) -> String {
+    ///     format!("page {page}")
+    /// }
+    ///
+    /// let fetch = Limiter::new(MaxConcurrency::new(8))?.wrap(fetch);
+    /// let (one, other) = tokio::join!(fetch(1), tokio::spawn(fetch(2)));
+    /// assert_eq!((one?.as_str(), other??.as_str()), ("page 1", "page 2"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn wrap<T, F: Future, W: Fn(T) -> F>(&self, work: W) -> impl Fn(T) -> Run<F> + use<T, F, W> {
+        let (limiter, caller) = (self.clone(), Location::caller());
+        move |argument| PermitRequest::new(&limiter.manager, 1, caller).run(work(argument))
     }
 
     /// The limiter's numbers now. See [`LimiterSnapshot`].

@@ -51,3 +51,4 @@ pub(crate) use self::lifecycle::ManagerParts;
 pub(crate) use self::lock::{Common, Manager, Origin};
 pub(crate) use self::request_options::RequestOptions;
 pub(crate) use self::time_source::TimeSource;
+pub(crate) use self::watch::Watch;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
-use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant};
+use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch};
 use crate::strategy::Moment;
 use crate::strategy::Outcome;
 
@@ -145,8 +145,15 @@ impl Permit {
     ///
     /// The future can be dropped and the method called again at any time. Several tasks can await it.
     pub async fn reclaimed(&self) {
-        let Some((manager, lease)) = self.leased() else { return std::future::pending().await };
-        manager.reclaimed(lease, self.grant.fence).await;
+        match self.watch_reclaim() {
+            Some(reclaimed) => reclaimed.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Completes when the permit is reclaimed. `None`: it has no TTL.
+    pub(crate) fn watch_reclaim(&self) -> Option<Watch> {
+        self.leased().map(|(manager, lease)| manager.reclaimed(lease, self.grant.fence))
     }
 
     /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does

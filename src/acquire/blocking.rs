@@ -20,7 +20,7 @@ impl Wake for Unpark {
 }
 
 /// Blocks the thread until the request is answered. So the ticket is never given up.
-pub(super) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
+pub(crate) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
     loop {

@@ -36,7 +36,7 @@ pub struct Acquire<'a> {
 
 /// One request in progress. What most requests need fits into two words, because every task that waits holds one.
 #[derive(Debug)]
-enum Progress {
+pub(super) enum Progress {
     New {
         cost: u32,
         caller: Caller,
@@ -53,17 +53,43 @@ enum Progress {
 impl<'a> Acquire<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, options: RequestOptions) -> Self {
-        let progress = match u32::try_from(options.cost) {
-            Ok(cost) if options.only_cost() => Progress::New { cost, caller: options.caller },
-            _ => Progress::Apart(Box::new(Ticket::new(options))),
-        };
-        Self { manager, progress }
+        Self { manager, progress: Progress::new(options) }
     }
 }
 
 impl Progress {
+    #[inline]
+    pub(super) fn new(options: RequestOptions) -> Self {
+        match u32::try_from(options.cost) {
+            Ok(cost) if options.only_cost() => Self::New { cost, caller: options.caller },
+            _ => Self::Apart(Box::new(Ticket::new(options))),
+        }
+    }
+
+    /// Each call must be given the same manager.
     #[inline(always)]
-    fn poll(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+    pub(super) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        // A task that acquires in a loop must let its neighbours have a turn.
+        let progress = ready!(coop::poll_proceed(cx));
+        let polled = self.poll_with(manager, cx.waker());
+        if polled.is_ready() {
+            progress.made_progress();
+        }
+        polled
+    }
+
+    /// The future is dropped.
+    #[inline]
+    pub(super) fn give_up(&mut self, manager: &Arc<Manager>) {
+        match *self {
+            Self::Queued { cost, id } => manager.abandon(id, cost.into()),
+            Self::Apart(ref mut ticket) => ticket.give_up(manager),
+            Self::New { .. } | Self::Done => {}
+        }
+    }
+
+    #[inline(always)]
+    fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = TimedGrant::NOTHING;
         let plain_cost;
         let enqueued = match *self {
@@ -108,25 +134,16 @@ impl Future for Acquire<'_> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let manager = self.manager;
-        // A task that acquires in a loop must let its neighbours have a turn.
-        let progress = ready!(coop::poll_proceed(cx));
-        let polled = self.progress.poll(manager, cx.waker());
-        if polled.is_ready() {
-            progress.made_progress();
-        }
-        polled
+        let Self { manager, progress } = &mut *self;
+        progress.poll(manager, cx)
     }
 }
 
 impl Drop for Acquire<'_> {
     #[inline]
     fn drop(&mut self) {
-        match self.progress {
-            Progress::Queued { cost, id } => self.manager.abandon(id, cost.into()),
-            Progress::Apart(ref mut ticket) => ticket.give_up(self.manager),
-            _ => {}
-        }
+        let Self { manager, progress } = self;
+        progress.give_up(manager);
     }
 }
 

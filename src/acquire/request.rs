@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use super::blocking;
 use super::future::Acquire;
+use super::owned::AcquireOwned;
+use super::run::Run;
 use super::ticket::OwnedTicket;
 use crate::core::request::Caller;
 use crate::error::AcquireError;
@@ -31,7 +33,7 @@ use crate::priority::Priority;
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
-#[must_use = "a request does nothing until `acquire` is called"]
+#[must_use = "a request does nothing until it is awaited, or `acquire` is called"]
 pub struct PermitRequest<'a> {
     manager: &'a Arc<Manager>,
     options: RequestOptions,
@@ -85,6 +87,37 @@ impl<'a> PermitRequest<'a> {
         Acquire::new(self.manager, self.options)
     }
 
+    /// [`PermitRequest::acquire`] as a future that borrows nothing. See [`Limiter::acquire_owned`](crate::Limiter::acquire_owned).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_owned(self) -> AcquireOwned {
+        AcquireOwned::new(Arc::clone(self.manager), self.options)
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`Limiter::run`](crate::Limiter::run).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let work = limiter.request().cost(2).timeout(Duration::from_secs(1)).run(async { 6 * 7 });
+    /// assert_eq!(tokio::spawn(work).await??, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::run`](crate::Limiter::run) and of [`PermitRequest::acquire`].
+    pub fn run<F: Future>(self, future: F) -> Run<F> {
+        Run::new(self.acquire_owned(), future)
+    }
+
     pub(crate) fn into_ticket(self) -> OwnedTicket {
         OwnedTicket::new(Arc::clone(self.manager), self.options)
     }
@@ -96,5 +129,15 @@ impl<'a> PermitRequest<'a> {
     /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         blocking::acquire(self.manager, self.options)
+    }
+}
+
+/// [`PermitRequest::acquire`], so that a request can be awaited itself.
+impl<'a> IntoFuture for PermitRequest<'a> {
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = Acquire<'a>;
+
+    fn into_future(self) -> Acquire<'a> {
+        self.acquire()
     }
 }

@@ -4,9 +4,11 @@ use std::hash::Hash;
 use std::panic::Location;
 use std::sync::Arc;
 
+use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
 use super::key_table::KeyTable;
 use super::request::KeyedPermitRequest;
 use super::snapshot::KeySnapshot;
+use crate::acquire::Run;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -105,7 +107,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn acquire<'a>(&'a self, key: &'a K) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+    pub fn acquire<'a>(&'a self, key: &'a K) -> KeyedAcquire<'a, K> {
         self.acquire_many(key, 1)
     }
 
@@ -115,8 +117,73 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// Those of [`KeyedLimiter::acquire`] and of [`Limiter::acquire_many`].
     #[track_caller]
-    pub fn acquire_many<'a>(&'a self, key: &'a K, cost: u64) -> impl Future<Output = Result<Permit, AcquireError>> + Send + 'a {
+    pub fn acquire_many<'a>(&'a self, key: &'a K, cost: u64) -> KeyedAcquire<'a, K> {
         self.request(key).cost(cost).acquire()
+    }
+
+    /// [`KeyedLimiter::acquire`] as a future that borrows nothing, with a clone of the key: it can be spawned, or kept in a struct.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`].
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_host = KeyedLimiter::<String>::new(MaxConcurrency::new(2))?;
+    /// let _permit = tokio::spawn(per_host.acquire_owned(&"example.org".to_owned())).await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn acquire_owned(&self, key: &K) -> KeyedAcquireOwned<K> {
+        self.request(key).acquire_owned()
+    }
+
+    /// Waits for a permit of one unit of the key, runs the future while it holds the permit, and releases it: see
+    /// [`Limiter::run`]. The returned future has a clone of the key, so that it can be spawned.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Limiter::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::run`], with those of [`KeyedLimiter::acquire`].
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_user = KeyedLimiter::new(MaxConcurrency::new(2))?;
+    /// assert_eq!(tokio::spawn(per_user.run(&7, async { 6 * 7 })).await??, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn run<F: Future>(&self, key: &K, future: F) -> Run<F, KeyedAcquireOwned<K>> {
+        self.request(key).run(future)
+    }
+
+    /// [`KeyedLimiter::acquire`] for a thread outside every runtime: see [`Limiter::blocking_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`], but [`AcquireError::NoRuntime`].
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// let per_user = KeyedLimiter::new(MaxConcurrency::new(1))?;
+    /// let _permit = per_user.blocking_acquire(&7)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire(&self, key: &K) -> Result<Permit, AcquireError> {
+        self.request(key).blocking_acquire()
     }
 
     /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].

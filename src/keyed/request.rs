@@ -1,11 +1,11 @@
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::coop;
-
+use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
 use super::key_table::{Admitted, KeyTable};
-use crate::acquire::{OwnedTicket, request_setters};
+use crate::acquire::{Run, blocking_acquire, request_setters};
 use crate::error::AcquireError;
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
@@ -25,14 +25,14 @@ use crate::priority::Priority;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a request does nothing until `acquire` is called"]
+#[must_use = "a request does nothing until it is awaited, or `acquire` is called"]
 pub struct KeyedPermitRequest<'a, K> {
     pub(super) table: &'a Arc<dyn KeyTable<K>>,
     pub(super) key: &'a K,
     pub(super) options: RequestOptions,
 }
 
-impl<K: Sync> KeyedPermitRequest<'_, K> {
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K> {
     request_setters!();
 
     /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
@@ -40,13 +40,49 @@ impl<K: Sync> KeyedPermitRequest<'_, K> {
     /// # Errors
     ///
     /// Those of [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire) and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
-    pub async fn acquire(self) -> Result<Permit, AcquireError> {
-        // A task that acquires in a loop must let its neighbours have a turn.
-        coop::consume_budget().await;
+    pub fn acquire(self) -> KeyedAcquire<'a, K> {
+        KeyedAcquire::new(self.table, self.key, self.options)
+    }
+
+    /// [`KeyedPermitRequest::acquire`] as a future that borrows nothing. See
+    /// [`KeyedLimiter::acquire_owned`](crate::KeyedLimiter::acquire_owned).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedPermitRequest::acquire`].
+    pub fn acquire_owned(self) -> KeyedAcquireOwned<K> {
+        KeyedAcquireOwned::new(Arc::clone(self.table), self.key.clone(), self.options)
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`KeyedLimiter::run`](crate::KeyedLimiter::run).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::run`](crate::KeyedLimiter::run) and of [`KeyedPermitRequest::acquire`].
+    pub fn run<F: Future>(self, future: F) -> Run<F, KeyedAcquireOwned<K>> {
+        Run::new(self.acquire_owned(), future)
+    }
+
+    /// Blocks the thread until it has the permit. See [`KeyedLimiter::blocking_acquire`](crate::KeyedLimiter::blocking_acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedPermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         match self.table.admit(self.key, &self.options)? {
             Admitted::Granted(permit) => Ok(permit),
-            Admitted::ToManager(manager) => OwnedTicket::new(manager, self.options).await,
+            Admitted::ToManager(manager) => blocking_acquire(&manager, self.options),
         }
+    }
+}
+
+/// [`KeyedPermitRequest::acquire`], so that a request can be awaited itself.
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> IntoFuture for KeyedPermitRequest<'a, K> {
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = KeyedAcquire<'a, K>;
+
+    fn into_future(self) -> KeyedAcquire<'a, K> {
+        self.acquire()
     }
 }
 

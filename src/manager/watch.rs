@@ -11,8 +11,8 @@ use crate::core::arena::Index;
 /// Completes when what it awaits has happened.
 #[derive(Debug)]
 #[must_use = "it does nothing unless awaited"]
-pub(crate) struct Watch<'a> {
-    manager: &'a Arc<Manager>,
+pub(crate) struct Watch {
+    manager: Arc<Manager>,
     awaited: Awaited,
     /// The lease that is awaited.
     lease: Option<Index>,
@@ -21,17 +21,17 @@ pub(crate) struct Watch<'a> {
 
 impl Manager {
     /// Completes when the permit is not live any more.
-    pub(crate) fn reclaimed(self: &Arc<Self>, index: Index, fence: u64) -> Watch<'_> {
-        Watch { manager: self, awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
+    pub(crate) fn reclaimed(self: &Arc<Self>, index: Index, fence: u64) -> Watch {
+        Watch { manager: Arc::clone(self), awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
     }
 
     /// Completes when the limiter is closed and every place was released.
-    pub(crate) fn drained(self: &Arc<Self>) -> Watch<'_> {
-        Watch { manager: self, awaited: Awaited::Drain, lease: None, id: None }
+    pub(crate) fn drained(self: &Arc<Self>) -> Watch {
+        Watch { manager: Arc::clone(self), awaited: Awaited::Drain, lease: None, id: None }
     }
 }
 
-impl Future for Watch<'_> {
+impl Future for Watch {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -57,7 +57,7 @@ impl Future for Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waker = self.manager.lock().watchers.as_mut().and_then(|watchers| watchers.unwatch(self.awaited, id));

@@ -1,0 +1,78 @@
+use std::fmt;
+use std::panic::Location;
+use std::task::{Context, Poll};
+
+use super::Limiter;
+use crate::acquire::{OwnedTicket, PermitRequest};
+use crate::core::request::Caller;
+use crate::error::AcquireError;
+use crate::permit::Permit;
+
+/// A limiter that is polled for permits, for hand-written futures and for `poll_ready` of a service or of a sink, as tokio-util's
+/// `PollSemaphore`.
+///
+/// One request waits at a time. Its place in the queue is kept between polls, and given up when the `PollLimiter` is dropped. A
+/// permit that was granted but not polled for goes to the next request then. A clone begins a request of its own.
+///
+/// # Examples
+///
+/// ```
+/// use std::future::poll_fn;
+/// use tollgate::{Limiter, MaxConcurrency, PollLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut limiter = PollLimiter::new(Limiter::new(MaxConcurrency::new(1))?);
+/// let permit = poll_fn(|cx| limiter.poll_acquire(cx)).await?;
+/// assert_eq!(limiter.limiter().snapshot().in_flight, 1);
+/// drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+pub struct PollLimiter {
+    limiter: Limiter,
+    ticket: OwnedTicket,
+    caller: Caller,
+}
+
+impl PollLimiter {
+    /// Its requests have a cost of one unit.
+    #[must_use]
+    #[track_caller]
+    pub fn new(limiter: Limiter) -> Self {
+        Self::with_caller(limiter, Location::caller())
+    }
+
+    fn with_caller(limiter: Limiter, caller: Caller) -> Self {
+        let ticket = PermitRequest::new(limiter.manager(), 1, caller).into_ticket();
+        Self { limiter, ticket, caller }
+    }
+
+    /// Polls for a permit of one unit. If it must wait, the task of the latest poll is woken when the request is answered; the poll
+    /// after an answer begins a new request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`].
+    pub fn poll_acquire(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        self.ticket.poll(cx)
+    }
+
+    /// The limiter.
+    #[must_use]
+    pub const fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+}
+
+impl Clone for PollLimiter {
+    fn clone(&self) -> Self {
+        Self::with_caller(self.limiter.clone(), self.caller)
+    }
+}
+
+impl fmt::Debug for PollLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollLimiter").field("limiter", &self.limiter).field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
