@@ -228,11 +228,14 @@ impl Limiter {
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
     ///
     /// The thread waits in the same queue as tasks do. It needs no runtime: at the front of the queue the thread runs the timer
-    /// itself. A thread behind a task depends on that task's runtime, which must be running. In a task, this call would block a
-    /// worker of the runtime: use `acquire`, or `tokio::task::spawn_blocking`.
+    /// itself. A thread behind a task depends on that task's runtime, which must be running.
     ///
     /// The thread sleeps by the system's clock. In `spawn_blocking` of a runtime whose clock is paused, it waits until a task has
     /// advanced that clock.
+    ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
     ///
     /// # Errors
     ///

@@ -142,3 +142,68 @@ async fn each_permit_reaches_the_caller_it_was_given_to() {
         assert_eq!(waiting.await.unwrap().fence(), nth as u64 + 2, "read in the wrong order on purpose");
     }
 }
+
+/// To block a thread that drives tasks would stop them, for ever where the permit is released by one of them.
+#[tokio::test]
+async fn a_task_that_blocks_its_thread_panics_as_with_tokio() {
+    let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+    let handle = limiter.clone();
+    let error = tokio::spawn(async move { drop(handle.blocking_acquire()) }).await.unwrap_err().into_panic();
+    assert!(error.downcast_ref::<String>().is_some_and(|message| message.starts_with("Cannot block the current thread")));
+    assert_eq!(limiter.snapshot().granted, 0);
+    let handle = limiter.clone();
+    assert!(tokio::task::spawn_blocking(move || handle.blocking_acquire().is_ok()).await.unwrap());
+}
+
+/// `drained` of an open limiter waited for ever.
+#[tokio::test]
+async fn an_open_limiter_is_drained_when_nothing_is_in_use() {
+    for policy in [Policy::from(MaxConcurrency::new(2)), MaxConcurrency::new(2).ttl(ms(3_600_000)).into()] {
+        let limiter = Limiter::new(policy).unwrap();
+        limiter.drained().await;
+        let held = [limiter.acquire().await.unwrap(), limiter.acquire().await.unwrap()];
+        let mut waits = task::spawn(limiter.acquire());
+        assert_pending!(waits.poll());
+        let mut drained = task::spawn(limiter.drained());
+        assert_pending!(drained.poll());
+        drop(held);
+        assert!(waits.is_woken() && !drained.is_woken(), "the place went to the one that waits");
+        let last = waits.await.unwrap();
+        drop(limiter.try_acquire().unwrap());
+        assert_pending!(drained.poll());
+        drop(last);
+        assert!(drained.is_woken());
+        drained.await;
+        let _next = limiter.acquire().await.unwrap();
+        let given_up = task::spawn(limiter.drained());
+        drop(given_up);
+        assert_eq!(limiter.snapshot().in_flight, 1);
+    }
+}
+
+/// A release that found the word open beside a watcher would wake nobody.
+#[test]
+fn every_drain_is_noticed_while_permits_come_and_go() {
+    let limiter = Limiter::new(MaxConcurrency::new(4)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    drop(limiter.try_acquire());
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        runtime.block_on(async {
+            for _ in 0..2_000 {
+                tokio::select! {
+                    biased; // a timeout would look once more before it gives up
+                    () = sleep(ms(20_000)) => panic!("the last release woke nobody"),
+                    () = limiter.drained() => {}
+                }
+            }
+        });
+    });
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::ticket::Ticket;
@@ -19,8 +20,17 @@ impl Wake for Unpark {
     }
 }
 
+/// Panics where the thread drives tasks: to block it there stops them, and may well be for ever. Only tokio knows; its own blocking
+/// calls panic there.
+#[track_caller]
+fn refuse_to_block_tasks() {
+    drop(Mutex::const_new(()).blocking_lock());
+}
+
 /// Blocks the thread until the request is answered. So the ticket is never given up.
+#[track_caller]
 pub(crate) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
+    refuse_to_block_tasks();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
     loop {

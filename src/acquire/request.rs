@@ -124,9 +124,14 @@ impl<'a> PermitRequest<'a> {
 
     /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire).
     ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
     /// # Errors
     ///
     /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         blocking::acquire(self.manager, self.options)
     }

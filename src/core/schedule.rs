@@ -178,9 +178,9 @@ impl Schedule {
         self.closed
     }
 
-    /// Closed, no request waits, and no permit holds a place.
+    /// No request waits, and no permit holds a place.
     pub(crate) fn is_drained(&self) -> bool {
-        self.closed && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+        self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
     }
 
     pub(crate) fn has_waiters(&self) -> bool {

@@ -170,6 +170,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
     /// [`KeyedLimiter::acquire`] for a thread outside every runtime: see [`Limiter::blocking_acquire`].
     ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
     /// # Errors
     ///
     /// Those of [`KeyedLimiter::acquire`], but [`AcquireError::NoRuntime`].

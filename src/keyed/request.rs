@@ -65,9 +65,14 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
 
     /// Blocks the thread until it has the permit. See [`KeyedLimiter::blocking_acquire`](crate::KeyedLimiter::blocking_acquire).
     ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
     /// # Errors
     ///
     /// Those of [`KeyedPermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         match self.table.admit(self.key, &self.options)? {
             Admitted::Granted(permit) => Ok(permit),

@@ -125,8 +125,9 @@ impl Limiter {
         self.manager.is_closed()
     }
 
-    /// Waits until the limiter is closed **and** every permit that holds a place was released or reclaimed. Without a call of
-    /// [`Limiter::close`] it does not complete.
+    /// Waits for an instant at which no request waits and every permit that holds a place was released or reclaimed; it is there
+    /// already if nothing is in use. After [`Limiter::close`] that lasts. While the limiter is open, new requests may come at any
+    /// time, also before the caller goes on.
     ///
     /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; it does not wait for those of other limits.
     ///

@@ -31,7 +31,7 @@ impl Manager {
     #[inline(never)]
     fn release_under_lock(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
         let mut state = self.lock();
-        if state.schedule.release(fence, cost, claim) {
+        if !state.awaits_drain() && state.schedule.release(fence, cost, claim) {
             return;
         }
         match state.schedule.pass_on(cost, claim) {

@@ -130,6 +130,12 @@ impl State {
         }
     }
 
+    /// Whether a release may be the one that [`Manager::drained`](super::lock::Manager::drained) awaits.
+    #[inline(always)]
+    pub(super) fn awaits_drain(&self) -> bool {
+        self.watchers.as_ref().is_some_and(|watchers| watchers.await_drain())
+    }
+
     /// Wakes the tasks that await a reclaim or a drain that has happened.
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
@@ -182,6 +188,9 @@ impl BehindWord for State {
     }
 
     fn hand_over(&mut self) -> Option<(Opening, u64)> {
+        if self.awaits_drain() {
+            return None; // a place that comes back to an open word wakes nobody
+        }
         let (opening, fence) = self.schedule.opening(self.clock.latest())?;
         let fits = matches!(opening, Opening::Places { .. }) || self.clock.is_the_only_one();
         fits.then_some((opening, fence))

@@ -25,7 +25,7 @@ impl Manager {
         Watch { manager: Arc::clone(self), awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
     }
 
-    /// Completes when the limiter is closed and every place was released.
+    /// Completes when no request waits, and every place was released.
     pub(crate) fn drained(self: &Arc<Self>) -> Watch {
         Watch { manager: Arc::clone(self), awaited: Awaited::Drain, lease: None, id: None }
     }

@@ -33,6 +33,11 @@ impl Watchers {
         self.wakers.insert((awaited, id), waker)
     }
 
+    /// Whether the drain is awaited.
+    pub(super) fn await_drain(&self) -> bool {
+        matches!(self.wakers.first_key_value(), Some(((Awaited::Drain, _), _)))
+    }
+
     pub(super) fn unwatch(&mut self, awaited: Awaited, id: WatcherId) -> Option<Waker> {
         self.wakers.remove(&(awaited, id))
     }
