@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | a driver of its own | one [`Limiter`](crate::Limiter) | each runtime with a waiter |
 //! | a [shared driver](super::shared_driver) | all active keys of a [`KeyedLimiter`](crate::KeyedLimiter) | each runtime with a waiter |
+//! | the [timekeeper](super::timekeeper) | all limiters that ask for it, before their own drivers | one thread |
 //! | a caller that blocks its thread | the limiter whose queue it is at the front of | the caller's thread |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,13 +16,28 @@ use tokio::task::yield_now;
 use tokio::time::timeout_at;
 
 use super::shared_driver::{Driven, SharedDriver};
+use super::timekeeper;
 
 /// What drives a manager when time matters.
 #[derive(Debug)]
 pub(crate) enum TimerHost<D: Driven> {
-    /// A driver of its own in each runtime; this wakes the drivers before their timers do.
-    Own(Arc<Notify>),
+    /// A driver of its own in each runtime.
+    Own(OwnDrivers),
     SharedDriver(Arc<SharedDriver<D>>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct OwnDrivers {
+    /// Wakes the drivers before their timers do.
+    wakeup: Arc<Notify>,
+    /// Whether the [timekeeper](super::timekeeper) comes before them.
+    precise: bool,
+}
+
+impl OwnDrivers {
+    pub(crate) fn new(precise: bool) -> Self {
+        Self { precise, ..Self::default() }
+    }
 }
 
 impl<D: Driven> TimerHost<D> {
@@ -30,9 +46,9 @@ impl<D: Driven> TimerHost<D> {
     #[cold]
     pub(super) fn start(&self, driven: &Arc<D>, runtime: Handle) {
         match self {
-            Self::Own(wakeup) => {
+            Self::Own(OwnDrivers { wakeup, precise }) => {
                 let exit_guard = ExitGuard { driven: Arc::downgrade(driven), runtime: runtime.id() };
-                runtime.spawn(drive(exit_guard, Arc::clone(wakeup)));
+                runtime.spawn(drive(exit_guard, Arc::clone(wakeup), *precise));
             }
             Self::SharedDriver(shared_driver) => shared_driver.enlist(driven, &runtime),
         }
@@ -41,7 +57,7 @@ impl<D: Driven> TimerHost<D> {
     /// Wakes the drivers before their timers do.
     pub(super) fn wake(&self, driven: &D) {
         match self {
-            Self::Own(wakeup) => wakeup.notify_waiters(),
+            Self::Own(drivers) => drivers.wakeup.notify_waiters(),
             Self::SharedDriver(shared_driver) => shared_driver.call(driven),
         }
     }
@@ -49,7 +65,7 @@ impl<D: Driven> TimerHost<D> {
     /// The manager was dropped.
     pub(super) fn dismiss(&self, driven: &D) {
         match self {
-            Self::Own(wakeup) => wakeup.notify_waiters(), // the drivers then find no manager and end
+            Self::Own(drivers) => drivers.wakeup.notify_waiters(), // the drivers then find no manager and end
             Self::SharedDriver(shared_driver) => shared_driver.dismiss(driven),
         }
     }
@@ -59,7 +75,7 @@ impl<D: Driven> TimerHost<D> {
 ///
 /// It sleeps until the next instant that matters, or without a timer, and is woken early when that changes. It holds the manager
 /// only while it runs it.
-async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
+async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>, precise: bool) {
     loop {
         // Registered before `run_due`: a wake-up between `run_due` and the sleep would be missed.
         let woken = wakeup.notified();
@@ -69,7 +85,12 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
                 std::mem::forget(panic); // its drop may panic too
                 yield_now().await; // endless panics must not occupy the runtime's worker for ever
             }
-            Ok(Some(at)) => drop(timeout_at(at, woken).await),
+            Ok(Some(at)) => {
+                if precise {
+                    timekeeper::run_at(at, exit_guard.driven.clone(), &wakeup);
+                }
+                drop(timeout_at(at, woken).await);
+            }
             Ok(None) => woken.await,
         }
     }
@@ -142,7 +163,7 @@ mod tests {
     }
 
     fn hosts() -> [TimerHost<PanicsAtFirst>; 2] {
-        [TimerHost::Own(Arc::default()), TimerHost::SharedDriver(Arc::default())]
+        [TimerHost::Own(OwnDrivers::default()), TimerHost::SharedDriver(Arc::default())]
     }
 
     #[tokio::test(start_paused = true)]
