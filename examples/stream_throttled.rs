@@ -8,7 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Parser;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 use tollgate::{Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
 
@@ -45,7 +45,7 @@ async fn with_permits() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     let mut items = stream::iter(["a", "b", "c", "d"]).with_permits(&limiter);
-    while let Some((item, permit)) = items.next().await {
+    while let Some((item, permit)) = items.try_next().await? {
         tasks.spawn(async move {
             println!("  {} {item} starts with permit {}", stamp(start), permit.fence());
             sleep(TENTH + TENTH / 2).await;
@@ -74,14 +74,19 @@ async fn closed() -> Result<(), Box<dyn Error>> {
     println!("a limiter that is closed half-way: the stream ends, has the reason, and loses no item");
     let limiter = Limiter::new(Throttle::every(TENTH))?;
     let start = Instant::now();
-    let mut items = stream::iter(["a", "b", "c", "d"]).throttled(&limiter);
-    while let Some(item) = items.next().await {
-        println!("  {} {item}", stamp(start));
-        if item == "b" {
-            limiter.close();
+    let mut items = stream::iter(["a", "b", "c", "d"]).try_throttled(&limiter);
+    let why = loop {
+        match items.try_next().await {
+            Ok(Some(item)) => {
+                println!("  {} {item}", stamp(start));
+                if item == "b" {
+                    limiter.close();
+                }
+            }
+            Ok(None) => return Ok(()),
+            Err(error) => break error,
         }
-    }
-    let why = items.error().map(ToString::to_string).unwrap_or_default();
+    };
     let (source, waiting) = items.into_inner();
     let rest: Vec<_> = source.collect().await;
     println!("  ended: {why}; {waiting:?} was waiting, and the source still has {rest:?}");

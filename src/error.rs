@@ -4,7 +4,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::decision::Decision;
-use crate::policy::Limit;
+use crate::policy::{Limit, Policy};
 
 /// Why a limiter was not built, or a policy was not replaced: one of its limits is invalid.
 ///
@@ -121,6 +121,15 @@ pub enum AcquireError {
     /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
     #[error("the policy of the key's tier is invalid")]
     Config(#[source] Box<ConfigError>),
+    /// A [throttled](crate::StreamLimitExt::throttled) stream holds no permits, so a policy of nothing but
+    /// [`MaxConcurrency`](crate::MaxConcurrency) would not slow it down.
+    #[error(
+        "`{policy}` bounds permits that are held, and a throttled stream holds none; use with_permits, map_permitted or for_each_permitted"
+    )]
+    NoRate {
+        /// The policy of the limiter.
+        policy: Policy,
+    },
     /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
     /// runtime serves the limiter. (Where a runtime lacks timers, tokio prints its own panic message first.)
     #[error(

@@ -192,6 +192,6 @@ pub use snapshot::LimiterSnapshot;
 pub use strategy::{
     Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
 };
-pub use stream::{ForEachPermitted, StreamLimitExt, Throttled, WithPermits};
+pub use stream::{ForEachPermitted, MapPermitted, StreamLimitExt, Throttled, TryThrottled, WithPermits};
 pub use text::{ParseError, ParseErrorKind};
 pub use upstream::UpstreamSignal;

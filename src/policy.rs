@@ -113,6 +113,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether it bounds nothing but permits in flight.
+    pub(crate) fn only_places(&self) -> bool {
+        self.limits.iter().all(|limit| matches!(limit, Limit::MaxConcurrency(_)))
+    }
+
     /// Combines two policies: the limits of both must admit a request. See the [type's example](Policy#examples).
     #[must_use]
     pub fn and(mut self, other: impl Into<Self>) -> Self {

@@ -1,6 +1,7 @@
 //! Streams whose items wait for permits.
 
 mod for_each_permitted;
+mod map_permitted;
 mod throttled;
 mod with_permits;
 
@@ -9,7 +10,8 @@ use std::panic::Location;
 use futures_core::Stream;
 
 pub use for_each_permitted::ForEachPermitted;
-pub use throttled::Throttled;
+pub use map_permitted::MapPermitted;
+pub use throttled::{Throttled, TryThrottled};
 pub use with_permits::WithPermits;
 
 use crate::limiter::Limiter;
@@ -21,13 +23,18 @@ use crate::limiter::Limiter;
 /// items need be `Unpin`.
 ///
 /// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full) the stream
-/// **ends early**, like a stream that is exhausted. `error` then says why, and `into_inner` returns the source and the item that
-/// was waiting. [`for_each_permitted`](StreamLimitExt::for_each_permitted) returns the error.
+/// gives out the error as its last item, so that nobody can miss it: `try_next().await?` takes one item, and `try_collect` or
+/// `try_for_each` all of them. `into_inner` then returns the source and the item that was waiting. Only the items of
+/// [`throttled`](StreamLimitExt::throttled) are no results; that stream ends, and its `error` says why.
 pub trait StreamLimitExt: Stream + Sized {
     /// Delays each item until the limiter grants one unit, and releases the permit at once.
     ///
     /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, since no permit is held: use
-    /// [`StreamLimitExt::with_permits`] or [`StreamLimitExt::for_each_permitted`].
+    /// [`StreamLimitExt::with_permits`], [`StreamLimitExt::map_permitted`] or [`StreamLimitExt::for_each_permitted`].
+    ///
+    /// The stream ends early when the limiter refuses an item, and [`Throttled::error`] says why. If that can happen (the limiter may
+    /// be closed, or has a bounded queue), use [`StreamLimitExt::try_throttled`], where nobody can miss it. An item as a result takes
+    /// about a tenth longer.
     ///
     /// # Cancel safety
     ///
@@ -53,7 +60,38 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn throttled(self, limiter: &Limiter) -> Throttled<Self> {
-        Throttled::new(WithPermits::new(self, limiter, Location::caller()))
+        Throttled::new(self.try_throttled(limiter))
+    }
+
+    /// [`StreamLimitExt::throttled`], whose last item is an error if the limiter refuses one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`], as the last item. [`AcquireError::NoRate`](crate::AcquireError::NoRate), as the only one, if the
+    /// policy has no limit but of concurrency.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{TryStreamExt as _, stream};
+    /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_millis(100)))?;
+    /// let mut items = stream::iter(["a", "b"]).try_throttled(&limiter);
+    /// while let Some(item) = items.try_next().await? {
+    ///     println!("{item}");
+    /// }
+    ///
+    /// let places = Limiter::new(MaxConcurrency::new(3))?;
+    /// let items = stream::iter(["a", "b"]).try_throttled(&places);
+    /// assert!(items.try_collect::<Vec<_>>().await.unwrap_err().to_string().contains("use with_permits"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn try_throttled(self, limiter: &Limiter) -> TryThrottled<Self> {
+        TryThrottled::new(WithPermits::new(self, limiter, Location::caller()), limiter)
     }
 
     /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
@@ -65,14 +103,14 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # Examples
     ///
     /// ```
-    /// use futures_util::{StreamExt as _, stream};
+    /// use futures_util::{TryStreamExt as _, stream};
     /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
     /// let mut items = stream::iter(["a", "b", "c"]).with_permits(&limiter);
-    /// while let Some((item, permit)) = items.next().await {
+    /// while let Some((item, permit)) = items.try_next().await? {
     ///     tokio::spawn(async move {
     ///         println!("{item}");
     ///         drop(permit);
@@ -125,7 +163,80 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future<Output = ()>,
     {
-        ForEachPermitted::new(WithPermits::new(self, limiter, Location::caller()), work)
+        ForEachPermitted::new(self.map_permitted_unordered(limiter, work))
+    }
+
+    /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs in the order of the items.
+    ///
+    /// An output that is complete waits in memory for the earlier ones; its permit is released. Otherwise see
+    /// [`StreamLimitExt::map_permitted_unordered`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{TryStreamExt as _, stream};
+    /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let slept = |millis| async move {
+    ///     tokio::time::sleep(Duration::from_millis(millis)).await;
+    ///     millis
+    /// };
+    /// let outputs = stream::iter([30, 10, 40]).map_permitted(&limiter, slept);
+    /// assert_eq!(outputs.try_collect::<Vec<_>>().await?, [30, 10, 40]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn map_permitted<W, F>(self, limiter: &Limiter, work: W) -> MapPermitted<Self, W, F>
+    where
+        W: FnMut(Self::Item) -> F,
+        F: Future,
+    {
+        MapPermitted::in_order(WithPermits::new(self, limiter, Location::caller()), work)
+    }
+
+    /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs as they are complete.
+    ///
+    /// The work makes progress only while the stream is polled. Each poll starts work for as many items as are ready and the limiter
+    /// allows, however many outputs have been taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping a future that polls the stream loses nothing. Dropping the stream drops the work that runs and releases its permits.
+    ///
+    /// # Errors
+    ///
+    /// Its last item is an [`AcquireError`](crate::AcquireError) when the limiter refuses an item of the source, after the outputs of
+    /// all the work that runs; [`MapPermitted::into_inner`] returns the item.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use futures_util::{TryStreamExt as _, stream};
+    /// use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let slept = |millis| async move {
+    ///     tokio::time::sleep(Duration::from_millis(millis)).await;
+    ///     millis
+    /// };
+    /// let outputs = stream::iter([30, 10, 40]).map_permitted_unordered(&limiter, slept);
+    /// assert_eq!(outputs.try_collect::<Vec<_>>().await?, [10, 30, 40]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn map_permitted_unordered<W, F>(self, limiter: &Limiter, work: W) -> MapPermitted<Self, W, F>
+    where
+        W: FnMut(Self::Item) -> F,
+        F: Future,
+    {
+        MapPermitted::unordered(WithPermits::new(self, limiter, Location::caller()), work)
     }
 }
 

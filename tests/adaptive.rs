@@ -186,7 +186,8 @@ async fn the_limit_of_a_stream_settles_at_the_knee_of_its_server() {
     for case in Case::all() {
         let (limiter, server, end) = (Limiter::new(case.concurrency(20)).unwrap(), Server::new(), end());
         let items = stream::repeat(()).take_until(sleep_until(end)).with_permits(&limiter);
-        let work = items.for_each_concurrent(None, |((), permit)| async {
+        let work = items.for_each_concurrent(None, |item| async {
+            let ((), permit) = item.unwrap();
             permit.report(server.call().await);
         });
         let (seen, ()) = tokio::join!(watch(end, || limiter.check(1).limit()), work);
@@ -276,7 +277,7 @@ async fn every_way_to_a_permit_measures_the_time_since_the_grant() {
 
         let limiter = new();
         let mut items = std::pin::pin!(stream::iter([1]).with_permits(&limiter));
-        let (_, permit) = items.next().await.unwrap();
+        let (_, permit) = items.next().await.unwrap().unwrap();
         assert_eq!(work_for(permit, span, &limiter).await, left, "of a stream");
 
         let (first, second) = (new(), new());
@@ -298,7 +299,7 @@ async fn work_that_reports_nothing_leaves_the_limit_where_it_is() {
     let limiter = Limiter::new(late_after_100_ms()).unwrap();
     limiter.run(sleep(ms(500))).await.unwrap();
     stream::iter(0..50).for_each_permitted(&limiter, |_| sleep(ms(500))).await.unwrap();
-    assert_eq!(stream::iter(0..50).throttled(&limiter).count().await, 50);
+    assert_eq!(stream::iter(0..50).with_permits(&limiter).count().await, 50);
     drop(limiter.acquire().await.unwrap());
     assert_eq!(limiter.check(1).limit(), 10);
 }

@@ -7,14 +7,15 @@ use axum::http::request::Builder;
 use axum::http::{Extensions, Method, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::response::sse::Event;
-use futures_util::future::{Future, FutureExt, TryFutureExt};
+use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use tollgate::{
-    Acquire, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, ForEachPermitted, GroupError, GroupPermit,
-    KeySnapshot, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder,
-    LimiterEvent, LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit,
-    PermitRequest, Policy, Priority, PriorityError, Rate, RunError, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt,
-    Throttle, Throttled, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
+    Acquire, AcquireError, AcquireOwned, Adapt, Align, ConfigError, Decision, FixedWindow, ForEachPermitted, GroupError,
+    GroupPermit, KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent,
+    KeyedPermitRequest, Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted,
+    MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter, Priority,
+    PriorityError, Rate, Run, RunError, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled,
+    TokenBucket, TryAcquireError, TryThrottled, UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -26,7 +27,8 @@ struct Names<'a, S: Stream>(
     Option<(Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow)>,
     Option<(ParseError, ParseErrorKind, Penalty, Permit, PermitRequest<'a>, Policy, Priority, PriorityError, Rate, ShedReason)>,
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
-    Option<(ForEachPermitted<S, (), ()>, Throttled<S>, WithPermits<S>)>,
+    Option<(AcquireOwned, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
+    Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );
 
 /// The methods of the extension traits do not hide each other either.
@@ -38,7 +40,8 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
         future
     }
     assert_eq!(is_future(acquired).await, 1);
-    let items = stream::iter([1, 2]).throttled(&limiter).map(Ok::<i32, ()>).try_collect::<Vec<_>>().await;
+    let rate = common::limiter(Throttle::every(common::ms(1)));
+    let items = stream::iter([1, 2]).throttled(&rate).map(Ok::<i32, ()>).try_collect::<Vec<_>>().await;
     assert_eq!(items, Ok(vec![1, 2]));
     assert_eq!(StatusCode::TOO_MANY_REQUESTS.into_response().status(), 429);
 }

@@ -201,7 +201,7 @@ async fn the_event_names_the_line_that_asked() {
     std::mem::forget(std::thread::scope(|scope| scope.spawn(|| blocking.blocking_acquire().unwrap()).join().unwrap()));
     lines.push(line!() + 1);
     let mut items = stream::iter([0]).with_permits(&limiter);
-    std::mem::forget(items.next().await.unwrap().1);
+    std::mem::forget(items.next().await.unwrap().unwrap().1);
     sleep(ms(20)).await;
     let told: Vec<u32> = events.lock().unwrap().iter().map(line).collect();
     assert_eq!(told, lines);

@@ -46,7 +46,7 @@ async fn an_idle_source_spends_nothing() {
     assert!(throttled.next().now_or_never().is_none());
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().queued), (0, 0));
     items.send(7).unwrap();
-    let (item, _permit) = throttled.next().await.unwrap();
+    let (item, _permit) = throttled.next().await.unwrap().unwrap();
     assert_eq!((item, limiter.snapshot().granted), (7, 1));
 }
 
@@ -101,13 +101,19 @@ async fn a_refusal_ends_the_stream_and_the_item_is_given_back() {
     let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
     let _out = limiter.try_acquire().unwrap();
     let mut items = stream::iter(0..3).with_permits(&limiter);
-    assert!(items.next().await.is_none());
-    assert_eq!((items.error(), items.size_hint(), items.is_terminated()), (Some(&AcquireError::QueueFull), (0, Some(0)), true));
+    assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::QueueFull);
+    assert_eq!((items.size_hint(), items.is_terminated(), items.next().await.is_none()), ((0, Some(0)), true, true));
     assert_eq!(items.into_inner().1, Some(0));
 
-    let mut items = stream::iter(0..3).throttled(&limiter);
-    assert_eq!(items.error(), None);
-    assert_eq!(items.next().await, None);
+    let rate = Limiter::builder(Throttle::every(ms(100))).max_queue(0).build().unwrap();
+    let mut items = stream::iter(0..3).try_throttled(&rate);
+    assert_eq!(items.next().await, Some(Ok(0)));
+    assert_eq!((items.next().await, items.next().await), (Some(Err(AcquireError::QueueFull)), None));
+    assert!(items.is_terminated());
+    assert_eq!(items.into_inner().1, Some(1));
+
+    let mut items = stream::iter(0..3).throttled(&rate);
+    assert!(items.error().is_none() && items.next().await.is_none());
     assert_eq!((items.error(), items.is_terminated()), (Some(&AcquireError::QueueFull), true));
     assert_eq!(items.into_inner().1, Some(0));
 
@@ -152,4 +158,69 @@ async fn for_each_permitted_ends_what_runs_when_it_is_refused_and_drops_it_when_
     let work = stream::iter(0..5).for_each_permitted(&limiter, |_| sleep(ms(50)));
     assert!(tokio::time::timeout(ms(10), work).await.is_err());
     assert_eq!((limiter.snapshot().in_flight, limiter.snapshot().queued), (0, 0));
+}
+
+/// Work under permits ends in another order than it began.
+#[tokio::test(start_paused = true)]
+async fn outputs_come_in_the_order_of_the_items_or_as_they_are_complete() {
+    let slept = |millis| async move {
+        sleep(ms(millis)).await;
+        millis
+    };
+    let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+    let start = Instant::now();
+    let outputs = stream::iter([30, 10, 40, 5]).map_permitted_unordered(&limiter, slept);
+    assert_eq!(
+        outputs.map(|output| (output.unwrap(), start.elapsed())).collect::<Vec<_>>().await,
+        [(10, ms(10)), (30, ms(30)), (5, ms(35)), (40, ms(50)),]
+    );
+    let start = Instant::now();
+    let outputs = stream::iter([30, 10, 40, 5]).map_permitted(&limiter, slept);
+    assert_eq!(
+        outputs.map(|output| (output.unwrap(), start.elapsed())).collect::<Vec<_>>().await,
+        [(30, ms(30)), (10, ms(30)), (40, ms(50)), (5, ms(50)),]
+    );
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_comes_after_the_outputs_of_what_runs() {
+    for ordered in [true, false] {
+        let limiter = Limiter::new(MaxConcurrency::new(2)).unwrap();
+        let work = async |item| {
+            sleep(ms(50)).await;
+            item
+        };
+        let mut outputs = pin!(if ordered {
+            stream::iter(0..5).map_permitted(&limiter, work)
+        } else {
+            stream::iter(0..5).map_permitted_unordered(&limiter, work)
+        });
+        assert!(outputs.next().now_or_never().is_none());
+        limiter.close();
+        let mut seen = Vec::new();
+        while let Some(output) = outputs.next().await {
+            seen.push(output);
+        }
+        assert_eq!(seen, [Ok(0), Ok(1), Err(AcquireError::Closed)]);
+        assert!(outputs.is_terminated());
+    }
+}
+
+/// It would not be slowed down, since it holds no permits.
+#[tokio::test]
+async fn a_throttled_stream_without_a_rate_is_an_error() {
+    for policy in ["3 concurrent", "3 concurrent and 2 concurrent ttl 1s"] {
+        let policy: Policy = policy.parse().unwrap();
+        let limiter = Limiter::new(policy.clone()).unwrap();
+        let mut items = stream::iter(0..3).throttled(&limiter);
+        assert_eq!(items.next().await, None);
+        assert_eq!(items.error(), Some(&AcquireError::NoRate { policy: policy.clone() }));
+        let mut items = stream::iter(0..3).try_throttled(&limiter);
+        assert_eq!(items.next().await, Some(Err(AcquireError::NoRate { policy })));
+        assert_eq!((items.next().await, limiter.snapshot().granted), (None, 0));
+        assert_eq!(items.into_inner().1, Some(0));
+    }
+    let mixed = Limiter::new(Policy::from(MaxConcurrency::new(1)).and(Throttle::every(ms(1)))).unwrap();
+    assert_eq!(stream::iter(0..3).throttled(&mixed).count().await, 3);
 }

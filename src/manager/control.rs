@@ -14,6 +14,11 @@ use crate::snapshot::LimiterSnapshot;
 use crate::upstream::UpstreamSignal;
 
 impl Manager {
+    /// The present policy.
+    pub(crate) fn policy(self: &Arc<Self>) -> Policy {
+        self.ask(|schedule, _| schedule.policy().clone())
+    }
+
     /// Replaces the policy; queued requests keep their position.
     pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
         let plan = Plan::new(policy, self.since_epoch())?;

@@ -3,36 +3,32 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use futures_core::{FusedStream, Stream};
-use futures_util::stream::FuturesUnordered;
+use futures_core::Stream;
 use pin_project::pin_project;
 
-use super::WithPermits;
+use super::MapPermitted;
 use crate::error::AcquireError;
-use crate::permit::Permit;
 
 /// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
 /// example, returns it.
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
-pub struct ForEachPermitted<S: Stream, W, F> {
+pub struct ForEachPermitted<S: Stream, W, F: Future> {
     #[pin]
-    items: WithPermits<S>,
-    work: W,
-    running: FuturesUnordered<Permitted<F>>,
+    outputs: MapPermitted<S, W, F>,
 }
 
-impl<S: Stream, W, F> ForEachPermitted<S, W, F> {
-    pub(crate) fn new(items: WithPermits<S>, work: W) -> Self {
-        Self { items, work, running: FuturesUnordered::new() }
+impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
+    pub(crate) fn new(outputs: MapPermitted<S, W, F>) -> Self {
+        Self { outputs }
     }
 
     /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
     ///
     /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
-    /// [`WithPermits::into_inner`] for an example.
+    /// [`WithPermits::into_inner`](crate::WithPermits::into_inner) for an example.
     pub fn into_inner(self) -> (S, Option<S::Item>) {
-        self.items.into_inner()
+        self.outputs.into_inner()
     }
 }
 
@@ -45,46 +41,19 @@ where
     type Output = Result<(), AcquireError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+        let mut outputs = self.project().outputs;
         loop {
-            // Before the next item, which may wait for a permit that one of these releases.
-            while let Poll::Ready(Some(())) = Pin::new(&mut *this.running).poll_next(cx) {}
-            if this.items.is_terminated() {
-                return if this.running.is_empty() {
-                    Poll::Ready(this.items.error().cloned().map_or(Ok(()), Err))
-                } else {
-                    Poll::Pending
-                };
-            }
-            if let Some((item, permit)) = ready!(this.items.as_mut().poll_next(cx)) {
-                this.running.push(Permitted { work: (this.work)(item), permit: Some(permit) });
+            match ready!(outputs.as_mut().poll_next(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(())),
             }
         }
     }
 }
 
-impl<S: Stream + fmt::Debug, W, F> fmt::Debug for ForEachPermitted<S, W, F> {
+impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for ForEachPermitted<S, W, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let running = self.running.len();
-        f.debug_struct("ForEachPermitted").field("items", &self.items).field("running", &running).finish_non_exhaustive()
-    }
-}
-
-/// A future with its permit, which is released when the future completes.
-#[pin_project]
-struct Permitted<F> {
-    #[pin]
-    work: F,
-    permit: Option<Permit>,
-}
-
-impl<F: Future<Output = ()>> Future for Permitted<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
-        ready!(this.work.poll(cx));
-        *this.permit = None;
-        Poll::Ready(())
+        f.debug_struct("ForEachPermitted").field("outputs", &self.outputs).finish()
     }
 }

@@ -22,19 +22,30 @@ pub struct WithPermits<S: Stream> {
     item: Option<S::Item>,
     ticket: OwnedTicket,
     exhausted: bool,
-    error: Option<AcquireError>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Open,
+    /// The next item is refused: that is known from the start.
+    Refuses(Box<AcquireError>),
+    Refused,
 }
 
 impl<S: Stream> WithPermits<S> {
     pub(crate) fn new(source: S, limiter: &Limiter, caller: Caller) -> Self {
         let ticket = PermitRequest::new(limiter.manager(), 1, caller).into_ticket();
-        Self { source, item: None, ticket, exhausted: false, error: None }
+        Self { source, item: None, ticket, exhausted: false, stage: Stage::Open }
     }
 
-    /// Why the stream ended early; `None` if it has not. See [`WithPermits::into_inner`] for an example.
-    #[must_use]
-    pub const fn error(&self) -> Option<&AcquireError> {
-        self.error.as_ref()
+    fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused)
+    }
+
+    /// A stream whose first item is refused with this error.
+    pub(super) fn refuse(&mut self, error: AcquireError) {
+        self.stage = Stage::Refuses(Box::new(error));
     }
 
     /// Returns the source, and the item that was taken from it and still waits for its permit.
@@ -47,10 +58,10 @@ impl<S: Stream> WithPermits<S> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
     /// let mut items = stream::iter(1..=3).with_permits(&limiter);
-    /// let (first, _permit) = items.next().await.unwrap();
+    /// let (first, _permit) = items.next().await.unwrap()?;
     /// limiter.close();
+    /// assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::Closed);
     /// assert!(items.next().await.is_none());
-    /// assert_eq!(items.error(), Some(&AcquireError::Closed));
     /// let (rest, waiting) = items.into_inner();
     /// assert_eq!((first, waiting, rest.collect::<Vec<_>>().await), (1, Some(2), vec![3]));
     /// # Ok(())
@@ -61,41 +72,54 @@ impl<S: Stream> WithPermits<S> {
     }
 }
 
+impl Stage {
+    #[cold]
+    fn take_refusal(&mut self) -> Option<AcquireError> {
+        match std::mem::replace(self, Self::Refused) {
+            Self::Refuses(error) => Some(*error),
+            Self::Open | Self::Refused => None,
+        }
+    }
+}
+
 impl<S: Stream> WithPermits<S> {
-    /// Polls for an item, and for the permit that `ask` makes of its ticket.
+    /// Polls for an item, and for the permit that `ask` makes of its ticket; `join` makes what is given out.
     #[inline]
-    pub(super) fn poll_item<P>(
+    pub(super) fn poll_item<P, R>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         ask: impl FnOnce(&mut OwnedTicket, &mut Context<'_>) -> Poll<Result<P, AcquireError>>,
-    ) -> Poll<Option<(S::Item, P)>> {
+        join: impl FnOnce(S::Item, P) -> R,
+    ) -> Poll<Option<Result<R, AcquireError>>> {
         let this = self.project();
         if this.item.is_none() && !*this.exhausted {
             *this.item = ready!(this.source.poll_next(cx));
             *this.exhausted = this.item.is_none();
         }
-        if this.item.is_none() || this.error.is_some() {
+        if this.item.is_none() {
             return Poll::Ready(None);
         }
-        match ready!(ask(this.ticket, cx)) {
-            Ok(permit) => Poll::Ready(this.item.take().map(|item| (item, permit))),
-            Err(error) => {
-                *this.error = Some(error);
-                Poll::Ready(None)
-            }
-        }
+        let refusal = match &mut *this.stage {
+            Stage::Open => match ready!(ask(this.ticket, cx)) {
+                Ok(permit) => return Poll::Ready(this.item.take().map(|item| Ok(join(item, permit)))),
+                Err(refusal) => Some(refusal),
+            },
+            stage => stage.take_refusal(),
+        };
+        *this.stage = Stage::Refused;
+        Poll::Ready(refusal.map(Err))
     }
 }
 
 impl<S: Stream> Stream for WithPermits<S> {
-    type Item = (S::Item, Permit);
+    type Item = Result<(S::Item, Permit), AcquireError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_item(cx, OwnedTicket::poll)
+        self.poll_item(cx, OwnedTicket::poll, |item, permit| (item, permit))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.error.is_some() {
+        if self.is_refused() {
             return (0, Some(0));
         }
         let waiting = usize::from(self.item.is_some());
@@ -103,21 +127,21 @@ impl<S: Stream> Stream for WithPermits<S> {
             return (waiting, Some(waiting));
         }
         let (lower, upper) = self.source.size_hint();
-        // The lower bound assumes that the limiter refuses no item; a size hint may.
+        // An item that is refused is the last: the lower bound assumes that the limiter refuses none. A size hint may.
         (lower.saturating_add(waiting), upper.and_then(|upper| upper.checked_add(waiting)))
     }
 }
 
 impl<S: Stream> FusedStream for WithPermits<S> {
     fn is_terminated(&self) -> bool {
-        self.error.is_some() || (self.exhausted && self.item.is_none())
+        self.is_refused() || (self.exhausted && self.item.is_none())
     }
 }
 
 impl<S: Stream + fmt::Debug> fmt::Debug for WithPermits<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("WithPermits");
-        debug.field("source", &self.source).field("item_waits", &self.item.is_some()).field("error", &self.error);
+        debug.field("source", &self.source).field("item_waits", &self.item.is_some()).field("stage", &self.stage);
         debug.finish_non_exhaustive()
     }
 }

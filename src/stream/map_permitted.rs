@@ -1,0 +1,134 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::{FusedStream, Stream};
+use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use pin_project::pin_project;
+
+use super::WithPermits;
+use crate::error::AcquireError;
+use crate::permit::Permit;
+
+/// The outputs of concurrent work under permits. [`StreamLimitExt::map_permitted`](crate::StreamLimitExt::map_permitted) and
+/// [`StreamLimitExt::map_permitted_unordered`](crate::StreamLimitExt::map_permitted_unordered), which have examples, return it.
+#[pin_project]
+#[must_use = "streams do nothing unless polled"]
+pub struct MapPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    items: WithPermits<S>,
+    work: W,
+    running: Running<Permitted<F>>,
+    /// Given out after the outputs of the work that runs.
+    error: Option<AcquireError>,
+}
+
+enum Running<F: Future> {
+    InOrder(FuturesOrdered<F>),
+    Unordered(FuturesUnordered<F>),
+}
+
+impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
+    pub(crate) fn in_order(items: WithPermits<S>, work: W) -> Self {
+        Self { items, work, running: Running::InOrder(FuturesOrdered::new()), error: None }
+    }
+
+    pub(crate) fn unordered(items: WithPermits<S>, work: W) -> Self {
+        Self { items, work, running: Running::Unordered(FuturesUnordered::new()), error: None }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Work that still runs is dropped. See
+    /// [`WithPermits::into_inner`] for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.items.into_inner()
+    }
+}
+
+impl<F: Future> Running<F> {
+    fn push(&mut self, work: F) {
+        match self {
+            Self::Unordered(running) => running.push(work),
+            Self::InOrder(running) => running.push_back(work),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Unordered(running) => running.len(),
+            Self::InOrder(running) => running.len(),
+        }
+    }
+
+    /// `None` if nothing runs.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        match self {
+            Self::Unordered(running) => Pin::new(running).poll_next(cx),
+            Self::InOrder(running) => Pin::new(running).poll_next(cx),
+        }
+    }
+}
+
+impl<S, W, F> Stream for MapPermitted<S, W, F>
+where
+    S: Stream,
+    W: FnMut(S::Item) -> F,
+    F: Future,
+{
+    type Item = Result<F::Output, AcquireError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        loop {
+            // Before the next item, which may wait for a permit that one of these releases.
+            if let Poll::Ready(Some(output)) = this.running.poll_next(cx) {
+                return Poll::Ready(Some(Ok(output)));
+            }
+            if this.items.is_terminated() {
+                return if this.running.len() == 0 { Poll::Ready(this.error.take().map(Err)) } else { Poll::Pending };
+            }
+            match ready!(this.items.as_mut().poll_next(cx)) {
+                Some(Ok((item, permit))) => this.running.push(Permitted { work: (this.work)(item), permit: Some(permit) }),
+                Some(Err(error)) => *this.error = Some(error),
+                None => {}
+            }
+        }
+    }
+}
+
+impl<S, W, F> FusedStream for MapPermitted<S, W, F>
+where
+    S: Stream,
+    W: FnMut(S::Item) -> F,
+    F: Future,
+{
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated() && self.running.len() == 0 && self.error.is_none()
+    }
+}
+
+impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for MapPermitted<S, W, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let running = self.running.len();
+        f.debug_struct("MapPermitted").field("items", &self.items).field("running", &running).finish_non_exhaustive()
+    }
+}
+
+/// A future with its permit, which is released when the future completes.
+#[pin_project]
+struct Permitted<F> {
+    #[pin]
+    work: F,
+    permit: Option<Permit>,
+}
+
+impl<F: Future> Future for Permitted<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let output = ready!(this.work.poll(cx));
+        *this.permit = None;
+        Poll::Ready(output)
+    }
+}
