@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Parser;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::time::{Instant, sleep};
-use tollgate::{Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
+use tollgate::{Limiter, MaxConcurrency, StreamLimitExt as _, Throttle};
 
 const TENTH: Duration = Duration::from_millis(100);
 
@@ -59,7 +59,7 @@ async fn with_permits() -> Result<(), Box<dyn Error>> {
 
 async fn for_each_permitted() -> Result<(), Box<dyn Error>> {
     println!("for_each_permitted: six items without tasks; three at a time, one start per 50 ms, 300 ms of work each");
-    let limiter = Limiter::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(TENTH / 2)))?;
+    let limiter = Limiter::new(MaxConcurrency::new(3).and(Throttle::every(TENTH / 2)))?;
     let start = Instant::now();
     let work = async |item| {
         println!("  {} {item} starts, {} in flight", stamp(start), limiter.snapshot().in_flight);

@@ -32,7 +32,7 @@ use crate::strategy::Moment;
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LimiterBuilder {
-    policy: Policy,
+    policy: Result<Policy, ConfigError>,
     name: Option<Arc<str>>,
     options: Options,
     records_grant_time: bool,
@@ -90,23 +90,35 @@ macro_rules! shared_options {
 pub(crate) use shared_options;
 
 impl Limiter {
-    /// Builds a limiter with the default options. See the [type's example](Limiter#examples).
+    /// Builds a limiter with the default options from a limit, a tuple of limits, a [`Policy`], or its [text](Policy#as-text).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
-    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{ConfigError, Limiter, MaxConcurrency, Throttle};
+    ///
+    /// let limiter = Limiter::new((MaxConcurrency::new(8), Throttle::every(Duration::from_millis(100))))?;
+    /// let from_text = Limiter::new("8 concurrent and throttle every 100ms")?;
+    /// assert_eq!(from_text.check(1), limiter.check(1));
+    /// assert!(matches!(Limiter::new("8 concurent"), Err(ConfigError::Parse(_))));
+    /// # Ok::<(), ConfigError>(())
+    /// ```
+    pub fn new(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
-    /// Starts to build a limiter with options. See [`LimiterBuilder`].
-    pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
-        LimiterBuilder::new(policy.into())
+    /// Starts to build a limiter with options. See [`LimiterBuilder`]. It takes what [`Limiter::new`] takes; an invalid policy is
+    /// an error of [`build`](LimiterBuilder::build).
+    pub fn builder(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> LimiterBuilder {
+        LimiterBuilder::new(policy.try_into().map_err(Into::into))
     }
 }
 
 impl LimiterBuilder {
-    fn new(policy: Policy) -> Self {
+    fn new(policy: Result<Policy, ConfigError>) -> Self {
         Self {
             policy,
             name: None,
@@ -258,12 +270,12 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
+    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { policy, name, options, records_grant_time, exact_refunds, precise_timer, time_source, observer } = self;
         let clock = Clock::new(time_source);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let plan = Arc::new(Plan::new(policy, since_epoch)?);
+        let plan = Arc::new(Plan::new(policy?, since_epoch)?);
         let gate = Gate::new(Arc::clone(&plan), Moment::START, records_grant_time);
         let gate = if exact_refunds { gate } else { gate.prefer_line(Moment::START) };
         let id_prefix = Uuid::new_v4().as_u64_pair().0;

@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -5,8 +6,9 @@ use uuid::Uuid;
 
 use crate::decision::Decision;
 use crate::policy::{Limit, Policy};
+use crate::text::ParseError;
 
-/// Why a limiter was not built, or a policy was not replaced: one of its limits is invalid.
+/// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -19,6 +21,12 @@ use crate::policy::{Limit, Policy};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
+    /// The text is not a policy. It prints as the [`ParseError`] does.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// The policy has no limits: it was collected from nothing.
+    #[error("the policy has no limits; give it at least one")]
+    NoLimits,
     /// The limit (or burst) is zero, so it would never admit a request.
     #[error("`{limit}` admits nothing; give it a limit of at least 1")]
     ZeroLimit {
@@ -54,6 +62,13 @@ pub enum ConfigError {
         /// The longest span: 100 years of 365 days.
         max: Duration,
     },
+}
+
+/// For what always converts into a policy.
+impl From<Infallible> for ConfigError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 /// The ranges that a number of this limit can miss.

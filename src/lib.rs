@@ -11,12 +11,12 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
+//! use tollgate::{Limiter, MaxConcurrency, Throttle};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // At most 8 at the same time, and at most 200 a second in bursts of at most 10.
-//! let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(10));
+//! let policy = MaxConcurrency::new(8).and(Throttle::every(Duration::from_millis(5)).burst(10));
 //! let limiter = Limiter::new(policy)?;
 //!
 //! let permit = limiter.acquire().await?; // waits until both limits admit it
@@ -41,7 +41,7 @@
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
 //! | several of these together | [`Policy::and`] | that of the tightest limit |
 //!
-//! A policy can also be [text](Policy#as-text): `"8 concurrent ttl 30s and 100/min".parse::<Policy>()`.
+//! A policy can also be [text](Policy#as-text), wherever one is taken: `Limiter::new("8 concurrent ttl 30s and 100/min")?`.
 //!
 //! # How to ask for a permit
 //!

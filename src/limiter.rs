@@ -46,10 +46,10 @@ pub use poll_limiter::PollLimiter;
 /// ```
 /// use std::sync::LazyLock;
 /// use std::time::Duration;
-/// use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
+/// use tollgate::{Limiter, MaxConcurrency, Throttle};
 ///
 /// static API: LazyLock<Limiter> = LazyLock::new(|| {
-///     let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(10));
+///     let policy = MaxConcurrency::new(8).and(Throttle::every(Duration::from_millis(5)).burst(10));
 ///     Limiter::new(policy).expect("the limits are valid")
 /// });
 ///

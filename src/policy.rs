@@ -60,10 +60,12 @@ impl Limit {
 /// use std::time::Duration;
 /// use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
 ///
-/// let policy = Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(100)));
+/// let (slots, pace) = (MaxConcurrency::new(8), Throttle::every(Duration::from_millis(100)));
+/// let policy = slots.and(pace);
 /// assert_eq!(policy.to_string(), "8 concurrent and throttle every 100ms");
+/// assert_eq!(policy, Policy::from((slots, pace)));
 ///
-/// let limiter = Limiter::new(policy)?;
+/// let limiter = Limiter::new(policy)?; // or Limiter::new((slots, pace)), or Limiter::new("8 concurrent and …")
 /// let _permit = limiter.try_acquire()?;
 /// let denied = limiter.check(1);
 /// assert_eq!(denied.denied_by().unwrap().to_string(), "throttle every 100ms");
@@ -100,7 +102,7 @@ impl Limit {
 ///
 /// let policy: Policy = "8 concurrent ttl 30s and 100/min".parse()?;
 /// let slots = MaxConcurrency::new(8).ttl(Duration::from_secs(30));
-/// assert_eq!(policy, Policy::from(slots).and(TokenBucket::new(Rate::per_minute(100), 100)));
+/// assert_eq!(policy, slots.and(TokenBucket::new(Rate::per_minute(100), 100)));
 ///
 /// let error = "8 concurent".parse::<Policy>().unwrap_err();
 /// assert!(error.to_string().starts_with("expected `concurrent` or"));
@@ -119,15 +121,11 @@ impl Policy {
     }
 
     /// Combines two policies: the limits of both must admit a request. See the [type's example](Policy#examples).
+    ///
+    /// Each call copies all limits so far. To combine many, collect them.
     #[must_use]
-    pub fn and(mut self, other: impl Into<Self>) -> Self {
-        self.limits = self.limits.iter().chain(other.into().limits.iter()).copied().collect();
-        self
-    }
-
-    /// Builds a policy from several limits. Adding them one by one with [`and`](Self::and) copies all of them each time.
-    pub(crate) fn of(first: Limit, others: Vec<Limit>) -> Self {
-        Self { limits: std::iter::once(first).chain(others).collect() }
+    pub fn and(self, other: impl Into<Self>) -> Self {
+        self.limits.iter().chain(other.into().limits.iter()).copied().collect()
     }
 
     /// An equal policy that shares no memory with this one.
@@ -135,10 +133,31 @@ impl Policy {
         Self { limits: self.limits.iter().copied().collect() }
     }
 
-    /// The limits, in the order in which they were combined; at least one. See the [type's example](Policy#examples).
+    /// The limits, in the order in which they were combined. A limiter refuses a policy without one. See the
+    /// [type's example](Policy#examples).
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+}
+
+/// The limits in their order. A policy of none prints nothing, adds nothing to another, and is refused with
+/// [`ConfigError::NoLimits`](crate::ConfigError::NoLimits) when a limiter is built from it.
+///
+/// ```
+/// use tollgate::{ConfigError, Limiter, ParseError, Policy};
+///
+/// let lines = "8 concurrent\n100/min\n5000/day";
+/// let policy = lines.lines().map(str::parse).collect::<Result<Policy, ParseError>>()?;
+/// assert_eq!(policy, "8 concurrent and 100/min and 5000/day".parse()?);
+///
+/// let none = Policy::from_iter([]);
+/// assert_eq!(Limiter::new(none).unwrap_err(), ConfigError::NoLimits);
+/// # Ok::<(), ParseError>(())
+/// ```
+impl FromIterator<Limit> for Policy {
+    fn from_iter<I: IntoIterator<Item = Limit>>(limits: I) -> Self {
+        Self { limits: limits.into_iter().collect() }
     }
 }
 
@@ -147,6 +166,29 @@ impl From<Limit> for Policy {
         Self { limits: Arc::new([limit]) }
     }
 }
+
+/// `and` of a limit, which begins a policy.
+macro_rules! and {
+    ($($limit:ident),*) => {$(
+        impl $limit {
+            /// A policy of this limit and another limit or policy: all must admit a request.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// use tollgate::{MaxConcurrency, Throttle};
+            ///
+            /// let policy = MaxConcurrency::new(8).and(Throttle::every(Duration::from_millis(100)));
+            /// assert_eq!(policy.to_string(), "8 concurrent and throttle every 100ms");
+            /// ```
+            #[must_use]
+            pub fn and(self, other: impl Into<Policy>) -> Policy {
+                Policy::from(self).and(other)
+            }
+        }
+    )*};
+}
+
+and!(Limit, Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);
 
 macro_rules! policies_of_one_limit {
     ($($limit:ident),*) => {$(
@@ -165,3 +207,17 @@ macro_rules! policies_of_one_limit {
 }
 
 policies_of_one_limit!(Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);
+
+macro_rules! policies_of_several {
+    ($(($($part:ident),*)),*) => {$(
+        /// The limits of all parts, in their order. See the [type's example](Policy#examples).
+        impl<$($part: Into<Policy>),*> From<($($part),*)> for Policy {
+            #[expect(non_snake_case, reason = "a part is named by its type")]
+            fn from(($($part),*): ($($part),*)) -> Self {
+                [$($part.into()),*].iter().flat_map(Self::limits).copied().collect()
+            }
+        }
+    )*};
+}
+
+policies_of_several!((A, B), (A, B, C), (A, B, C, D));

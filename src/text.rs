@@ -6,6 +6,7 @@
 //! text, and the length is bounded.
 
 mod adapt;
+mod convert;
 mod duration;
 mod error;
 mod limit;

@@ -59,7 +59,7 @@ impl Options {
         let concurrency = MaxConcurrency::new(self.concurrency);
         let concurrency = self.ttl.map_or(concurrency, |ttl| concurrency.ttl(ttl));
         let pace = Throttle::every(Duration::from_secs_f64(1.0 / self.rate)).burst(self.burst);
-        let policy = Policy::from(concurrency).and(pace);
+        let policy = concurrency.and(pace);
         match self.window {
             Some(requests) => policy.and(FixedWindow::new(requests, self.window_period)),
             None => policy,

@@ -16,7 +16,7 @@ use tollgate::{Limiter, MaxConcurrency, Policy, Throttle, TryAcquireError};
 /// late and several together: the burst of 10 of such a client then arrives together with the 8 requests that are on their way.
 /// With a burst of 20, the server never refuses a client that keeps these limits.
 fn limits() -> Policy {
-    Policy::from(MaxConcurrency::new(8)).and(Throttle::every(Duration::from_millis(5)).burst(20))
+    MaxConcurrency::new(8).and(Throttle::every(Duration::from_millis(5)).burst(20))
 }
 
 /// Serves on a free local port until the program ends. Returns the URL of each page.

@@ -27,6 +27,9 @@ impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
         let limits = policy.limits();
+        if limits.is_empty() {
+            return Err(ConfigError::NoLimits);
+        }
         let rules = limits.iter().map(|limit| rule_of(limit, since_epoch)).collect::<Result<Vec<_>, _>>()?;
         let mut width = 0;
         let words = rules.iter().map(LimitRule::words).map(|rule| {

@@ -57,7 +57,7 @@ const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// ```
 #[must_use = "a builder does nothing until it builds"]
 pub struct KeyedLimiterBuilder<K> {
-    policy: Policy,
+    policy: Result<Policy, ConfigError>,
     name: Option<Arc<str>>,
     max_keys: usize,
     when_full: WhenFull,
@@ -69,23 +69,25 @@ pub struct KeyedLimiterBuilder<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
-    /// A keyed limiter with the default options. See the [type's example](KeyedLimiter#examples).
+    /// A keyed limiter with the default options, from what [`Limiter::new`](crate::Limiter::new) takes. See the
+    /// [type's example](KeyedLimiter#examples).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit.
-    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
+    pub fn new(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
-    /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`].
-    pub fn builder(policy: impl Into<Policy>) -> KeyedLimiterBuilder<K> {
-        KeyedLimiterBuilder::new(policy.into())
+    /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`]. An invalid policy is an error of
+    /// [`build`](KeyedLimiterBuilder::build).
+    pub fn builder(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> KeyedLimiterBuilder<K> {
+        KeyedLimiterBuilder::new(policy.try_into().map_err(Into::into))
     }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
-    fn new(policy: Policy) -> Self {
+    fn new(policy: Result<Policy, ConfigError>) -> Self {
         let (options, time_source, when_full) = (Options::default(), TimeSource::TOKIO, WhenFull::Deny);
         Self {
             policy,
@@ -189,12 +191,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; the error contains the limit. [`ConfigError::ZeroKeys`].
+    /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
         let Self { policy, name, max_keys, when_full, tier_of, settles, options, time_source, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
+        let policy = policy?;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let plan = Plan::new(policy.clone(), since_epoch)?;
         let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();

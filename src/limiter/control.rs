@@ -11,13 +11,13 @@ use crate::policy::Policy;
 use crate::upstream::UpstreamSignal;
 
 impl Limiter {
-    /// Replaces the policy while the limiter is in use. Queued requests keep their position, and usage carries over:
-    /// [`Limiter::set_policy_with`] has the rules and an example.
+    /// Replaces the policy while the limiter is in use; it takes what [`Limiter::new`] takes. Queued requests keep their position,
+    /// and usage carries over: [`Limiter::set_policy_with`] has the rules and an example.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; then nothing changes.
-    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
+    pub fn set_policy(&self, policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> Result<(), ConfigError> {
         self.set_policy_with(policy, UsageCarryOver::AsIs)
     }
 
@@ -38,7 +38,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid; then nothing changes.
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
     ///
     /// # Examples
     ///
@@ -55,8 +55,12 @@ impl Limiter {
     /// assert_eq!(limiter.check(1).remaining(), 14);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_policy_with(&self, policy: impl Into<Policy>, carry: UsageCarryOver) -> Result<(), ConfigError> {
-        self.manager.set_policy(policy.into(), carry)
+    pub fn set_policy_with(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+        carry: UsageCarryOver,
+    ) -> Result<(), ConfigError> {
+        self.manager.set_policy(policy.try_into().map_err(Into::into)?, carry)
     }
 
     /// Grants nothing for `duration`: requests wait, in order, and [`try_acquire`](Limiter::try_acquire) is denied.

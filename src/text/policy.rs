@@ -15,13 +15,12 @@ impl FromStr for Policy {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<Policy, ParseError> {
-    let first = Limit::require(reader)?;
-    // Collected first: `Policy::and` copies all limits that it has, so that joining them one by one is quadratic.
-    let mut others = Vec::new();
+    // Collected: `Policy::and` copies all limits that it has, so that joining them one by one is quadratic.
+    let mut limits = vec![Limit::require(reader)?];
     while reader.eat("and") {
-        others.push(Limit::require(reader)?);
+        limits.push(Limit::require(reader)?);
     }
-    Ok(Policy::of(first, others))
+    Ok(limits.into_iter().collect())
 }
 
 impl fmt::Display for Policy {
