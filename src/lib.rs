@@ -49,7 +49,7 @@
 //! |---|---|
 //! | to wait | [`Limiter::acquire`], [`acquire_many`](Limiter::acquire_many) |
 //! | to wait with a priority or a timeout | [`Limiter::request`] |
-//! | not to wait | [`Limiter::try_acquire`]; [`check`](Limiter::check), which takes nothing |
+//! | not to wait | [`Limiter::try_acquire`]; [`check`](Limiter::check) and [`available`](Limiter::available), which take nothing |
 //! | to run a future under a permit | [`Limiter::run`] |
 //! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |

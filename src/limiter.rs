@@ -265,6 +265,25 @@ impl Limiter {
         self.manager.check(cost)
     }
 
+    /// The units that one request that does not wait would get now: the largest cost that [`Limiter::try_acquire_many`] would be
+    /// granted. It takes nothing. 0 while the limiter is closed or paused, or requests wait.
+    ///
+    /// It is at most the smallest [capacity](crate::Limit::capacity) in the policy, which for a concurrency that
+    /// [adapts](crate::Adapt) is its floor. Further requests may get more: [`Decision::remaining`] is all that is left.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let _permit = limiter.try_acquire_many(3)?;
+    /// assert_eq!(limiter.available(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.manager.available()
+    }
+
     /// Waits for a permit of one unit, runs the future while it holds the permit, and releases it. If the permit is reclaimed
     /// meanwhile, the future is dropped.
     ///

@@ -4,8 +4,8 @@ mod common;
 
 use common::{limiter, ms};
 use tollgate::{
-    ConfigError, FixedWindow, KeyedLimiter, Limit, Limiter, MaxConcurrency, ParseError, Penalty, Policy, Rate, SlidingWindow,
-    Throttle, TokenBucket, TryAcquireError, UsageCarryOver,
+    Adapt, Align, ConfigError, FixedWindow, KeyedLimiter, Limit, Limiter, MaxConcurrency, ParseError, Penalty, Policy, Rate,
+    SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UsageCarryOver,
 };
 
 const SLOTS: MaxConcurrency = MaxConcurrency::new(8);
@@ -92,4 +92,49 @@ fn wrong_text_is_an_error_of_the_call_that_builds_and_prints_as_when_parsed() {
     let limiter = limiter(SLOTS);
     assert_eq!(limiter.set_policy("8 concurent"), Err(error));
     assert_eq!(limiter.check(1).limit(), 8);
+}
+
+#[test]
+fn a_limit_prints_as_in_a_policy() {
+    for text in [
+        "throttle every 100ms burst 5",
+        "8 concurrent ttl 30s",
+        "window 5/s",
+        "5/s burst 9",
+        "sliding log 5/s",
+        "penalty 5 falling 1/s",
+    ] {
+        let limit: Limit = text.parse().unwrap();
+        let printed = match limit {
+            Limit::Throttle(limit) => limit.to_string(),
+            Limit::MaxConcurrency(limit) => limit.to_string(),
+            Limit::FixedWindow(limit) => limit.to_string(),
+            Limit::TokenBucket(limit) => limit.to_string(),
+            Limit::SlidingWindow(limit) => limit.to_string(),
+            Limit::Penalty(limit) => limit.to_string(),
+            _ => unreachable!("another kind"),
+        };
+        assert_eq!((printed.as_str(), limit.to_string().as_str()), (text, text));
+    }
+}
+
+#[test]
+fn every_number_that_was_set_is_read_back() {
+    let (second, minute) = (ms(1_000), ms(60_000));
+    let penalty =
+        Penalty::new(5, Rate::per_second(1)).ceiling(9).ban(second).escalate(minute).forgive_after(ms(7)).ignore_denied();
+    assert_eq!((penalty.get_threshold(), penalty.get_ceiling(), penalty.get_ignore_denied()), (5, Some(9), true));
+    assert_eq!((penalty.get_fall(), penalty.get_half_life()), (Some(Rate::per_second(1)), None));
+    assert_eq!((penalty.get_ban(), penalty.get_escalate()), (Some(second), Some(minute)));
+    assert_eq!(penalty.get_forgive_after(), Some(ms(7)));
+    let penalty = penalty.half_life(minute);
+    assert_eq!((penalty.get_fall(), penalty.get_half_life()), (None, Some(minute)));
+
+    let adapt = Adapt::gradient().between(2, 9).backoff(800).timeout(second).tolerance(1_200).smoothing(300);
+    assert_eq!((adapt.get_floor(), adapt.get_ceiling(), adapt.get_backoff()), (2, 9, 800));
+    assert_eq!((adapt.get_timeout(), adapt.get_tolerance(), adapt.get_smoothing()), (Some(second), Some(1_200), Some(300)));
+    assert_eq!(SLOTS.adapt(adapt).get_adapt(), Some(adapt));
+    assert!(TokenBucket::new(Rate::per_second(1), 2).refill_each_period().get_refill_each_period());
+    assert_eq!(SlidingWindow::counter(5, minute).method(), SlidingMethod::Counter);
+    assert_eq!(FixedWindow::new(5, minute).get_align(), Align::Creation);
 }

@@ -68,6 +68,11 @@ impl Suspension {
         [self.paused_until, self.blocked_until].into_iter().flatten().fold(spread.max(now), Moment::max)
     }
 
+    /// The largest cost that an upstream's spread quota has left.
+    pub(crate) fn units_left(&self, now: Moment) -> u64 {
+        self.spread.filter(|spread| spread.until > now).map_or(u64::MAX, |spread| spread.left())
+    }
+
     /// `None` when it is not paused; the longest duration when the pause has no end.
     pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
         let until = self.paused_until.filter(|until| *until > now)?;

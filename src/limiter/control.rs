@@ -63,6 +63,21 @@ impl Limiter {
         self.manager.set_policy(policy.try_into().map_err(Into::into)?, carry)
     }
 
+    /// The present policy: the one that the limiter was built with, or that [`Limiter::set_policy`] set last.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.set_policy("8 concurrent and 100/min")?;
+    /// assert_eq!(limiter.policy().to_string(), "8 concurrent and 100/min");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.manager.policy()
+    }
+
     /// Grants nothing for `duration`: requests wait, in order, and [`try_acquire`](Limiter::try_acquire) is denied.
     ///
     /// Zero changes nothing; [`Duration::MAX`] lasts until [`Limiter::resume`]. Of several pauses, the one that ends last counts.

@@ -26,6 +26,11 @@ impl Manager {
         Ok(())
     }
 
+    /// The largest cost that a request that does not wait would get now.
+    pub(crate) fn available(self: &Arc<Self>) -> u64 {
+        self.ask(Schedule::available)
+    }
+
     /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

@@ -177,6 +177,59 @@ impl Adapt {
         }
     }
 
+    /// The floor, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::Adapt;
+    ///
+    /// let adapt = Adapt::gradient().between(4, 200);
+    /// assert_eq!((adapt.get_floor(), adapt.get_ceiling()), (4, 200));
+    /// assert_eq!((adapt.get_backoff(), adapt.get_timeout()), (900, None));
+    /// assert_eq!((adapt.get_tolerance(), adapt.get_smoothing()), (Some(1_500), Some(200)));
+    /// assert_eq!(Adapt::aimd().get_tolerance(), None);
+    /// ```
+    #[must_use]
+    pub const fn get_floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The ceiling, in units. See [`Adapt::get_floor`].
+    #[must_use]
+    pub const fn get_ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// Per mille of the limit that an overload leaves. See [`Adapt::get_floor`].
+    #[must_use]
+    pub const fn get_backoff(&self) -> u32 {
+        self.backoff
+    }
+
+    /// The round trip above which work counts as overloaded, if there is one. See [`Adapt::get_floor`].
+    #[must_use]
+    pub const fn get_timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Per mille of the baseline; `None` for [`Adapt::aimd`]. See [`Adapt::get_floor`].
+    #[must_use]
+    pub const fn get_tolerance(&self) -> Option<u32> {
+        match self.rule {
+            AdaptRule::Aimd => None,
+            AdaptRule::Gradient { tolerance, .. } => Some(tolerance),
+        }
+    }
+
+    /// Per mille of each step; `None` for [`Adapt::aimd`]. See [`Adapt::get_floor`].
+    #[must_use]
+    pub const fn get_smoothing(&self) -> Option<u32> {
+        match self.rule {
+            AdaptRule::Aimd => None,
+            AdaptRule::Gradient { smoothing, .. } => Some(smoothing),
+        }
+    }
+
     /// Whether every number is in its documented range. Outside of it, the rules neither panic nor leave the bounds.
     pub(crate) const fn is_valid(&self) -> bool {
         let rule = match self.rule {

@@ -65,6 +65,34 @@ impl FixedWindow {
         Self { align, ..self }
     }
 
+    /// The limit, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Align, FixedWindow};
+    ///
+    /// let window = FixedWindow::new(100, Duration::from_secs(60)).align(Align::WallClock);
+    /// assert_eq!((window.get_limit(), window.get_period()), (100, Duration::from_secs(60)));
+    /// assert_eq!(window.get_align(), Align::WallClock);
+    /// assert_eq!(window.to_string(), "window 100/min wall clock");
+    /// ```
+    #[must_use]
+    pub const fn get_limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The length of a window. See [`FixedWindow::get_limit`].
+    #[must_use]
+    pub const fn get_period(&self) -> Duration {
+        self.period
+    }
+
+    /// Where windows start. See [`FixedWindow::get_limit`].
+    #[must_use]
+    pub const fn get_align(&self) -> Align {
+        self.align
+    }
+
     /// `since_epoch` is the wall clock at [`Moment::START`].
     pub(crate) fn rule(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
         let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);

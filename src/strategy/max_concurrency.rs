@@ -86,6 +86,34 @@ impl MaxConcurrency {
         Self { adapt: Some(adapt), ..self }
     }
 
+    /// The limit, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::MaxConcurrency;
+    ///
+    /// let slots = MaxConcurrency::new(8).ttl(Duration::from_secs(30));
+    /// assert_eq!((slots.get_limit(), slots.get_ttl()), (8, Some(Duration::from_secs(30))));
+    /// assert_eq!(slots.get_adapt(), None);
+    /// assert_eq!(slots.to_string(), "8 concurrent ttl 30s");
+    /// ```
+    #[must_use]
+    pub const fn get_limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The TTL of a permit, if it has one. See [`MaxConcurrency::get_limit`].
+    #[must_use]
+    pub const fn get_ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// How the limit adapts; `None`: it stays. See [`MaxConcurrency::get_limit`].
+    #[must_use]
+    pub const fn get_adapt(&self) -> Option<Adapt> {
+        self.adapt
+    }
+
     pub(crate) fn rule(&self) -> Result<ConcurrencyRule, Fault> {
         let limit = at_least_one(self.limit)?;
         self.ttl.map(span).transpose()?;

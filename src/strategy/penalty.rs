@@ -181,6 +181,73 @@ impl Penalty {
         Self { counts_denied: false, ..self }
     }
 
+    /// The threshold, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Penalty, Rate};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let penalty = Penalty::new(10, Rate::per_second(1)).ban(minute);
+    /// assert_eq!((penalty.get_threshold(), penalty.get_fall()), (10, Some(Rate::per_second(1))));
+    /// assert_eq!((penalty.get_ceiling(), penalty.get_ban()), (None, Some(minute)));
+    /// assert_eq!(penalty.half_life(minute).get_half_life(), Some(minute));
+    /// assert_eq!(penalty.to_string(), "penalty 10 falling 1/s ban 1m");
+    /// ```
+    #[must_use]
+    pub const fn get_threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    /// The rate at which the counter falls; `None` if it has a [half-life](Penalty::half_life). See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_fall(&self) -> Option<Rate> {
+        match self.fall {
+            Decay::Steps(rate) => Some(rate),
+            Decay::HalfLife(_) => None,
+        }
+    }
+
+    /// The [half-life](Penalty::half_life) of the counter; `None` if it falls at a rate. See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_half_life(&self) -> Option<Duration> {
+        match self.fall {
+            Decay::Steps(_) => None,
+            Decay::HalfLife(time) => Some(time),
+        }
+    }
+
+    /// The ceiling as set, in units; `None`: twice the threshold. See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_ceiling(&self) -> Option<u64> {
+        self.ceiling
+    }
+
+    /// The length of the first ban; `None` without bans. See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_ban(&self) -> Option<Duration> {
+        self.ban
+    }
+
+    /// The longest ban as [set](Penalty::escalate); `None`: all have the same length. See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_escalate(&self) -> Option<Duration> {
+        self.longest
+    }
+
+    /// After how long bans are forgotten, as [set](Penalty::forgive_after); `None`: after the longest ban. See
+    /// [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_forgive_after(&self) -> Option<Duration> {
+        self.forgive_after
+    }
+
+    /// Whether denied attempts [leave the counter as it is](Penalty::ignore_denied). See [`Penalty::get_threshold`].
+    #[must_use]
+    pub const fn get_ignore_denied(&self) -> bool {
+        !self.counts_denied
+    }
+
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         Ok(Rule::Penalty(self.checked()?).into())
     }

@@ -108,6 +108,34 @@ impl SlidingWindow {
         Self { limit, period, method: SlidingMethod::Counter }
     }
 
+    /// The limit, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{SlidingMethod, SlidingWindow};
+    ///
+    /// let window = SlidingWindow::log(100, Duration::from_secs(60));
+    /// assert_eq!((window.limit(), window.period()), (100, Duration::from_secs(60)));
+    /// assert_eq!(window.method(), SlidingMethod::Log);
+    /// assert_eq!(window.to_string(), "sliding log 100/min");
+    /// ```
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The period. See [`SlidingWindow::limit`].
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// How it counts. See [`SlidingWindow::limit`].
+    #[must_use]
+    pub const fn method(&self) -> SlidingMethod {
+        self.method
+    }
+
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
         match self.method {

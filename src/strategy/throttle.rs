@@ -69,6 +69,28 @@ impl Throttle {
         Self { burst: units, ..self }
     }
 
+    /// The interval. The names of getters begin with `get_`, as those of [`std::process::Command`] do, because setters have the short
+    /// names.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::Throttle;
+    ///
+    /// let throttle = Throttle::every(Duration::from_millis(100)).burst(5);
+    /// assert_eq!((throttle.get_interval(), throttle.get_burst()), (Duration::from_millis(100), 5));
+    /// assert_eq!(throttle.to_string(), "throttle every 100ms burst 5");
+    /// ```
+    #[must_use]
+    pub const fn get_interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// The burst, in units. See [`Throttle::get_interval`].
+    #[must_use]
+    pub const fn get_burst(&self) -> u64 {
+        self.burst
+    }
+
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         let (burst, interval) = (at_least_one(self.burst)?, span(self.interval)?);
         let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(Fault::TooLong)?;

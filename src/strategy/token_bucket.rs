@@ -98,6 +98,39 @@ impl TokenBucket {
         Self { initial: Some(tokens), ..self }
     }
 
+    /// The rate.
+    ///
+    /// ```
+    /// use tollgate::{Rate, TokenBucket};
+    ///
+    /// let bucket = TokenBucket::new(Rate::per_second(50), 100).initial(20);
+    /// assert_eq!((bucket.get_rate(), bucket.get_burst()), (Rate::per_second(50), 100));
+    /// assert_eq!((bucket.get_initial(), bucket.get_refill_each_period()), (Some(20), false));
+    /// assert_eq!(bucket.to_string(), "50/s burst 100 initial 20");
+    /// ```
+    #[must_use]
+    pub const fn get_rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The most tokens in the bucket. See [`TokenBucket::get_rate`].
+    #[must_use]
+    pub const fn get_burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// The tokens in the bucket at first; `None`: it is full. See [`TokenBucket::get_rate`].
+    #[must_use]
+    pub const fn get_initial(&self) -> Option<u64> {
+        self.initial
+    }
+
+    /// Whether the units of the rate are [added all at once](TokenBucket::refill_each_period). See [`TokenBucket::get_rate`].
+    #[must_use]
+    pub const fn get_refill_each_period(&self) -> bool {
+        self.each_period
+    }
+
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         let units = rate_units(self.rate.units())?;
         let (burst, period) = (at_least_one(self.burst)?, span(self.rate.period())?);

@@ -17,12 +17,6 @@ impl FromStr for Limit {
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f)
-    }
-}
-
 macro_rules! one_of {
     ($($limit:ident),*) => {
         impl Clause for Limit {
@@ -41,6 +35,19 @@ macro_rules! one_of {
         }
     };
 }
+
+macro_rules! display {
+    ($($limit:ident),*) => {$(
+        /// Prints it as its [`Limit`] does.
+        impl fmt::Display for $limit {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.write(f)
+            }
+        }
+    )*};
+}
+
+display!(Limit, TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
 
 // An error lists them in this order.
 one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);

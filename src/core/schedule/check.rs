@@ -84,6 +84,16 @@ impl Schedule {
         if only_gate_decides { self.gate.decide(now, 0, cost) } else { self.check_held_back(now, cost) }
     }
 
+    /// The largest cost that [`Schedule::check`] allows.
+    pub(crate) fn available(&self, now: Moment) -> u64 {
+        let decision = self.check(now, 1);
+        if !decision.is_allowed() {
+            return 0;
+        }
+        let left = self.suspended().map_or(u64::MAX, |suspension| suspension.units_left(now));
+        decision.remaining().min(self.gate.max_cost()).min(left)
+    }
+
     /// [`Schedule::check`], where not only the gate decides.
     fn check_held_back(&self, now: Moment, cost: u64) -> Decision {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
