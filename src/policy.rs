@@ -96,6 +96,10 @@ impl Limit {
 /// at most 65,536 bytes; a longer one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the
 /// length of the text.
 ///
+/// Other spellings with one meaning are read too, and print as above: `10 per second`, `100 requests a minute`, `10r/s`,
+/// `100 rpm`, `rate 10/s`, `100/hr`, `5 sec`, `1 hour 30 minutes`, `100_000/min` and, in whole numbers, `100,000/min`. For others
+/// the error suggests one: `0.5/s` (whose burst is unknown), `100/month`, `1,5s`.
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{MaxConcurrency, Policy, Rate, TokenBucket};
@@ -105,7 +109,7 @@ impl Limit {
 /// assert_eq!(policy, slots.and(TokenBucket::new(Rate::per_minute(100), 100)));
 ///
 /// let error = "8 concurent".parse::<Policy>().unwrap_err();
-/// assert!(error.to_string().starts_with("expected `concurrent` or"));
+/// assert!(error.to_string().starts_with("expected `/`, `per` or `concurrent`, found `concurent`; did you mean `concurrent`?"));
 /// # Ok::<(), tollgate::ParseError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,15 +1,17 @@
 //! Limits as short text, for configuration files: what is printed parses back to the same value.
 //!
-//! A text is a sequence of words with whitespace between them. A `Reader` walks over the words and keeps a list of what it
-//! looked for at the next one, so that an error can list the choices. A `Word` is a value that one word holds (a number, a time,
-//! a rate); a `Clause` is a value that takes several words (a limit). Parsing takes time in proportion to the length of the
-//! text, and the length is bounded.
+//! A text is a sequence of words with whitespace between them; `/` is a word of its own. A `Reader` walks over the words and
+//! keeps a list of what it looked for at the furthest one, so that an error can list the choices. A `Value` is a number, a time
+//! or a rate; a `Clause` is a limit or a part of one. A value that is not there gives back the few words that it looked at. So
+//! parsing takes time in proportion to the length of the text, and the length is bounded.
 
 mod adapt;
 mod convert;
 mod duration;
 mod error;
+mod hint;
 mod limit;
+mod number;
 mod penalty;
 mod policy;
 mod rate;

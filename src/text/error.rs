@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::hint::hint;
 use super::span::Span;
 
 /// How many characters of a text a message quotes before the place, and how many from the place on.
@@ -11,8 +12,8 @@ const QUOTED_FROM: usize = 60;
 
 /// Why a text is not a [`Policy`](crate::Policy), a [`Limit`](crate::Limit) or a [`Rate`](crate::Rate).
 ///
-/// It prints on three lines: what is wrong, the line of the text, and a mark under the place. Of a long line it prints the part
-/// around the place.
+/// It prints on three lines: what is wrong (and what was probably meant), the line of the text, and a mark under the place. Of a
+/// long line it prints the part around the place.
 ///
 /// ```
 /// use tollgate::{ParseErrorKind, Policy};
@@ -22,7 +23,7 @@ const QUOTED_FROM: usize = 60;
 /// assert!(matches!(&error.kind, ParseErrorKind::Unexpected { expected } if expected.contains(&"`burst`".to_owned())));
 /// assert_eq!(
 ///     error.to_string(),
-///     "expected `burst`, `refilled`, `initial`, `and` or the end of the text, found `brust`\n  \
+///     "expected `burst`, `refilled`, `initial`, `and` or the end of the text, found `brust`; did you mean `burst`?\n  \
 ///        8 concurrent and 20/s brust 40\n                        \
 ///                              ^^^^^"
 /// );
@@ -83,8 +84,8 @@ pub enum ParseErrorKind {
 fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
     let found = || format!("`{}`", quote(&text[at.clone()]));
     let what = match kind {
-        ParseErrorKind::Unexpected { expected } => {
-            let expected = match expected.as_slice() {
+        ParseErrorKind::Unexpected { expected: words } => {
+            let expected = match words.as_slice() {
                 [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
                 one => one.concat(),
             };
@@ -93,7 +94,8 @@ fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
                 true if text[at.start..].trim().is_empty() => "the end of the text".to_owned(),
                 true => "nothing".to_owned(), // a unit or a period that is missing in the middle of the text
             };
-            format!("expected {expected}, found {found}")
+            let hint = hint(&text[at.clone()], words).map(|hint| format!("; {hint}")).unwrap_or_default();
+            format!("expected {expected}, found {found}{hint}")
         }
         ParseErrorKind::NumberTooLarge { max } => format!("{} is too large; the largest number is {max}", found()),
         ParseErrorKind::DurationTooLong { max } => format!("{} is too long; the longest time is {}", found(), Span(*max)),

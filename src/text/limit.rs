@@ -2,6 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::ParseError;
+use super::rate::NOUNS;
 use super::reader::{Clause, Reader};
 use super::span::Span;
 use crate::policy::Limit;
@@ -52,10 +53,11 @@ display!(Limit, TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindo
 // An error lists them in this order.
 one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penalty);
 
-/// `20/s burst 40 refilled each period initial 0`
+/// `20/s burst 40 refilled each period initial 0`, `rate 20/s`
 impl Clause for TokenBucket {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        let Some(rate) = reader.take::<Rate>()? else { return Ok(None) };
+        let rate = if reader.eat_synonym(&["rate"]) { Some(reader.require()?) } else { reader.take()? };
+        let Some(rate) = rate else { return Ok(None) };
         let (mut burst, mut each_period, mut initial) = (None, false, None);
         while reader.option("burst", &mut burst)?
             || reader.flag("refilled each period", &mut each_period)?
@@ -77,14 +79,14 @@ impl Clause for TokenBucket {
     }
 }
 
-/// `8 concurrent ttl 30s gradient from 4 to 200`
+/// `8 concurrent ttl 30s gradient from 4 to 200`, `8 concurrent requests`
 impl Clause for MaxConcurrency {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let Some(limit) = reader.take_described("a concurrency such as `8 concurrent`")? else { return Ok(None) };
         if !reader.eat("concurrent") {
-            reader.also_expect("`/` and a time directly after the number");
             return Err(reader.unexpected());
         }
+        reader.eat_synonym(&NOUNS);
         let (mut ttl, mut adapt) = (None, None);
         while reader.option("ttl", &mut ttl)? || reader.clause(&mut adapt)? {}
         Ok(Some(Self { limit, ttl, adapt }))

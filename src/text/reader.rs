@@ -6,16 +6,16 @@ use super::error::{ParseError, ParseErrorKind};
 /// The longest text that is read. A policy needs a few hundred bytes at most, and an error keeps a copy of its text.
 pub(super) const MAX_LEN: usize = 65_536;
 
-/// A value that one word holds.
-pub(super) trait Word: Sized {
+/// A number, a time or a rate: a word, or a few.
+pub(super) trait Value: Sized {
     /// How an error describes it.
     const DESCRIPTION: &'static str;
 
-    /// Returns `None` when the word does not look like such a value, so that the caller can try something else.
-    fn read(word: &str) -> Result<Option<Self>, WordError>;
+    /// Returns `None`, and takes no word, when the next words do not look like such a value.
+    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
 }
 
-/// A value that takes several words.
+/// A limit, or a part of one.
 pub(super) trait Clause: Sized {
     /// Returns `None` when the next word does not begin such a clause.
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
@@ -50,27 +50,16 @@ impl WordError {
     }
 }
 
-impl Word for u64 {
-    const DESCRIPTION: &'static str = "a whole number";
-
-    fn read(word: &str) -> Result<Option<Self>, WordError> {
-        if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Ok(None);
-        }
-        // The word has digits only, so the one possible error is that the number is too large.
-        let too_large = |_| WordError::new(0..word.len(), ParseErrorKind::NumberTooLarge { max: Self::MAX });
-        word.parse().map(Some).map_err(too_large)
-    }
-}
-
 /// A text, and the place up to which it has been read.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     text: &'a str,
     /// The end of the last word that was read.
     at: usize,
-    /// What would have been accepted as the next word.
+    /// What would have been accepted as the next word after `furthest`.
     expected: Vec<String>,
+    /// The furthest place at which a word was looked for.
+    furthest: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -86,35 +75,61 @@ impl<'a> Reader<'a> {
         text: &'a str,
         read: impl FnOnce(&mut Self) -> Result<T, ParseError>,
     ) -> Result<T, ParseError> {
-        let mut reader = Self { text, at: 0, expected: Vec::new() };
+        let mut reader = Self { text, at: 0, expected: Vec::new(), furthest: 0 };
         let value = read(&mut reader)?;
         reader.end()?;
         Ok(value)
     }
 
-    /// Where the next word is. When there is none: the empty range right after the last word.
-    fn next(&self) -> Range<usize> {
-        let rest = self.text[self.at..].trim_start();
+    /// Where the next word after this place is. When there is none: the empty range at this place.
+    fn word_after(&self, at: usize) -> Range<usize> {
+        let rest = self.text[at..].trim_start();
         if rest.is_empty() {
-            return self.at..self.at;
+            return at..at;
         }
         let start = self.text.len() - rest.len();
-        start..start + rest.find(char::is_whitespace).unwrap_or(rest.len())
+        let is_end = |char: char| char == '/' || char.is_whitespace();
+        start..start + if rest.starts_with('/') { 1 } else { rest.find(is_end).unwrap_or(rest.len()) }
     }
 
-    fn advance(&mut self, to: usize) {
-        self.at = to;
-        self.expected.clear();
+    /// The end of the last word that was read.
+    pub(super) fn mark(&self) -> usize {
+        self.at
+    }
+
+    /// Goes back to a [mark](Self::mark), to read the words after it in another way.
+    pub(super) fn back_to(&mut self, mark: usize) {
+        self.at = mark;
+    }
+
+    /// Takes the next word if it can be read so.
+    pub(super) fn word<T>(
+        &mut self,
+        read: impl FnOnce(&'a str) -> Result<Option<T>, WordError>,
+    ) -> Result<Option<T>, ParseError> {
+        let next = self.word_after(self.at);
+        let value = read(&self.text[next.clone()]).map_err(|error| self.error(error.offset_by(next.start)))?;
+        if value.is_some() {
+            self.at = next.end;
+        }
+        Ok(value)
     }
 
     /// Takes the next word if it is this one. Upper and lower case are the same.
     pub(super) fn eat(&mut self, word: &str) -> bool {
-        let next = self.next();
-        let found = self.text[next.clone()].eq_ignore_ascii_case(word);
-        if found {
-            self.advance(next.end);
-        } else {
+        let found = self.eat_synonym(&[word]);
+        if !found {
             self.also_expect(format!("`{word}`"));
+        }
+        found
+    }
+
+    /// Takes the next word if it is one of these, which an error does not list.
+    pub(super) fn eat_synonym(&mut self, words: &[&str]) -> bool {
+        let next = self.word_after(self.at);
+        let found = words.iter().any(|word| self.text[next.clone()].eq_ignore_ascii_case(word));
+        if found {
+            self.at = next.end;
         }
         found
     }
@@ -133,29 +148,27 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Takes the next word if it looks like such a value.
-    pub(super) fn take<T: Word>(&mut self) -> Result<Option<T>, ParseError> {
+    /// Takes the next words if they look like such a value.
+    pub(super) fn take<T: Value>(&mut self) -> Result<Option<T>, ParseError> {
         self.take_described(T::DESCRIPTION)
     }
 
     /// The same, with another description for errors.
-    pub(super) fn take_described<T: Word>(&mut self, description: &str) -> Result<Option<T>, ParseError> {
-        let next = self.next();
-        let value = T::read(&self.text[next.clone()]).map_err(|error| self.error(error.offset_by(next.start)))?;
-        match value {
-            Some(_) => self.advance(next.end),
-            None => self.also_expect(description),
+    pub(super) fn take_described<T: Value>(&mut self, description: &str) -> Result<Option<T>, ParseError> {
+        let value = T::read(self)?;
+        if value.is_none() {
+            self.also_expect(description);
         }
         Ok(value)
     }
 
-    /// Takes the next word, which must be such a value.
-    pub(super) fn require<T: Word>(&mut self) -> Result<T, ParseError> {
+    /// Takes the next words, which must be such a value.
+    pub(super) fn require<T: Value>(&mut self) -> Result<T, ParseError> {
         self.take()?.ok_or_else(|| self.unexpected())
     }
 
     /// Takes an option that may be given once: its words and a value.
-    pub(super) fn option<T: Word>(&mut self, words: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
+    pub(super) fn option<T: Value>(&mut self, words: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
         let found = value.is_none() && self.eat_all(words)?;
         if found {
             *value = Some(self.require()?);
@@ -181,7 +194,7 @@ impl<'a> Reader<'a> {
 
     /// Checks that no words are left.
     fn end(&mut self) -> Result<(), ParseError> {
-        if self.next().is_empty() {
+        if self.word_after(self.at).is_empty() {
             return Ok(());
         }
         self.also_expect("the end of the text");
@@ -190,15 +203,22 @@ impl<'a> Reader<'a> {
 
     /// Adds to what would have been accepted as the next word.
     pub(super) fn also_expect(&mut self, what: impl Into<String>) {
-        self.expected.push(what.into());
+        if self.at > self.furthest {
+            self.furthest = self.at;
+            self.expected.clear();
+        }
+        if self.at == self.furthest {
+            self.expected.push(what.into());
+        }
     }
 
-    /// The error for a next word that is nothing of what was expected.
+    /// The error for a word that is nothing of what was expected: of several ways to read the text, the one that got furthest.
     pub(super) fn unexpected(&self) -> ParseError {
-        self.error(WordError::new(self.next(), ParseErrorKind::Unexpected { expected: self.expected.clone() }))
+        let kind = ParseErrorKind::Unexpected { expected: self.expected.clone() };
+        self.error(WordError::new(self.word_after(self.furthest), kind))
     }
 
-    fn error(&self, WordError { at, kind }: WordError) -> ParseError {
+    pub(super) fn error(&self, WordError { at, kind }: WordError) -> ParseError {
         ParseError { text: self.text.to_owned(), at, kind }
     }
 }

@@ -6,14 +6,15 @@ const DAY: u64 = 24 * 3_600 * SECOND;
 
 /// For each unit: its nanoseconds, the name that a rate prints for one of it, and the names that are read.
 const UNITS: [(u64, &str, &[&str]); 8] = [
-    (1, "ns", &["ns"]),
-    (1_000, "us", &["us", "µs", "μs"]), // the micro sign and the Greek letter
-    (1_000_000, "ms", &["ms"]),
+    (1, "ns", &["ns", "nsec", "nsecs", "nano", "nanos", "nanosecond", "nanoseconds"]),
+    // with the micro sign and with the Greek letter
+    (1_000, "us", &["us", "µs", "μs", "usec", "usecs", "micro", "micros", "microsecond", "microseconds"]),
+    (1_000_000, "ms", &["ms", "msec", "msecs", "milli", "millis", "millisecond", "milliseconds"]),
     (SECOND, "s", &["s", "sec", "secs", "second", "seconds"]),
     (60 * SECOND, "min", &["m", "min", "mins", "minute", "minutes"]),
-    (3_600 * SECOND, "h", &["h", "hour", "hours"]),
+    (3_600 * SECOND, "h", &["h", "hr", "hrs", "hour", "hours"]),
     (DAY, "day", &["d", "day", "days"]),
-    (7 * DAY, "week", &["w", "week", "weeks"]),
+    (7 * DAY, "week", &["w", "wk", "wks", "week", "weeks"]),
 ];
 
 /// The units as an error lists them.

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use std::time::Duration;
 
-use super::reader::{MAX_LEN, Reader, Word as _};
+use super::reader::{MAX_LEN, Reader};
 use super::span::Span;
 use super::*;
 use crate::policy::{Limit, Policy};
@@ -100,7 +100,7 @@ fn policy() -> BoxedStrategy<Policy> {
 
 /// Texts that are nearly right, so that errors come late.
 fn nearly() -> impl Strategy<Value = String> {
-    let words = "100/min 8 concurrent ttl 30s and every throttle 1h30m burst initial refilled each period fixed window from first grant wall \
+    let words = "100/min / per rps req 1_0 1,000 1,00 second 8 concurrent ttl 30s and every throttle 1h30m burst initial refilled each period fixed window from first grant wall \
                  clock 3/250ms 1/ /s 1//s 1/1 99999999999999999999999 5µs/µs 1/99999999999w 0.0000000000000000001s 1.s µ 9é 1/9é\
                  340282366920938463463374607431768211455w\u{2003}x";
     let word = prop::sample::select(words.split(' ').collect::<Vec<_>>());
@@ -208,9 +208,109 @@ fn longer_forms_are_read_too() {
     reads("Fixed Window 100/60s", FixedWindow::new(100, secs(60)));
 }
 
+/// The limit that is printed, in other spellings.
+fn other_spellings(printed: &str) -> Vec<String> {
+    let is_boundary = |one: char, other: char| one.is_ascii_digit() && other.is_ascii_alphabetic();
+    let mut apart = String::new();
+    for char in printed.chars() {
+        if let Some(last) = apart.chars().last()
+            && (is_boundary(last, char) || is_boundary(char, last))
+        {
+            apart.push(' ');
+        }
+        apart.push(char);
+    }
+    let mut spellings =
+        vec![printed.replace('/', " / "), printed.replace('/', " per "), printed.replace('/', " requests/"), apart];
+    spellings.push(spellings[3].replace('/', "req per "));
+    spellings
+}
+
+proptest! {
+    #[test]
+    fn other_spellings_are_the_same(policy in policy(), rate in rate(), time in duration()) {
+        for text in other_spellings(&policy.to_string()) {
+            prop_assert_eq!(text.parse(), Ok(policy.clone()), "{}", text);
+        }
+        prop_assert_eq!(format!("rate {rate}").parse::<Limit>(), rate.to_string().parse());
+        for text in other_spellings(&format!("throttle every {}", Span(time))) {
+            prop_assert_eq!(text.parse(), Ok(Limit::from(Throttle::every(time))), "{}", text);
+        }
+    }
+
+    #[test]
+    fn thousands_may_be_set_apart(number in any::<u64>()) {
+        let digits = number.to_string();
+        let grouped = |by: &str| {
+            let groups = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap());
+            groups.collect::<Vec<_>>().join(by)
+        };
+        for text in [digits.clone(), grouped("_"), grouped(",")] {
+            prop_assert_eq!(format!("{text} concurrent").parse(), Ok(Limit::from(MaxConcurrency::new(number))));
+            prop_assert_eq!(format!("{text}/h").parse(), Ok(Rate::per_hour(number)));
+        }
+        let time = format!("every {}s", grouped("_"));
+        prop_assert_eq!(time.parse(), Ok(Limit::from(Throttle::every(secs(number)))));
+    }
+}
+
+#[test]
+fn the_usual_spellings_of_a_rate_are_read() {
+    for (rate, texts) in [
+        (
+            Rate::per_second(10),
+            "10 per second; 10 a second; 10/sec; 10 / s; 10 rps; 10rps; 10 QPS; 10r/s; 10 req/s; 10 calls per sec",
+        ),
+        (Rate::per_minute(100), "100/minute; 100 per min; 100 requests a minute; 100rpm; 100 tpm; 100 tokens/min; 100r/m"),
+        (Rate::per_hour(100), "100/hr; 100/hour; 100 an hour; 100 per hrs; 100 rph"),
+        (Rate::per_day(5_000), "5,000/day; 5_000 per day; 5000 rpd; 5,000 queries / d"),
+        (Rate::new(10, secs(2)), "10 per 2s; 10/2 s; 10 per 2 seconds; 10 requests per 2 secs"),
+        (Rate::new(3, secs(5_400)), "3 per 1h30m; 3/1h 30m; 3 per 1 hour 30 minutes; 3 per 1.5 hrs"),
+    ] {
+        for text in texts.split("; ") {
+            assert_eq!(text.parse(), Ok(rate), "{text}");
+            reads(text, TokenBucket::new(rate, rate.units()));
+            reads(&format!("rate {text} burst 7"), TokenBucket::new(rate, 7));
+            reads(&format!("sliding log {text}"), SlidingWindow::log(rate.units(), rate.period()));
+        }
+    }
+    reads(
+        "8 concurrent requests ttl 30 sec and 100 requests per minute",
+        MaxConcurrency::new(8).ttl(secs(30)).and(TokenBucket::new(Rate::per_minute(100), 100)),
+    );
+}
+
+#[test]
+fn a_word_that_is_nearly_right_is_answered_with_the_right_one() {
+    for (text, hint) in [
+        ("8 concurent", "did you mean `concurrent`?"),
+        ("8 concurrency", "did you mean `concurrent`?"),
+        ("8 parallel", "did you mean `concurrent`?"),
+        ("20/s brust 40", "did you mean `burst`?"),
+        ("10 every 2s", "did you mean `per`?"),
+        ("100/month", "did you mean `30d`?"),
+        ("every 1,000ms", "did you mean `.`, or `_` between thousands?"),
+        ("1.5/s", "units are whole; did you mean `3/2s` for `1.5/s`?"),
+        ("window 0.25/s", "units are whole; did you mean `1/4s` for `0.25/s`?"),
+        ("8 concurrent, 100/min", "limits are joined with `and`"),
+        ("100/min, 8 concurrent", "limits are joined with `and`"),
+        ("8 concurrent + 100/min", "did you mean `and`?"),
+        ("throtle every 5s", "did you mean `throttle`?"),
+        ("penalty 10 faling 1/s", "did you mean `falling`?"),
+    ] {
+        let told = text.parse::<Policy>().unwrap_err().to_string();
+        let first = told.lines().next().unwrap();
+        assert!(first.ends_with(&format!("`; {hint}")), "{text}: {told}");
+    }
+    for text in ["0,500/s", "1,00/s", "100 foo", "8 concurrent 5", "every 5 x", ""] {
+        let told = text.parse::<Policy>().unwrap_err().to_string();
+        assert!(!told.contains("; "), "{text}: {told}");
+    }
+}
+
 #[test]
 fn times_are_read_exactly() {
-    let read = |text: &str| Duration::read(text).unwrap().unwrap();
+    let read = |text: &str| Reader::parse(text, Reader::require::<Duration>).unwrap();
     for (text, nanos) in [
         ("100ms", 100_000_000),
         ("1.5s", 1_500_000_000),
@@ -219,6 +319,10 @@ fn times_are_read_exactly() {
         ("500µs", 500_000),
         ("500μs", 500_000),
         ("10ns", 10),
+        ("1_500 nanos", 1_500),
+        ("5 millis", 5_000_000),
+        ("0.5 usec", 500),
+        ("1 s 1 ms", 1_001_000_000),
     ] {
         assert_eq!(read(text), Duration::from_nanos(nanos), "{text}");
     }
@@ -261,13 +365,13 @@ fn errors_say_where_and_what() {
             "expected a rate such as `100/min`, a concurrency such as `8 concurrent`, `throttle`, `every`, `fixed`, `window`, `sliding` or `penalty`, found `2x`".to_owned(),
             "   2x\n   ^^",
         ),
-        ("100 ", "expected `concurrent` or `/` and a time directly after the number, found the end of the text".to_owned(), "  100 \n     ^"),
+        ("100 ", "expected `/`, `per` or `concurrent`, found the end of the text".to_owned(), "  100 \n     ^"),
         (
             "8 concurrent ttl 30 and 1/s",
             format!("expected {units} or `week`, found nothing"),
             "  8 concurrent ttl 30 and 1/s\n                     ^",
         ),
-        ("9µ/s burst 1", "expected a whole number, found `9µ`".to_owned(), "  9µ/s burst 1\n  ^^"),
+        ("window 9µ/s", "expected a rate such as `100/min`, found `9µ`".to_owned(), "  window 9µ/s\n         ^^"),
         ("3/250m5x burst 2", format!("expected {units} or `week`, found `x`"), "  3/250m5x burst 2\n         ^"),
         (
             "3/fortnight",
@@ -321,7 +425,9 @@ fn a_text_of_half_a_megabyte_is_parsed_in_linear_time() {
     assert_eq!(policy.to_string(), text);
 
     assert_eq!(parse(&format!("every {}", "1s".repeat(LEN / 2))), Ok(Throttle::every(secs(LEN as u64 / 2)).into()));
+    assert_eq!(parse(&format!("every {}", "1 s ".repeat(LEN / 4))), Ok(Throttle::every(secs(LEN as u64 / 4)).into()));
     assert_eq!(parse(&format!("8{}concurrent", " ".repeat(LEN))), Ok(MaxConcurrency::new(8).into()));
+    assert_eq!(parse(&format!("0{}0 concurrent", "_".repeat(LEN))), Ok(MaxConcurrency::new(0).into()));
     for (text, at) in [
         ("x".repeat(LEN), 0..LEN),
         ("1".repeat(LEN), 0..LEN),
