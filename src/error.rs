@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -16,7 +17,7 @@ use crate::text::ParseError;
 ///
 /// let error = Limiter::new(FixedWindow::new(0, Duration::from_secs(1))).unwrap_err();
 /// assert!(matches!(error, ConfigError::ZeroLimit { .. }));
-/// assert_eq!(error.to_string(), "`window 0/s` admits nothing; give it a limit of at least 1");
+/// assert_eq!(error.to_string(), "`window 0/s` admits nothing: its limit is 0; set at least 1");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -27,38 +28,50 @@ pub enum ConfigError {
     /// The policy has no limits: it was collected from nothing.
     #[error("the policy has no limits; give it at least one")]
     NoLimits,
-    /// The limit (or burst) is zero, so it would never admit a request.
-    #[error("`{limit}` admits nothing; give it a limit of at least 1")]
+    /// A limit, burst or threshold is zero, so it would never admit a request.
+    #[error("`{limit}` admits nothing: its {number} is 0; set at least 1")]
     ZeroLimit {
         /// The limit as given.
-        limit: Limit,
+        limit: Box<Limit>,
+        /// What is zero: `limit`, `burst` or `threshold`.
+        number: &'static str,
     },
     /// The rate is zero, so a bucket would never refill and a penalty never fall.
     #[error("the rate of `{limit}` is zero; give it at least 1 unit")]
     ZeroRate {
         /// The limit as given.
-        limit: Limit,
+        limit: Box<Limit>,
     },
-    /// The interval, period or TTL is zero.
-    #[error("`{limit}` has a duration of zero; give it at least 1 ns")]
+    /// A duration of the limit is zero.
+    #[error("the {number} of `{limit}` is zero; set at least 1 ns")]
     ZeroDuration {
         /// The limit as given.
-        limit: Limit,
+        limit: Box<Limit>,
+        /// What is zero: `interval`, `period`, `TTL`, `timeout`, `half-life`, `ban` or `longest ban`.
+        number: &'static str,
     },
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,
     /// A number of the limit is outside its documented range.
-    #[error("`{limit}` has a number out of range: {}", range_of(limit))]
+    #[error("the {number} of `{limit}` is {given}; set {} to {}", range.start(), range.end())]
     OutOfRange {
         /// The limit as given.
-        limit: Limit,
+        limit: Box<Limit>,
+        /// Which number: `floor`, `ceiling`, `backoff`, `tolerance`, `smoothing`, `limit` or `threshold`.
+        number: &'static str,
+        /// The number as given.
+        given: u64,
+        /// What it may be.
+        range: RangeInclusive<u64>,
     },
-    /// The period, the TTL, or the interval times the burst is longer than a limit may span.
-    #[error("`{limit}` spans more than {} years; shorten its duration or its burst", max.as_secs() / (365 * 24 * 3_600))]
+    /// A duration of the limit, or the time to refill its burst, is longer than a limit may span.
+    #[error("the {number} of `{limit}` is longer than {} years; shorten it", max.as_secs() / (365 * 24 * 3_600))]
     TooLong {
         /// The limit as given.
-        limit: Limit,
+        limit: Box<Limit>,
+        /// What is too long: a duration as in [`ConfigError::ZeroDuration`], `time to forgive bans` or `time to refill the burst`.
+        number: &'static str,
         /// The longest span: 100 years of 365 days.
         max: Duration,
     },
@@ -68,15 +81,6 @@ pub enum ConfigError {
 impl From<Infallible> for ConfigError {
     fn from(never: Infallible) -> Self {
         match never {}
-    }
-}
-
-/// The ranges that a number of this limit can miss.
-fn range_of(limit: &Limit) -> String {
-    match limit {
-        Limit::SlidingWindow(_) => format!("a sliding counter holds at most {} units", u32::MAX),
-        Limit::Penalty(_) => format!("threshold and ceiling are at most {}", u32::MAX),
-        _ => "the floor is 1 to the ceiling, the backoff 1 to 999, the tolerance 1000 to 1000000, the smoothing 1 to 1000".into(),
     }
 }
 
@@ -107,14 +111,14 @@ pub enum AcquireError {
         retry_after: Option<Duration>,
     },
     /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help.
-    #[error(
-        "a cost of {cost} can never be admitted: the smallest burst or limit in the policy is {max}; split the request, or raise it"
-    )]
+    #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
         /// The cost of the request.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
+        /// The limit with this capacity; of several, the first.
+        limit: Box<Limit>,
     },
     /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
@@ -153,6 +157,13 @@ pub enum AcquireError {
     NoRuntime,
 }
 
+fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
+    let number = limit.name_of_capacity();
+    format!(
+        "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}"
+    )
+}
+
 fn display_retry(retry_after: Option<Duration>) -> String {
     retry_after.map(|after| format!("; a retry can succeed in {after:?} at the earliest")).unwrap_or_default()
 }
@@ -168,14 +179,14 @@ pub enum TryAcquireError {
     #[error("the limiter is closed")]
     Closed,
     /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no retry could help.
-    #[error(
-        "a cost of {cost} can never be admitted: the smallest burst or limit in the policy is {max}; split the request, or raise it"
-    )]
+    #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
         /// The cost of the request.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
+        /// The limit with this capacity; of several, the first.
+        limit: Box<Limit>,
     },
     /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
     #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
@@ -214,4 +225,100 @@ pub struct PriorityError {
     pub level: u8,
     /// The highest level.
     pub max: u8,
+}
+
+impl AcquireError {
+    /// `cost` is above the capacity of this limit.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn exceeds(limit: Limit, cost: u64) -> Self {
+        Self::ExceedsLimit { cost, max: limit.capacity(), limit: Box::new(limit) }
+    }
+
+    /// The earliest time, from now, at which a new request could be granted; `None` when it is unknown, or none would be.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_secs(5)))?;
+    /// let _permit = limiter.acquire().await?;
+    /// let error = limiter.request().timeout(Duration::from_secs(1)).acquire().await.unwrap_err();
+    /// assert_eq!(error.retry_after(), Some(Duration::from_secs(5)));
+    /// assert!(!error.is_closed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Blocked { retry_after } => Some(*retry_after),
+            Self::TimedOut { retry_after } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the limiter was closed: no further request will be granted. See [`AcquireError::retry_after`].
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+}
+
+impl TryAcquireError {
+    /// `cost` is above the capacity of this limit.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn exceeds(limit: Limit, cost: u64) -> Self {
+        Self::ExceedsLimit { cost, max: limit.capacity(), limit: Box::new(limit) }
+    }
+
+    /// The [`retry_after`](Decision::retry_after) of a denial; `None` for any other error.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Throttle};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Throttle::every(Duration::from_secs(5)))?;
+    /// let _permit = limiter.try_acquire()?;
+    /// assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(Duration::from_secs(5)));
+    /// limiter.close();
+    /// assert!(limiter.try_acquire().unwrap_err().is_closed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(decision) => decision.retry_after(),
+            _ => None,
+        }
+    }
+
+    /// Whether the limiter was closed: no further request will be granted. See [`TryAcquireError::retry_after`].
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+}
+
+impl RunError {
+    /// [`AcquireError::retry_after`] of a future that got no permit; `None` after a reclaim.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Acquire(error) => error.retry_after(),
+            Self::Reclaimed { .. } => None,
+        }
+    }
+
+    /// Whether the limiter was closed before the future got a permit. See [`AcquireError::is_closed`].
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self, Self::Acquire(AcquireError::Closed))
+    }
 }

@@ -74,6 +74,26 @@ pub struct GroupError<E> {
     pub error: E,
 }
 
+macro_rules! of_the_member {
+    ($($error:ident),*) => {$(
+        impl GroupError<$error> {
+            #[doc = concat!("[`", stringify!($error), "::retry_after`] of the limiter that refused; another one may need longer.")]
+            #[must_use]
+            pub const fn retry_after(&self) -> Option<Duration> {
+                self.error.retry_after()
+            }
+
+            #[doc = concat!("Whether the limiter that refused was closed. See [`", stringify!($error), "::is_closed`].")]
+            #[must_use]
+            pub const fn is_closed(&self) -> bool {
+                self.error.is_closed()
+            }
+        }
+    )*};
+}
+
+of_the_member!(AcquireError, TryAcquireError);
+
 fn display_member(member: usize, name: Option<&str>) -> String {
     name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
 }

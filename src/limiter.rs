@@ -132,13 +132,16 @@ impl Limiter {
     /// Those of [`Limiter::acquire`]; [`AcquireError::ExceedsLimit`] for a cost above that capacity; [`AcquireError::ZeroCost`].
     ///
     /// ```
-    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    /// use tollgate::{Limiter, MaxConcurrency};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
     /// assert_eq!(limiter.acquire_many(3).await?.cost(), 3);
-    /// assert_eq!(limiter.acquire_many(9).await.unwrap_err(), AcquireError::ExceedsLimit { cost: 9, max: 8 });
+    /// assert_eq!(
+    ///     limiter.acquire_many(9).await.unwrap_err().to_string(),
+    ///     "a cost of 9 can never be admitted: the limit of `8 concurrent` is 8; split the request, or raise the limit",
+    /// );
     /// # Ok(())
     /// # }
     /// ```
@@ -295,8 +298,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`RunError::Acquire`] with an error of [`Limiter::acquire`]: the future was never polled. [`RunError::Reclaimed`]: the TTL
-    /// passed before the future completed, or before it was first polled.
+    /// [`RunError::Acquire`](crate::RunError::Acquire) with an error of [`Limiter::acquire`]: the future was never polled.
+    /// [`RunError::Reclaimed`](crate::RunError::Reclaimed): the TTL passed before the future completed, or before it was first
+    /// polled.
     ///
     /// # Examples
     ///

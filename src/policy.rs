@@ -47,6 +47,16 @@ impl Limit {
             Self::Penalty(penalty) => penalty.threshold,
         }
     }
+
+    /// What the [capacity](Self::capacity) is called.
+    pub(crate) const fn name_of_capacity(&self) -> &'static str {
+        match self {
+            Self::Throttle(_) | Self::TokenBucket(_) => "burst",
+            Self::MaxConcurrency(concurrency) if concurrency.adapt.is_some() => "floor",
+            Self::MaxConcurrency(_) | Self::FixedWindow(_) | Self::SlidingWindow(_) => "limit",
+            Self::Penalty(_) => "threshold",
+        }
+    }
 }
 
 /// One limit or several, which must **all** admit a request. A grant charges all of them; a denial charges none.

@@ -12,57 +12,79 @@ use tollgate::{
 
 #[test]
 fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
-    let refused = |limit: Limit, expected: fn(Limit) -> ConfigError| {
-        assert_eq!(Limiter::new(limit).unwrap_err(), expected(limit));
-        assert_eq!(KeyedLimiter::<u8>::new(limit).unwrap_err(), expected(limit));
+    let refused = |limit: Limit, expected: ConfigError| {
+        assert_eq!(Limiter::new(limit).unwrap_err(), expected);
+        assert_eq!(KeyedLimiter::<u8>::new(limit).unwrap_err(), expected);
     };
-    let zero_limit = |limit| ConfigError::ZeroLimit { limit };
-    refused(TokenBucket::new(Rate::per_second(1), 0).into(), zero_limit);
-    refused(SlidingWindow::log(0, ms(1)).into(), zero_limit);
-    refused(SlidingWindow::counter(0, ms(1)).into(), zero_limit);
-    refused(Penalty::new(0, Rate::per_second(1)).into(), zero_limit);
-    refused(MaxConcurrency::new(1).adapt(Adapt::aimd().between(0, 9)).into(), zero_limit);
-    refused(MaxConcurrency::new(0).adapt(Adapt::aimd()).into(), zero_limit);
-    let zero_rate = |limit| ConfigError::ZeroRate { limit };
-    refused(TokenBucket::new(Rate::per_second(0), 5).into(), zero_rate);
-    refused(TokenBucket::new(Rate::per_second(0), 5).refill_each_period().into(), zero_rate);
-    refused(Penalty::new(5, Rate::per_second(0)).into(), zero_rate);
-    let zero_duration = |limit| ConfigError::ZeroDuration { limit };
-    refused(TokenBucket::new(Rate::new(1, Duration::ZERO), 5).into(), zero_duration);
-    refused(SlidingWindow::log(1, Duration::ZERO).into(), zero_duration);
-    refused(Penalty::new(5, Rate::per_second(1)).half_life(Duration::ZERO).into(), zero_duration);
-    refused(Penalty::new(5, Rate::per_second(1)).ban(Duration::ZERO).into(), zero_duration);
-    refused(MaxConcurrency::new(1).adapt(Adapt::aimd().timeout(Duration::ZERO)).into(), zero_duration);
-    let too_long = |limit| ConfigError::TooLong { limit, max: Duration::from_secs(100 * 365 * 24 * 3_600) };
-    refused(TokenBucket::new(Rate::new(1, Duration::MAX), 1).into(), too_long);
-    refused(TokenBucket::new(Rate::per_day(1), u64::MAX).into(), too_long);
-    refused(SlidingWindow::counter(1, Duration::MAX).into(), too_long);
-    refused(Penalty::new(5, Rate::per_second(1)).forgive_after(Duration::MAX).into(), too_long);
-    let out_of_range = |limit| ConfigError::OutOfRange { limit };
-    refused(SlidingWindow::counter(1 << 32, ms(1)).into(), out_of_range);
-    refused(Penalty::new(1 << 32, Rate::per_second(1)).into(), out_of_range);
-    refused(MaxConcurrency::new(5).adapt(Adapt::aimd().between(9, 3)).into(), out_of_range);
-    refused(MaxConcurrency::new(5).adapt(Adapt::gradient().tolerance(10)).into(), out_of_range);
+    let zero_limit = |number, limit: Limit| refused(limit, ConfigError::ZeroLimit { limit: Box::new(limit), number });
+    zero_limit("burst", TokenBucket::new(Rate::per_second(1), 0).into());
+    zero_limit("limit", SlidingWindow::log(0, ms(1)).into());
+    zero_limit("limit", SlidingWindow::counter(0, ms(1)).into());
+    zero_limit("threshold", Penalty::new(0, Rate::per_second(1)).into());
+    zero_limit("limit", MaxConcurrency::new(0).adapt(Adapt::aimd()).into());
+    let zero_rate = |limit: Limit| refused(limit, ConfigError::ZeroRate { limit: Box::new(limit) });
+    zero_rate(TokenBucket::new(Rate::per_second(0), 5).into());
+    zero_rate(TokenBucket::new(Rate::per_second(0), 5).refill_each_period().into());
+    zero_rate(Penalty::new(5, Rate::per_second(0)).into());
+    let penalty = Penalty::new(5, Rate::per_second(1));
+    let zero_duration = |number, limit: Limit| refused(limit, ConfigError::ZeroDuration { limit: Box::new(limit), number });
+    zero_duration("period", TokenBucket::new(Rate::new(1, Duration::ZERO), 5).into());
+    zero_duration("period", SlidingWindow::log(1, Duration::ZERO).into());
+    zero_duration("period", Penalty::new(5, Rate::new(1, Duration::ZERO)).into());
+    zero_duration("half-life", penalty.half_life(Duration::ZERO).into());
+    zero_duration("ban", penalty.ban(Duration::ZERO).into());
+    zero_duration("longest ban", penalty.ban(ms(1)).escalate(Duration::ZERO).into());
+    zero_duration("timeout", MaxConcurrency::new(1).adapt(Adapt::aimd().timeout(Duration::ZERO)).into());
+    let max = Duration::from_secs(100 * 365 * 24 * 3_600);
+    let too_long = |number, limit: Limit| refused(limit, ConfigError::TooLong { limit: Box::new(limit), number, max });
+    too_long("period", TokenBucket::new(Rate::new(1, Duration::MAX), 1).into());
+    too_long("time to refill the burst", TokenBucket::new(Rate::per_day(1), u64::MAX).into());
+    too_long("period", SlidingWindow::counter(1, Duration::MAX).into());
+    too_long("time to forgive bans", penalty.forgive_after(Duration::MAX).into());
+    let out_of_range = |number, given, range: std::ops::RangeInclusive<u64>, limit: Limit| {
+        refused(limit, ConfigError::OutOfRange { limit: Box::new(limit), number, given, range });
+    };
+    let large = 1 << 32;
+    out_of_range("limit", large, 1..=large - 1, SlidingWindow::counter(large, ms(1)).into());
+    out_of_range("threshold", large, 1..=large - 1, Penalty::new(large, Rate::per_second(1)).into());
+    out_of_range("ceiling", large, 0..=large - 1, penalty.ceiling(large).into());
+    let adapts = |adapt| MaxConcurrency::new(5).adapt(adapt).into();
+    out_of_range("floor", 9, 1..=3, adapts(Adapt::aimd().between(9, 3)));
+    out_of_range("floor", 0, 1..=9, adapts(Adapt::aimd().between(0, 9)));
+    out_of_range("ceiling", 0, 1..=u64::MAX, adapts(Adapt::aimd().between(0, 0)));
+    out_of_range("backoff", 1_000, 1..=999, adapts(Adapt::aimd().backoff(1_000)));
+    out_of_range("tolerance", 10, 1_000..=1_000_000, adapts(Adapt::gradient().tolerance(10)));
+    out_of_range("smoothing", 0, 1..=1_000, adapts(Adapt::gradient().smoothing(0)));
 }
 
 #[test]
 fn a_zero_limit_burst_or_window_is_refused_with_the_limit_in_the_error() {
-    let zeros: [Limit; 3] =
-        [MaxConcurrency::new(0).into(), Throttle::every(ms(1)).burst(0).into(), FixedWindow::new(0, ms(1)).into()];
-    for limit in zeros {
-        assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::ZeroLimit { limit });
-        let among_others = Policy::from(MaxConcurrency::new(1)).and(limit);
-        assert_eq!(Limiter::new(among_others).unwrap_err(), ConfigError::ZeroLimit { limit });
+    let zeros: [(&str, Limit); 3] = [
+        ("limit", MaxConcurrency::new(0).into()),
+        ("burst", Throttle::every(ms(1)).burst(0).into()),
+        ("limit", FixedWindow::new(0, ms(1)).into()),
+    ];
+    for (number, limit) in zeros {
+        assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::ZeroLimit { limit: Box::new(limit), number });
+        let among_others = MaxConcurrency::new(1).and(limit);
+        assert_eq!(Limiter::new(among_others).unwrap_err(), ConfigError::ZeroLimit { limit: Box::new(limit), number });
     }
+}
+
+/// Limits of this time, each with its name.
+fn of_length(time: Duration) -> [(&'static str, Limit); 3] {
+    [
+        ("TTL", MaxConcurrency::new(1).ttl(time).into()),
+        ("interval", Throttle::every(time).into()),
+        ("period", FixedWindow::new(1, time).into()),
+    ]
 }
 
 #[test]
 fn a_zero_duration_is_refused_with_the_limit_in_the_error() {
     let zero = Duration::ZERO;
-    let zeros: [Limit; 3] =
-        [MaxConcurrency::new(1).ttl(zero).into(), Throttle::every(zero).into(), FixedWindow::new(1, zero).into()];
-    for limit in zeros {
-        assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::ZeroDuration { limit });
+    for (number, limit) in of_length(zero) {
+        assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::ZeroDuration { limit: Box::new(limit), number });
     }
 }
 
@@ -70,22 +92,19 @@ fn a_zero_duration_is_refused_with_the_limit_in_the_error() {
 #[test]
 fn an_absurd_duration_is_refused_and_the_longest_works() {
     let century = Duration::from_secs(100 * 365 * 24 * 3_600);
-    let longest: [Limit; 3] =
-        [MaxConcurrency::new(1).ttl(century).into(), Throttle::every(century).into(), FixedWindow::new(1, century).into()];
-    for limit in longest {
+    for (_, limit) in of_length(century) {
         let limiter = common::limiter(limit);
         std::mem::forget(limiter.try_acquire().unwrap());
         assert!(matches!(limiter.try_acquire(), Err(TryAcquireError::Denied(_))));
     }
     for long in [century + Duration::from_nanos(1), Duration::MAX] {
-        let too_long: [Limit; 3] =
-            [MaxConcurrency::new(1).ttl(long).into(), Throttle::every(long).into(), FixedWindow::new(1, long).into()];
-        for limit in too_long {
-            assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::TooLong { limit, max: century });
+        for (number, limit) in of_length(long) {
+            assert_eq!(Limiter::new(limit).unwrap_err(), ConfigError::TooLong { limit: Box::new(limit), number, max: century });
         }
     }
     let by_burst: Limit = Throttle::every(Duration::from_secs(1)).burst(u64::MAX).into();
-    assert_eq!(Limiter::new(by_burst).unwrap_err(), ConfigError::TooLong { limit: by_burst, max: century });
+    let number = "time to refill the burst";
+    assert_eq!(Limiter::new(by_burst).unwrap_err(), ConfigError::TooLong { limit: Box::new(by_burst), number, max: century });
 }
 
 /// Trap: borrowing ahead hides a cost that can never be met.
@@ -95,8 +114,8 @@ async fn a_cost_that_can_never_be_met_and_a_cost_of_zero_fail_at_once() {
         let max = policy.limits().iter().map(Limit::capacity).min().unwrap();
         let limiter = common::limiter(policy);
         for cost in [max + 1, u64::MAX] {
-            assert_eq!(limiter.acquire_many(cost).await.unwrap_err(), AcquireError::ExceedsLimit { cost, max });
-            assert_eq!(limiter.try_acquire_many(cost).unwrap_err(), TryAcquireError::ExceedsLimit { cost, max });
+            assert_eq!(common::exceeded(&limiter.acquire_many(cost).await.unwrap_err()), Some((cost, max)));
+            assert_eq!(common::exceeded(&limiter.try_acquire_many(cost).unwrap_err()), Some((cost, max)));
             assert_eq!((limiter.check(cost).is_allowed(), limiter.check(cost).retry_after()), (false, None));
         }
         assert_eq!(limiter.acquire_many(0).await.unwrap_err(), AcquireError::ZeroCost);
@@ -140,7 +159,7 @@ fn errors_read_well() {
     let too_much = limiter.try_acquire_many(7).unwrap_err().to_string();
     assert_eq!(
         too_much,
-        "a cost of 7 can never be admitted: the smallest burst or limit in the policy is 3; split the request, or raise it"
+        "a cost of 7 can never be admitted: the limit of `window 3/500ms` is 3; split the request, or raise the limit"
     );
     let late = AcquireError::TimedOut { retry_after: Some(ms(20)) };
     assert_eq!(late.to_string(), "no permit within the timeout; a retry can succeed in 20ms at the earliest");

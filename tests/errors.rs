@@ -5,10 +5,13 @@ mod common;
 use std::error::Error;
 use std::iter::successors;
 
+use std::time::Duration;
+
 use common::ms;
+use futures_util::stream::{self, StreamExt as _};
 use tollgate::{
-    AcquireError, Adapt, KeyedLimiter, Limit, Limiter, LimiterGroup, MaxConcurrency, Penalty, Rate, SlidingWindow,
-    TryAcquireError,
+    AcquireError, Adapt, KeyedLimiter, Limit, Limiter, LimiterGroup, MaxConcurrency, Overflow, Policy, Priority, RunError,
+    SlidingWindow, StreamLimitExt as _, Throttle, TryAcquireError,
 };
 
 /// What a report such as anyhow's prints: each error of the chain.
@@ -37,7 +40,7 @@ async fn a_group_tells_why_its_member_refused_once() {
 #[tokio::test]
 async fn a_key_tells_what_is_wrong_with_its_tier_once() {
     let limiter = KeyedLimiter::builder(MaxConcurrency::new(1)).tiers(|_| MaxConcurrency::new(0).into()).build().unwrap();
-    let expected = ["the policy of the key's tier is invalid", "`0 concurrent` admits nothing; give it a limit of at least 1"];
+    let expected = ["the policy of the key's tier is invalid", "`0 concurrent` admits nothing: its limit is 0; set at least 1"];
     let error: TryAcquireError = limiter.try_acquire(&1).unwrap_err();
     assert_eq!(report(&error), expected);
     let error: AcquireError = limiter.acquire(&1).await.unwrap_err();
@@ -45,17 +48,127 @@ async fn a_key_tells_what_is_wrong_with_its_tier_once() {
 }
 
 #[test]
-fn a_number_out_of_range_is_told_with_the_range() {
+fn a_number_out_of_range_is_told_with_the_number_and_its_range() {
     let told = |limit: Limit| Limiter::new(limit).unwrap_err().to_string();
     assert_eq!(
         told(SlidingWindow::counter(1 << 32, ms(1)).into()),
-        "`sliding counter 4294967296/ms` has a number out of range: a sliding counter holds at most 4294967295 units"
+        "the limit of `sliding counter 4294967296/ms` is 4294967296; set 1 to 4294967295"
     );
     assert_eq!(
-        told(Penalty::new(5, Rate::per_second(1)).ceiling(1 << 32).into()),
-        "`penalty 5 falling 1/s ceiling 4294967296` has a number out of range: threshold and ceiling are at most 4294967295"
+        told(MaxConcurrency::new(5).adapt(Adapt::aimd().between(9, 3)).into()),
+        "the floor of `5 concurrent aimd from 9 to 3` is 9; set 1 to 3"
     );
-    assert!(told(MaxConcurrency::new(5).adapt(Adapt::aimd().between(9, 3)).into()).contains("the floor is 1 to the ceiling"));
+    assert_eq!(told(Throttle::every(Duration::ZERO).into()), "the interval of `throttle every 0s` is zero; set at least 1 ns");
+    assert_eq!(
+        told(Throttle::every(ms(1_000)).burst(u64::MAX).into()),
+        "the time to refill the burst of `throttle every 1s burst 18446744073709551615` is longer than 100 years; shorten it"
+    );
+}
+
+#[tokio::test]
+async fn a_cost_that_is_too_large_is_told_with_the_limit_and_the_number_to_raise() {
+    for (policy, told) in [
+        (
+            "8 concurrent and throttle every 100ms",
+            "the burst of `throttle every 100ms` is 1; split the request, or raise the burst",
+        ),
+        ("20/s burst 4 and window 5/s", "the burst of `20/s burst 4` is 4; split the request, or raise the burst"),
+        (
+            "20 concurrent aimd from 2 to 30",
+            "the floor of `20 concurrent aimd from 2 to 30` is 2; split the request, or raise the floor",
+        ),
+        ("penalty 3 falling 1/s", "the threshold of `penalty 3 falling 1/s` is 3; split the request, or raise the threshold"),
+        ("9 concurrent and sliding log 7/s", "the limit of `sliding log 7/s` is 7; split the request, or raise the limit"),
+    ] {
+        let told = format!("a cost of 10 can never be admitted: {told}");
+        let (limiter, keyed) = (Limiter::new(policy).unwrap(), KeyedLimiter::new(policy).unwrap());
+        assert_eq!(limiter.try_acquire_many(10).unwrap_err().to_string(), told);
+        assert_eq!(limiter.acquire_many(10).await.unwrap_err().to_string(), told);
+        assert_eq!(keyed.try_acquire_many(&1, 10).unwrap_err().to_string(), told);
+        assert_eq!(keyed.acquire_many(&1, 10).await.unwrap_err().to_string(), told);
+    }
+}
+
+/// Each error of each kind of failure.
+async fn all_errors() -> Vec<Box<dyn Error>> {
+    let mut errors: Vec<Box<dyn Error>> = Vec::new();
+    for policy in ["8 concurent", "0 concurrent", "0/s burst 1", "every 0s", "every 999999d", "5 concurrent aimd from 9 to 3"] {
+        errors.push(Limiter::new(policy).unwrap_err().into());
+        let tier: Policy = policy.parse().unwrap_or_else(|_| Policy::from_iter([]));
+        let keyed = KeyedLimiter::builder(MaxConcurrency::new(1)).tiers(move |_| tier.clone()).build().unwrap();
+        errors.push(keyed.try_acquire(&1).unwrap_err().into());
+        errors.push(keyed.acquire(&1).await.unwrap_err().into());
+    }
+    errors.push(KeyedLimiter::<u8>::builder(MaxConcurrency::new(1)).max_keys(0).build().unwrap_err().into());
+    errors.push(Priority::new(77).unwrap_err().into());
+
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    let group = LimiterGroup::new([limiter.clone()]);
+    for cost in [0, 1, 2] {
+        errors.push(limiter.try_acquire_many(cost).unwrap_err().into());
+        errors.push(limiter.acquire_many(cost).await.unwrap_err().into());
+        errors.push(group.try_acquire_many(cost).unwrap_err().into());
+        errors.push(group.acquire_many(cost).await.unwrap_err().into());
+    }
+    errors.push(limiter.run(async {}).await.unwrap_err().into());
+    errors.push(limiter.request().timeout(Duration::MAX).acquire().await.unwrap_err().into());
+    errors.push(limiter.request().timeout(Duration::ZERO).acquire().await.unwrap_err().into());
+    limiter.close();
+    errors.push(limiter.run(async {}).await.unwrap_err().into());
+    errors.push(group.acquire().await.unwrap_err().into());
+
+    let stuck = common::limiter(MaxConcurrency::new(1).ttl(ms(1)));
+    errors.push(stuck.run(std::future::pending::<()>()).await.unwrap_err().into());
+    let mut throttled = Box::pin(stream::iter([1]).throttled(&stuck));
+    assert_eq!(throttled.next().await, None);
+    errors.push(throttled.error().unwrap().clone().into());
+    errors
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_error_repeats_in_its_message_what_its_source_says() {
+    let errors = all_errors().await;
+    assert!(errors.iter().any(|error| error.source().is_some()));
+    for error in errors {
+        let chain = report(&*error);
+        for (index, message) in chain.iter().enumerate() {
+            assert!(!message.is_empty());
+            let others = chain.iter().enumerate().filter(|(other, _)| *other != index);
+            assert!(others.into_iter().all(|(_, other)| !other.contains(message.as_str())), "{chain:#?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_say_when_to_retry_and_whether_it_is_in_vain() {
+    let limiter = common::limiter(Throttle::every(ms(500)));
+    let group = LimiterGroup::new([limiter.clone()]);
+    let _permit = limiter.try_acquire().unwrap();
+    let late = limiter.request().timeout(ms(1)).acquire().await.unwrap_err();
+    let after = Some(ms(500));
+    assert_eq!((late.retry_after(), late.is_closed()), (after, false));
+    assert_eq!((RunError::from(late.clone()).retry_after(), RunError::from(late).is_closed()), (after, false));
+    let denied = limiter.try_acquire().unwrap_err();
+    assert_eq!((denied.retry_after(), denied.is_closed()), (after, false));
+    let denied = group.try_acquire().unwrap_err();
+    assert_eq!((denied.retry_after(), denied.is_closed()), (after, false));
+    assert_eq!(limiter.try_acquire_many(2).unwrap_err().retry_after(), None);
+
+    limiter.close();
+    let closed = limiter.run(async {}).await.unwrap_err();
+    assert_eq!((closed.retry_after(), closed.is_closed()), (None, true));
+    assert!(limiter.acquire().await.unwrap_err().is_closed() && limiter.try_acquire().unwrap_err().is_closed());
+    assert!(group.acquire().await.unwrap_err().is_closed() && group.try_acquire().unwrap_err().is_closed());
+
+    let blocking =
+        Limiter::builder(MaxConcurrency::new(1)).max_queue(0).overflow(Overflow::Block { penalty: ms(70) }).build().unwrap();
+    let _held = blocking.acquire().await.unwrap();
+    assert!(blocking.acquire().await.is_err());
+    assert_eq!(blocking.acquire().await.unwrap_err().retry_after(), Some(ms(70)));
+    let stuck = common::limiter(MaxConcurrency::new(1).ttl(ms(1)));
+    let reclaimed = stuck.run(std::future::pending::<()>()).await.unwrap_err();
+    assert_eq!((reclaimed.retry_after(), reclaimed.is_closed()), (None, false));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::core::request::Caller;
 use crate::core::suspension::Suspension;
 use crate::core::track::Track;
 use crate::decision::Decision;
-use crate::policy::Policy;
+use crate::policy::{Limit, Policy};
 use crate::strategy::{Moment, StateWords};
 
 /// A policy with its state.
@@ -176,6 +176,11 @@ impl Gate {
     /// The largest cost that can ever be admitted.
     pub(crate) fn max_cost(&self) -> u64 {
         self.max_cost
+    }
+
+    /// See [`Plan::tightest`].
+    pub(crate) fn tightest(&self) -> Limit {
+        self.plan.tightest()
     }
 
     /// Whether permits have a TTL.

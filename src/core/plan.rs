@@ -21,15 +21,18 @@ pub(crate) struct Plan {
     ttl: Option<NonZeroU64>,
     /// The largest cost that can ever be admitted.
     max_cost: u64,
+    /// The index of the limit that admits no more.
+    tightest: usize,
 }
 
 impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
         let limits = policy.limits();
-        if limits.is_empty() {
+        let capacities = limits.iter().map(Limit::capacity).enumerate();
+        let Some((tightest, max_cost)) = capacities.min_by_key(|(_, capacity)| *capacity) else {
             return Err(ConfigError::NoLimits);
-        }
+        };
         let rules = limits.iter().map(|limit| rule_of(limit, since_epoch)).collect::<Result<Vec<_>, _>>()?;
         let mut width = 0;
         let words = rules.iter().map(LimitRule::words).map(|rule| {
@@ -43,8 +46,7 @@ impl Plan {
             _ => None,
         });
         let ttl = ttl.min().and_then(|ttl| NonZeroU64::new(ttl.as_nanos() as u64));
-        let max_cost = limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        Ok(Self { rules, words, ttl, max_cost, policy })
+        Ok(Self { rules, words, ttl, max_cost, tightest, policy })
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
@@ -61,6 +63,12 @@ impl Plan {
 
     pub(crate) fn max_cost(&self) -> u64 {
         self.max_cost
+    }
+
+    /// The limit that admits no larger cost; of several, the first.
+    #[cold]
+    pub(crate) fn tightest(&self) -> Limit {
+        self.limits()[self.tightest]
     }
 
     /// The rule of a policy of one limit with a state of a word or two.
@@ -129,12 +137,15 @@ fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigErro
         Limit::SlidingWindow(window) => window.rule(),
         Limit::Penalty(penalty) => penalty.rule(),
     };
-    let limit = *limit;
-    rule.map_err(|fault| match fault {
-        Fault::ZeroLimit => ConfigError::ZeroLimit { limit },
+    rule.map_err(|fault| refused(Box::new(*limit), fault))
+}
+
+fn refused(limit: Box<Limit>, fault: Fault) -> ConfigError {
+    match fault {
+        Fault::ZeroLimit(number) => ConfigError::ZeroLimit { limit, number },
         Fault::ZeroRate => ConfigError::ZeroRate { limit },
-        Fault::ZeroDuration => ConfigError::ZeroDuration { limit },
-        Fault::OutOfRange => ConfigError::OutOfRange { limit },
-        Fault::TooLong => ConfigError::TooLong { limit, max: Duration::from_nanos(MAX_SPAN_NANOS) },
-    })
+        Fault::ZeroDuration(number) => ConfigError::ZeroDuration { limit, number },
+        Fault::OutOfRange { number, given, min, max } => ConfigError::OutOfRange { limit, number, given, range: min..=max },
+        Fault::TooLong(number) => ConfigError::TooLong { limit, number, max: Duration::from_nanos(MAX_SPAN_NANOS) },
+    }
 }

@@ -37,7 +37,7 @@ use crate::strategy::Moment;
 enum Refusal {
     Closed,
     ZeroCost,
-    ExceedsLimit { cost: u64, max: u64 },
+    ExceedsLimit,
     Blocked,
     MustWait,
 }
@@ -237,7 +237,7 @@ impl Schedule {
             Ok(grant) => return Ok(Enqueued::Granted(grant)),
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
-            Err(Refusal::ExceedsLimit { cost, max }) => return Err(AcquireError::ExceedsLimit { cost, max }),
+            Err(Refusal::ExceedsLimit) => return Err(AcquireError::exceeds(self.gate.tightest(), cost)),
             Err(Refusal::Blocked) => {
                 self.shed(request, ShedReason::Blocked, effects);
                 return Err(AcquireError::Blocked { retry_after: self.options.overflow.penalty() });
@@ -296,10 +296,7 @@ impl Schedule {
             return Err(Refusal::Closed);
         }
         if cost.wrapping_sub(1) >= self.gate.max_cost() {
-            return Err(match cost {
-                0 => Refusal::ZeroCost,
-                cost => Refusal::ExceedsLimit { cost, max: self.gate.max_cost() },
-            });
+            return Err(if cost == 0 { Refusal::ZeroCost } else { Refusal::ExceedsLimit });
         }
         self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension

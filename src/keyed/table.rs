@@ -121,7 +121,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options.checked_timeout()?;
         let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.plan.max_cost() {
             _ if cost == 0 => Some(Err(AcquireError::ZeroCost)),
-            max if cost > max => Some(Err(AcquireError::ExceedsLimit { cost, max })),
+            max if cost > max => Some(Err(AcquireError::exceeds(state.plan.tightest(), cost))),
             _ => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
         })?;
         match entered {
@@ -198,7 +198,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn try_acquire_slowly(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         let try_idle = |IdleKey { mut state, fences, now, origin }: IdleKey<'_>| match state.plan.max_cost() {
             _ if cost == 0 => Err(TryAcquireError::ZeroCost),
-            max if cost > max => Err(TryAcquireError::ExceedsLimit { cost, max }),
+            max if cost > max => Err(TryAcquireError::exceeds(state.plan.tightest(), cost)),
             _ if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
             _ => Err(state.deny(now, cost)),
         };

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use super::check::{Fault, in_range, span};
+
 mod state;
 #[cfg(test)]
 mod tests;
@@ -230,14 +232,15 @@ impl Adapt {
         }
     }
 
-    /// Whether every number is in its documented range. Outside of it, the rules neither panic nor leave the bounds.
-    pub(crate) const fn is_valid(&self) -> bool {
-        let rule = match self.rule {
-            AdaptRule::Aimd => true,
-            AdaptRule::Gradient { tolerance, smoothing } => {
-                1_000 <= tolerance && tolerance <= 1_000_000 && 1 <= smoothing && smoothing <= 1_000
-            }
-        };
-        rule && 1 <= self.floor && self.floor <= self.ceiling && 1 <= self.backoff && self.backoff <= 999
+    /// Checks that every number is in its documented range. Outside of it, the rules neither panic nor leave the bounds.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        in_range("ceiling", self.ceiling, 1, u64::MAX)?;
+        in_range("floor", self.floor, 1, self.ceiling)?;
+        in_range("backoff", self.backoff.into(), 1, 999)?;
+        if let AdaptRule::Gradient { tolerance, smoothing } = self.rule {
+            in_range("tolerance", tolerance.into(), 1_000, 1_000_000)?;
+            in_range("smoothing", smoothing.into(), 1, 1_000)?;
+        }
+        self.timeout.map_or(Ok(()), |timeout| span("timeout", timeout).map(drop))
     }
 }

@@ -2,29 +2,43 @@ use std::time::Duration;
 
 use super::MAX_SPAN_NANOS;
 
-/// What is wrong with the parameters of a limit.
+/// What is wrong with the parameters of a limit, with the name of the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    ZeroLimit,
+    ZeroLimit(&'static str),
     ZeroRate,
-    ZeroDuration,
-    OutOfRange,
+    ZeroDuration(&'static str),
+    /// It was `given`, and must be `min` to `max`.
+    OutOfRange {
+        number: &'static str,
+        given: u64,
+        min: u64,
+        max: u64,
+    },
     /// It spans more than [`MAX_SPAN_NANOS`].
-    TooLong,
+    TooLong(&'static str),
 }
 
+/// The fault of a pace that takes too long to refill.
+pub(super) const TOO_SLOW: Fault = Fault::TooLong("time to refill the burst");
+
 /// The nanoseconds of a duration of a limit: 1 to [`MAX_SPAN_NANOS`].
-pub(super) fn span(duration: Duration) -> Result<u64, Fault> {
+pub(super) fn span(number: &'static str, duration: Duration) -> Result<u64, Fault> {
     match u64::try_from(duration.as_nanos()) {
-        Ok(0) => Err(Fault::ZeroDuration),
+        Ok(0) => Err(Fault::ZeroDuration(number)),
         Ok(nanos) if nanos <= MAX_SPAN_NANOS => Ok(nanos),
-        _ => Err(Fault::TooLong),
+        _ => Err(Fault::TooLong(number)),
     }
 }
 
 /// A limit, burst or threshold, which must admit something.
-pub(super) fn at_least_one(units: u64) -> Result<u64, Fault> {
-    if units == 0 { Err(Fault::ZeroLimit) } else { Ok(units) }
+pub(super) fn at_least_one(number: &'static str, units: u64) -> Result<u64, Fault> {
+    if units == 0 { Err(Fault::ZeroLimit(number)) } else { Ok(units) }
+}
+
+/// A number with bounds.
+pub(super) fn in_range(number: &'static str, given: u64, min: u64, max: u64) -> Result<u64, Fault> {
+    if (min..=max).contains(&given) { Ok(given) } else { Err(Fault::OutOfRange { number, given, min, max }) }
 }
 
 /// The units of a rate.

@@ -95,7 +95,7 @@ impl FixedWindow {
 
     /// `since_epoch` is the wall clock at [`Moment::START`].
     pub(crate) fn rule(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
-        let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
+        let (limit, period) = (at_least_one("limit", self.limit)?, span("period", self.period)?);
         let phase = match self.align {
             Align::Creation => Some(0),
             Align::FirstGrant => None,

@@ -115,15 +115,9 @@ impl MaxConcurrency {
     }
 
     pub(crate) fn rule(&self) -> Result<ConcurrencyRule, Fault> {
-        let limit = at_least_one(self.limit)?;
-        self.ttl.map(span).transpose()?;
-        if let Some(adapt) = self.adapt {
-            at_least_one(adapt.floor)?;
-            adapt.timeout.map(span).transpose()?;
-            if !adapt.is_valid() {
-                return Err(Fault::OutOfRange);
-            }
-        }
+        let limit = at_least_one("limit", self.limit)?;
+        self.ttl.map(|ttl| span("TTL", ttl)).transpose()?;
+        self.adapt.map(|adapt| adapt.check()).transpose()?;
         Ok(ConcurrencyRule { limit })
     }
 }

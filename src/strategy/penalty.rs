@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, rate_units, span};
+use super::check::{Fault, at_least_one, in_range, rate_units, span};
 use super::{LimitRule, Rule};
 use crate::rate::Rate;
 
@@ -254,16 +254,20 @@ impl Penalty {
 
     fn checked(&self) -> Result<PenaltyRule, Fault> {
         let (period, fall) = match self.fall {
-            Decay::Steps(rate) => (rate.period(), FallRule::By(rate_units(rate.units())?)),
-            Decay::HalfLife(half_life) => (half_life, FallRule::Halving),
+            Decay::Steps(rate) => (span("period", rate.period())?, FallRule::By(rate_units(rate.units())?)),
+            Decay::HalfLife(half_life) => (span("half-life", half_life)?, FallRule::Halving),
         };
-        let in_range = |units: u64| u32::try_from(units).map_err(|_| Fault::OutOfRange);
-        let threshold = in_range(at_least_one(self.threshold)?)?;
-        let ceiling = self.ceiling.map_or(Ok(threshold.saturating_mul(2)), in_range)?.max(threshold);
-        let period = span(period)?;
-        let (first, longest) = (self.ban.map(span).transpose()?, self.longest.map(span).transpose()?);
+        let units = |number, units: u64, min| in_range(number, units, min, u32::MAX.into()).map(|units| units as u32);
+        let threshold = units("threshold", at_least_one("threshold", self.threshold)?, 1)?;
+        let ceiling =
+            self.ceiling.map_or(Ok(threshold.saturating_mul(2)), |ceiling| units("ceiling", ceiling, 0))?.max(threshold);
+        let time = |number, time: Option<Duration>| time.map(|time| span(number, time)).transpose();
+        let (first, longest) = (time("ban", self.ban)?, time("longest ban", self.longest)?);
         // This span may be zero: bans are forgiven at once.
-        let forgive_after = self.forgive_after.map(|idle| if idle.is_zero() { Ok(0) } else { span(idle) }).transpose()?;
+        let forgive_after = match self.forgive_after {
+            Some(Duration::ZERO) => Some(0),
+            idle => time("time to forgive bans", idle)?,
+        };
         let ban = first.map(|first| {
             let longest = longest.unwrap_or(first).max(first);
             Ban { first, longest, forgive_after: forgive_after.unwrap_or(longest) }

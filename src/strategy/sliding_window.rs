@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, span};
+use super::check::{Fault, at_least_one, in_range, span};
 use super::{LimitRule, Rule};
 
 mod counter;
@@ -137,11 +137,13 @@ impl SlidingWindow {
     }
 
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        let (limit, period) = (at_least_one(self.limit)?, span(self.period)?);
+        let (limit, period) = (at_least_one("limit", self.limit)?, span("period", self.period)?);
         match self.method {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
-            SlidingMethod::Counter if limit > u32::MAX.into() => Err(Fault::OutOfRange),
-            SlidingMethod::Counter => Ok(Rule::Counter(CounterRule { limit, period }).into()),
+            SlidingMethod::Counter => {
+                in_range("limit", limit, 1, u32::MAX.into())?;
+                Ok(Rule::Counter(CounterRule { limit, period }).into())
+            }
         }
     }
 }

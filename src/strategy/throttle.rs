@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::check::{Fault, at_least_one, span};
+use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::{LimitRule, PaceRule, Rule};
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
@@ -92,8 +92,8 @@ impl Throttle {
     }
 
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        let (burst, interval) = (at_least_one(self.burst)?, span(self.interval)?);
-        let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(Fault::TooLong)?;
+        let (burst, interval) = (at_least_one("burst", self.burst)?, span("interval", self.interval)?);
+        let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)?;
         Ok(Rule::Pace(pace).into())
     }
 }

@@ -1,4 +1,4 @@
-use super::check::{Fault, at_least_one, rate_units, span};
+use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::{LimitRule, PaceRule, Rule};
 use crate::rate::Rate;
 
@@ -133,9 +133,9 @@ impl TokenBucket {
 
     pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
         let units = rate_units(self.rate.units())?;
-        let (burst, period) = (at_least_one(self.burst)?, span(self.rate.period())?);
+        let (burst, period) = (at_least_one("burst", self.burst)?, span("period", self.rate.period())?);
         let pace = if self.each_period { PaceRule::each_period } else { PaceRule::continuous };
-        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(Fault::TooLong)?;
+        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)?;
         Ok(Rule::Pace(pace).into())
     }
 }

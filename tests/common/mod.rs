@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, task};
-use tollgate::{Align, FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
+use tollgate::{AcquireError, Align, FixedWindow, Limiter, MaxConcurrency, Policy, Throttle, TryAcquireError};
 
 /// A xorshift generator with a fixed seed.
 pub struct Random(pub u64);
@@ -24,6 +24,20 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0 % end
     }
+}
+
+/// The cost and the maximum of an error that says so; the limit that it names is of that capacity.
+pub fn exceeded(error: &(dyn std::error::Error + 'static)) -> Option<(u64, u64)> {
+    let of_try = error.downcast_ref().and_then(|error| match error {
+        TryAcquireError::ExceedsLimit { cost, max, limit } => Some((*cost, *max, limit)),
+        _ => None,
+    });
+    let of_acquire = || match error.downcast_ref() {
+        Some(AcquireError::ExceedsLimit { cost, max, limit }) => Some((*cost, *max, limit)),
+        _ => None,
+    };
+    let (cost, max, limit) = of_try.or_else(of_acquire)?;
+    (limit.capacity() == max).then_some((cost, max))
 }
 
 pub const fn ms(millis: u64) -> Duration {

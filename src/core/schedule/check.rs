@@ -73,7 +73,7 @@ impl Schedule {
         match *refusal {
             Refusal::Closed => TryAcquireError::Closed,
             Refusal::ZeroCost => TryAcquireError::ZeroCost,
-            Refusal::ExceedsLimit { cost, max } => TryAcquireError::ExceedsLimit { cost, max },
+            Refusal::ExceedsLimit => TryAcquireError::exceeds(self.gate.tightest(), cost),
             Refusal::Blocked | Refusal::MustWait => TryAcquireError::Denied(self.check(now, cost)),
         }
     }

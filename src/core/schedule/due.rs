@@ -146,7 +146,7 @@ impl Schedule {
         while !effects.is_full()
             && let Some((id, cost)) = self.queue.next_above(max, &mut steps)
         {
-            effects.wake(self.queue.refuse(id, AcquireError::ExceedsLimit { cost, max }));
+            effects.wake(self.queue.refuse(id, AcquireError::exceeds(self.gate.tightest(), cost)));
         }
     }
 

@@ -227,7 +227,7 @@ fn what_is_ignored_changes_nothing() {
 
 #[test]
 fn the_defaults_are_valid_and_a_number_out_of_range_is_not() {
-    assert!(Adapt::aimd().is_valid() && Adapt::gradient().is_valid());
+    assert!(Adapt::aimd().check().is_ok() && Adapt::gradient().check().is_ok());
     for bad in [
         Adapt::aimd().between(0, 1),
         Adapt::aimd().between(2, 1),
@@ -236,7 +236,7 @@ fn the_defaults_are_valid_and_a_number_out_of_range_is_not() {
         Adapt::gradient().tolerance(999),
         Adapt::gradient().smoothing(0),
     ] {
-        assert!(!bad.is_valid(), "{bad:?}");
+        assert!(bad.check().is_err(), "{bad:?}");
     }
 }
 

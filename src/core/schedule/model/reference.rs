@@ -107,8 +107,12 @@ impl Reference {
 
     // What there is.
 
+    pub(super) fn tightest(&self) -> Limit {
+        self.limits.iter().map(|limit| limit.limit).min_by_key(Limit::capacity).unwrap()
+    }
+
     pub(super) fn max_cost(&self) -> u64 {
-        self.limits.iter().map(|limit| limit.limit.capacity()).min().unwrap()
+        self.tightest().capacity()
     }
 
     fn ttl(&self) -> Option<u64> {
@@ -384,7 +388,7 @@ impl Reference {
         let max = self.max_cost();
         for Waiting { id, cost, .. } in self.waiting.clone() {
             if cost > max {
-                self.answer(id, Err(AcquireError::ExceedsLimit { cost, max }));
+                self.answer(id, Err(AcquireError::exceeds(self.tightest(), cost)));
             }
         }
     }

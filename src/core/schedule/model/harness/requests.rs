@@ -22,7 +22,7 @@ impl Harness {
         let refusal = match cost {
             _ if self.reference.closed => Some(AcquireError::Closed),
             0 => Some(AcquireError::ZeroCost),
-            cost if cost > max => Some(AcquireError::ExceedsLimit { cost, max }),
+            cost if cost > max => Some(AcquireError::exceeds(self.reference.tightest(), cost)),
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -187,7 +187,7 @@ impl Harness {
         let refusal = match cost {
             _ if self.reference.closed => Some(TryAcquireError::Closed),
             0 => Some(TryAcquireError::ZeroCost),
-            cost if cost > max => Some(TryAcquireError::ExceedsLimit { cost, max }),
+            cost if cost > max => Some(TryAcquireError::exceeds(self.reference.tightest(), cost)),
             _ => None,
         };
         if refusal.is_some() {
