@@ -140,7 +140,8 @@
 //!
 //! None is enabled by default. The crate needs tokio with `rt`, `sync` and `time`, and contains no unsafe code.
 //!
-//! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it.
+//! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it. [`LimiterSnapshot`],
+//!   [`KeySnapshot`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
 //! - `full`: all features.
@@ -165,6 +166,8 @@ mod permit;
 mod policy;
 mod priority;
 mod rate;
+#[cfg(feature = "serde")]
+mod serialize;
 mod snapshot;
 mod strategy;
 mod stream;

@@ -1,8 +1,9 @@
-//! Policies in configuration files.
+//! Policies in configuration files, and what a limiter says of itself in logs.
 
 use std::time::Duration;
 
-use tollgate::{Limit, MaxConcurrency, Policy, Rate, TokenBucket};
+use serde_json::json;
+use tollgate::{KeyedLimiter, Limit, Limiter, MaxConcurrency, Policy, Rate, TokenBucket};
 
 fn policy() -> Policy {
     let slots = MaxConcurrency::new(8).ttl(Duration::from_secs(30));
@@ -42,4 +43,39 @@ fn a_wrong_file_is_told_the_place_in_the_text_and_what_goes_there() {
 fn a_number_is_told_to_be_text() {
     let error = serde_json::from_str::<Rate>("100").unwrap_err().to_string();
     assert!(error.starts_with("invalid type: integer `100`, expected a rate as text, such as \"100/min\""), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_and_decisions_are_their_numbers() {
+    let limiter = Limiter::new("3 concurrent and 2/s").unwrap();
+    let _two = limiter.try_acquire_many(2).unwrap();
+    assert!(limiter.try_acquire().is_err());
+    let snapshot = json!({
+        "in_flight": 2, "concurrency": 3, "queued": 0, "granted": 1, "denied": 1, "shed": 0, "timed_out": 0, "reclaimed": 0,
+        "refunded": 0, "paused_for_ns": null, "next_grant_in_ns": 500_000_000,
+    });
+    assert_eq!(serde_json::to_value(limiter.snapshot()).unwrap(), snapshot);
+    let denied = json!({
+        "allowed": false, "paused": false, "limit": 2, "remaining": 0, "retry_after_ns": 500_000_000,
+        "reset_after_ns": 1_000_000_000, "denied_by": "2/s", "denied_by_index": 1,
+    });
+    assert_eq!(serde_json::to_value(limiter.check(1)).unwrap(), denied);
+
+    let keyed = KeyedLimiter::new("2/s").unwrap();
+    keyed.penalize(&"eve", 2);
+    let eve = json!({
+        "used": 2, "limit": 2, "remaining": 0, "retry_after_ns": 500_000_000, "reset_after_ns": 1_000_000_000, "in_flight": 0,
+        "queued": 0,
+    });
+    assert_eq!(serde_json::to_value(keyed.snapshot(&"eve").unwrap()).unwrap(), eve);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_without_an_end_fits_every_format() {
+    let limiter = Limiter::new(MaxConcurrency::new(3)).unwrap();
+    limiter.pause_for(Duration::MAX);
+    let table = toml::Table::try_from(limiter.snapshot()).unwrap();
+    assert_eq!(table["paused_for_ns"].as_integer(), Some(i64::MAX));
+    assert!(!table.contains_key("next_grant_in_ns"), "only a resume helps");
+    assert_eq!(toml::Table::try_from(limiter.check(1)).unwrap()["paused"].as_bool(), Some(true));
 }

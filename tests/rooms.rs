@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 23] = [
+const ROOMS: [&str; 24] = [
     // limits as data and as text
     "rate",
     "strategy",
@@ -36,6 +36,8 @@ const ROOMS: [&str; 23] = [
     "builder",
     "stream",
     "keyed",
+    // what the feature `serde` adds to these
+    "serialize",
 ];
 
 const PURE_ROOMS: [&str; 2] = ["strategy", "core"];
