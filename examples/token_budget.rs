@@ -96,7 +96,7 @@ async fn spend(options: &Options, settles: bool) -> Result<Spent, Box<dyn Error>
                 let permit = permit?;
                 let used = call_the_model(next.fetch_add(1, Ordering::Relaxed)).await;
                 if settles {
-                    permit.settle(used);
+                    _ = permit.settle(used);
                 }
                 spent = Spent { calls: spent.calls + 1, estimated: spent.estimated + estimate, used: spent.used + used };
             }
@@ -134,7 +134,7 @@ async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
     tell("before");
     let permit = limiter.acquire_many(estimate).await?;
     tell("while it runs");
-    permit.settle(6 * estimate);
+    _ = permit.settle(6 * estimate);
     tell("settled");
     let start = Instant::now();
     match limiter.request().cost(estimate).timeout(LONGEST_WAIT).acquire().await {

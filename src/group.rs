@@ -118,13 +118,13 @@ impl GroupPermit {
     }
 
     /// [Settles](Permit::settle) each permit. Returns whether all were live.
-    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
+    #[must_use = "`false` says that a permit was not settled"]
     pub fn settle(self, actual_cost: u64) -> bool {
         self.permits.into_iter().map(|permit| permit.settle(actual_cost)).fold(true, |all, live| all & live)
     }
 
     /// [Refunds](Permit::refund) each permit. Returns whether all were live.
-    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
+    #[must_use = "`false` says that a permit was not refunded"]
     pub fn refund(self) -> bool {
         self.settle(0)
     }
@@ -305,7 +305,7 @@ impl RefundOnDrop {
 impl Drop for RefundOnDrop {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            permit.refund();
+            _ = permit.refund();
         }
     }
 }

@@ -42,6 +42,47 @@ use crate::strategy::Outcome;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Mistakes that the compiler catches
+///
+/// A permit that is not bound to a name is released at once, a future that is not awaited asks for nothing, and a heartbeat has to
+/// look at its answer: each is a warning (`unused_must_use`).
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # use tollgate::{Limiter, MaxConcurrency};
+/// # let limiter = Limiter::new(MaxConcurrency::new(8))?;
+/// limiter.try_acquire()?; // `let _ = …` is not caught
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # use tollgate::{Limiter, MaxConcurrency};
+/// # let limiter = Limiter::new(MaxConcurrency::new(8))?;
+/// limiter.acquire();
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # use tollgate::{Limiter, MaxConcurrency};
+/// # let limiter = Limiter::new(MaxConcurrency::new(8))?;
+/// let permit = limiter.try_acquire()?;
+/// permit.renew();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A permit that was released cannot be used, nor released again:
+///
+/// ```compile_fail,E0382
+/// # use tollgate::{Limiter, MaxConcurrency};
+/// # let limiter = Limiter::new(MaxConcurrency::new(8))?;
+/// let permit = limiter.try_acquire()?;
+/// permit.release();
+/// permit.release();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
     /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
@@ -158,7 +199,7 @@ impl Permit {
 
     /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does
     /// nothing and returns true. See the [type's example](Permit#examples).
-    #[expect(clippy::must_use_candidate, reason = "a heartbeat may leave the news to `reclaimed`")]
+    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.grant.fence))
     }
@@ -184,17 +225,17 @@ impl Permit {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let tokens = Limiter::new(TokenBucket::new(Rate::per_minute(1_000), 1_000))?;
     /// let permit = tokens.acquire_many(600).await?; // an estimate
-    /// permit.settle(250);
+    /// assert!(permit.settle(250));
     /// assert_eq!(tokens.check(1).remaining(), 750);
     ///
-    /// tokens.acquire_many(700).await?.settle(900);
+    /// assert!(tokens.acquire_many(700).await?.settle(900));
     /// assert_eq!(tokens.check(1).remaining(), 0);
     /// let retry_after = tokens.check(1).retry_after();
     /// assert_eq!(retry_after, Some(std::time::Duration::from_millis(9_060))); // a debt of 150, and one unit
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
+    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
     pub fn settle(mut self, actual_cost: u64) -> bool {
         self.take_limiter().is_some_and(|manager| manager.settle(self.grant, self.cost, actual_cost))
     }
@@ -215,7 +256,7 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
+    #[expect(clippy::must_use_candidate, reason = "a report that came too late changes nothing for its holder")]
     pub fn report(mut self, outcome: Outcome) -> bool {
         self.take_limiter().is_some_and(|manager| manager.report(self.grant, self.cost, outcome))
     }
@@ -225,11 +266,11 @@ impl Permit {
     /// ```
     /// # use tollgate::{Limiter, Rate, TokenBucket};
     /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(10), 10))?;
-    /// limiter.try_acquire_many(4)?.refund();
+    /// assert!(limiter.try_acquire_many(4)?.refund());
     /// assert_eq!(limiter.check(1).remaining(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "a holder without a TTL need not ask")]
+    #[must_use = "`false` says that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
     pub fn refund(self) -> bool {
         self.settle(0)
     }

@@ -523,7 +523,7 @@ async fn go(concurrency: MaxConcurrency, steps: Vec<Step>) -> Result<(), TestCas
             Step::Drop(nth) => drop(take(&mut held, nth)),
             Step::Renew(nth) => {
                 if !held.is_empty() {
-                    held[nth % held.len()].renew();
+                    _ = held[nth % held.len()].renew();
                 }
             }
             Step::Pass(span) => tokio::time::advance(span).await,

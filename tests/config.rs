@@ -62,7 +62,7 @@ async fn snapshots_and_decisions_are_their_numbers() {
     assert_eq!(serde_json::to_value(limiter.check(1)).unwrap(), denied);
 
     let keyed = KeyedLimiter::new("2/s").unwrap();
-    keyed.penalize(&"eve", 2);
+    assert!(keyed.penalize(&"eve", 2));
     let eve = json!({
         "used": 2, "limit": 2, "remaining": 0, "retry_after_ns": 500_000_000, "reset_after_ns": 1_000_000_000, "in_flight": 0,
         "queued": 0,

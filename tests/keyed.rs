@@ -497,8 +497,8 @@ async fn bad_input_is_a_typed_error() {
         assert_eq!(common::exceeded(&keyed.acquire_many(&1, 3).await.unwrap_err()), Some((3, 2)));
         assert!(!keyed.check(&1, 0).is_allowed() && !keyed.check(&1, 3).is_allowed());
     }
-    keyed.penalize(&1, u64::MAX);
-    keyed.penalize(&1, u64::MAX);
+    assert!(keyed.penalize(&1, u64::MAX));
+    assert!(keyed.penalize(&1, u64::MAX));
     assert!(keyed.try_acquire(&1).is_err());
     keyed.reset(&1);
     assert!(keyed.try_acquire_many(&1, 2).is_ok());

@@ -81,7 +81,7 @@ fn every_path(shared: &Arc<Shared>) {
                 let mut waiting = Box::pin(limiter.acquire_many(&key, 3));
                 assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
-            limiter.penalize(&key(number / 2), 1);
+            _ = limiter.penalize(&key(number / 2), 1);
             limiter.reset(&key(number / 3));
             if number % 50 == 49 {
                 advance(ms(10_000)).await;

@@ -25,8 +25,8 @@ async fn a_huge_penalty_is_a_huge_debt() {
         let keyed = KeyedLimiter::<u8>::new(policy).unwrap();
         for shift in 0..64 {
             keyed.reset(&1);
-            keyed.penalize(&1, 1 << shift);
-            keyed.penalize(&1, 1 << shift);
+            assert!(keyed.penalize(&1, 1 << shift));
+            assert!(keyed.penalize(&1, 1 << shift));
             assert!(keyed.try_acquire(&1).is_err(), "2^{shift} units");
             assert!(shift < 50 || keyed.check(&1, 1).retry_after() > Some(ms(10)), "2^{shift} units");
         }
@@ -366,7 +366,7 @@ fn two_hundred_tasks_on_twenty_keys_lose_nothing_and_exceed_nothing() {
                         out.fetch_sub(1, Ordering::SeqCst);
                         drop(permit);
                         if units.is_none() && random >> 31 & 15 == 0 {
-                            keyed.penalize(&key, 1);
+                            _ = keyed.penalize(&key, 1);
                             keyed.reward(&key, 1);
                         }
                     }

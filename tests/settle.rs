@@ -48,7 +48,7 @@ async fn what_was_not_used_is_refunded_and_a_dropped_permit_keeps_its_estimate()
 async fn a_refund_is_as_if_it_had_never_been_and_is_counted() {
     for limit in rates() {
         let limiter = limiter(limit);
-        limiter.try_acquire_many(10).unwrap().refund();
+        assert!(limiter.try_acquire_many(10).unwrap().refund());
         assert_eq!((remaining(&limiter), limiter.snapshot().refunded), (10, 1), "{limit}");
         assert!(limiter.check(10).is_allowed());
     }
@@ -85,7 +85,7 @@ async fn a_refund_serves_waiters_at_once_and_in_order() {
         let out = limiter.try_acquire_many(10).unwrap();
         let mut waiting: Vec<_> = (0..3).map(|_| task::spawn(limiter.acquire_many(4))).collect();
         waiting.iter_mut().for_each(|waiting| assert_pending!(waiting.poll()));
-        out.settle(1);
+        assert!(out.settle(1));
         assert_eq!(waiting.iter().map(task::Spawn::is_woken).collect::<Vec<_>>(), [true, true, false], "{limit}");
     }
 }
@@ -98,7 +98,7 @@ async fn a_refund_that_comes_late_gives_nothing_back_twice() {
         let early = limiter.try_acquire_many(10).unwrap();
         advance(ms(2_500)).await;
         let _full = limiter.try_acquire_many(10).unwrap();
-        early.refund();
+        assert!(early.refund());
         assert_eq!(remaining(&limiter), 0, "{limit}");
     }
 }
@@ -195,7 +195,7 @@ async fn a_grant_that_was_not_taken_is_a_refund() {
     assert_eq!((limiter.snapshot().refunded, limiter.snapshot().in_flight), (1, 0));
     let mut next = task::spawn(limiter.acquire());
     let permit = assert_ready!(next.poll()).unwrap();
-    permit.refund();
+    assert!(permit.refund());
     assert_eq!(limiter.snapshot().refunded, 2);
     assert!(limiter.check(1).is_allowed());
     assert_eq!(limiter.check(1).remaining(), 1);
@@ -220,9 +220,9 @@ async fn a_refund_after_a_debt_leaves_the_debt() {
     let (first, second) = (limiter.try_acquire_many(2).unwrap(), limiter.try_acquire_many(3).unwrap());
     advance(Duration::from_millis(20)).await;
     let third = limiter.try_acquire_many(2).unwrap();
-    second.refund();
+    assert!(second.refund());
     advance(Duration::from_millis(11)).await;
-    first.settle(7);
-    third.refund();
+    assert!(first.settle(7));
+    assert!(third.refund());
     assert!(!limiter.check(1).is_allowed(), "the debt of 5 units has just been made");
 }

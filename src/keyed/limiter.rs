@@ -240,7 +240,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let per_model = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(100_000), 10_000))?;
     /// let tokens = per_model.limiter(&"small")?;
-    /// tokens.acquire_many(800).await?.settle(350);
+    /// assert!(tokens.acquire_many(800).await?.settle(350));
     /// assert_eq!(per_model.check(&"small", 1).remaining(), 9_650);
     ///
     /// tokens.pause_for(Duration::from_secs(5));
@@ -265,6 +265,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    #[must_use = "`false` says that the key was not charged, because there is no room for it"]
     pub fn penalize(&self, key: &K, units: u64) -> bool {
         self.table.penalize(key, units)
     }
@@ -311,7 +312,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// ```
     /// # use tollgate::{KeyedLimiter, Penalty, Rate};
     /// let per_client = KeyedLimiter::new(Penalty::new(3, Rate::per_minute(1)))?;
-    /// per_client.penalize(&"eve", 2);
+    /// assert!(per_client.penalize(&"eve", 2));
     /// for (client, numbers) in per_client.snapshots() {
     ///     println!("{client:>8} {:>4} of {}", numbers.used, numbers.limit);
     /// }
