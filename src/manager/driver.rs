@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a driver of its own | one [`Limiter`](crate::Limiter) | each runtime with a waiter |
 //! | a [shared driver](super::shared_driver) | all active keys of a [`KeyedLimiter`](crate::KeyedLimiter) | each runtime with a waiter |
-//! | the [timekeeper](super::timekeeper) | all limiters that ask for it, before their own drivers | one thread |
+//! | the [timekeeper] | all limiters that ask for it, before their own drivers | one thread |
 //! | a caller that blocks its thread | the limiter whose queue it is at the front of | the caller's thread |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ pub(crate) enum TimerHost<D: Driven> {
 pub(crate) struct OwnDrivers {
     /// Wakes the drivers before their timers do.
     wakeup: Arc<Notify>,
-    /// Whether the [timekeeper](super::timekeeper) comes before them.
+    /// Whether the [timekeeper] comes before them.
     precise: bool,
 }
 
