@@ -1,3 +1,5 @@
+mod request;
+
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
@@ -5,14 +7,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::task::coop;
+use tokio::time::Instant;
 
 use crate::acquire::OwnedTicket;
 use crate::core::request::Caller;
 use crate::decision::Decision;
-use crate::error::{AcquireError, TryAcquireError};
+use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
 use crate::manager::{Manager, RequestOptions, try_acquire_all};
 use crate::permit::Permit;
+
+pub use request::{GroupAcquire, GroupRequest};
 
 /// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
 /// other and keeps each permit.
@@ -92,7 +97,13 @@ macro_rules! of_the_member {
     )*};
 }
 
-of_the_member!(AcquireError, TryAcquireError);
+of_the_member!(AcquireError, TryAcquireError, RunError);
+
+impl<E> GroupError<E> {
+    fn map<F>(self, map: impl FnOnce(E) -> F) -> GroupError<F> {
+        GroupError { member: self.member, name: self.name, error: map(self.error) }
+    }
+}
 
 fn display_member(member: usize, name: Option<&str>) -> String {
     name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
@@ -103,6 +114,7 @@ fn display_member(member: usize, name: Option<&str>) -> String {
 #[must_use = "the permits are released as soon as they are dropped"]
 pub struct GroupPermit {
     permits: Vec<Permit>,
+    group: LimiterGroup,
 }
 
 impl GroupPermit {
@@ -168,7 +180,7 @@ impl LimiterGroup {
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
         let permits = self.try_all(None, cost, false, Location::caller());
-        permits.map(|permits| GroupPermit { permits }).map_err(|(member, error)| self.error(member, error))
+        permits.map(|permits| self.permit(permits)).map_err(|(member, error)| self.error(member, error))
     }
 
     /// Waits until all limiters admit one unit at the same moment, in the [order](LimiterGroup#order) of each.
@@ -181,8 +193,8 @@ impl LimiterGroup {
     ///
     /// Those of [`Limiter::acquire`], with the limiter that refused.
     #[track_caller]
-    pub fn acquire(&self) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
-        self.acquire_many(1)
+    pub fn acquire(&self) -> GroupAcquire {
+        self.request().acquire()
     }
 
     /// [`LimiterGroup::acquire`] for a cost of several units of each.
@@ -191,57 +203,93 @@ impl LimiterGroup {
     ///
     /// Those of [`LimiterGroup::acquire`] and of [`Limiter::acquire_many`].
     #[track_caller]
-    pub fn acquire_many(&self, cost: u64) -> impl Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send + '_ {
-        let caller = Location::caller();
-        async move {
-            let mut held = None::<RefundOnDrop>;
-            for _ in 0..OPTIMISTIC_ROUNDS {
-                // A task that acquires in a loop must yield to other tasks.
-                coop::consume_budget().await;
-                let denied_by = match self.try_all(held.as_ref().map(|held| held.member), cost, true, caller) {
-                    Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
-                        permits.into_iter().for_each(|permit| _ = permit.refund());
-                        held = None;
-                        continue;
+    pub fn acquire_many(&self, cost: u64) -> GroupAcquire {
+        self.request().cost(cost).acquire()
+    }
+
+    /// Starts a request with a cost, a priority or a timeout. See [`GroupRequest`] for an example.
+    #[track_caller]
+    pub fn request(&self) -> GroupRequest {
+        GroupRequest { group: self.clone(), options: RequestOptions::new(1, Location::caller()) }
+    }
+
+    /// Waits for a permit of one unit of each limiter, runs the future while it holds the permits, and releases them: see
+    /// [`Limiter::run`]. If one of the permits is reclaimed meanwhile, the future is dropped. See [`GroupRequest`] for an example.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the returned future drops the given one, and then releases the permits, or leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::run`], with the limiter that refused or reclaimed its permit.
+    #[track_caller]
+    pub fn run<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
+        self.request().run(future)
+    }
+
+    async fn acquire_with(self, options: RequestOptions) -> Result<GroupPermit, GroupError<AcquireError>> {
+        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut held = None::<RefundOnDrop>;
+        for _ in 0..OPTIMISTIC_ROUNDS {
+            // A task that acquires in a loop must yield to other tasks.
+            coop::consume_budget().await;
+            let denied_by = match self.try_all(held.as_ref().map(|held| held.member), options.cost, true, options.caller) {
+                Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
+                    permits.into_iter().for_each(|permit| _ = permit.refund());
+                    held = None;
+                    continue;
+                }
+                Ok(mut permits) => {
+                    if let Some(held) = held {
+                        permits.insert(held.member, held.keep());
                     }
-                    Ok(mut permits) => {
-                        if let Some(held) = held {
-                            permits.insert(held.member, held.keep());
-                        }
-                        return Ok(GroupPermit { permits });
-                    }
-                    Err((member, _)) => member,
-                };
-                // The group holds no permit while it waits for another limiter.
-                drop(held.take());
-                held = Some(self.wait_for(denied_by, cost, caller).await?);
-            }
+                    return Ok(self.permit(permits));
+                }
+                Err((member, _)) => member,
+            };
+            // The group holds no permit while it waits for another limiter.
             drop(held.take());
-            self.acquire_one_by_one(cost, caller).await
+            held = Some(self.wait_for(denied_by, options, deadline).await?);
         }
+        drop(held.take());
+        self.acquire_one_by_one(options, deadline).await
     }
 
     /// Acquires the limiters in the order of their addresses, so a group that holds one waits only for a later one.
     ///
     /// The exception is a permit that was reclaimed meanwhile: the group waits for it again while it keeps the others. If groups
     /// deadlock because of that, they wait for a limiter with a TTL, and a reclaim ends the deadlock.
-    async fn acquire_one_by_one(&self, cost: u64, caller: Caller) -> Result<GroupPermit, GroupError<AcquireError>> {
+    async fn acquire_one_by_one(
+        &self,
+        options: RequestOptions,
+        deadline: Option<Instant>,
+    ) -> Result<GroupPermit, GroupError<AcquireError>> {
         let mut order: Vec<usize> = (0..self.members.len()).collect();
         order.sort_unstable_by_key(|&member| Arc::as_ptr(self.members[member].manager()));
         let mut held: Vec<RefundOnDrop> = Vec::with_capacity(order.len());
         loop {
             held.retain(RefundOnDrop::renew);
             match order.iter().find(|&&member| held.iter().all(|held| held.member != member)) {
-                Some(&member) => held.push(self.wait_for(member, cost, caller).await?),
+                Some(&member) => held.push(self.wait_for(member, options, deadline).await?),
                 None => break,
             }
         }
         held.sort_unstable_by_key(|held| held.member);
-        Ok(GroupPermit { permits: held.into_iter().map(RefundOnDrop::keep).collect() })
+        Ok(self.permit(held.into_iter().map(RefundOnDrop::keep).collect()))
     }
 
-    async fn wait_for(&self, member: usize, cost: u64, caller: Caller) -> Result<RefundOnDrop, GroupError<AcquireError>> {
-        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), RequestOptions::new(cost, caller));
+    /// Waits for one limiter, until the `deadline` of the whole request.
+    async fn wait_for(
+        &self,
+        member: usize,
+        mut options: RequestOptions,
+        deadline: Option<Instant>,
+    ) -> Result<RefundOnDrop, GroupError<AcquireError>> {
+        if let Some(deadline) = deadline {
+            options.timeout = Some(deadline.saturating_duration_since(Instant::now()));
+        }
+        let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), options);
         let permit = ticket.await.map_err(|error| self.error(member, error))?;
         Ok(RefundOnDrop { member, permit: Some(permit) })
     }
@@ -282,6 +330,10 @@ impl LimiterGroup {
 
     fn error<E>(&self, member: usize, error: E) -> GroupError<E> {
         GroupError { member, name: self.members[member].manager().name().cloned(), error }
+    }
+
+    fn permit(&self, permits: Vec<Permit>) -> GroupPermit {
+        GroupPermit { permits, group: self.clone() }
     }
 }
 

@@ -180,7 +180,7 @@ pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
 pub use event::{LimiterEvent, ShedReason};
-pub use group::{GroupError, GroupPermit, LimiterGroup};
+pub use group::{GroupAcquire, GroupError, GroupPermit, GroupRequest, LimiterGroup};
 pub use keyed::{
     KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,
     WhenFull,
