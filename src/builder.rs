@@ -237,8 +237,8 @@ impl LimiterBuilder {
         self
     }
 
-    /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none; a second call
-    /// replaces the first observer.
+    /// Calls `observer` for each [event](LimiterEvent): a permit is reclaimed, a request is shed. Defaults to none. Each further call
+    /// adds an observer; they are called in this order.
     ///
     /// The observer runs outside every lock, in the task or thread that acts for the limiter at that time. It must be quick and
     /// must not block. The limiter catches a panic in it.
@@ -261,7 +261,7 @@ impl LimiterBuilder {
     /// # }
     /// ```
     pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        self.observer = Observer::new(observer);
+        self.observer = self.observer.and(observer);
         self
     }
 

@@ -18,6 +18,17 @@ impl Observer {
         Self(Some(Box::new(Box::new(observer))))
     }
 
+    /// Calls another one after those so far. A panic in one does not keep the others from being called.
+    pub(crate) fn and(self, next: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
+        match self.0 {
+            None => Self::new(next),
+            Some(first) => Self::new(move |event| {
+                contain_panic(|| first(event));
+                next(event);
+            }),
+        }
+    }
+
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }

@@ -3,8 +3,8 @@
 mod common;
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{ms, queued};
@@ -124,4 +124,39 @@ async fn a_panic_at_a_reclaim_leaves_the_driver_to_the_next_waiters() {
         limiter.acquire().await.unwrap().release();
         assert_eq!((events.load(Relaxed) - before, start.elapsed() - since), (3, ms(30)));
     }
+}
+
+/// A second observer replaced the first.
+#[tokio::test]
+async fn every_observer_is_called_in_order_whatever_another_one_does() {
+    let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let note = |name| {
+        let calls = Arc::clone(&calls);
+        move || calls.lock().unwrap().push(name)
+    };
+    let [first, second, third] = ["first", "second", "third"].map(note);
+    let limiter = Limiter::builder(MaxConcurrency::new(1))
+        .max_queue(0)
+        .on_event(move |_| first())
+        .on_event(move |_| {
+            second();
+            resume_unwind(Box::new("on purpose, without the noise of the hook"));
+        })
+        .on_event(move |_| third())
+        .build()
+        .unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    assert!(limiter.acquire().await.is_err());
+    assert_eq!(*calls.lock().unwrap(), ["first", "second", "third"]);
+
+    calls.lock().unwrap().clear();
+    let [first, second] = ["first", "second"].map(note);
+    let keyed = KeyedLimiter::builder(MaxConcurrency::new(1)).max_keys(1).on_event(move |_| {
+        first();
+        resume_unwind(Box::new("as above"));
+    });
+    let keyed = keyed.on_event(move |_| second()).build().unwrap();
+    let _held = keyed.try_acquire(&1).unwrap();
+    assert!(keyed.try_acquire(&2).is_err());
+    assert_eq!(*calls.lock().unwrap(), ["first", "second"]);
 }

@@ -22,6 +22,7 @@ use super::table::Table;
 use super::tier::{TierOf, Tiers};
 use super::when_full::WhenFull;
 use crate::builder::shared_options;
+use crate::contain_panic::contain_panic;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
@@ -183,7 +184,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn on_event(mut self, observer: impl Fn(KeyedLimiterEvent<'_, K>) + Send + Sync + 'static) -> Self {
-        self.observer = Some(Arc::new(observer));
+        self.observer = Some(match self.observer {
+            None => Arc::new(observer),
+            Some(first) => Arc::new(move |event: KeyedLimiterEvent<'_, K>| {
+                contain_panic(|| first(event));
+                observer(event);
+            }),
+        });
         self
     }
 

@@ -29,5 +29,14 @@ pub enum KeyedLimiterEvent<'a, K> {
     },
 }
 
+// Not derived: that would ask the same of the keys.
+impl<K> Clone for KeyedLimiterEvent<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for KeyedLimiterEvent<'_, K> {}
+
 /// The observers of events, called outside every lock.
 pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedLimiterEvent<'_, K>) + Send + Sync>;
