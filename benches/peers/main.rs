@@ -1,9 +1,9 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg
-//! cargo bench --bench peers -- W1 W3      some of them; draws target/benchmarks.svg
-//! cargo bench --bench peers --features quanta     those with `fast_clock()`, too
+//! cargo bench -p peers --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg
+//! cargo bench -p peers --bench peers -- W1 W3      some of them; draws target/benchmarks.svg
+//! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -26,6 +26,7 @@ mod uncontended;
 mod waiting;
 
 use std::env;
+use std::path::Path;
 
 use crate::table::{Row, print};
 
@@ -56,7 +57,7 @@ fn main() {
     let (flags, names): (Vec<_>, Vec<_>) = env::args().skip(1).partition(|arg| arg.starts_with("--"));
     // `cargo bench` passes `--bench`. `cargo test --all-targets` does not, and must not take minutes.
     if flags.is_empty() && names.is_empty() {
-        println!("run as `cargo bench --bench peers`");
+        println!("run as `cargo bench -p peers --bench peers`");
         return;
     }
     let mut rows = Vec::new();
@@ -69,6 +70,8 @@ fn main() {
     print(&rows);
     let path = if names.is_empty() { "docs/benchmarks.svg" } else { "target/benchmarks.svg" };
     let proportions: Vec<_> = rows.iter().filter_map(|row| row.proportion.as_ref()).collect();
-    drawing::draw(&proportions, path.as_ref()).expect("the drawing can be written");
+    // cargo runs a bench in the folder of its package.
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    drawing::draw(&proportions, &repository.join(path)).expect("the drawing can be written");
     eprintln!("drawn in {path}");
 }
