@@ -1,10 +1,10 @@
 //! A concurrency limit that follows a server, which loses half its places and later takes three times as long for each call.
 //!
 //! ```text
-//! cargo run --release --example adaptive                        # additive increase, multiplicative decrease
-//! cargo run --release --example adaptive -- --rule gradient     # from latency: needs no refusals
-//! cargo run --release --example adaptive -- --fixed 20          # does not adapt: too low while the server is well
-//! cargo run --release --example adaptive -- --fixed 120         # does not adapt: always too high
+//! cargo run --example adaptive                        # additive increase, multiplicative decrease
+//! cargo run --example adaptive -- --rule gradient     # from latency: needs no refusals
+//! cargo run --example adaptive -- --fixed 20          # does not adapt: too low while the server is well
+//! cargo run --example adaptive -- --fixed 120         # does not adapt: always too high
 //! ```
 //!
 //! The callers always have work. Each acquires a permit, calls the server and reports the outcome. The limiter knows nothing else

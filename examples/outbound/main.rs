@@ -1,10 +1,10 @@
 //! Fetches URLs with a limited concurrency and a limited rate, and draws what happened.
 //!
 //! ```text
-//! cargo run --release --example outbound                      # 2,000 pages of a web server of its own
-//! cargo run --release --example outbound -- --unlimited       # the same without limits: a storm of 429s
-//! cargo run --release --example outbound -- urls.txt          # one URL a line
-//! grep -o 'https://[^"]*' page.html | cargo run --release --example outbound -- --rate 5 -
+//! cargo run --example outbound                      # 2,000 pages of a web server of its own
+//! cargo run --example outbound -- --unlimited       # the same without limits: a storm of 429s
+//! cargo run --example outbound -- urls.txt          # one URL a line
+//! grep -o 'https://[^"]*' page.html | cargo run --example outbound -- --rate 5 -
 //! ```
 //!
 //! It prints a table and writes a drawing to `target/outbound.svg`. The exit code is 0 when every page was fetched, 1 when some
@@ -45,6 +45,8 @@ async fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // The drawing needs the time of each grant. A limiter of concurrency alone records it only on request.
     let limiter = Limiter::builder(options.policy()).name("outbound").record_grant_time().build()?;
+    // The only provider of TLS that is compiled in; so this can fail only when it was done before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = Client::builder().user_agent("tollgate-outbound").timeout(options.timeout);
     let urls = match &options.input {
         Some(input) => urls::read(input)?,
