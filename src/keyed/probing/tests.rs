@@ -78,7 +78,8 @@ proptest! {
                         table.get_mut(slot).unwrap().1 = value;
                     } else {
                         let slot = table.put((name, hash), value);
-                        prop_assert_eq!(table.get(slot), Some(&((name, hash), value)));
+                        let entry = ((name, hash), value);
+                        prop_assert_eq!(table.get(slot), Some(&entry));
                     }
                     naive.insert((name, hash), value);
                 }
