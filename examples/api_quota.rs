@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, ValueEnum, value_parser};
+use common::{Human, exit_code, say};
 use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
@@ -26,7 +27,7 @@ use tollgate::{
 #[command(allow_negative_numbers = true)]
 struct Options {
     /// Length of the "minute" of all quotas and buckets
-    #[arg(long, value_name = "MS", default_value_t = 3_000)]
+    #[arg(long, value_name = "MS", default_value_t = 3_000, value_parser = value_parser!(u64).range(10..=60_000))]
     minute_ms: u64,
     /// How the quota of a client is counted: in fixed windows, or in a sliding window
     #[arg(long, value_enum, default_value_t = Window::Fixed)]
@@ -176,20 +177,14 @@ async fn send(api: Arc<Api>, client: Client, requests: u64, during: Duration) ->
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Options::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(run(Options::parse()).await)
 }
 
-async fn run(options: Options) -> Result<(), Box<dyn Error>> {
+async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let part = Duration::from_millis(options.minute_ms).mul_f64(0.4);
     let api = Arc::new(Api::new(options)?);
 
-    println!("1. Four clients send requests for {part:?}, which is 0.4 of a minute");
+    say!("1. Four clients send requests for {}, which is 0.4 of a minute", Human(part));
     let mut clients = JoinSet::new();
     for (client, plan, requests) in
         [("alice", Plan::Free, 600), ("bob", Plan::Starter, 6_000), ("carol", Plan::Higher, 30_000), ("dave", Plan::Free, 600)]
@@ -201,32 +196,32 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     tallies.sort_unstable_by_key(|tally| tally.client);
     print(&api, &tallies);
 
-    println!("\n2. In the middle of the minute dave moves from the free plan to starter; what dave has used still counts");
+    say!("\n2. In the middle of the minute dave moves from the free plan to starter; what dave has used still counts");
     tell(&api, "before", "dave");
     api.subscribe("dave", Plan::Starter);
     tell(&api, "after", "dave");
     print(&api, &[send(Arc::clone(&api), "dave", 6_000, part).await?]);
 
-    println!("\n3. alice waits for the retry-after, and is allowed again");
+    say!("\n3. alice waits for the retry-after, and is allowed again");
     tell(&api, "before", "alice");
     sleep(api.quotas.check(&"alice", 1).retry_after().unwrap_or_default()).await;
     tell(&api, "after", "alice");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print(api: &Api, tallies: &[Tally]) {
-    println!("   client  plan        asked   served   denied   quota left");
+    say!("   client  plan        asked   served   denied   quota left");
     for &Tally { client, asked, served, .. } in tallies {
         let plan = lower(&plan_of(&api.plans, client));
         let [limit, left] = [Decision::limit, Decision::remaining].map(|of| HumanCount(of(&api.quotas.check(&client, 1))));
         let [asked, served, denied] = [asked, served, asked - served].map(|count| HumanCount(count).to_string());
-        println!("   {client:<6}  {plan:<7}  {asked:>8} {served:>8} {denied:>8}   {left} of {limit}");
+        say!("   {client:<6}  {plan:<7}  {asked:>8} {served:>8} {denied:>8}   {left} of {limit}");
     }
-    println!("   the first denial of each client by each limit: when, and for which endpoint");
+    say!("   the first denial of each client by each limit: when, and for which endpoint");
     for Tally { client, denials, .. } in tallies {
         for (at, endpoint, why) in denials {
             let by = why.denied_by().map(|limit| limit.to_string()).unwrap_or_default();
-            println!("   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
+            say!("   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
         }
     }
 }
@@ -239,7 +234,7 @@ fn tell(api: &Api, when: &str, client: Client) {
         Some(limit) => format!("denied by {limit}, retry after {}", retry(&answer)),
         None => format!("allowed, {} left", HumanCount(answer.remaining())),
     };
-    println!("   {when:<6}  {used} of {} used: {verdict}", HumanCount(answer.limit()));
+    say!("   {when:<6}  {used} of {} used: {verdict}", HumanCount(answer.limit()));
 }
 
 fn lower(name: &impl Debug) -> String {

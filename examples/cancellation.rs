@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Parser;
+use common::say;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tollgate::{Limiter, MaxConcurrency, RunError, Throttle};
@@ -28,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
-    println!("1. A request that is dropped while it waits leaves the queue");
+    say!("1. A request that is dropped while it waits leaves the queue");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     let mut second = pin!(limiter.acquire());
@@ -48,7 +49,7 @@ async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
 }
 
 async fn dropped_before_it_takes_its_permit() -> Result<(), Box<dyn Error>> {
-    println!("2. A permit whose request is dropped before it takes the permit goes to the next request");
+    say!("2. A permit whose request is dropped before it takes the permit goes to the next request");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     let mut first = Box::pin(limiter.acquire());
@@ -64,7 +65,7 @@ async fn dropped_before_it_takes_its_permit() -> Result<(), Box<dyn Error>> {
 }
 
 async fn dropped_before_it_takes_a_throttled_permit() -> Result<(), Box<dyn Error>> {
-    println!("3. The same under a throttle of one per 500 ms: no grant is lost");
+    say!("3. The same under a throttle of one per 500 ms: no grant is lost");
     let limiter = Limiter::new(Throttle::every(Duration::from_millis(500)))?;
     let start = Instant::now();
     limiter.acquire().await?.release();
@@ -79,7 +80,7 @@ async fn dropped_before_it_takes_a_throttled_permit() -> Result<(), Box<dyn Erro
 }
 
 async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
-    println!("4. run() drops the work when the permit is reclaimed");
+    say!("4. run() drops the work when the permit is reclaimed");
     let limiter = Limiter::new(MaxConcurrency::new(1).ttl(Duration::from_millis(300)))?;
     let stuck = limiter.run(async {
         let _cleanup = Cleanup;
@@ -87,7 +88,7 @@ async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
     });
     match stuck.await {
         Err(error @ RunError::Reclaimed { .. }) => tell(&error.to_string(), &limiter),
-        other => println!("   unexpected: {other:?}"),
+        other => say!("   unexpected: {other:?}"),
     }
     let answer = limiter.run(async { 6 * 7 }).await?;
     tell(&format!("the next work ran to its end and returned {answer}"), &limiter);
@@ -99,15 +100,19 @@ struct Cleanup;
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        println!("   the dropped work releases its resources");
+        say!("   the dropped work releases its resources");
     }
 }
 
 fn tell(what: &str, limiter: &Limiter) {
     let now = limiter.snapshot();
-    println!("   {what}");
-    println!(
+    say!("   {what}");
+    say!(
         "       in flight {}, queued {}, granted {}, refunded {}, reclaimed {}",
-        now.in_flight, now.queued, now.granted, now.refunded, now.reclaimed
+        now.in_flight,
+        now.queued,
+        now.granted,
+        now.refunded,
+        now.reclaimed
     );
 }

@@ -10,11 +10,13 @@
 //! caller sleeps for the retry-after. When there is none, because it takes a release, the caller waits until some work ends.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
+use common::{Human, exit_code, say};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{Decision, Limiter, Permit, Policy, TryAcquireError};
 
 /// Works under a policy given as text, and shows which of its limits denied
@@ -24,29 +26,27 @@ struct Options {
     #[arg(default_value = "4 concurrent ttl 2s and 20/s burst 5 and sliding log 60/5s")]
     policy: String,
     /// How long to work
-    #[arg(long, value_name = "SECONDS", default_value_t = 7)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 7, value_parser = value_parser!(u32).range(..=3_600))]
     seconds: u32,
 }
 
 // One thread, so that the caller continues right after the release that it waits for.
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
-    if let Err(error) = run(&Options::parse()).await {
-        eprintln!("error: {error}");
-        std::process::exit(2);
-    }
+async fn main() -> ExitCode {
+    exit_code(run(&Options::parse()).await)
 }
 
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let policy: Policy = options.policy.parse()?;
     let limiter = Limiter::new(policy.clone())?;
-    println!("{policy}\n");
-    println!("{:>9}  {:>9}  denied by", "", "granted");
+    say!("{policy}\n");
+    say!("{:>9}  {:>9}  denied by", "", "granted");
 
     let mut works = JoinSet::new();
     let start = Instant::now();
+    let end = start + Duration::from_secs(options.seconds.into());
     let mut log = Log { start, granted: 0, streak: None, denials: vec![0; policy.limits().len()] };
-    while start.elapsed() < Duration::from_secs(options.seconds.into()) {
+    while Instant::now() < end {
         match limiter.try_acquire() {
             Ok(permit) => {
                 log.granted += 1;
@@ -55,7 +55,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             Err(TryAcquireError::Denied(decision)) => {
                 log.denied(&decision, &policy);
                 match decision.retry_after() {
-                    Some(after) => sleep(after).await,
+                    // A limit such as `1/day` asks for a longer sleep than the run has left.
+                    Some(after) => sleep_until(end.min(Instant::now() + after)).await,
                     None => drop(works.join_next().await),
                 }
             }
@@ -65,11 +66,11 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     log.end_streak();
 
-    println!("\n{} granted, and denied:", limiter.snapshot().granted);
+    say!("\n{} granted, and denied:", limiter.snapshot().granted);
     for (limit, denials) in policy.limits().iter().zip(&log.denials) {
-        println!("{denials:>9} times by `{limit}`");
+        say!("{denials:>9} times by `{limit}`");
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn work(permit: Permit, start: Instant) {
@@ -101,9 +102,10 @@ impl Log {
             Some(streak) if streak.by == by => streak.more += 1,
             _ => {
                 self.end_streak();
-                let after =
-                    decision.retry_after().map_or("until a permit is released".to_owned(), |after| format!("for {after:.1?}"));
-                println!("{}  {:>9}  `{}`, {after}", self.at(), self.granted, policy.limits()[by]);
+                let after = decision
+                    .retry_after()
+                    .map_or("until a permit is released".to_owned(), |after| format!("for {}", Human(after)));
+                say!("{}  {:>9}  `{}`, {after}", self.at(), self.granted, policy.limits()[by]);
                 self.streak = Some(Streak { by, more: 0, granted_before: self.granted });
             }
         }
@@ -111,7 +113,7 @@ impl Log {
 
     fn end_streak(&mut self) {
         if let Some(Streak { more: more @ 1.., granted_before, .. }) = self.streak.take() {
-            println!("{}  {:>9}  … and {more} more", self.at(), format!("+{}", self.granted - granted_before));
+            say!("{}  {:>9}  … and {more} more", self.at(), format!("+{}", self.granted - granted_before));
         }
     }
 

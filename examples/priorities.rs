@@ -8,6 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Parser;
+use common::{Human, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow, Priority, Throttle};
@@ -38,16 +39,16 @@ const CALLERS: [(&str, Priority); 6] = [
 
 async fn served_by_priority_then_arrival() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
-    println!("one place, which is taken; six callers ask for it in this order (priority): {}", names());
-    println!("served: {}\n", serve(&limiter).await?);
+    say!("one place, which is taken; six callers ask for it in this order (priority): {}", names());
+    say!("served: {}\n", serve(&limiter).await?);
     Ok(())
 }
 
 async fn full_queue(overflow: Overflow) -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(3).overflow(overflow).build()?;
-    println!("the same six callers, a queue of at most three, and Overflow::{overflow:?}");
-    println!("served: {}", serve(&limiter).await?);
-    println!("refused or dropped: {}\n", limiter.snapshot().shed);
+    say!("the same six callers, a queue of at most three, and Overflow::{overflow:?}");
+    say!("served: {}", serve(&limiter).await?);
+    say!("refused or dropped: {}\n", limiter.snapshot().shed);
     Ok(())
 }
 
@@ -61,7 +62,7 @@ async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
             match limiter.request().priority(priority).acquire().await {
                 Ok(_permit) => Some(name),
                 Err(error) => {
-                    println!("  {name} (priority {}): {error}", priority.level());
+                    say!("  {name} (priority {}): {error}", priority.level());
                     None
                 }
             }
@@ -81,20 +82,20 @@ fn names() -> String {
 }
 
 async fn fails_at_once() -> Result<(), Box<dyn Error>> {
-    println!("one permit per minute, and a caller with a timeout of 5 s:");
+    say!("one permit per minute, and a caller with a timeout of 5 s:");
     let limiter = Limiter::new(Throttle::every(Duration::from_secs(60)))?;
     limiter.acquire().await?.release(); // a release gives nothing back to a rate: the minute's permit is spent
     let five_seconds = limiter.request().timeout(Duration::from_secs(5));
     let start = Instant::now();
     report(five_seconds.acquire().await.err(), start);
 
-    println!("one place, not released, and a caller with a timeout of 200 ms:");
+    say!("one place, not released, and a caller with a timeout of 200 ms:");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let _taken = limiter.acquire().await?;
     let start = Instant::now();
     report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
 
-    println!("one place, released after 100 ms, and the same caller:");
+    say!("one place, released after 100 ms, and the same caller:");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     tokio::spawn(async move {
@@ -107,6 +108,12 @@ async fn fails_at_once() -> Result<(), Box<dyn Error>> {
 }
 
 fn report(error: Option<AcquireError>, start: Instant) {
-    let answer = error.map_or_else(|| "got its permit".to_owned(), |error| error.to_string());
-    println!("  after {} ms: {answer}", start.elapsed().as_millis());
+    let answer = match error {
+        None => "got its permit".to_owned(),
+        Some(AcquireError::TimedOut { retry_after: Some(after) }) => {
+            format!("no permit within the timeout; a retry can succeed in {}", Human(after))
+        }
+        Some(error) => error.to_string(),
+    };
+    say!("  after {} ms: {answer}", start.elapsed().as_millis());
 }

@@ -10,16 +10,18 @@
 //! is a debt.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
+use common::{Human, exit_code, say};
 use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::{Limiter, Rate, TokenBucket};
 
-/// The last call waits until a debt is paid, which takes hours with a small budget.
+/// With a small budget, the last call would wait hours until a debt is paid.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Calls a model within a budget of tokens; what a call uses is known only afterwards
@@ -35,7 +37,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 16)]
     workers: usize,
     /// How long the workers work
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u32).range(1..=3_600))]
     seconds: u32,
 }
 
@@ -45,20 +47,31 @@ impl Options {
     fn bucket(&self) -> TokenBucket {
         TokenBucket::new(Rate::per_minute(self.budget), self.estimate.max(self.budget / 60))
     }
-}
 
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run(&Options::parse()).await {
-        eprintln!("error: {error}");
-        std::process::exit(2);
+    /// How long the last call waits: its own estimate, and the five by which the one before it exceeded its own.
+    fn longest_wait(&self) -> Duration {
+        let seconds = self.estimate as f64 * 6.0 * 60.0 / self.budget as f64;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 }
 
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+#[tokio::main]
+async fn main() -> ExitCode {
+    exit_code(run(&Options::parse()).await)
+}
+
+async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    let wait = options.longest_wait();
+    if options.budget > 0 && wait > LONGEST_WAIT {
+        let [wait, longest] = [wait, LONGEST_WAIT].map(Human);
+        let least = count(options.estimate.saturating_mul(6));
+        return Err(
+            format!("a call would wait {wait}, and {longest} is the most here: give a --budget of {least} or more").into()
+        );
+    }
     let Options { budget, estimate, workers, seconds } = options;
-    println!("{workers} workers in each group, {seconds} s, an estimate of {} tokens for each call,", count(*estimate));
-    println!("and a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
+    say!("{workers} workers in each group, {seconds} s, an estimate of {} tokens for each call,", count(*estimate));
+    say!("and a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
     let (kept, settled) = tokio::join!(spend(options, false), spend(options, true));
     print(&kept?, &settled?, options);
     in_debt(options).await
@@ -112,9 +125,9 @@ async fn spend(options: &Options, settles: bool) -> Result<Spent, Box<dyn Error>
 }
 
 fn print(kept: &Spent, settled: &Spent, options: &Options) {
-    let row = |name, figure: &dyn Fn(&Spent) -> String| println!("{name:<20}{:>14}{:>14}", figure(kept), figure(settled));
+    let row = |name, figure: &dyn Fn(&Spent) -> String| say!("{name:<20}{:>14}{:>14}", figure(kept), figure(settled));
     let a_second = |spent: &Spent| spent.used as f64 / f64::from(options.seconds.max(1));
-    println!("{:<20}{:>14}{:>14}", "", "estimate kept", "settled");
+    say!("{:<20}{:>14}{:>14}", "", "estimate kept", "settled");
     row("calls", &|spent| count(spent.calls));
     row("tokens estimated", &|spent| count(spent.estimated));
     row("tokens used", &|spent| count(spent.used));
@@ -123,13 +136,13 @@ fn print(kept: &Spent, settled: &Spent, options: &Options) {
 }
 
 /// One call uses six times its estimate. The next call waits until the debt is paid.
-async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
+async fn in_debt(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let (estimate, limiter) = (options.estimate, Limiter::new(options.bucket().initial(options.estimate))?);
-    println!("\na call whose estimate is {} tokens and that uses {}:", count(estimate), count(6 * estimate));
+    say!("\na call whose estimate is {} tokens and that uses {}:", count(estimate), count(6 * estimate));
     let tell = |what: &str| {
         let next = limiter.check(estimate);
-        let when = next.retry_after().map_or("at once".to_owned(), |after| format!("in {after:.0?}"));
-        println!("  {what:<14} {:>6} tokens left, the next call may start {when}", count(next.remaining()));
+        let when = next.retry_after().map_or("at once".to_owned(), |after| format!("in {}", Human(after)));
+        say!("  {what:<14} {:>6} tokens left, the next call may start {when}", count(next.remaining()));
     };
     tell("before");
     let permit = limiter.acquire_many(estimate).await?;
@@ -137,11 +150,9 @@ async fn in_debt(options: &Options) -> Result<(), Box<dyn Error>> {
     _ = permit.settle(6 * estimate);
     tell("settled");
     let start = Instant::now();
-    match limiter.request().cost(estimate).timeout(LONGEST_WAIT).acquire().await {
-        Ok(_) => println!("  the next call waited {:.0?}", start.elapsed()),
-        Err(_) => println!("  the next call would wait longer than {LONGEST_WAIT:?}, so this example ends here"),
-    }
-    Ok(())
+    limiter.acquire_many(estimate).await?.release();
+    say!("  the next call waited {}", Human(start.elapsed()));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn count(number: u64) -> String {

@@ -10,13 +10,16 @@
 //! Each rule has options, such as `throttle --interval-ms 200`; `leak --help` lists those of `leak`.
 
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use common::{Human, exit_code, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
+
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// Lets workers share one limiter, and shows which worker gets which permit, and when
 #[derive(Debug, Parser)]
@@ -75,6 +78,17 @@ impl Rule {
         }
     }
 
+    /// How long the last of the workers waits for its permit.
+    fn longest_wait(self, workers: u64) -> Duration {
+        let before = workers.saturating_sub(1);
+        let (each, turns) = match self {
+            Self::Throttle { interval_ms } => (interval_ms, before),
+            Self::Concurrency { limit, hold_ms: each } | Self::Leak { limit, ttl_ms: each } => (each, before / limit.max(1)),
+            Self::Window { limit, window_ms } => (window_ms, before / limit.max(1)),
+        };
+        Duration::from_millis(each.saturating_mul(turns))
+    }
+
     /// What a worker does with its permit.
     async fn work(self, worker: usize, permit: Permit, start: Instant) {
         match self {
@@ -82,13 +96,13 @@ impl Rule {
             Self::Throttle { .. } | Self::Window { .. } => {}
             Self::Concurrency { hold_ms, .. } => {
                 sleep(Duration::from_millis(hold_ms)).await;
-                say(start.elapsed(), &format!("worker {worker:>2} releases it"));
+                say_at(start.elapsed(), &format!("worker {worker:>2} releases it"));
             }
             // One half forgets its permits. The other half still has them, and learns when they are reclaimed.
             Self::Leak { .. } if worker.is_multiple_of(2) => permit.forget(),
             Self::Leak { .. } => {
                 permit.reclaimed().await;
-                say(start.elapsed(), &format!("worker {worker:>2} learns that it lost permit {}", permit.fence()));
+                say_at(start.elapsed(), &format!("worker {worker:>2} learns that it lost permit {}", permit.fence()));
             }
         }
     }
@@ -96,26 +110,26 @@ impl Rule {
 
 // One thread, so that things are printed in the order in which they happened.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let Options { rule, workers } = Options::parse();
-    let start = Instant::now();
-    let limiter = Limiter::builder(rule.policy()).record_grant_time().on_event(move |event| tell(event, start)).build();
-    let limiter = match limiter {
-        Ok(limiter) => limiter,
-        Err(error) => {
-            eprintln!("error: {error}");
-            std::process::exit(2);
-        }
-    };
+async fn main() -> ExitCode {
+    exit_code(run(&Options::parse()).await)
+}
 
-    println!("{workers} workers under: {}", rule.policy());
+async fn run(&Options { rule, workers }: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    let wait = rule.longest_wait(workers as u64);
+    if wait > LONGEST_WAIT {
+        return Err(format!("the last worker would wait {}, and {} is the most here", Human(wait), Human(LONGEST_WAIT)).into());
+    }
+    let start = Instant::now();
+    let limiter = Limiter::builder(rule.policy()).record_grant_time().on_event(move |event| tell(event, start)).build()?;
+
+    say!("{workers} workers under: {}", rule.policy());
     let mut pool = JoinSet::new();
     for worker in 1..=workers {
         let limiter = limiter.clone();
         pool.spawn(async move {
             let permit = limiter.acquire().await?;
             let granted = permit.acquired_at().map_or_else(|| start.elapsed(), |at| at - start);
-            say(granted, &format!("worker {worker:>2} gets permit {} ({})", permit.fence(), permit.id()));
+            say_at(granted, &format!("worker {worker:>2} gets permit {} ({})", permit.fence(), permit.id()));
             rule.work(worker, permit, start).await;
             Ok::<_, tollgate::AcquireError>(())
         });
@@ -124,19 +138,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         done??;
     }
     let end = limiter.snapshot();
-    println!("{} granted, {} reclaimed, {} in flight, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
-    Ok(())
+    say!("{} granted, {} reclaimed, {} in flight, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tell(event: &LimiterEvent, start: Instant) {
     if let LimiterEvent::Reclaimed { fence, held, acquired_in, .. } = event {
-        say(start.elapsed(), &format!("permit {fence} is reclaimed after {held:.1?}; it was acquired in {acquired_in}"));
+        say_at(start.elapsed(), &format!("permit {fence} is reclaimed after {}; it was acquired in {acquired_in}", Human(*held)));
     }
 }
 
-/// Prints a line. The program ends when its output is no longer read, as by `head`.
-fn say(at: Duration, what: &str) {
-    if writeln!(io::stdout(), "{:>6.3} s  {what}", at.as_secs_f64()).is_err() {
-        std::process::exit(0);
-    }
+fn say_at(at: Duration, what: &str) {
+    say!("{:>6.3} s  {what}", at.as_secs_f64());
 }

@@ -6,8 +6,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::callers::{Call, Run};
-use crate::plot::{self, Area, GREEN, INK, Line, RED};
 use crate::server::{PHASES, Phase, QUEUE};
+use common::plot::{self, Area, GREEN, INK, Line, RED};
 
 const SIZE: (u32, u32) = (1_100, 1_040);
 const BINS_A_SECOND: f64 = 10.0;
@@ -17,12 +17,12 @@ const ILL: RGBColor = RGBColor(245, 190, 110);
 
 type Points = Vec<(f64, f64)>;
 
-/// Writes the drawing to the file. Its headline is the limit, and the title of the first chart says what that does.
-pub(crate) fn draw(run: &Run, limit: &str, title: &str, path: &Path) -> plot::Outcome {
-    plot::write(path, SIZE, limit, |sheet| draw_charts(run, title, sheet))
+/// Writes the drawing to the file, with a headline and a caption.
+pub(crate) fn draw(run: &Run, limit: &str, words: (&str, &str), path: &Path) -> plot::Outcome {
+    plot::write(path, SIZE, words, |sheet| draw_charts(run, limit, sheet))
 }
 
-fn draw_charts(run: &Run, title: &str, sheet: &Area<'_>) -> plot::Outcome {
+fn draw_charts(run: &Run, limit: &str, sheet: &Area<'_>) -> plot::Outcome {
     let areas = sheet.split_evenly((3, 1));
 
     let limits = run.limits.iter().map(|&(at, limit)| (at.as_secs_f64(), limit as f64)).collect();
@@ -41,7 +41,7 @@ fn draw_charts(run: &Run, title: &str, sheet: &Area<'_>) -> plot::Outcome {
             dashed: true,
         },
     ];
-    draw_chart(&areas[0], title, "calls at once", run, lines.into())?;
+    draw_chart(&areas[0], &format!("The limit: {limit}"), "calls at once", run, lines.into())?;
 
     let latency = bins(run, |calls| {
         let served: Vec<_> = calls.iter().filter(|call| !call.refused).map(|call| call.latency.as_secs_f64() * 1e3).collect();
@@ -56,7 +56,13 @@ fn draw_charts(run: &Run, title: &str, sheet: &Area<'_>) -> plot::Outcome {
             dashed: true,
         },
     ];
-    draw_chart(&areas[1], "Latency: above the dashed line it is time in the server's queue", "milliseconds", run, lines.into())?;
+    draw_chart(
+        &areas[1],
+        "Latency: what is above the dashed line is time in the server's queue",
+        "milliseconds",
+        run,
+        lines.into(),
+    )?;
 
     let rate =
         |refused| move |calls: &[Call]| Some(calls.iter().filter(|call| call.refused == refused).count() as f64 * BINS_A_SECOND);
@@ -65,7 +71,13 @@ fn draw_charts(run: &Run, title: &str, sheet: &Area<'_>) -> plot::Outcome {
         Line { label: Some("refused"), points: bins(run, rate(true)), color: RED, dashed: false },
         Line { label: Some("what the server can serve"), points: reference(run, Phase::throughput), color: SERVER, dashed: true },
     ];
-    draw_chart(&areas[2], "Throughput", "calls a second", run, lines.into())
+    draw_chart(
+        &areas[2],
+        "Throughput: calls served, and refused because the server's queue was full",
+        "calls a second",
+        run,
+        lines.into(),
+    )
 }
 
 /// A value of each phase, as steps.

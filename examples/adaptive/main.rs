@@ -12,16 +12,16 @@
 
 mod callers;
 mod drawing;
-#[path = "../plot/mod.rs"]
-mod plot;
 mod report;
 mod server;
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, ValueEnum, value_parser};
+use common::{exit_code, say};
 use tollgate::{Adapt, Limiter, MaxConcurrency};
 
 /// Calls a server whose capacity changes, with a concurrency limit that follows it
@@ -37,7 +37,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 120)]
     callers: usize,
     /// How long each of the five phases lasts
-    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// The file for the drawing
     #[arg(long, value_name = "FILE", default_value = "target/adaptive.svg")]
@@ -59,33 +59,42 @@ impl Options {
         }
     }
 
-    /// What the limit does, as a title of its chart.
-    fn title(&self) -> &'static str {
+    /// The rule, as the headline of the drawing.
+    fn headline(&self) -> &'static str {
         match (self.fixed, self.rule) {
-            (Some(_), _) => "Limit: fixed",
-            (None, Rule::Aimd) => "Limit: rises until the server refuses a call, which it does when its queue is full",
+            (Some(_), _) => "A fixed concurrency limit and a server whose capacity changes",
+            (None, Rule::Aimd) => "The rule aimd (additive increase, multiplicative decrease) follows a server",
+            (None, Rule::Gradient) => "The rule gradient (from latency) follows a server",
+        }
+    }
+
+    /// What the rule does, and what the latency shows about it.
+    fn caption(&self) -> &'static str {
+        match (self.fixed, self.rule) {
+            (Some(_), _) => "It does not adapt: it is too low, or calls wait in the server's queue.",
+            (None, Rule::Aimd) => {
+                "The limit rises until the server's queue is full and it refuses a call. Its 40 places and its queue of 40 make latency \
+                 twice what the work takes."
+            }
             (None, Rule::Gradient) => {
-                "Limit: rises until calls take 1.5 times as long as when few are out; the dips measure that"
+                "The limit rises until calls take 1.5 times as long as when few are out; in the dips it measures that again."
             }
         }
     }
 }
 
 #[tokio::main]
-async fn main() {
-    if let Err(error) = run(&Options::parse()).await {
-        eprintln!("error: {error}");
-        std::process::exit(2);
-    }
+async fn main() -> ExitCode {
+    exit_code(run(&Options::parse()).await)
 }
 
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let (limiter, limit) = (Limiter::new(options.concurrency())?, tollgate::Limit::from(options.concurrency()).to_string());
-    let length = Duration::from_secs(options.seconds.max(1).into());
-    println!("limit    {limit}");
+    let length = Duration::from_secs(options.seconds.into());
+    say!("limit    {limit}");
     let run = callers::run(&limiter, options.callers, length).await?;
     report::print(&run);
-    drawing::draw(&run, &limit, options.title(), &options.svg)?;
-    println!("drawing  {}", options.svg.display());
-    Ok(())
+    drawing::draw(&run, &limit, (options.headline(), options.caption()), &options.svg)?;
+    say!("drawing  {}", options.svg.display());
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,22 @@
 //! The table that is printed at the end.
 
+use common::say;
+
 use crate::callers::Run;
 use crate::server::PHASES;
 
 /// Prints a line for each phase: what the server served, and what it can serve.
 pub(crate) fn print(run: &Run) {
-    println!(
+    say!(
         "\n{:<20} {:>6} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "the server", "places", "limit", "p50", "p99", "served/s", "possible", "refused/s"
+        "the server",
+        "places",
+        "limit",
+        "p50",
+        "p99",
+        "served/s",
+        "possible",
+        "refused/s"
     );
     for (index, phase) in PHASES.iter().enumerate() {
         let (from, to) = (run.length * index as u32, run.length * (index as u32 + 1));
@@ -22,7 +31,7 @@ pub(crate) fn print(run: &Run) {
         };
         let limits: Vec<_> =
             run.limits.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, limit)| *limit as f64).collect();
-        println!(
+        say!(
             "{:<20} {:>6} {:>6.0} {:>6.0} ms {:>6.0} ms {:>9.0} {:>9.0} {:>9.0}",
             phase.name,
             phase.places,
@@ -34,5 +43,5 @@ pub(crate) fn print(run: &Run) {
             refused.len() as f64 / run.length.as_secs_f64(),
         );
     }
-    println!("(limit: the mean over the phase; p50 and p99: latency of those served)\n");
+    say!("(limit: the mean over the phase; p50 and p99: latency of those served)\n");
 }

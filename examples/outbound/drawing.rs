@@ -1,32 +1,57 @@
 //! The drawing: requests started over time against the rate, and requests in flight over time against the concurrency.
 
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
+use common::Human;
 use indicatif::HumanCount;
 use plotters::prelude::*;
 
 use crate::options::Options;
-use crate::plot::{self, Area, Chart, GREEN, Line, RED, swatch};
 use crate::record::{Outcome, Record, Run};
+use common::plot::{self, Area, Chart, GREEN, INK, Line, RED, swatch};
 
-const SIZE: (u32, u32) = (1_100, 740);
+/// For two runs.
+const SIZE: (u32, u32) = (1_400, 780);
 const BIN: Duration = Duration::from_millis(100);
 /// More bars than this would be narrower than a pixel or two. A longer run has fewer bars, each of several times 100 ms.
 const MAX_BARS: f64 = 500.0;
 const STARTED: RGBColor = RGBColor(110, 160, 210);
 const REFUSED: RGBColor = RGBColor(230, 130, 40);
 
-/// Writes the drawing to the file that the options name.
-pub(crate) fn draw(run: &Run, options: &Options) -> plot::Outcome {
+/// Writes the drawing to the file that the options name, with the runs side by side. Returns the file.
+pub(crate) fn draw(runs: &[Run]) -> Result<&Path, Box<dyn Error>> {
+    let options = &runs[0].options;
+    let of = if options.input.is_none() { "a server that allows 8 at once and 200 a second" } else { "the servers of a list" };
+    let headline = format!("{} requests to {of}", HumanCount(runs[0].records.len() as u64));
+    let caption = if runs.len() == 1 {
+        ""
+    } else {
+        "Before and after: the same requests without and with a limiter. The scales of the charts differ."
+    };
+    let size = if runs.len() == 1 { (1_100, SIZE.1) } else { SIZE };
+    plot::write(&options.svg, size, (&headline, caption), |sheet| {
+        for (column, run) in sheet.split_evenly((1, runs.len())).iter().zip(runs) {
+            draw_run(column, run)?;
+        }
+        Ok(())
+    })?;
+    Ok(&options.svg)
+}
+
+fn draw_run(column: &Area<'_>, run: &Run) -> plot::Outcome {
+    let options = &run.options;
     let bin = BIN.mul_f64((run.elapsed.div_duration_f64(BIN) / MAX_BARS).ceil().max(1.0));
     let end = run.elapsed.div_duration_f64(bin).ceil() * bin.as_secs_f64();
-    let headline = format!("{} requests under: {}", HumanCount(run.records.len() as u64), options.limits());
-    plot::write(&options.svg, SIZE, &headline, |sheet| {
-        let areas = sheet.split_evenly((2, 1));
-        draw_started(&areas[0], run, options, bin, end)?;
-        draw_in_flight(&areas[1], run, options, bin, end)
-    })
+    let refused = match run.count(Outcome::TooManyRequests) {
+        0 => "none".to_owned(),
+        refused => HumanCount(refused as u64).to_string(),
+    };
+    let result = format!("{}: {refused} answered with 429, {} in all", options.limits(), Human(run.elapsed));
+    let areas = column.titled(&result, plot::text(17, INK))?.split_evenly((2, 1));
+    draw_started(&areas[0], run, options, bin, end)?;
+    draw_in_flight(&areas[1], run, options, bin, end)
 }
 
 fn draw_started(area: &Area<'_>, run: &Run, options: &Options, bin: Duration, end: f64) -> plot::Outcome {
@@ -36,13 +61,15 @@ fn draw_started(area: &Area<'_>, run: &Run, options: &Options, bin: Duration, en
     let most = pace + options.burst as f64;
     let highest = started.iter().copied().fold(most, f64::max);
 
-    let mut chart = chart(area, &format!("Requests started per {bin:?}"), end, highest)?;
+    let mut chart = chart(area, &format!("Requests started per {}", Human(bin)), end, highest)?;
     draw_bars(&mut chart, &started, bin, STARTED, "requests started")?;
     if refused.iter().any(|&count| count > 0.0) {
         draw_bars(&mut chart, &refused, bin, REFUSED, "of these answered with 429, too many requests")?;
     }
-    level(end, pace, &format!("rate: {} per second = {pace} per {bin:?}", options.rate), false).draw(&mut chart)?;
-    level(end, most, &format!("rate and burst: at most {most} in any {bin:?}"), true).draw(&mut chart)?;
+    level(end, pace, &format!("{}: {} a second = {pace} per {}", options.named("rate"), options.rate, Human(bin)), false)
+        .draw(&mut chart)?;
+    level(end, most, &format!("{}: at most {most} in any {}", options.named("rate and burst"), Human(bin)), true)
+        .draw(&mut chart)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
@@ -65,9 +92,9 @@ fn draw_in_flight(area: &Area<'_>, run: &Run, options: &Options, bin: Duration, 
         .draw_series(AreaSeries::new(steps, 0.0, GREEN.mix(0.45)))?
         .label("requests in flight")
         .legend(|(x, y)| swatch(x, y, GREEN.mix(0.45)));
-    let label = format!("their mean over {bin:?}");
+    let label = format!("their mean over {}", Human(bin));
     Line { label: Some(&label), points: means(run, bin), color: GREEN, dashed: false }.draw(&mut chart)?;
-    level(end, limit, &format!("concurrency: {limit} at once"), false).draw(&mut chart)?;
+    level(end, limit, &format!("{}: {limit} at once", options.named("concurrency")), false).draw(&mut chart)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 

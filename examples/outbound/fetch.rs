@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use common::Human;
 use reqwest::{Client, StatusCode, Url};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ pub(crate) async fn all(
     urls: Vec<Result<Url, String>>,
     limiter: &Limiter,
     client: &Client,
-    options: &Options,
+    options: Options,
     progress: &Progress,
 ) -> Run {
     let start = Instant::now();
@@ -48,7 +49,7 @@ pub(crate) async fn all(
     let mut records = fetches.join_all().await;
     let elapsed = start.elapsed();
     records.sort_unstable_by_key(|record| record.granted);
-    Run { records, unsent, elapsed }
+    Run { options, records, unsent, elapsed }
 }
 
 /// One request that has its permit.
@@ -105,7 +106,7 @@ impl Fetch {
     }
 
     fn explain(&self, error: &reqwest::Error) -> String {
-        if error.is_timeout() { format!("no full answer within {:?}", self.timeout) } else { root_cause(error) }
+        if error.is_timeout() { format!("no full answer within {}", Human(self.timeout)) } else { root_cause(error) }
     }
 }
 

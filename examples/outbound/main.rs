@@ -1,8 +1,9 @@
-//! Fetches URLs with a limited concurrency and a limited rate, and draws what happened.
+//! Fetches URLs with a limited concurrency and a limited rate, and draws what happened. Without URLs it fetches the pages of a web
+//! server of its own, first without limits and then with them: before and after.
 //!
 //! ```text
-//! cargo run --example outbound                      # 2,000 pages of a web server of its own
-//! cargo run --example outbound -- --unlimited       # the same without limits: a storm of 429s
+//! cargo run --example outbound                      # 2,000 pages: a storm of 429s without limits, and none with them
+//! cargo run --example outbound -- --unlimited       # only the storm
 //! cargo run --example outbound -- urls.txt          # one URL a line
 //! grep -o 'https://[^"]*' page.html | cargo run --example outbound -- --rate 5 -
 //! ```
@@ -13,8 +14,6 @@
 mod drawing;
 mod fetch;
 mod options;
-#[path = "../plot/mod.rs"]
-mod plot;
 mod progress;
 mod record;
 mod report;
@@ -25,27 +24,41 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use common::{exit_code, say};
 use reqwest::Client;
 use tollgate::Limiter;
 
 use crate::options::Options;
 use crate::progress::Progress;
+use crate::record::Run;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(&Options::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(run(Options::parse()).await)
 }
 
-async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
+    let mut runs = Vec::new();
+    if options.input.is_none() && !options.unlimited {
+        runs.push(fetch(Options { unlimited: true, ..options.clone() }).await?);
+    }
+    runs.push(fetch(options).await?);
+    if runs.iter().all(|run| run.records.is_empty() && run.unsent == 0) {
+        say!("nothing to fetch");
+        return Ok(ExitCode::SUCCESS);
+    }
+    report::print(&runs);
+    if runs.iter().any(|run| !run.records.is_empty()) {
+        say!("drawing          {}", drawing::draw(&runs)?.display());
+    }
+    Ok(if runs.iter().all(Run::all_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Fetches all URLs under the limits that the options name.
+async fn fetch(options: Options) -> Result<Run, Box<dyn Error>> {
     // The drawing needs the time of each grant. A limiter of concurrency alone records it only on request.
     let limiter = Limiter::builder(options.policy()).name("outbound").record_grant_time().build()?;
-    // The only provider of TLS that is compiled in; so this can fail only when it was done before.
+    // The only provider of TLS that is compiled in. In the second run it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = Client::builder().user_agent("tollgate-outbound").timeout(options.timeout);
     let urls = match &options.input {
@@ -56,19 +69,8 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         }
     };
     let client = client.build().map_err(|error| format!("cannot set up the HTTP client: {}", fetch::root_cause(&error)))?;
-    if urls.is_empty() {
-        println!("nothing to fetch");
-        return Ok(ExitCode::SUCCESS);
-    }
-
     let progress = Progress::new(urls.len());
     let run = fetch::all(urls, &limiter, &client, options, &progress).await;
     progress.finish();
-
-    report::print(&run, options);
-    if !run.records.is_empty() {
-        drawing::draw(&run, options)?;
-        println!("drawing           {}", options.svg.display());
-    }
-    Ok(if run.all_well(options) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(run)
 }

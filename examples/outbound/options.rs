@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use common::seconds;
 use tollgate::{FixedWindow, MaxConcurrency, Policy, Throttle};
 
 /// How many sockets an unlimited run opens at once. Client and server are in one process, which may usually have 1,024 open files.
 const SOCKETS: u64 = 256;
 
 /// Fetches URLs with a limited concurrency and a limited rate
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Options {
     /// File of URLs, one in each line; `-` is standard input (default: pages of a web server of its own)
@@ -27,13 +28,13 @@ pub(crate) struct Options {
     pub(crate) burst: u64,
     /// Limit of requests in each window (default: none)
     #[arg(long, value_name = "N")]
-    window: Option<u64>,
+    pub(crate) window: Option<u64>,
     /// Length of a window
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "window")]
-    window_period: Duration,
+    pub(crate) window_period: Duration,
     /// Time after which a request loses its permit and is dropped (default: never)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    ttl: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
     /// Timeout of one HTTP request
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) timeout: Duration,
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     /// Number of pages of the web server of its own
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub(crate) pages: usize,
-    /// Fetch without limits
+    /// Fetch without limits only (default, of pages of its own: without limits and then with them)
     #[arg(long)]
     pub(crate) unlimited: bool,
     /// File for the drawing
@@ -66,6 +67,11 @@ impl Options {
         }
     }
 
+    /// The name of a limit, and that it is not applied if so.
+    pub(crate) fn named(&self, limit: &str) -> String {
+        format!("{limit}{}", if self.unlimited { ", not applied" } else { "" })
+    }
+
     /// The limits in words.
     pub(crate) fn limits(&self) -> String {
         if self.unlimited { format!("no limits but {SOCKETS} sockets") } else { self.policy().to_string() }
@@ -75,12 +81,7 @@ impl Options {
 /// A throttle takes an interval, and there is none for a rate of 0. So this number is checked here and not by the limiter.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(rate) if (1e-6..=1e9).contains(&rate) => Ok(rate),
-        _ => Err("give a number of requests a second from 0.000001 to 1000000000".into()),
+        Ok(rate) if (0.01..=1e9).contains(&rate) => Ok(rate),
+        _ => Err("give a number of requests a second from 0.01 to 1000000000".into()),
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

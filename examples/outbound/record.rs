@@ -25,6 +25,7 @@ pub(crate) struct Record {
 /// A whole run. The records are in the order of their grants.
 #[derive(Debug)]
 pub(crate) struct Run {
+    pub(crate) options: Options,
     pub(crate) records: Vec<Record>,
     /// Lines that were not a URL, and requests that got no permit.
     pub(crate) unsent: usize,
@@ -42,8 +43,8 @@ impl Run {
 
     /// Whether every page was fetched. An answer of 429 counts as a failure, since the limits are there to prevent it, except
     /// in an unlimited run against the example's own server, which is meant to show it.
-    pub(crate) fn all_well(&self, options: &Options) -> bool {
-        let shows_refusals = options.unlimited && options.input.is_none();
+    pub(crate) fn all_well(&self) -> bool {
+        let shows_refusals = self.options.unlimited && self.options.input.is_none();
         self.failed() == 0 && (shows_refusals || self.count(Outcome::TooManyRequests) == 0)
     }
 

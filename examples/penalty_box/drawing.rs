@@ -5,8 +5,8 @@ use std::ops::Range;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::plot::{self, Area, GREEN, INK, Line, RED, swatch};
 use crate::{Attempt, CLIENTS, Client, Options, SAMPLE, Sample};
+use common::plot::{self, Area, GREEN, INK, Line, RED, swatch};
 
 const SIZE: (u32, u32) = (1_100, 680);
 /// The height of the upper chart.
@@ -16,8 +16,13 @@ const COLORS: [RGBColor; CLIENTS.len()] = [RGBColor(70, 130, 190), GREEN, RGBCol
 
 /// Writes the drawing to the file that the options name.
 pub(crate) fn draw(attempts: &[Attempt], samples: &[Sample], options: &Options) -> plot::Outcome {
-    let headline = format!("Policy of each client: {}", tollgate::Limit::from(options.penalty()));
-    plot::write(&options.svg, SIZE, &headline, |sheet| {
+    let headline = format!("A search API whose policy for each client is: {}", tollgate::Limit::from(options.penalty()));
+    let caption = if options.ban.is_some() {
+        "eve retries all the time: each ban is twice as long as the one before. The others never reach the threshold."
+    } else {
+        "eve retries all the time: denied attempts count as well, so eve stays locked out until it stops. The others are served."
+    };
+    plot::write(&options.svg, SIZE, (&headline, caption), |sheet| {
         let (upper, lower) = sheet.split_vertically(COUNTERS);
         draw_counters(&upper, samples, options)?;
         draw_attempts(&lower, attempts, options)
@@ -29,7 +34,8 @@ fn draw_counters(area: &Area<'_>, samples: &[Sample], options: &Options) -> plot
     let threshold = options.threshold as f64;
     // With bans, denied attempts do not count: the counter does not rise above the threshold.
     let ceiling = if options.ban.is_some() { threshold } else { threshold.max(options.ceiling as f64) };
-    let mut chart = plot::chart(area, "The counter of each client", "counter", end, ceiling * 1.5)?; // room for the legend
+    let mut chart =
+        plot::chart(area, "The counter of each client: every attempt raises it, time lowers it", "counter", end, ceiling * 1.5)?; // room for the legend
     let of = |client| samples.iter().filter(|sample| sample.client == client).collect::<Vec<_>>();
     let locked_out = CLIENTS.iter().flat_map(|&client| {
         let spells = spells(&of(client), end, |sample| sample.locked_out.is_some());

@@ -9,17 +9,14 @@
 //! It prints all counters once a second, and writes a drawing to `target/penalty_box.svg`.
 
 mod drawing;
-#[path = "../plot/mod.rs"]
-mod plot;
 
 use std::error::Error;
-use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use common::{exit_code, say, seconds};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep_until};
 use tollgate::{KeyedLimiter, Penalty, Rate, TryAcquireError};
@@ -61,13 +58,6 @@ impl Options {
     fn penalty(&self) -> Penalty {
         let penalty = Penalty::new(self.threshold, Rate::new(self.fall, self.step)).ceiling(self.ceiling);
         self.ban.map_or(penalty, |first| penalty.ban(first).escalate(self.longest_ban))
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.001..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give a number of seconds from 0.001 to 3600".into()),
     }
 }
 
@@ -120,18 +110,12 @@ impl Sample {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(&Options::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(run(&Options::parse()).await)
 }
 
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let api = SearchApi::new(options.penalty())?;
-    say(format_args!("policy of each client: {}", tollgate::Policy::from(options.penalty())));
+    say!("policy of each client: {}", tollgate::Policy::from(options.penalty()));
 
     let start = Instant::now();
     let mut clients = JoinSet::new();
@@ -146,8 +130,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
     report(&attempts, &samples);
     drawing::draw(&attempts, &samples, options)?;
-    say(format_args!("drawing  {}", options.svg.display()));
-    Ok(())
+    say!("drawing  {}", options.svg.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Makes the attempts of one client, each at its time.
@@ -183,10 +167,10 @@ async fn watch(api: &SearchApi, start: Instant, options: &Options) -> Vec<Sample
 }
 
 fn dump(now: &[Sample], options: &Options) {
-    say(format_args!("\n{:>4.1} s  counter", now[0].at.as_secs_f64()));
+    say!("\n{:>4.1} s  counter", now[0].at.as_secs_f64());
     for sample in now {
         let Sample { client, counter, .. } = sample;
-        say(format_args!("  {client:<6} {counter:>5}  {}  {}", bar(*counter, options), state(sample)));
+        say!("  {client:<6} {counter:>5}  {}  {}", bar(*counter, options), state(sample));
     }
 }
 
@@ -211,20 +195,13 @@ fn state(sample: &Sample) -> String {
     }
 }
 
-/// Prints a line. The program ends when its output is no longer read, as by `head`.
-fn say(line: impl Display) {
-    if writeln!(io::stdout(), "{line}").is_err() {
-        std::process::exit(0);
-    }
-}
-
 fn report(attempts: &[Attempt], samples: &[Sample]) {
-    say("\nclient   asked   served   denied   highest counter");
+    say!("\nclient   asked   served   denied   highest counter");
     for client in CLIENTS {
         let of_client = || attempts.iter().filter(|attempt| attempt.client == client);
         let (asked, served) = (of_client().count(), of_client().filter(|attempt| attempt.served).count());
         let highest = samples.iter().filter(|sample| sample.client == client).map(|sample| sample.counter).max();
         let (denied, highest) = (asked - served, highest.unwrap_or(0));
-        say(format_args!("{client:<6} {asked:>7} {served:>8} {denied:>8} {highest:>17}"));
+        say!("{client:<6} {asked:>7} {served:>8} {denied:>8} {highest:>17}");
     }
 }

@@ -9,36 +9,35 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
-pub(crate) const INK: RGBColor = RGBColor(45, 55, 72);
-pub(crate) const RED: RGBColor = RGBColor(200, 40, 40);
-pub(crate) const GREEN: RGBColor = RGBColor(50, 125, 95);
+pub const INK: RGBColor = RGBColor(45, 55, 72);
+pub const RED: RGBColor = RGBColor(200, 40, 40);
+pub const GREEN: RGBColor = RGBColor(50, 125, 95);
 /// The width of the area with the labels of the y axis. It is the same in all charts, so that their times are aligned.
 const LEFT: u32 = 70;
 
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+pub type Outcome = Result<(), Box<dyn Error>>;
 
-/// Creates the file with a headline and what `draw` draws below it.
-pub(crate) fn write(path: &Path, size: (u32, u32), headline: &str, draw: impl FnOnce(&Area<'_>) -> Outcome) -> Outcome {
+/// Creates the file with a headline, a caption in smaller letters, and what `draw` draws below them.
+pub fn write(
+    path: &Path,
+    size: (u32, u32),
+    (headline, caption): (&str, &str),
+    draw: impl FnOnce(&Area<'_>) -> Outcome,
+) -> Outcome {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     }
     let sheet = SVGBackend::new(path, size).into_drawing_area();
     sheet.fill(&WHITE)?;
-    draw(&sheet.margin(8, 0, 0, 0).titled(headline, text(20, INK))?)?;
+    draw(&sheet.margin(8, 0, 0, 0).titled(headline, text(20, INK))?.titled(caption, text(15, INK))?)?;
     sheet.present().map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(())
 }
 
 /// An empty chart with a grid: seconds from 0 to `end`, counts from 0 to `top`.
-pub(crate) fn chart<'a, 'b>(
-    area: &'a Area<'b>,
-    title: &str,
-    unit: &str,
-    end: f64,
-    top: f64,
-) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+pub fn chart<'a, 'b>(area: &'a Area<'b>, title: &str, unit: &str, end: f64, top: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
     let mut chart = frame(area, title, 44, end, 0.0..top)?;
     chart
         .configure_mesh()
@@ -58,7 +57,7 @@ pub(crate) fn chart<'a, 'b>(
 }
 
 /// An empty chart without axes. The labels below it get `bottom` pixels.
-pub(crate) fn frame<'a, 'b>(
+pub fn frame<'a, 'b>(
     area: &'a Area<'b>,
     title: &str,
     bottom: u32,
@@ -77,15 +76,15 @@ pub(crate) fn frame<'a, 'b>(
 
 /// A line, with its label for the legend; without a label it is not in the legend.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
-    pub(crate) label: Option<&'a str>,
-    pub(crate) points: Vec<(f64, f64)>,
-    pub(crate) color: RGBColor,
-    pub(crate) dashed: bool,
+pub struct Line<'a> {
+    pub label: Option<&'a str>,
+    pub points: Vec<(f64, f64)>,
+    pub color: RGBColor,
+    pub dashed: bool,
 }
 
 impl Line<'_> {
-    pub(crate) fn draw<'a, 'b: 'a>(self, chart: &mut Chart<'a, 'b>) -> Outcome {
+    pub fn draw<'a, 'b: 'a>(self, chart: &mut Chart<'a, 'b>) -> Outcome {
         let Self { label, points, color, dashed } = self;
         let style = color.stroke_width(2);
         let series = if dashed {
@@ -108,7 +107,7 @@ impl Line<'_> {
 }
 
 /// Draws the legend of all series that have a label.
-pub(crate) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, position: SeriesLabelPosition) -> Outcome {
+pub fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, position: SeriesLabelPosition) -> Outcome {
     chart
         .configure_series_labels()
         .position(position)
@@ -120,17 +119,16 @@ pub(crate) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, position: SeriesLabe
 }
 
 /// A filled area in the legend.
-#[allow(dead_code, reason = "one example draws lines only")]
-pub(crate) fn swatch(x: i32, y: i32, color: RGBAColor) -> Rectangle<(i32, i32)> {
+pub fn swatch(x: i32, y: i32, color: RGBAColor) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x, y - 5), (x + 20, y + 5)], color.filled())
 }
 
-pub(crate) fn text(size: u32, color: RGBColor) -> TextStyle<'static> {
+pub fn text(size: u32, color: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&color)
 }
 
 /// Rounds off what floating-point arithmetic adds to a tick.
-pub(crate) fn seconds(tick: &f64) -> String {
+pub fn seconds(tick: &f64) -> String {
     ((tick * 1e3).round() / 1e3).to_string()
 }
 

@@ -1,0 +1,58 @@
+//! What several examples have in common: output, durations for people, and drawings.
+#![allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate, reason = "for the examples alone")]
+
+pub mod plot;
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::process::{self, ExitCode};
+use std::time::Duration;
+
+/// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`.
+#[macro_export]
+macro_rules! say {
+    ($($line:tt)*) => { $crate::print_line(format_args!($($line)*)) };
+}
+
+#[doc(hidden)]
+pub fn print_line(line: fmt::Arguments<'_>) {
+    if writeln!(io::stdout(), "{line}").is_err() {
+        process::exit(0);
+    }
+}
+
+/// The exit code of an example: 2, with the error in a line, when it could not do its work.
+pub fn exit_code(done: Result<ExitCode, Box<dyn std::error::Error>>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(2)
+    })
+}
+
+/// A duration in one unit with three digits: `59.999999222s` is `60.0 s`.
+#[derive(Debug, Clone, Copy)]
+pub struct Human(pub Duration);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        let (value, unit) = match seconds {
+            0.0 => return f.pad("0 s"),
+            ..0.000_999_5 => (seconds * 1e6, "µs"),
+            ..0.999_5 => (seconds * 1e3, "ms"),
+            ..119.95 => (seconds, "s"),
+            ..7_197.0 => (seconds / 60.0, "min"),
+            _ => (seconds / 3_600.0, "h"),
+        };
+        let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+        f.pad(&format!("{value:.decimals$} {unit}"))
+    }
+}
+
+/// Reads a number of seconds from a millisecond to an hour.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give a number of seconds from 0.001 to 3600".into()),
+    }
+}
