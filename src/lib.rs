@@ -125,7 +125,8 @@
 //! - **A grant counts before it is polled.** A future that is kept but not polled any more may have been granted a permit, and
 //!   then keeps others waiting: see [`Acquire`]. With a TTL the permit is reclaimed.
 //! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. At intervals of a
-//!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly.
+//!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly. Where none is allowed,
+//!   use [`LimiterBuilder::precise_timer`].
 //! - **A cost counts in every limit of a policy.** `8 concurrent and 100000/min` admits no cost above 8. When a request costs
 //!   one place and a thousand tokens, use two limiters and acquire from both.
 //! - **`retry_after` while others wait**: those requests go first, and the value allows for them. It is exact for up to 64
