@@ -92,11 +92,17 @@ pub enum AcquireError {
     #[error("the limiter is closed")]
     Closed,
     /// The request must wait, and the queue is full: see [`Overflow::Reject`](crate::Overflow::Reject).
-    #[error("the limiter's queue is full; retry later, or raise max_queue")]
-    QueueFull,
+    #[error("the limiter's queue is full; raise max_queue, or retry later{}", display_retry(*retry_after))]
+    QueueFull {
+        /// As in [`AcquireError::TimedOut`], behind the requests that wait.
+        retry_after: Option<Duration>,
+    },
     /// The request waited, and a full queue dropped it in favour of another: see [`Overflow`](crate::Overflow).
-    #[error("the limiter's full queue dropped the request in favour of another")]
-    Shed,
+    #[error("the limiter's full queue dropped the request in favour of another{}", display_retry(*retry_after))]
+    Shed {
+        /// As in [`AcquireError::TimedOut`], behind the requests that wait.
+        retry_after: Option<Duration>,
+    },
     /// The queue overflowed, and the limiter blocks all requests: see [`Overflow::Block`](crate::Overflow::Block).
     #[error("the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}")]
     Blocked {
@@ -255,7 +261,7 @@ impl AcquireError {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Blocked { retry_after } => Some(*retry_after),
-            Self::TimedOut { retry_after } => *retry_after,
+            Self::TimedOut { retry_after } | Self::QueueFull { retry_after } | Self::Shed { retry_after } => *retry_after,
             _ => None,
         }
     }

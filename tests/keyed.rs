@@ -514,7 +514,7 @@ async fn the_queue_of_each_key_has_its_own_bound() {
     waiting.iter_mut().for_each(|waiting| assert_pending!(waiting.poll()));
     let mut late = task::spawn(keyed.acquire(&"a"));
     assert_pending!(late.poll());
-    assert_eq!(assert_ready!(waiting[0].poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(waiting[0].poll()).unwrap_err(), AcquireError::Shed { retry_after: Some(ms(100)) });
     assert!(!waiting[1].is_woken());
 }
 

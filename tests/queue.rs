@@ -25,7 +25,7 @@ async fn a_full_queue_rejects_the_new_request_at_once_by_default() {
         queued(limiter.request().priority(Priority::LOW).acquire()),
     );
     let error = limiter.request().priority(Priority::HIGHEST).acquire().await.unwrap_err();
-    assert_eq!((error, limiter.snapshot().shed), (AcquireError::QueueFull, 1));
+    assert_eq!((error, limiter.snapshot().shed), (AcquireError::QueueFull { retry_after: None }, 1));
     drop(out);
     assert!(first.is_woken());
     let _third = queued(limiter.request().priority(Priority::LOW).acquire()); // a place is free again
@@ -40,9 +40,9 @@ async fn drop_oldest_sheds_the_longest_waiter_whatever_the_priority() {
         queued(limiter.request().priority(Priority::LOW).acquire()),
     );
     let mut third = queued(limiter.request().priority(Priority::LOW).acquire());
-    assert_eq!(assert_ready!(urgent.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(urgent.poll()).unwrap_err(), AcquireError::Shed { retry_after: None });
     let _fourth = queued(limiter.request().priority(Priority::LOWEST).acquire());
-    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed { retry_after: None });
     drop(out);
     let _permit = assert_ready!(third.poll()).unwrap();
     assert_eq!(limiter.snapshot().shed, 2);
@@ -56,9 +56,12 @@ async fn drop_lowest_priority_sheds_the_last_to_be_served_or_refuses_the_new_req
         queued(limiter.request().priority(Priority::LOW).acquire()),
         queued(limiter.request().priority(Priority::LOW).acquire()),
     );
-    assert_eq!(limiter.request().priority(Priority::LOW).acquire().await.unwrap_err(), AcquireError::QueueFull);
+    assert_eq!(
+        limiter.request().priority(Priority::LOW).acquire().await.unwrap_err(),
+        AcquireError::QueueFull { retry_after: None }
+    );
     let _urgent = queued(limiter.request().priority(Priority::HIGH).acquire());
-    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed { retry_after: None });
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +69,7 @@ async fn a_queue_of_none_never_waits() {
     for overflow in [Overflow::Reject, Overflow::DropOldest, Overflow::DropLowestPriority] {
         let limiter = bounded(0, overflow);
         let out = limiter.acquire().await.unwrap();
-        assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::QueueFull);
+        assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::QueueFull { retry_after: None });
         drop(out);
         drop(limiter.acquire().await.unwrap());
     }
@@ -93,7 +96,7 @@ async fn when_the_front_is_shed_the_next_is_served_if_it_can_be() {
     let small = queued(limiter.request().priority(Priority::NORMAL).acquire());
     let mut newest = task::spawn(limiter.acquire());
     let _permit = assert_ready!(newest.poll()).unwrap();
-    assert_eq!(assert_ready!(large.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(large.poll()).unwrap_err(), AcquireError::Shed { retry_after: None });
     assert!(small.is_woken());
 }
 
@@ -247,8 +250,8 @@ async fn block_drops_all_waiters_and_accepts_no_request_until_none_has_come_for_
     );
     let blocked = AcquireError::Blocked { retry_after: PENALTY };
     assert_eq!(limiter.acquire().await.unwrap_err(), blocked);
-    assert_eq!(assert_ready!(first.poll()).unwrap_err(), AcquireError::Shed);
-    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed);
+    assert_eq!(assert_ready!(first.poll()).unwrap_err(), AcquireError::Shed { retry_after: Some(PENALTY) });
+    assert_eq!(assert_ready!(second.poll()).unwrap_err(), AcquireError::Shed { retry_after: Some(PENALTY) });
     drop(out);
     assert_eq!((limiter.snapshot().queued, limiter.snapshot().in_flight, limiter.snapshot().shed), (0, 0, 3));
 
@@ -324,7 +327,7 @@ async fn a_queue_of_ten_thousand_is_dropped_and_everybody_hears_of_it() {
         let mut waiting: Vec<_> = (0..COUNT).map(|_| queued(limiter.request().priority(Priority::NORMAL).acquire())).collect();
         assert!(matches!(limiter.acquire().await, Err(AcquireError::Blocked { .. })));
         assert!(waiting.iter().all(task::Spawn::is_woken));
-        assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
+        assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed { .. }))));
         let snapshot = limiter.snapshot();
         assert_eq!((snapshot.queued, snapshot.shed, *told.lock().unwrap()), (0, COUNT as u64 + 1, COUNT + 1));
         let start = Instant::now();
@@ -401,7 +404,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     let (limiter, events) = observed(Overflow::DropLowestPriority);
     let _out = limiter.try_acquire_many(9).unwrap();
     let _first = queued(limiter.request().priority(high).acquire());
-    assert_eq!(limiter.request().priority(low).acquire().await.unwrap_err(), AcquireError::QueueFull);
+    assert_eq!(limiter.request().priority(low).acquire().await.unwrap_err(), AcquireError::QueueFull { retry_after: None });
     assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the new request is the least urgent");
 }
 
@@ -416,7 +419,7 @@ async fn an_observer_may_ask_the_limiter_itself() {
     let _out = LIMITER.acquire().await.unwrap();
     let mut waiting: Vec<_> = (0..100).map(|_| queued(LIMITER.request().priority(Priority::NORMAL).acquire())).collect();
     assert!(LIMITER.acquire().await.is_err());
-    assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed))));
+    assert!(waiting.iter_mut().all(|waiting| matches!(assert_ready!(waiting.poll()), Err(AcquireError::Shed { .. }))));
 }
 
 /// The instant of a grant is that of the decision, not that of the poll that takes the permit.
@@ -441,4 +444,22 @@ async fn a_decision_reads_well_when_it_allows_and_when_the_limiter_is_paused() {
     assert_eq!(limiter.check(1).to_string(), "allowed: `2 concurrent` has 2 left");
     limiter.pause_for(Duration::MAX);
     assert_eq!(limiter.check(1).to_string(), "paused; no time to retry is known");
+}
+
+/// The requests that wait go first.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_says_when_to_retry() {
+    let limiter = Limiter::builder(Throttle::every(ms(100))).max_queue(2).build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    let _waiting = [queued(limiter.acquire()), queued(limiter.acquire())];
+    let error = limiter.acquire().await.unwrap_err();
+    assert_eq!(
+        (error.retry_after(), error.to_string().as_str()),
+        (
+            Some(ms(300)),
+            "the limiter's queue is full; raise max_queue, or retry later; a retry can succeed in 300ms at the earliest"
+        )
+    );
+    let urgent = limiter.request().priority(Priority::HIGH).acquire().await.unwrap_err();
+    assert_eq!(urgent, AcquireError::QueueFull { retry_after: Some(ms(100)) });
 }

@@ -101,24 +101,27 @@ async fn a_refusal_ends_the_stream_and_the_item_is_given_back() {
     let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
     let _out = limiter.try_acquire().unwrap();
     let mut items = stream::iter(0..3).with_permits(&limiter);
-    assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::QueueFull);
+    assert_eq!(items.next().await.unwrap().unwrap_err(), AcquireError::QueueFull { retry_after: None });
     assert_eq!((items.size_hint(), items.is_terminated(), items.next().await.is_none()), ((0, Some(0)), true, true));
     assert_eq!(items.into_inner().1, Some(0));
 
     let rate = Limiter::builder(Throttle::every(ms(100))).max_queue(0).build().unwrap();
     let mut items = stream::iter(0..3).try_throttled(&rate);
     assert_eq!(items.next().await, Some(Ok(0)));
-    assert_eq!((items.next().await, items.next().await), (Some(Err(AcquireError::QueueFull)), None));
+    assert_eq!(
+        (items.next().await, items.next().await),
+        (Some(Err(AcquireError::QueueFull { retry_after: Some(ms(100)) })), None)
+    );
     assert!(items.is_terminated());
     assert_eq!(items.into_inner().1, Some(1));
 
     let mut items = stream::iter(0..3).throttled(&rate);
     assert!(items.error().is_none() && items.next().await.is_none());
-    assert_eq!((items.error(), items.is_terminated()), (Some(&AcquireError::QueueFull), true));
+    assert_eq!((items.error(), items.is_terminated()), (Some(&AcquireError::QueueFull { retry_after: Some(ms(100)) }), true));
     assert_eq!(items.into_inner().1, Some(0));
 
     let mut work = stream::iter(0..3).for_each_permitted(&limiter, async |_| ());
-    assert_eq!((&mut work).await, Err(AcquireError::QueueFull));
+    assert_eq!((&mut work).await, Err(AcquireError::QueueFull { retry_after: None }));
     assert_eq!(work.into_inner().1, Some(0));
 }
 

@@ -28,7 +28,31 @@ pub(crate) fn at_a_rate() -> Vec<Row> {
     // The bars are for the CPU, against governor and against leaky-bucket.
     let rates = [(1_000, 0.1, None), (10_000, 0.05, Some(Bar::AtMost(1.5))), (100_000, 0.1, None)];
     let rows = |(rate, governor, leaky_bucket)| [with_burst(rate, Bar::AtMost(governor), leaky_bucket), without_burst(rate)];
-    rates.into_iter().flat_map(rows).flatten().collect()
+    let rows = rates.into_iter().flat_map(rows).flatten();
+    // The intervals without a burst, with bars for the rate error and for the CPU.
+    let precise = [(1_000, 1.0, Some(0.3)), (500, 2.0, Some(0.6)), (100, 10.0, None)];
+    rows.chain(precise.into_iter().flat_map(|(micros, error, cpu)| precisely(Duration::from_micros(micros), error, cpu)))
+        .collect()
+}
+
+/// Without a burst, by the precise timer.
+fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Row> {
+    eprintln!("  every {interval:?}, no burst, precise");
+    let precise = Limiter::builder(Throttle::every(interval)).precise_timer().build().expect("a sound policy");
+    let precise: &'static Limiter = Box::leak(Box::new(precise));
+    let ours = run(interval, 1, move || turn(precise));
+    let case = |what: &str| format!("every {interval:?}, no burst, precise: {what}");
+    let error = |run: &Run| run.trace.rate_error().abs();
+    let mut rows = Vec::new();
+    for (peer, theirs) in [("governor", of_governor(interval, 1)), ("leaky-bucket", of_leaky_bucket(interval, 1))] {
+        let row = |what, unit, of: &dyn Fn(&Run) -> f64, bar: Option<f64>| {
+            Row::figure(("W6", &case(what)), unit, of(&ours), Some((peer, of(&theirs))), bar.map(Bar::AtMost))
+        };
+        rows.push(row("rate error", Unit::Percent, &error, Some(error_bar)));
+        rows.push(row("CPU", Unit::CpuSeconds, &|run| run.cpu, cpu_bar));
+    }
+    rows.extend(kept(&case(""), &ours.trace));
+    rows
 }
 
 fn with_burst(rate: u32, governor_bar: Bar, leaky_bucket_bar: Option<Bar>) -> Vec<Row> {

@@ -345,9 +345,11 @@ impl Schedule {
         }
         let Some(victim) = self.queue.victim(self.options.overflow, request.priority) else {
             self.shed(request, ShedReason::QueueFull, effects);
-            return Err(AcquireError::QueueFull);
+            return Err(AcquireError::QueueFull {
+                retry_after: self.retry_after(now, self.queue.units_ahead_of(request.priority), request.cost),
+            });
         };
-        self.drop_waiter(victim, effects);
+        self.drop_waiter(now, victim, effects);
         self.front_ready_at = now; // the front may have changed: check again
         Ok(())
     }
@@ -355,8 +357,13 @@ impl Schedule {
     /// The error of a request that times out, or would: it says when an equal new request could be admitted.
     fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
         self.counts().timed_out += 1;
+        AcquireError::TimedOut { retry_after: self.retry_after(now, ahead, cost) }
+    }
+
+    /// When a request behind `ahead` waiting units could be admitted, at the earliest.
+    fn retry_after(&self, now: Moment, ahead: u64, cost: u64) -> Option<Duration> {
         let ready = self.ready_at(now, ahead, cost);
-        AcquireError::TimedOut { retry_after: (ready > now).then(|| ready.duration_since(now)) }
+        (ready > now).then(|| ready.duration_since(now))
     }
 }
 

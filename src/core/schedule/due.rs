@@ -156,7 +156,7 @@ impl Schedule {
             if self.closed {
                 effects.wake(self.queue.refuse(front.id, AcquireError::Closed));
             } else {
-                self.drop_waiter(front.id, effects);
+                self.drop_waiter(now, front.id, effects);
             }
         }
         self.dropping = !self.queue.is_empty();
@@ -165,10 +165,12 @@ impl Schedule {
     }
 
     /// Drops a waiter from a full queue.
-    pub(super) fn drop_waiter(&mut self, id: WaiterId, effects: &mut Effects) {
-        if let Some(request) = self.queue.request(id) {
-            self.shed(&request, ShedReason::Dropped, effects);
-        }
-        effects.wake(self.queue.refuse(id, AcquireError::Shed));
+    pub(super) fn drop_waiter(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
+        let Some(request) = self.queue.request(id) else { return };
+        self.shed(&request, ShedReason::Dropped, effects);
+        // It is still among the waiters, and of an overflow all of them are dropped.
+        let ahead = if self.dropping { 0 } else { self.queue.units_ahead_of(request.priority).saturating_sub(request.cost) };
+        let retry_after = self.retry_after(now, ahead, request.cost);
+        effects.wake(self.queue.refuse(id, AcquireError::Shed { retry_after }));
     }
 }

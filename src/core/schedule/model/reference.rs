@@ -183,14 +183,14 @@ impl Reference {
         }
         if let Overflow::Block { .. } = self.overflow {
             self.shed += self.waiting.len() as u64 + 1;
-            self.refuse_all(&AcquireError::Shed);
+            self.refuse_all(&AcquireError::Shed { retry_after: None });
             self.block();
             return false;
         }
         self.shed += 1;
         let victim = self.victim(priority);
         if let Some(victim) = victim {
-            self.answer(victim.id, Err(AcquireError::Shed));
+            self.answer(victim.id, Err(AcquireError::Shed { retry_after: None }));
         }
         victim.is_some()
     }
