@@ -44,7 +44,7 @@ fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Ro
     let case = |what: &str| format!("every {interval:?}, no burst, precise: {what}");
     let error = |run: &Run| run.trace.rate_error().abs();
     let mut rows = Vec::new();
-    let whole_millis = interval.subsec_micros() % 1_000 == 0; // leaky-bucket has no shorter interval
+    let whole_millis = interval.subsec_micros().is_multiple_of(1_000); // leaky-bucket has no shorter interval
     let leaky_bucket = whole_millis.then(|| ("leaky-bucket", of_leaky_bucket(interval, 1)));
     for (peer, theirs) in std::iter::once(("governor", of_governor(interval, 1))).chain(leaky_bucket) {
         let row = |what, unit, of: &dyn Fn(&Run) -> f64, bar: Option<f64>| {
