@@ -66,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// Each call must be given the same manager.
+    /// Each call must be given the same manager. Not shared with [`Ticket::poll`]: a closure takes 40 instructions more.
     #[inline(always)]
     pub(super) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         // A task that acquires in a loop must let its neighbours have a turn.

@@ -34,6 +34,7 @@ struct Appointment {
 #[derive(Debug, Default)]
 struct Calendar {
     timeline: BTreeMap<(Instant, usize), Appointment>,
+    /// When each manager, by its address, is in the timeline: once at most.
     instants: HashMap<usize, Instant>,
 }
 
@@ -41,7 +42,7 @@ struct Calendar {
 struct Timekeeper {
     calendar: Mutex<Calendar>,
     changed: Condvar,
-    /// The same for the thread while it spins.
+    /// Tells the thread of an earlier instant while it spins, as `changed` does while it sleeps.
     has_changed: AtomicBool,
 }
 
