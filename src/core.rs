@@ -8,6 +8,7 @@ pub(crate) mod answers;
 #[path = "core/answers/tests.rs"]
 mod answers_tests;
 pub(crate) mod arena;
+pub(crate) mod costs;
 pub(crate) mod deadlines;
 pub(crate) mod effects;
 pub(crate) mod forecast;
@@ -18,6 +19,7 @@ pub(crate) mod lease;
 pub(crate) mod levels;
 mod limit_state;
 pub(crate) mod line;
+mod measure;
 mod migrate;
 pub(crate) mod plan;
 pub(crate) mod queue;

@@ -44,7 +44,7 @@ pub struct Decision {
     pub(crate) binding_index: u32,
     binding: Binding,
     pub(crate) limit: u64,
-    remaining: u64,
+    pub(crate) remaining: u64,
     retry_after: Wait,
     /// In nanoseconds.
     reset_after: u64,
@@ -64,16 +64,15 @@ impl Wait {
 }
 
 impl Decision {
-    /// The decision of all limits together on a `cost` behind `ahead` waiting units; `asked` has the answer of each limit, and
-    /// `max_cost` is the largest cost that the policy ever admits.
+    /// The decision of all limits together on a request behind `ahead` waiting units; `asked` has the answer of each limit, and
+    /// `misfit` is the index of a limit that never admits it.
     #[inline(always)] // it is compiled anew for a policy of one limit
     pub(crate) fn summarize(
         policy: &Policy,
-        max_cost: u64,
+        misfit: Option<usize>,
         asked: impl Iterator<Item = LimitReport>,
         now: Moment,
         ahead: u64,
-        cost: u64,
     ) -> Self {
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest) = (0, 0);
@@ -94,12 +93,10 @@ impl Decision {
             }
         }
         let limits = policy.limits();
-        let too_small = || limits.iter().position(|limit| limit.capacity() < cost);
-        let (allowed, until, by) = match denied {
-            _ if cost > max_cost => (false, Moment::NEVER, too_small().unwrap_or(0)),
-            Some((Moment::NEVER, by)) => (false, Moment::NEVER, by),
-            None if ahead == 0 => (true, now, scarcest),
-            Some((_, by)) if ahead == 0 => (false, ready_at, by),
+        let (allowed, until, by) = match (misfit, denied) {
+            (Some(by), _) | (None, Some((Moment::NEVER, by))) => (false, Moment::NEVER, by),
+            (None, None) if ahead == 0 => (true, now, scarcest),
+            (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
             _ => (false, ready_at, slowest),
         };
         Self {

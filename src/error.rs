@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::decision::Decision;
 use crate::policy::{Limit, Policy};
+use crate::strategy::Unit;
 use crate::text::ParseError;
 
 /// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
@@ -65,6 +66,12 @@ pub enum ConfigError {
         /// What it may be.
         range: RangeInclusive<u64>,
     },
+    /// The limit counts a unit, and what it was given is no name of one.
+    #[error("`{limit}` counts no unit: name it with 1 to 31 letters, digits, `_` or `-`, a letter first")]
+    InvalidUnit {
+        /// The limit as given; of a long name, its beginning.
+        limit: Box<Limit>,
+    },
     /// A duration of the limit, or the time to refill its burst, is longer than a limit may span.
     #[error("the {number} of `{limit}` is longer than {} years; shorten it", max.as_secs() / (365 * 24 * 3_600))]
     TooLong {
@@ -116,14 +123,23 @@ pub enum AcquireError {
         /// time can tell. `None` when only a release helps.
         retry_after: Option<Duration>,
     },
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help.
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help; or that of a unit
+    /// is, among the limits that count it.
     #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
-        /// The cost of the request.
+        /// The cost of the request, in what the limit counts.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
         /// The limit with this capacity; of several, the first.
+        limit: Box<Limit>,
+    },
+    /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
+    #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
+    MissingCost {
+        /// The unit.
+        unit: Unit,
+        /// The limit that counts it.
         limit: Box<Limit>,
     },
     /// The cost is zero.
@@ -184,10 +200,11 @@ pub enum TryAcquireError {
     /// The limiter is closed.
     #[error("the limiter is closed")]
     Closed,
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no retry could help.
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no retry could help; or that of a unit
+    /// is, among the limits that count it.
     #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
-        /// The cost of the request.
+        /// The cost of the request, in what the limit counts.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
@@ -203,6 +220,14 @@ pub enum TryAcquireError {
     /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
     #[error("the policy of the key's tier is invalid")]
     Config(#[source] Box<ConfigError>),
+    /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
+    #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
+    MissingCost {
+        /// The unit.
+        unit: Unit,
+        /// The limit that counts it.
+        limit: Box<Limit>,
+    },
     /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
@@ -233,14 +258,32 @@ pub struct PriorityError {
     pub max: u8,
 }
 
-impl AcquireError {
-    /// `cost` is above the capacity of this limit.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn exceeds(limit: Limit, cost: u64) -> Self {
-        Self::ExceedsLimit { cost, max: limit.capacity(), limit: Box::new(limit) }
-    }
+/// Why a request can never be admitted, apart from the time.
+#[derive(Debug)]
+pub(crate) enum Misfit {
+    ZeroCost,
+    Exceeds { limit: Box<Limit>, cost: u64 },
+    Missing { limit: Box<Limit>, unit: Unit },
+}
 
+macro_rules! from_misfit {
+    ($($error:ident),*) => {$(
+        impl From<Misfit> for $error {
+            #[cold]
+            fn from(misfit: Misfit) -> Self {
+                match misfit {
+                    Misfit::ZeroCost => Self::ZeroCost,
+                    Misfit::Exceeds { limit, cost } => Self::ExceedsLimit { cost, max: limit.capacity(), limit },
+                    Misfit::Missing { limit, unit } => Self::MissingCost { unit, limit },
+                }
+            }
+        }
+    )*};
+}
+
+from_misfit!(AcquireError, TryAcquireError);
+
+impl AcquireError {
     /// The earliest time, from now, at which a new request could be granted; `None` when it is unknown, or none would be.
     ///
     /// ```
@@ -274,13 +317,6 @@ impl AcquireError {
 }
 
 impl TryAcquireError {
-    /// `cost` is above the capacity of this limit.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn exceeds(limit: Limit, cost: u64) -> Self {
-        Self::ExceedsLimit { cost, max: limit.capacity(), limit: Box::new(limit) }
-    }
-
     /// The [`retry_after`](Decision::retry_after) of a denial; `None` for any other error.
     ///
     /// ```

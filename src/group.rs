@@ -10,7 +10,6 @@ use tokio::task::coop;
 use tokio::time::Instant;
 
 use crate::acquire::OwnedTicket;
-use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -135,10 +134,16 @@ impl GroupPermit {
         self.permits.into_iter().map(|permit| permit.settle(actual_cost)).fold(true, |all, live| all & live)
     }
 
+    /// [Settles](Permit::settle_costs) each permit. Returns whether all were live.
+    #[must_use = "`false` says that a permit was not settled"]
+    pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)> + Clone) -> bool {
+        self.permits.into_iter().map(|permit| permit.settle_costs(actual.clone())).fold(true, |all, live| all & live)
+    }
+
     /// [Refunds](Permit::refund) each permit. Returns whether all were live.
     #[must_use = "`false` says that a permit was not refunded"]
     pub fn refund(self) -> bool {
-        self.settle(0)
+        self.permits.into_iter().map(Permit::refund).fold(true, |all, live| all & live)
     }
 
     /// Releases all permits; equivalent to `drop(permit)`.
@@ -179,7 +184,7 @@ impl LimiterGroup {
     /// Those of [`LimiterGroup::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
-        let permits = self.try_all(None, cost, false, Location::caller());
+        let permits = self.try_all(None, &RequestOptions::new(cost, Location::caller()), false);
         permits.map(|permits| self.permit(permits)).map_err(|(member, error)| self.error(member, error))
     }
 
@@ -234,7 +239,7 @@ impl LimiterGroup {
         for _ in 0..OPTIMISTIC_ROUNDS {
             // A task that acquires in a loop must yield to other tasks.
             coop::consume_budget().await;
-            let denied_by = match self.try_all(held.as_ref().map(|held| held.member), options.cost, true, options.caller) {
+            let denied_by = match self.try_all(held.as_ref().map(|held| held.member), &options, true) {
                 Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
                     permits.into_iter().for_each(|permit| _ = permit.refund());
                     held = None;
@@ -250,7 +255,7 @@ impl LimiterGroup {
             };
             // The group holds no permit while it waits for another limiter.
             drop(held.take());
-            held = Some(self.wait_for(denied_by, options, deadline).await?);
+            held = Some(self.wait_for(denied_by, options.clone(), deadline).await?);
         }
         drop(held.take());
         self.acquire_one_by_one(options, deadline).await
@@ -271,7 +276,7 @@ impl LimiterGroup {
         loop {
             held.retain(RefundOnDrop::renew);
             match order.iter().find(|&&member| held.iter().all(|held| held.member != member)) {
-                Some(&member) => held.push(self.wait_for(member, options, deadline).await?),
+                Some(&member) => held.push(self.wait_for(member, options.clone(), deadline).await?),
                 None => break,
             }
         }
@@ -318,14 +323,14 @@ impl LimiterGroup {
     fn try_all(
         &self,
         but: Option<usize>,
-        cost: u64,
+        options: &RequestOptions,
         waits: bool,
-        caller: Caller,
     ) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
         let places: Vec<usize> = (0..self.members.len()).filter(|place| Some(*place) != but).collect();
         let managers: Vec<&Arc<Manager>> = places.iter().map(|place| self.members[*place].manager()).collect();
-        let granted = try_acquire_all(&managers, cost, waits, caller).map_err(|(index, error)| (places[index], error))?;
-        Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, cost)).collect())
+        let granted = try_acquire_all(&managers, options.costs(), waits, options.caller)
+            .map_err(|(index, error)| (places[index], error))?;
+        Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, options.cost)).collect())
     }
 
     fn error<E>(&self, member: usize, error: E) -> GroupError<E> {

@@ -199,7 +199,8 @@ pub use priority::Priority;
 pub use rate::Rate;
 pub use snapshot::LimiterSnapshot;
 pub use strategy::{
-    Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+    Unit,
 };
 pub use stream::{ForEachPermitted, MapPermitted, StreamLimitExt, Throttled, TryThrottled, WithPermits};
 pub use text::{ParseError, ParseErrorKind};

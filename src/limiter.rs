@@ -9,6 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::acquire::{Acquire, AcquireOwned, PermitRequest, Run};
+use crate::core::costs::Costs;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::Manager;
@@ -265,7 +266,7 @@ impl Limiter {
     /// A closed limiter denies. So does any limiter for a cost of zero, or one above the smallest
     /// [capacity](crate::Limit::capacity) in the policy. These denials have no `retry_after`.
     pub fn check(&self, cost: u64) -> Decision {
-        self.manager.check(cost)
+        self.manager.check(Costs::plain(cost))
     }
 
     /// The units that one request that does not wait would get now: the largest cost that [`Limiter::try_acquire_many`] would be

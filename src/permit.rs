@@ -1,3 +1,5 @@
+mod settle;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,8 +10,7 @@ use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch};
-use crate::strategy::Moment;
-use crate::strategy::Outcome;
+use crate::strategy::{Moment, Unit};
 
 /// A granted permit; dropping it **releases** it.
 ///
@@ -154,6 +155,21 @@ impl Permit {
         self.cost
     }
 
+    /// How many it was granted of a unit that its request [named](crate::PermitRequest::cost_of), if its limits count by unit;
+    /// `None` after it was reclaimed.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// let limiter = Limiter::new("8 concurrent per request and 100000 tokens/min")?;
+    /// let permit = limiter.request().cost_of("tokens", 1_200).try_acquire()?;
+    /// assert_eq!((permit.cost_of("tokens"), permit.cost_of("images")), (Some(1_200), None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn cost_of(&self, unit: &str) -> Option<u64> {
+        self.manager.as_ref()?.unit_costs(self.grant.fence)?.get(Unit::new(unit))
+    }
+
     /// The instant of the grant, on tokio's clock. (With `fast_clock()` it is on the system's clock, which is the same unless tokio's
     /// was paused.) Of two grants that are made at the same time in different threads, the one with the later fence may have the
     /// earlier instant, by the time that lies between reading the clock and the grant.
@@ -204,77 +220,6 @@ impl Permit {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.grant.fence))
     }
 
-    /// Releases the permit and replaces the estimated cost that it was acquired for by the actual one. Units that were not used are
-    /// refunded; units above the estimate are a debt, for which later requests wait. This is for work whose cost is known only
-    /// afterwards, such as bytes or model tokens. A permit that is dropped instead keeps its estimate.
-    ///
-    /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
-    /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
-    /// load, that can be less than the difference. A throttle or a token bucket refunds at most what of its usage after the grant
-    /// has not been refilled since. More is known, and refunded, of its latest grants with
-    /// [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a policy of several limits, and in a keyed limiter: there the
-    /// least usage that later grants have found is the bound. A debt is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it is.
-    ///
-    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
-    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Rate, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let tokens = Limiter::new(TokenBucket::new(Rate::per_minute(1_000), 1_000))?;
-    /// let permit = tokens.acquire_many(600).await?; // an estimate
-    /// assert!(permit.settle(250));
-    /// assert_eq!(tokens.check(1).remaining(), 750);
-    ///
-    /// assert!(tokens.acquire_many(700).await?.settle(900));
-    /// assert_eq!(tokens.check(1).remaining(), 0);
-    /// let retry_after = tokens.check(1).retry_after();
-    /// assert_eq!(retry_after, Some(std::time::Duration::from_millis(9_060))); // a debt of 150, and one unit
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
-    pub fn settle(mut self, actual_cost: u64) -> bool {
-        self.take_limiter().is_some_and(|manager| manager.settle(self.grant, self.cost, actual_cost))
-    }
-
-    /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and
-    /// from the time since the grant. Dropping the permit reports nothing, like [`Outcome::Ignored`]. Returns whether the permit
-    /// was live.
-    ///
-    /// ```
-    /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::aimd()))?;
-    /// let permit = limiter.acquire().await?;
-    /// permit.report(Outcome::Overloaded); // the server answered 503
-    /// assert_eq!(limiter.snapshot().concurrency, Some(18));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[expect(clippy::must_use_candidate, reason = "a report that came too late changes nothing for its holder")]
-    pub fn report(mut self, outcome: Outcome) -> bool {
-        self.take_limiter().is_some_and(|manager| manager.report(self.grant, self.cost, outcome))
-    }
-
-    /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0.
-    ///
-    /// ```
-    /// # use tollgate::{Limiter, Rate, TokenBucket};
-    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(10), 10))?;
-    /// assert!(limiter.try_acquire_many(4)?.refund());
-    /// assert_eq!(limiter.check(1).remaining(), 10);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use = "`false` says that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
-    pub fn refund(self) -> bool {
-        self.settle(0)
-    }
-
     /// Releases the permit; equivalent to `drop(permit)`.
     pub fn release(self) {
         drop(self);
@@ -290,7 +235,9 @@ impl Permit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn forget(mut self) {
-        self.manager = None;
+        if let Some(manager) = self.manager.take() {
+            manager.forget(self.grant);
+        }
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::strategy::{FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
+use crate::strategy::{Counts, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
 
 /// One limit of a [`Policy`], with its parameters. It is plain data: the parameters are checked when a limiter is built.
 ///
@@ -46,6 +46,38 @@ impl Limit {
             Self::SlidingWindow(window) => window.limit,
             Self::Penalty(penalty) => penalty.threshold,
         }
+    }
+
+    /// What the limit counts. See [`Counts`] for an example.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        match self {
+            Self::Throttle(throttle) => throttle.counts,
+            Self::MaxConcurrency(concurrency) => concurrency.counts,
+            Self::FixedWindow(window) => window.counts,
+            Self::TokenBucket(bucket) => bucket.counts,
+            Self::SlidingWindow(window) => window.counts,
+            Self::Penalty(penalty) => penalty.counts,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn counting(mut self, counts: Counts) -> Self {
+        let own = match &mut self {
+            Self::Throttle(limit) => &mut limit.counts,
+            Self::MaxConcurrency(limit) => &mut limit.counts,
+            Self::FixedWindow(limit) => &mut limit.counts,
+            Self::TokenBucket(limit) => &mut limit.counts,
+            Self::SlidingWindow(limit) => &mut limit.counts,
+            Self::Penalty(limit) => &mut limit.counts,
+        };
+        *own = counts;
+        self
+    }
+
+    /// Whether it counts what is in flight.
+    pub(crate) const fn counts_places(&self) -> bool {
+        matches!(self, Self::MaxConcurrency(_))
     }
 
     /// What the [capacity](Self::capacity) is called.
@@ -99,6 +131,8 @@ impl Limit {
 /// | `penalty 10 falling 1/s ceiling 20`, `penalty 10 half-life 30s` | [`Penalty`] |
 /// | `penalty 10 falling 1/s ban 1m up to 1h forgive 2h ignoring denied` | the same, with bans |
 /// | `20 concurrent gradient from 4 to 200 tolerance 1200`, `20 concurrent aimd` | [`MaxConcurrency::adapt`] |
+/// | `8 concurrent per request`, `100/min per request` | a limit that [counts](crate::Counts) requests |
+/// | `100000 tokens/min`, `window 5000 bytes/s`, `8 concurrent counting megabytes` | a limit that counts a named unit |
 /// | … `and` … | [`Policy::and`] |
 ///
 /// Whitespace separates words; upper and lower case are the same. A duration is `10ns`, `500us`, `100ms`, `1.5s`, `2m`, `1h30m`,
@@ -106,7 +140,8 @@ impl Limit {
 /// at most 65,536 bytes; a longer one is an [error](crate::ParseErrorKind::TextTooLong). Parsing takes time in proportion to the
 /// length of the text.
 ///
-/// Other spellings with one meaning are read too, and print as above: `10 per second`, `100 requests a minute`, `10r/s`,
+/// Other spellings with one meaning are read too, and print as above: `10 per second`, `100 requests a minute` (which counts what
+/// requests cost, like `calls`, `queries`, `units` and `permits`; any other name is a unit of its own), `10r/s`,
 /// `100 rpm`, `rate 10/s`, `100/hr`, `5 sec`, `1 hour 30 minutes`, `100_000/min` and, in whole numbers, `100,000/min`. For others
 /// the error suggests one: `0.5/s` (whose burst is unknown), `100/month`, `1,5s`.
 ///
@@ -131,7 +166,7 @@ pub struct Policy {
 impl Policy {
     /// Whether it bounds nothing but permits in flight.
     pub(crate) fn only_places(&self) -> bool {
-        self.limits.iter().all(|limit| matches!(limit, Limit::MaxConcurrency(_)))
+        self.limits.iter().all(Limit::counts_places)
     }
 
     /// Combines two policies: the limits of both must admit a request. See the [type's example](Policy#examples).

@@ -6,6 +6,7 @@
 
 mod adapt;
 mod check;
+mod counts;
 mod fixed_window;
 mod max_concurrency;
 mod moment;
@@ -19,6 +20,7 @@ mod token_bucket;
 mod usage;
 
 pub use adapt::{Adapt, Outcome};
+pub use counts::{Counts, Unit};
 pub use fixed_window::{Align, FixedWindow};
 pub use max_concurrency::MaxConcurrency;
 pub use penalty::Penalty;
@@ -54,6 +56,13 @@ pub(crate) struct LimitReport {
     pub(crate) remaining: u64,
     pub(crate) ready_at: Moment,
     pub(crate) reset_at: Moment,
+}
+
+impl LimitReport {
+    /// Of a limit that a request takes nothing of.
+    pub(crate) fn unasked(now: Moment) -> Self {
+        Self { denied_until: None, remaining: u64::MAX, ready_at: now, reset_at: now }
+    }
 }
 
 /// The rule of one limit. `cost` is at least 1 and at most the capacity; `now` never steps back.

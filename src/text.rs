@@ -7,6 +7,7 @@
 
 mod adapt;
 mod convert;
+mod counts;
 mod duration;
 mod error;
 mod hint;

@@ -32,7 +32,7 @@ fn a_policy_is_its_text_in_toml() {
 #[test]
 fn a_wrong_file_is_told_the_place_in_the_text_and_what_goes_there() {
     let wrong = "20/s brust 40";
-    let told = "expected `burst`, `refilled`, `initial`, `and` or the end of the text, found `brust`; did you mean `burst`?\n  20/s brust 40\n       ^^^^^";
+    let told = "expected `burst`, `refilled`, `initial`, `per`, `counting`, `and` or the end of the text, found `brust`; did you mean `burst`?\n  20/s brust 40\n       ^^^^^";
     let json = serde_json::from_str::<Policy>(&format!("{wrong:?}")).unwrap_err().to_string();
     assert_eq!(json, format!("{told} at line 1 column 15"));
     let toml = toml::from_str::<std::collections::HashMap<String, Policy>>(&format!("api = {wrong:?}")).unwrap_err().to_string();

@@ -28,7 +28,7 @@ pub(crate) async fn all(
     }
     let admit = async |url: Result<Url, String>| {
         let url = url?;
-        let permit = request.acquire().await.map_err(|error| format!("{url}: no permit: {error}"))?;
+        let permit = request.clone().acquire().await.map_err(|error| format!("{url}: no permit: {error}"))?;
         Ok::<_, String>((url, permit))
     };
     let (mut fetches, mut unsent) = (JoinSet::new(), 0);

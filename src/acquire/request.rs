@@ -7,7 +7,8 @@ use super::owned::AcquireOwned;
 use super::run::Run;
 use super::ticket::OwnedTicket;
 use crate::core::request::Caller;
-use crate::error::AcquireError;
+use crate::decision::Decision;
+use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::priority::Priority;
@@ -32,7 +33,7 @@ use crate::priority::Priority;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is awaited, or `acquire` is called"]
 pub struct PermitRequest<'a> {
     manager: &'a Arc<Manager>,
@@ -46,6 +47,14 @@ macro_rules! request_setters {
         /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
         pub fn cost(mut self, units: u64) -> Self {
             self.options.cost = units;
+            self
+        }
+
+        /// Sets how many the request takes of a unit that limits of the policy [count](crate::Counts::Unit), which has an example:
+        /// 0 to the smallest [capacity](crate::Limit::capacity) of these limits. A later number replaces an earlier one. A unit that
+        /// no limit counts changes nothing.
+        pub fn cost_of(mut self, unit: &str, cost: u64) -> Self {
+            self.options.set_cost_of(unit, cost);
             self
         }
 
@@ -116,6 +125,23 @@ impl<'a> PermitRequest<'a> {
     /// Those of [`Limiter::run`](crate::Limiter::run) and of [`PermitRequest::acquire`].
     pub fn run<F: Future>(self, future: F) -> Run<F> {
         Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`Limiter::try_acquire`](crate::Limiter::try_acquire), and
+    /// [`Counts`](crate::Counts) for an example. A priority and a timeout have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::try_acquire_many`](crate::Limiter::try_acquire_many), and [`TryAcquireError::MissingCost`].
+    pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
+        self.manager.try_request(&self.options)
+    }
+
+    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See [`Limiter::check`](crate::Limiter::check).
+    ///
+    /// A request that does not say how many it takes of a unit is denied without a `retry_after`.
+    pub fn check(self) -> Decision {
+        self.manager.check(self.options.costs())
     }
 
     pub(crate) fn into_ticket(self) -> OwnedTicket {

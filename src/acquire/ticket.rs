@@ -90,7 +90,7 @@ impl Ticket {
         let options = &self.options;
         let enqueued = match self.stage {
             Stage::New => match options.checked_timeout() {
-                Ok(timeout) => manager.acquire(options.cost, timeout, || *options, waker, granted),
+                Ok(timeout) => manager.acquire(options.cost, timeout, || options.clone(), waker, granted),
                 Err(error) => Err(error.into()),
             },
             Stage::Queued(id) => manager.poll(id, options.cost, waker, granted),

@@ -1,8 +1,9 @@
 use std::task::Waker;
 
 use crate::core::lease::Lease;
-use crate::core::request::Request;
+use crate::core::request::{Caller, Request};
 use crate::event::ShedReason;
+use crate::priority::Priority;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is released and they are woken.
 ///
@@ -29,7 +30,16 @@ pub(crate) struct Rest {
     /// To be dropped, not woken.
     pub(crate) discarded: Vec<Waker>,
     pub(crate) reclaimed: Vec<Lease>,
-    pub(crate) shed: Vec<(Request, ShedReason)>,
+    pub(crate) shed: Vec<ShedRequest>,
+}
+
+/// A request that a full queue has dropped or turned away.
+#[derive(Debug)]
+pub(crate) struct ShedRequest {
+    pub(crate) cost: u64,
+    pub(crate) priority: Priority,
+    pub(crate) caller: Caller,
+    pub(crate) reason: ShedReason,
 }
 
 impl Effects {
@@ -50,8 +60,8 @@ impl Effects {
         self.rest.get_or_insert_default().reclaimed.push(lease);
     }
 
-    pub(super) fn shed(&mut self, request: &Request, reason: ShedReason) {
-        self.rest.get_or_insert_default().shed.push((*request, reason));
+    pub(super) fn shed(&mut self, &Request { costs, priority, caller, .. }: &Request<'_>, reason: ShedReason) {
+        self.rest.get_or_insert_default().shed.push(ShedRequest { cost: costs.plain, priority, caller, reason });
     }
 
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {

@@ -6,17 +6,28 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::sync::Arc;
 
+use crate::core::costs::Costs;
 use crate::core::limit_state::{History, LimitState};
+use crate::core::measure::{Measure, charged, returned};
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 
-/// A copy of a gate that advances in time. `R` yields the future reclaims: when, and how many units.
+/// A copy of a gate that advances in time. `R` yields the reclaims to come, first to last.
 #[derive(Debug)]
-pub(crate) struct Forecast<'a, R: Iterator<Item = (Moment, u64)>> {
+pub(crate) struct Forecast<'a, R: Iterator<Item = Reclaim<'a>>> {
     limits: Vec<LimitForecast<'a>>,
+    measures: &'a [Measure],
     suspension: Option<Suspension>,
     reclaims: Peekable<R>,
     now: Moment,
+}
+
+/// When the permit of a fence will be reclaimed, and what it cost.
+#[derive(Debug)]
+pub(crate) struct Reclaim<'a> {
+    pub(super) at: Moment,
+    pub(super) fence: u64,
+    pub(super) costs: Costs<'a>,
 }
 
 #[derive(Debug)]
@@ -33,14 +44,15 @@ pub(super) struct LogForecast<'a> {
     granted: VecDeque<(Moment, u64)>,
 }
 
-impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
+impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
     pub(super) fn new(
         limits: impl Iterator<Item = LimitForecast<'a>>,
+        measures: &'a [Measure],
         suspension: Option<Suspension>,
         reclaims: R,
         now: Moment,
     ) -> Self {
-        Self { limits: limits.collect(), suspension, reclaims: reclaims.peekable(), now }
+        Self { limits: limits.collect(), measures, suspension, reclaims: reclaims.peekable(), now }
     }
 
     /// The instant that it has reached.
@@ -48,19 +60,21 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
         self.now
     }
 
-    /// Advances to the instant at which `cost` is admitted and charges it, if that instant is not after `latest`. Otherwise
-    /// advances to `latest`. Returns whether it was admitted.
-    pub(crate) fn take(&mut self, cost: u64, latest: Moment) -> bool {
+    /// Advances to the instant at which the costs are admitted and charges them, if that instant is not after `latest`. Otherwise
+    /// advances to `latest`. Returns whether they were admitted.
+    pub(crate) fn take(&mut self, costs: Costs<'_>, latest: Moment) -> bool {
         loop {
-            let ready = self.ready_at(cost);
+            let ready = self.ready_at(costs);
             if ready <= self.now {
-                self.limits.iter_mut().for_each(|limit| limit.charge(self.now, cost));
+                let asked =
+                    self.limits.iter_mut().enumerate().map(|(index, limit)| (charged(self.measures, index, costs), limit));
+                asked.filter(|(cost, _)| *cost > 0).for_each(|(cost, limit)| limit.charge(self.now, cost));
                 if let Some(suspension) = &mut self.suspension {
-                    suspension.note_grant(self.now, cost);
+                    suspension.note_grant(self.now, costs.plain);
                 }
                 return true;
             }
-            let reclaim = self.reclaims.peek().map_or(Moment::NEVER, |reclaim| reclaim.0);
+            let reclaim = self.reclaims.peek().map_or(Moment::NEVER, |reclaim| reclaim.at);
             let next = ready.min(reclaim);
             if next > latest || next == Moment::NEVER {
                 self.advance(latest);
@@ -70,16 +84,20 @@ impl<'a, R: Iterator<Item = (Moment, u64)>> Forecast<'a, R> {
         }
     }
 
-    /// When `cost` is admitted if no place is released; [`Moment::NEVER`] if only a release helps.
-    pub(crate) fn ready_at(&self, cost: u64) -> Moment {
-        let suspended_until = self.suspension.map_or(self.now, |suspension| suspension.ready_at(self.now, cost));
-        self.limits.iter().map(|limit| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
+    /// When the costs are admitted if no place is released; [`Moment::NEVER`] if only a release helps.
+    pub(crate) fn ready_at(&self, costs: Costs<'_>) -> Moment {
+        let suspended_until = self.suspension.map_or(self.now, |suspension| suspension.ready_at(self.now, costs.plain));
+        let asked = self.limits.iter().enumerate().map(|(index, limit)| (charged(self.measures, index, costs), limit));
+        let asked = asked.filter(|(cost, _)| *cost > 0);
+        asked.map(|(cost, limit)| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
     }
 
     /// Advances to `later`.
     fn advance(&mut self, later: Moment) {
-        while let Some((_, cost)) = self.reclaims.next_if(|reclaim| reclaim.0 <= later) {
-            self.limits.iter_mut().for_each(|limit| limit.release(cost));
+        while let Some(Reclaim { fence, costs, .. }) = self.reclaims.next_if(|reclaim| reclaim.at <= later) {
+            for (index, limit) in self.limits.iter_mut().enumerate() {
+                limit.release(returned(self.measures, index, fence, costs));
+            }
         }
         self.now = self.now.max(later);
     }

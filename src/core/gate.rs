@@ -1,23 +1,24 @@
 //! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
 
+mod by_unit;
+mod change;
+mod decide;
 mod in_word;
 mod settle;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-use crate::core::forecast::{Forecast, LimitForecast};
+use crate::core::costs::{Costs, UnitCosts};
 use crate::core::grant::{Claim, Grant};
 use crate::core::lease::{Lease, Leases};
 use crate::core::limit_state::LimitState;
-use crate::core::migrate::{Former, Heir, carry_over};
+use crate::core::measure::{Account, Measure, charged};
 use crate::core::plan::Plan;
 use crate::core::request::Caller;
-use crate::core::suspension::Suspension;
 use crate::core::track::Track;
-use crate::decision::Decision;
-use crate::policy::{Limit, Policy};
+use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
 
 /// A policy with its state.
@@ -29,6 +30,7 @@ pub(crate) struct Gate {
     rest: Box<[LaterLimit]>,
     leases: Option<Box<Leases>>,
     // The next three follow from the plan; the fast path reads them here.
+    /// The largest plain cost that can ever be admitted; 0 if a limit counts anything else, because then nothing is decided in place.
     max_cost: u64,
     place: Claim,
     follows_time: bool,
@@ -54,11 +56,15 @@ struct LaterLimit {
     next: StateWords,
 }
 
-/// What is left of a former plan, or of units that were reset.
+/// What few gates have: limits that count by unit, what is left of a former plan, or of units that were reset.
 #[derive(Debug, Default)]
 struct Past {
-    /// Units in flight that a former plan counted and this one does not.
-    unowned_in_flight: u64,
+    /// What each limit counts; empty if all count the plain cost, and have always done so.
+    measures: Vec<Measure>,
+    /// The units that permits were granted, by fence, until they come back.
+    named: BTreeMap<u64, Arc<UnitCosts>>,
+    /// What is in flight of things that former plans counted and this one does not.
+    owed: Vec<Account>,
     /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit was added, or its units were
     /// reset since.
     refundable_after: Box<[u64]>,
@@ -73,12 +79,16 @@ impl Gate {
             first: states.next().expect("a policy is never empty"),
             rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
-            max_cost: plan.max_cost(),
-            place: if plan.holds_places() { Claim::PLACE } else { Claim::NONE },
+            max_cost: if plan.counts_by_unit() { 0 } else { plan.max_cost() },
+            place: match (plan.holds_places(), plan.counts_by_unit()) {
+                (false, _) => Claim::NONE,
+                (true, false) => Claim::PLACE,
+                (true, true) => Claim::COUNTED_PLACE,
+            },
             follows_time: records_grant_time || plan.follows_time(),
             records_grant_time,
             fence: 0,
-            past: None,
+            past: plan.counts_by_unit().then(|| Box::new(Past::of(plan.limits()))),
             fits_word: plan.plain_places().is_some() && !records_grant_time,
             prefers_line: false,
             track: None,
@@ -113,74 +123,21 @@ impl Gate {
         self.limit_states().map(|state| state.used(now)).max().unwrap_or(0)
     }
 
-    /// Charges all limits of time, whether or not they admit the cost.
-    pub(crate) fn charge(&mut self, now: Moment, units: u64) {
-        self.limit_states_mut().filter(|state| state.places().is_none()).for_each(|state| state.charge(now, units));
-        self.track.iter_mut().for_each(|track| track.charged());
-    }
-
-    /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
-    pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
-        self.void_refunds();
-        self.limit_states_mut().for_each(|state| state.forgive(now, units));
-    }
-
-    /// Makes all earlier grants non-refundable.
-    fn void_refunds(&mut self) {
-        let last_fence = |(state, last): (&LimitState, u64)| if state.places().is_some() { last } else { self.fence };
-        let refundable_after = self.limit_states().zip(refundable_after(&self.past)).map(last_fence).collect();
-        self.past.get_or_insert_default().refundable_after = refundable_after;
-    }
-
-    /// Resets all limits of time.
-    pub(crate) fn reset(&mut self, now: Moment) {
-        self.void_refunds();
-        let plan = Arc::clone(&self.plan);
-        for (state, rule) in self.limit_states_mut().zip(plan.rules()).filter(|(state, _)| state.places().is_none()) {
-            *state = LimitState::new(rule, now);
-        }
-        self.draw_line(now);
-    }
-
-    /// Replaces the plan. The usage is carried over, see [`carry_over`]; permits in flight stay in flight, and leases continue
-    /// with the new TTL.
-    pub(crate) fn set_plan(&mut self, plan: impl Into<Arc<Plan>>, now: Moment, carry: UsageCarryOver) {
-        let (in_flight, leases) = (self.in_flight(), self.leases.take());
-        let new = Self { fence: self.fence, ..Self::new(plan, now, self.records_grant_time) };
-        let prefers_line = self.prefers_line;
-        let mut old = std::mem::replace(self, new);
-        if let Some(mut leases) = leases.filter(|leases| !leases.is_empty()) {
-            leases.set_ttl(self.plan.ttl(), now);
-            self.leases = Some(leases);
-            (self.follows_time, self.fits_word) = (true, false); // a renewal needs its moment, because a later plan may have a TTL
-        }
-        let unowned_in_flight = if self.place == Claim::PLACE { 0 } else { in_flight };
-        let states = std::iter::once(old.first).chain(old.rest.into_iter().map(|later| later.state));
-        let formers = old.plan.limits().iter().zip(states).zip(refundable_after(&old.past));
-        let formers = formers.map(|((limit, state), refundable_after)| Former { limit: *limit, state, refundable_after });
-        let limits = self.plan.limits().to_vec();
-        let mut refundable_after = vec![self.fence; limits.len()];
-        let heirs = limits.iter().zip(self.limit_states_mut()).zip(&mut refundable_after);
-        let heirs = heirs.map(|((limit, state), refundable_after)| Heir { limit: *limit, state, refundable_after });
-        carry_over(formers.collect(), heirs.collect(), now, carry, in_flight);
-        self.past = Some(Box::new(Past { unowned_in_flight, refundable_after: refundable_after.into() }));
-        if prefers_line && old.plan.limits() == self.plan.limits() {
-            (self.prefers_line, self.track) = (true, old.track.take());
-            self.fits_word |= self.track.is_some();
-        } else {
-            self.prefers_line = prefers_line;
-            self.draw_line(now);
-        }
-    }
-
-    /// The largest cost that can ever be admitted.
-    pub(crate) fn max_cost(&self) -> u64 {
+    /// The largest plain cost that can be admitted in place.
+    #[inline(always)]
+    pub(crate) fn max_cost_in_place(&self) -> u64 {
         self.max_cost
     }
 
-    /// See [`Plan::tightest`].
-    pub(crate) fn tightest(&self) -> Limit {
-        self.plan.tightest()
+    /// The largest plain cost that can ever be admitted.
+    pub(crate) fn max_cost(&self) -> u64 {
+        self.plan.max_cost()
+    }
+
+    /// Whether a limit counts anything but the plain cost.
+    #[inline(always)]
+    pub(crate) fn counts_by_unit(&self) -> bool {
+        self.max_cost == 0
     }
 
     /// Whether permits have a TTL.
@@ -199,11 +156,17 @@ impl Gate {
         self.place == Claim::PLACE && !self.follows_time
     }
 
-    /// Units in flight.
+    /// Units in flight; of several concurrency limits, as the first counts them.
     pub(crate) fn in_flight(&self) -> u64 {
         self.limit_states()
             .find_map(LimitState::places)
-            .unwrap_or_else(|| self.past.as_ref().map_or(0, |past| past.unowned_in_flight))
+            .unwrap_or_else(|| self.owed().iter().map(|account| account.units).find(|units| *units > 0).unwrap_or(0))
+    }
+
+    /// Whether any unit is in flight.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        let owed = self.owed().iter().map(|account| account.units);
+        self.limit_states().filter_map(LimitState::places).chain(owed).any(|units| units > 0)
     }
 
     /// The number of grants so far.
@@ -211,9 +174,18 @@ impl Gate {
         self.fence
     }
 
-    /// Charges all limits, or none. `Err`: until when the cost must wait, [`Moment::NEVER`] if only a release helps.
+    /// Charges all limits, or none. `Err`: until when the costs must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
+    pub(crate) fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Result<Grant, Moment> {
+        if self.counts_by_unit() {
+            return self.admit_by_unit(now, costs, caller);
+        }
+        self.admit_plain(now, costs.plain, caller)
+    }
+
+    /// [`Gate::admit`] where all limits count the plain cost.
+    #[inline(always)]
+    pub(crate) fn admit_plain(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
         if !self.rest.is_empty() {
             return self.admit_by_all(now, cost, caller);
         }
@@ -222,7 +194,7 @@ impl Gate {
         Ok(self.grant(now, cost, caller))
     }
 
-    /// [`Gate::admit`] of a policy of several limits.
+    /// [`Gate::admit_plain`] of a policy of several limits.
     #[inline(never)]
     fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
         let first = self.first.decide(now, cost);
@@ -252,7 +224,12 @@ impl Gate {
             Some(leases) if leases.has_ttl() => Claim::of_lease(leases.open(fence, cost, now, caller)),
             _ => self.reached(now).map_or(self.place, Claim::of_rate),
         };
-        Grant { fence, at: if self.follows_time { now } else { Moment::NEVER }, claim }
+        Grant { fence, at: self.time_of_grant(now), claim }
+    }
+
+    #[inline(always)]
+    fn time_of_grant(&self, now: Moment) -> Moment {
+        if self.follows_time { now } else { Moment::NEVER }
     }
 
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
@@ -261,10 +238,14 @@ impl Gate {
         if !claim.holds() {
             return Some(());
         }
+        if claim == Claim::NAMED_UNITS {
+            self.forget_units(fence);
+            return Some(());
+        }
         if let Some(index) = claim.lease() {
             self.leases.as_mut()?.close(index, fence)?; // without leases, it was reclaimed under a former plan
         }
-        self.return_places(cost);
+        self.return_places(fence, cost);
         Some(())
     }
 
@@ -273,16 +254,30 @@ impl Gate {
         self.limit_states().filter_map(|state| state.concurrency(now)).map(|rule| rule.limit).min()
     }
 
-    /// Records that a request that does not wait was denied `cost`. Returns whether that changed a state.
-    pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
-        // Not `any`, which stops at the first change.
-        self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, cost) | changed)
+    /// What each concurrency limit is now, by index.
+    #[cfg(test)]
+    pub(crate) fn concurrencies(&self, now: Moment) -> Vec<Option<u64>> {
+        self.limit_states().map(|state| state.concurrency(now).map(|rule| rule.limit)).collect()
+    }
+
+    /// Records that a request that does not wait was denied. Returns whether that changed a state.
+    pub(crate) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> bool {
+        if !self.counts_by_unit() {
+            // Not `any`, which stops at the first change.
+            return self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, costs.plain) | changed);
+        }
+        let (states, _, measures) = self.parts();
+        let note = |(index, state): (usize, &mut LimitState)| match charged(measures, index, costs) {
+            0 => false,
+            cost => state.note_denial(now, cost),
+        };
+        states.enumerate().map(note).fold(false, |changed, change| changed | change)
     }
 
     /// Reclaims the permit whose TTL passed first, if any has passed.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
         let lease = self.leases.as_mut()?.pop_expired(now)?;
-        self.return_places(lease.cost);
+        self.return_places(lease.fence, lease.cost);
         Some(lease)
     }
 
@@ -300,58 +295,43 @@ impl Gate {
         self.leases.as_ref().map_or(Moment::NEVER, |leases| leases.next_expiry())
     }
 
-    /// The earliest instant at which `cost` can be admitted when `ahead` units go first: a lower bound, as in the strategies.
-    pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        self.limit_states().map(|state| state.ready_at(now, ahead, cost)).max().unwrap_or(now)
-    }
-
-    /// A forecast of the grants from `now` on. Places are reclaimed as `reclaims` says.
-    pub(crate) fn forecast<R: Iterator<Item = (Moment, u64)>>(
-        &self,
-        now: Moment,
-        suspension: Option<Suspension>,
-        reclaims: R,
-    ) -> Forecast<'_, R> {
-        Forecast::new(self.limit_states().map(|state| LimitForecast::new(state, now)), suspension, reclaims, now)
-    }
-
-    /// When each lease expires, first to last, with its units.
-    pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.leases.iter().flat_map(|leases| leases.expiries())
-    }
-
-    /// The answer to a caller that does not wait, when `ahead` units wait before it.
-    pub(crate) fn decide(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
-        let (policy, max_cost) = (self.plan.policy(), self.max_cost);
-        let report = |state: &LimitState| state.report(now, ahead, cost);
-        let mut decision = if self.rest.is_empty() {
-            Decision::summarize(policy, max_cost, std::iter::once(report(&self.first)), now, ahead, cost)
-        } else {
-            Decision::summarize(policy, max_cost, self.limit_states().map(report), now, ahead, cost)
-        };
-        if let Some(rule) = self.limit_states().nth(decision.binding_index as usize).and_then(|state| state.concurrency(now)) {
-            decision.limit = rule.limit;
-        }
-        decision
-    }
-
-    /// Whether [`Gate::admit`] would admit.
-    pub(crate) fn would_admit(&self, now: Moment, cost: u64) -> bool {
-        self.limit_states().all(|state| state.decide(now, cost).is_ok())
-    }
-
-    /// Releases this many units that permits held.
+    /// Releases what the permit of this fence held.
     #[inline(always)]
-    pub(crate) fn return_places(&mut self, cost: u64) {
+    fn return_places(&mut self, fence: u64, cost: u64) {
+        if self.past.is_some() {
+            return self.return_measured(fence, cost);
+        }
         self.first.release(cost);
         self.rest.iter_mut().for_each(|later| later.state.release(cost));
+    }
+
+    /// Releases this many units of places without a lease, whose holders a word has counted.
+    pub(crate) fn return_units(&mut self, units: u64) {
+        self.limit_states_mut().for_each(|state| state.release(units));
         if let Some(past) = &mut self.past {
-            past.unowned_in_flight = past.unowned_in_flight.saturating_sub(cost);
+            past.owed.iter_mut().for_each(|account| account.units = account.units.saturating_sub(units));
         }
+    }
+
+    /// What is in flight of things that only former plans counted.
+    fn owed(&self) -> &[Account] {
+        self.past.as_ref().map_or(&[], |past| &past.owed)
+    }
+
+    /// What each limit counts; empty if it is the plain cost.
+    fn measures(&self) -> &[Measure] {
+        self.past.as_ref().map_or(&[], |past| &past.measures)
     }
 
     fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
         std::iter::once(&self.first).chain(self.rest.iter().map(|later| &later.state))
+    }
+
+    /// The states, the plan and what each limit counts.
+    fn parts(&mut self) -> (impl Iterator<Item = &mut LimitState>, &Plan, &[Measure]) {
+        let Self { plan, first, rest, past, .. } = self;
+        let states = std::iter::once(first).chain(rest.iter_mut().map(|later| &mut later.state));
+        (states, plan, past.as_ref().map_or(&[], |past| &past.measures))
     }
 
     fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {

@@ -29,8 +29,13 @@ pub(crate) struct Claim(u64);
 
 impl Claim {
     pub(crate) const NONE: Self = Self(u64::MAX);
-    /// The indexes of leases lie below, the values of rates above.
-    pub(crate) const PLACE: Self = Self(1 << 32);
+    /// The indexes of leases lie below, the values of rates above. Its units are its plain cost.
+    pub(crate) const PLACE: Self = Self(Self::COUNTED_PLACE.0 + 1);
+    /// A place under a policy that counts units or requests: it is released under the lock, because its plain cost does not say how
+    /// many units come back.
+    pub(crate) const COUNTED_PLACE: Self = Self(Self::NAMED_UNITS.0 + 1);
+    /// No place, but units that the gate has recorded, until the permit comes back.
+    pub(crate) const NAMED_UNITS: Self = Self(1 << 32);
 
     pub(crate) fn of_lease(index: Index) -> Self {
         Self(index.number().into())
@@ -42,10 +47,21 @@ impl Claim {
         Self(reached.saturating_add(Self::PLACE.0 + 1))
     }
 
-    /// Whether something is held: a place or a lease.
+    /// Whether the gate is to know of the release: of a place, a lease, or recorded units.
     #[inline(always)]
     pub(crate) fn holds(self) -> bool {
         self.0 <= Self::PLACE.0
+    }
+
+    /// Whether it is counted as in flight.
+    #[inline(always)]
+    pub(crate) fn holds_place(self) -> bool {
+        self.holds() && self != Self::NAMED_UNITS
+    }
+
+    /// Whether the gate may have recorded units, and no lease ends the record.
+    pub(crate) fn names_units(self) -> bool {
+        self == Self::COUNTED_PLACE || self == Self::NAMED_UNITS
     }
 
     pub(crate) fn lease(self) -> Option<Index> {

@@ -80,9 +80,9 @@ impl Leases {
         self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
     }
 
-    /// When each lease expires, first to last, with its units.
-    pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index).map(|lease| (lease.expires_at, lease.cost)))
+    /// The leases, first to last as they expire.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index))
     }
 
     /// Ends a lease. `None` when it was reclaimed before.

@@ -144,6 +144,20 @@ impl LimitState {
         }
     }
 
+    /// Replaces the `cost` that was charged to a limit of time by the `actual` one. A refund needs the time of the grant.
+    pub(super) fn settle(&mut self, now: Moment, granted_at: Option<Moment>, cost: u64, actual: u64) {
+        if self.places().is_some() {
+            return;
+        }
+        if actual > cost {
+            self.charge(now, actual - cost);
+        } else if actual < cost
+            && let Some(at) = granted_at
+        {
+            self.refund(now, at, cost - actual);
+        }
+    }
+
     /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
     pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
         match self {

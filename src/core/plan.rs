@@ -4,9 +4,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use crate::core::costs::Costs;
+use crate::error::{ConfigError, Misfit};
 use crate::policy::{Limit, Policy};
-use crate::strategy::{Fault, LimitRule, MAX_SPAN_NANOS, Rule};
+use crate::strategy::{Counts, Fault, LimitRule, MAX_SPAN_NANOS, Rule};
 
 /// A policy, checked.
 #[derive(Debug, Clone)]
@@ -15,24 +16,29 @@ pub(crate) struct Plan {
     /// One for each limit of the policy, in the same order.
     rules: Vec<LimitRule>,
     /// A copy of the rules, each with the index of the first word of its state, which a table of keys reads for each decision;
-    /// empty if a state does not fit into words.
+    /// empty if a state does not fit into words, or the limits count by unit.
     words: Vec<(Rule, usize)>,
     /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
     ttl: Option<NonZeroU64>,
-    /// The largest cost that can ever be admitted.
+    /// The largest plain cost that can ever be admitted.
     max_cost: u64,
-    /// The index of the limit that admits no more.
+    /// The index of the limit that admits no larger plain cost.
     tightest: usize,
+    /// Whether a limit counts anything but the plain cost.
+    by_unit: bool,
 }
 
 impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
         let limits = policy.limits();
-        let capacities = limits.iter().map(Limit::capacity).enumerate();
-        let Some((tightest, max_cost)) = capacities.min_by_key(|(_, capacity)| *capacity) else {
+        if limits.is_empty() {
             return Err(ConfigError::NoLimits);
-        };
+        }
+        let by_unit = limits.iter().any(|limit| limit.counts() != Counts::Cost);
+        let plain = limits.iter().enumerate().filter(|(_, limit)| limit.counts() == Counts::Cost);
+        let capacities = plain.map(|(index, limit)| (index, limit.capacity()));
+        let (tightest, max_cost) = capacities.min_by_key(|(_, capacity)| *capacity).unwrap_or((0, u64::MAX));
         let rules = limits.iter().map(|limit| rule_of(limit, since_epoch)).collect::<Result<Vec<_>, _>>()?;
         let mut width = 0;
         let words = rules.iter().map(LimitRule::words).map(|rule| {
@@ -40,13 +46,14 @@ impl Plan {
             width += rule?.width();
             Some((rule?, begins))
         });
-        let words = words.collect::<Option<_>>().unwrap_or_default();
+        let words = if by_unit { None } else { words.collect::<Option<_>>() };
+        let words = words.unwrap_or_default();
         let ttl = limits.iter().filter_map(|limit| match limit {
             Limit::MaxConcurrency(concurrency) => concurrency.ttl,
             _ => None,
         });
         let ttl = ttl.min().and_then(|ttl| NonZeroU64::new(ttl.as_nanos() as u64));
-        Ok(Self { rules, words, ttl, max_cost, tightest, policy })
+        Ok(Self { rules, words, ttl, max_cost, tightest, by_unit, policy })
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
@@ -65,10 +72,32 @@ impl Plan {
         self.max_cost
     }
 
-    /// The limit that admits no larger cost; of several, the first.
+    /// The index of the first limit that never admits this plain cost, if there is one and all count the plain cost.
+    #[inline(always)]
+    pub(crate) fn misfit(&self, cost: u64) -> Option<usize> {
+        if cost > self.max_cost { self.limits().iter().position(|limit| limit.capacity() < cost) } else { None }
+    }
+
+    /// Whether the costs can ever be admitted.
+    #[inline]
+    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+        let fits_plain = costs.plain.wrapping_sub(1) < self.max_cost;
+        if fits_plain && !self.by_unit { Ok(()) } else { self.fits_by_unit(costs) }
+    }
+
     #[cold]
-    pub(crate) fn tightest(&self) -> Limit {
-        self.limits()[self.tightest]
+    fn fits_by_unit(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+        if costs.plain == 0 {
+            return Err(Misfit::ZeroCost);
+        }
+        if costs.plain > self.max_cost {
+            return Err(Misfit::Exceeds { limit: Box::new(self.limits()[self.tightest]), cost: costs.plain });
+        }
+        self.limits().iter().try_for_each(|limit| match (costs.of(limit.counts()), limit.counts()) {
+            (Some(cost), _) if cost > limit.capacity() => Err(Misfit::Exceeds { limit: Box::new(*limit), cost }),
+            (None, Counts::Unit(unit)) => Err(Misfit::Missing { limit: Box::new(*limit), unit }),
+            _ => Ok(()),
+        })
     }
 
     /// The rule of a policy of one limit with a state of a word or two.
@@ -80,8 +109,16 @@ impl Plan {
         }
     }
 
-    /// How many words the states of all limits take. `None` if a state does not fit into words.
+    /// Whether a limit counts anything but the plain cost.
+    pub(crate) fn counts_by_unit(&self) -> bool {
+        self.by_unit
+    }
+
+    /// How many words the states of all limits take. `None` if a state does not fit into words, or more than words decides.
     pub(crate) fn width(&self) -> Option<usize> {
+        if self.by_unit {
+            return None;
+        }
         self.rules.iter().map(|rule| rule.words().map(|rule| rule.width())).sum()
     }
 
@@ -114,7 +151,7 @@ impl Plan {
     /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
     pub(crate) fn plain_places(&self) -> Option<u64> {
         match self.rules[..] {
-            [LimitRule::Places(rule, None)] if self.ttl.is_none() => Some(rule.limit),
+            [LimitRule::Places(rule, None)] if self.ttl.is_none() && !self.by_unit => Some(rule.limit),
             _ => None,
         }
     }
@@ -127,7 +164,9 @@ impl Plan {
 
 /// Each limit checks itself; a fault becomes an error that names the limit.
 fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
+    let counts_invalid = matches!(limit.counts(), Counts::Unit(unit) if !unit.is_valid());
     let rule = match limit {
+        _ if counts_invalid => Err(Fault::InvalidUnit),
         Limit::Throttle(throttle) => throttle.rule(),
         Limit::MaxConcurrency(concurrency) => {
             concurrency.rule().map(|rule| LimitRule::Places(rule, concurrency.adapt.map(Arc::new)))
@@ -146,6 +185,7 @@ fn refused(limit: Box<Limit>, fault: Fault) -> ConfigError {
         Fault::ZeroRate => ConfigError::ZeroRate { limit },
         Fault::ZeroDuration(number) => ConfigError::ZeroDuration { limit, number },
         Fault::OutOfRange { number, given, min, max } => ConfigError::OutOfRange { limit, number, given, range: min..=max },
+        Fault::InvalidUnit => ConfigError::InvalidUnit { limit },
         Fault::TooLong(number) => ConfigError::TooLong { limit, number, max: Duration::from_nanos(MAX_SPAN_NANOS) },
     }
 }

@@ -4,11 +4,15 @@
 //! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id. A granted place is
 //! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is [kept](crate::core::kept) under the lock.
 
+mod sweep;
+
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use crate::core::answers::{Answers, Slots};
+use crate::core::costs::{Costs, UnitCosts};
 use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
 use crate::core::kept::{Answer, Kept};
@@ -63,6 +67,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Rest {
     kept: Kept,
+    /// Of waiters that name units.
+    by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
     /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
     swept_to: Option<WaiterId>,
 }
@@ -94,11 +100,14 @@ impl Queue {
 
     /// `bare_place`: its grant will be a place and nothing more.
     #[inline]
-    pub(crate) fn push(&mut self, request: &Request, waker: Waker, bare_place: bool) -> WaiterId {
-        let &Request { cost, priority, deadline, caller, blocking } = request;
+    pub(crate) fn push(&mut self, request: &Request<'_>, waker: Waker, bare_place: bool) -> WaiterId {
+        let &Request { costs: Costs { plain: cost, by_unit }, priority, deadline, caller, blocking } = request;
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = if bare_place { self.slots.claim(self.len) } else { None };
-        let id = WaiterId::new(self.arrivals, priority, blocking, slot);
+        let id = WaiterId::new(self.arrivals, priority, blocking, by_unit.is_some(), slot);
+        if let Some(by_unit) = by_unit {
+            self.rest.get_or_insert_default().by_unit.insert(id, Arc::clone(by_unit));
+        }
         let level = self.levels.get_mut(id.level());
         level.line.push(Waiter { id, cost, waker }, deadline, caller);
         level.units = level.units.saturating_add(cost);
@@ -188,7 +197,7 @@ impl Queue {
         match overflow {
             Overflow::Reject | Overflow::Block { .. } => None,
             Overflow::DropOldest => {
-                let newcomer = WaiterId::new(self.arrivals.wrapping_add(1), priority, false, None);
+                let newcomer = WaiterId::new(self.arrivals.wrapping_add(1), priority, false, false, None);
                 let fronts = self.levels.iter_from(0).filter_map(|level| level.line.front());
                 fronts.map(|waiter| waiter.id).max_by_key(|id| newcomer.since(*id))
             }
@@ -284,57 +293,31 @@ impl Queue {
         }
     }
 
-    /// The request of a waiter.
-    pub(crate) fn request(&self, id: WaiterId) -> Option<Request> {
-        let cost = self.waiter(id)?.cost;
+    /// The units that a waiter names.
+    #[inline(always)]
+    pub(crate) fn unit_costs(&self, id: WaiterId) -> Option<Arc<UnitCosts>> {
+        if id.names_units() { self.named_units(id).cloned() } else { None }
+    }
+
+    fn named_units(&self, id: WaiterId) -> Option<&Arc<UnitCosts>> {
+        self.rest.as_ref()?.by_unit.get(&id)
+    }
+
+    /// The request of a waiter that names these [units](Queue::unit_costs).
+    pub(crate) fn request<'a>(&self, id: WaiterId, by_unit: &'a Option<Arc<UnitCosts>>) -> Option<Request<'a>> {
+        let costs = Costs::new(self.waiter(id)?.cost, by_unit);
         let caller = self.levels.get(id.level())?.line.caller(id)?;
-        Some(Request { cost, priority: id.priority(), deadline: self.deadline(id), caller, blocking: id.is_blocking() })
+        Some(Request { costs, priority: id.priority(), deadline: self.deadline(id), caller, blocking: id.is_blocking() })
     }
 
-    /// Starts a sweep of all waiters, in order; see [`Queue::next_above`].
-    pub(crate) fn sweep(&mut self) {
-        let front = self.front_waiter().map(|front| front.id);
-        self.rest.get_or_insert_default().swept_to = front;
-    }
-
-    pub(crate) fn is_swept(&self) -> bool {
-        self.swept_to().is_none()
-    }
-
-    fn swept_to(&self) -> Option<WaiterId> {
-        self.rest.as_ref()?.swept_to
-    }
-
-    /// The next waiter of the sweep whose cost is above `max`, with that cost. Each waiter that is visited takes one of the
-    /// `steps`; when none is left, the sweep stops, and continues there the next time.
-    pub(crate) fn next_above(&mut self, max: u64, steps: &mut usize) -> Option<(WaiterId, u64)> {
-        while *steps > 0 {
-            let next = self.first_from(self.swept_to()?).map(|waiter| (waiter.id, waiter.cost));
-            self.rest.as_mut()?.swept_to = next.map(|(id, _)| id.next());
-            *steps -= 1;
-            if next?.1 > max {
-                return next;
-            }
-        }
-        None
-    }
-
-    /// This waiter, or the next one in the queue.
-    fn first_from(&self, id: WaiterId) -> Option<&Waiter> {
-        let same_level = self.levels.get(id.level()).and_then(|level| level.line.first_from(id));
-        let below = || (0..id.level()).rev().find_map(|level| self.levels.get(level)?.line.front());
-        same_level.or_else(below)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn next_in_sweep(&self) -> Option<WaiterId> {
-        self.first_from(self.swept_to()?).map(|waiter| waiter.id)
+    fn costs(&self, waiter: &Waiter) -> Costs<'_> {
+        Costs { plain: waiter.cost, by_unit: self.named_units(waiter.id) }
     }
 
     /// All waiters, in order, with their costs and deadlines.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, u64, Moment)> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
         let waiters = self.levels.iter_from(0).rev().flat_map(|level| level.line.iter());
-        waiters.map(|(waiter, deadline)| (waiter.id, waiter.cost, deadline))
+        waiters.map(|(waiter, deadline)| (waiter.id, self.costs(waiter), deadline))
     }
 
     fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
@@ -361,6 +344,11 @@ impl Queue {
             self.occupied &= !(1 << id.level());
         }
         self.len -= 1;
+        if id.names_units()
+            && let Some(rest) = &mut self.rest
+        {
+            rest.by_unit.remove(&id);
+        }
         if deadline != Moment::NEVER {
             self.deadlines.remove(&Deadline { at: deadline, priority: Reverse(id.priority()), id }, cost);
         }
@@ -378,8 +366,8 @@ mod tests {
 
     use super::*;
 
-    fn request(priority: Priority) -> Request {
-        Request { cost: 1, priority, deadline: Moment::NEVER, caller: Location::caller(), blocking: false }
+    fn request(priority: Priority) -> Request<'static> {
+        Request { costs: Costs::plain(1), priority, deadline: Moment::NEVER, caller: Location::caller(), blocking: false }
     }
 
     /// What the `peers` benchmark measures as "heap per waiter", but for the future.
@@ -404,7 +392,7 @@ mod tests {
     #[test]
     fn sums_of_huge_costs_saturate_and_recover() {
         let mut queue = Queue::new();
-        let huge = Request { cost: u64::MAX, ..request(Priority::NORMAL) };
+        let huge = Request { costs: Costs::plain(u64::MAX), ..request(Priority::NORMAL) };
         let ids = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone(), true));
         assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);
         for id in ids {

@@ -1,5 +1,6 @@
 use std::panic::Location;
 
+use crate::core::costs::Costs;
 use crate::priority::Priority;
 use crate::strategy::Moment;
 
@@ -8,8 +9,8 @@ pub(crate) type Caller = &'static Location<'static>;
 
 /// The request of a waiter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
-    pub(crate) cost: u64,
+pub(crate) struct Request<'a> {
+    pub(crate) costs: Costs<'a>,
     pub(crate) priority: Priority,
     /// [`Moment::NEVER`]: none.
     pub(crate) deadline: Moment,

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::core::answers::Answers;
 use crate::core::arena::Index;
+use crate::core::costs::{Costs, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
@@ -27,7 +28,7 @@ use crate::core::queue::Queue;
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, Misfit};
 use crate::event::ShedReason;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -36,8 +37,7 @@ use crate::strategy::Moment;
 /// Why a request is not admitted in place.
 enum Refusal {
     Closed,
-    ZeroCost,
-    ExceedsLimit,
+    Misfit(Misfit),
     Blocked,
     MustWait,
 }
@@ -146,6 +146,11 @@ impl Schedule {
         self.gate.live_lease(index, fence, now)
     }
 
+    /// The units that a permit was granted, if they are recorded.
+    pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
+        self.gate.unit_costs(fence)
+    }
+
     fn counts(&mut self) -> &mut Counts {
         self.counts.get_or_insert_default()
     }
@@ -180,7 +185,7 @@ impl Schedule {
 
     /// No request waits, and no permit holds a place.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0
+        self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight()
     }
 
     pub(crate) fn has_waiters(&self) -> bool {
@@ -205,19 +210,19 @@ impl Schedule {
     /// The common and fastest case: no request waits, nothing is due, and only the gate decides.
     #[inline(always)]
     pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, NotInPlace> {
-        let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost();
+        let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost_in_place();
         if undecided || self.gate.next_expiry() <= now || self.suspension.is_some() {
             return Err(NotInPlace::Undecided);
         }
-        self.gate.admit(now, cost, caller).map_err(|_| NotInPlace::Denied)
+        self.gate.admit_plain(now, cost, caller).map_err(|_| NotInPlace::Denied)
     }
 
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
     /// Takes the `waker` if the request is queued.
     #[inline(always)]
-    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request, waker: &mut Option<Waker>) -> Option<WaiterId> {
+    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
-        let fits = request.cost.wrapping_sub(1) < self.gate.max_cost() && self.has_room();
+        let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() && self.has_room();
         if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
             return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
         }
@@ -228,16 +233,15 @@ impl Schedule {
     pub(crate) fn request(
         &mut self,
         now: Moment,
-        request: &Request,
+        request: &Request<'_>,
         waker: &mut Option<Waker>,
         effects: &mut Effects,
     ) -> Result<Enqueued<Grant>, AcquireError> {
-        let &Request { cost, priority, deadline, caller, .. } = request;
-        match self.admit(now, cost, caller, effects) {
+        let &Request { costs, priority, deadline, caller, .. } = request;
+        match self.admit(now, costs, caller, effects) {
             Ok(grant) => return Ok(Enqueued::Granted(grant)),
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
-            Err(Refusal::ZeroCost) => return Err(AcquireError::ZeroCost),
-            Err(Refusal::ExceedsLimit) => return Err(AcquireError::exceeds(self.gate.tightest(), cost)),
+            Err(Refusal::Misfit(misfit)) => return Err(misfit.into()),
             Err(Refusal::Blocked) => {
                 self.shed(request, ShedReason::Blocked, effects);
                 return Err(AcquireError::Blocked { retry_after: self.options.overflow.penalty() });
@@ -248,8 +252,8 @@ impl Schedule {
             let ahead = self.queue.units_surely_ahead_of(priority, deadline);
             // No waiter is dropped for a request that will not stay.
             let passes_by = deadline <= now && !self.has_room();
-            if passes_by || self.ready_at(now, ahead, cost) > deadline {
-                return Err(self.time_out(now, ahead, cost));
+            if passes_by || self.ready_at(now, ahead, costs) > deadline {
+                return Err(self.time_out(now, ahead, costs));
             }
         }
         self.make_room(now, request, effects)?;
@@ -265,7 +269,7 @@ impl Schedule {
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
         let answer = self.queue.poll(id, waker)?;
-        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds()));
+        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds_place()));
         Ok(answer)
     }
 
@@ -273,11 +277,11 @@ impl Schedule {
     /// state.
     pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
         let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over(now));
-        let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && self.gate.in_flight() == 0;
+        let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight();
         rests.then_some(&self.gate)
     }
 
-    fn shed(&mut self, request: &Request, reason: ShedReason, effects: &mut Effects) {
+    fn shed(&mut self, request: &Request<'_>, reason: ShedReason, effects: &mut Effects) {
         self.counts().shed += 1;
         if self.options.observed {
             effects.shed(request, reason);
@@ -285,19 +289,17 @@ impl Schedule {
     }
 
     /// Decides in place: no request waits, and the gate admits.
-    fn admit(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
-        self.check_in(now, cost, effects)?;
-        self.admit_front(now, cost, caller).map_err(|_| Refusal::MustWait)
+    fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
+        self.check_in(now, costs, effects)?;
+        self.admit_front(now, costs, caller).map_err(|_| Refusal::MustWait)
     }
 
     /// The checks before the gate.
-    fn check_in(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> Result<(), Refusal> {
+    fn check_in(&mut self, now: Moment, costs: Costs<'_>, effects: &mut Effects) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
         }
-        if cost.wrapping_sub(1) >= self.gate.max_cost() {
-            return Err(if cost == 0 { Refusal::ZeroCost } else { Refusal::ExceedsLimit });
-        }
+        self.gate.fits(costs).map_err(Refusal::Misfit)?;
         self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension
             && suspension.is_blocked(now)
@@ -313,26 +315,27 @@ impl Schedule {
 
     /// Admits the next request, or says when to check again.
     #[inline(always)]
-    fn admit_front(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, cost));
+    fn admit_front(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Result<Grant, Moment> {
+        let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
         if ready > now {
             return Err(ready);
         }
-        let grant = self.gate.admit(now, cost, caller)?;
+        let grant = self.gate.admit(now, costs, caller)?;
         if let Some(suspension) = &mut self.suspension {
-            suspension.note_grant(now, cost);
+            suspension.note_grant(now, costs.plain);
         }
         Ok(grant)
     }
 
     /// See [`Gate::ready_at`]. A pause without an end is ignored.
-    fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let suspended_until = self.suspended().and_then(|suspension| suspension.ready_at(now, cost).known()).unwrap_or(now);
-        self.gate.ready_at(now, ahead, cost).max(suspended_until)
+    fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
+        let suspended_until =
+            self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
+        self.gate.ready_at(now, ahead, costs).max(suspended_until)
     }
 
     /// Makes room for a new request in a full queue, or refuses it.
-    fn make_room(&mut self, now: Moment, request: &Request, effects: &mut Effects) -> Result<(), AcquireError> {
+    fn make_room(&mut self, now: Moment, request: &Request<'_>, effects: &mut Effects) -> Result<(), AcquireError> {
         if self.has_room() {
             return Ok(());
         }
@@ -346,7 +349,7 @@ impl Schedule {
         let Some(victim) = self.queue.victim(self.options.overflow, request.priority) else {
             self.shed(request, ShedReason::QueueFull, effects);
             return Err(AcquireError::QueueFull {
-                retry_after: self.retry_after(now, self.queue.units_ahead_of(request.priority), request.cost),
+                retry_after: self.retry_after(now, self.queue.units_ahead_of(request.priority), request.costs),
             });
         };
         self.drop_waiter(now, victim, effects);
@@ -355,14 +358,14 @@ impl Schedule {
     }
 
     /// The error of a request that times out, or would: it says when an equal new request could be admitted.
-    fn time_out(&mut self, now: Moment, ahead: u64, cost: u64) -> AcquireError {
+    fn time_out(&mut self, now: Moment, ahead: u64, costs: Costs<'_>) -> AcquireError {
         self.counts().timed_out += 1;
-        AcquireError::TimedOut { retry_after: self.retry_after(now, ahead, cost) }
+        AcquireError::TimedOut { retry_after: self.retry_after(now, ahead, costs) }
     }
 
     /// When a request behind `ahead` waiting units could be admitted, at the earliest.
-    fn retry_after(&self, now: Moment, ahead: u64, cost: u64) -> Option<Duration> {
-        let ready = self.ready_at(now, ahead, cost);
+    fn retry_after(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Option<Duration> {
+        let ready = self.ready_at(now, ahead, costs);
         (ready > now).then(|| ready.duration_since(now))
     }
 }

@@ -15,8 +15,8 @@ pub(crate) struct Waiter {
 
 /// Identifies a waiter until its owner has its answer, and says where it waits. The order is that of arrival.
 ///
-/// From the top: the arrival, the level of its priority, whether its caller blocks a thread, the slot for its answer. The count of
-/// arrivals wraps after 2^48; what compares waiters in one line does so relative to the front.
+/// From the top: the arrival, the level of its priority, whether it names units, whether its caller blocks a thread, the slot for its
+/// answer. The count of arrivals wraps after 2^47; what compares waiters in one line does so relative to the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterId(u64);
 
@@ -24,17 +24,19 @@ const SLOT_MASK: u64 = 0x7FF;
 /// It has no slot.
 const NO_SLOT: u64 = SLOT_MASK;
 const BLOCKING: u64 = 1 << SLOT_MASK.count_ones();
-const LEVEL_SHIFT: u32 = BLOCKING.trailing_zeros() + 1;
+/// More of its costs is kept beside its line.
+const NAMES_UNITS: u64 = BLOCKING << 1;
+const LEVEL_SHIFT: u32 = NAMES_UNITS.trailing_zeros() + 1;
 const LEVEL_MASK: u64 = 0xF;
 const ARRIVAL_SHIFT: u32 = LEVEL_SHIFT + LEVEL_MASK.count_ones();
 const _: () = assert!(Priority::LEVELS as u64 <= LEVEL_MASK + 1 && (Answers::CAPACITY as u64) <= NO_SLOT);
 
 impl WaiterId {
     #[inline(always)]
-    pub(crate) fn new(arrival: u64, priority: Priority, blocking: bool, slot: Option<Slot>) -> Self {
-        let blocking = if blocking { BLOCKING } else { 0 };
+    pub(crate) fn new(arrival: u64, priority: Priority, blocking: bool, names_units: bool, slot: Option<Slot>) -> Self {
+        let flags = if blocking { BLOCKING } else { 0 } | if names_units { NAMES_UNITS } else { 0 };
         let level = u64::from(priority.level()) << LEVEL_SHIFT;
-        Self(arrival << ARRIVAL_SHIFT | level | blocking | slot.map_or(NO_SLOT, u64::from))
+        Self(arrival << ARRIVAL_SHIFT | level | flags | slot.map_or(NO_SLOT, u64::from))
     }
 
     /// Where it finds its answer, if it is a place.
@@ -57,6 +59,11 @@ impl WaiterId {
         self.0 & BLOCKING != 0
     }
 
+    #[inline(always)]
+    pub(crate) fn names_units(self) -> bool {
+        self.0 & NAMES_UNITS != 0
+    }
+
     /// A number that orders those of one level which arrived with `front` or after it.
     #[inline(always)]
     pub(crate) fn since(self, front: Self) -> u64 {
@@ -65,6 +72,6 @@ impl WaiterId {
 
     /// At most the id of any waiter of its level that arrives later.
     pub(crate) fn next(self) -> Self {
-        Self((self.0 & !(BLOCKING | SLOT_MASK)).wrapping_add(1 << ARRIVAL_SHIFT))
+        Self((self.0 & !(BLOCKING | NAMES_UNITS | SLOT_MASK)).wrapping_add(1 << ARRIVAL_SHIFT))
     }
 }

@@ -274,7 +274,7 @@ mod tests {
     use crate::priority::Priority;
 
     fn id(arrival: u64) -> WaiterId {
-        WaiterId::new(arrival, Priority::NORMAL, false, None)
+        WaiterId::new(arrival, Priority::NORMAL, false, false, None)
     }
 
     fn waiter(id: WaiterId) -> Waiter {

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
-use crate::strategy::{Decay, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
+use crate::strategy::Counts::Cost;
+use crate::strategy::{Align, Decay, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket};
 
 /// A limit of a policy.
 ///
@@ -10,9 +11,9 @@ use crate::strategy::{Decay, FixedWindow, MaxConcurrency, Penalty, SlidingWindow
 /// largest limit takes a call: either is a sixth of the time of a denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Binding {
-    Throttle(Throttle),
-    FixedWindow(FixedWindow),
-    SlidingWindow(SlidingWindow),
+    Throttle { interval: Duration, burst: u64 },
+    FixedWindow { limit: u64, period: Duration, align: Align },
+    SlidingWindow { limit: u64, period: Duration, method: SlidingMethod },
     TokenBucket { rate: Rate, burst: u64, each_period: bool },
     MaxConcurrency { limit: u64, ttl: Option<Duration> },
     Penalty { threshold: u64, fall: Decay, counts_denied: bool },
@@ -26,13 +27,17 @@ impl Binding {
     #[inline(always)]
     pub(super) fn new(policy: &Policy, index: usize) -> Self {
         match policy.limits()[index] {
-            Limit::Throttle(throttle) => Self::Throttle(throttle),
-            Limit::FixedWindow(window) => Self::FixedWindow(window),
-            Limit::SlidingWindow(window) => Self::SlidingWindow(window),
-            Limit::TokenBucket(TokenBucket { rate, burst, each_period, initial: None }) => {
+            Limit::Throttle(Throttle { interval, burst, counts: Cost }) => Self::Throttle { interval, burst },
+            Limit::FixedWindow(FixedWindow { limit, period, align, counts: Cost }) => Self::FixedWindow { limit, period, align },
+            Limit::SlidingWindow(SlidingWindow { limit, period, method, counts: Cost }) => {
+                Self::SlidingWindow { limit, period, method }
+            }
+            Limit::TokenBucket(TokenBucket { rate, burst, each_period, initial: None, counts: Cost }) => {
                 Self::TokenBucket { rate, burst, each_period }
             }
-            Limit::MaxConcurrency(MaxConcurrency { limit, ttl, adapt: None }) => Self::MaxConcurrency { limit, ttl },
+            Limit::MaxConcurrency(MaxConcurrency { limit, ttl, adapt: None, counts: Cost }) => {
+                Self::MaxConcurrency { limit, ttl }
+            }
             Limit::Penalty(Penalty {
                 threshold,
                 fall,
@@ -41,6 +46,7 @@ impl Binding {
                 ban: None,
                 longest: None,
                 forgive_after: None,
+                counts: Cost,
             }) => Self::Penalty { threshold, fall, counts_denied },
             _ => Self::OfPolicy(policy.clone()),
         }
@@ -49,14 +55,24 @@ impl Binding {
     /// The limit, which is at this index of its policy.
     pub(super) fn limit(&self, index: usize) -> Limit {
         match *self {
-            Self::Throttle(throttle) => throttle.into(),
-            Self::FixedWindow(window) => window.into(),
-            Self::SlidingWindow(window) => window.into(),
-            Self::TokenBucket { rate, burst, each_period } => TokenBucket { rate, burst, each_period, initial: None }.into(),
-            Self::MaxConcurrency { limit, ttl } => MaxConcurrency { limit, ttl, adapt: None }.into(),
-            Self::Penalty { threshold, fall, counts_denied } => {
-                Penalty { threshold, fall, counts_denied, ceiling: None, ban: None, longest: None, forgive_after: None }.into()
+            Self::Throttle { interval, burst } => Throttle { interval, burst, counts: Cost }.into(),
+            Self::FixedWindow { limit, period, align } => FixedWindow { limit, period, align, counts: Cost }.into(),
+            Self::SlidingWindow { limit, period, method } => SlidingWindow { limit, period, method, counts: Cost }.into(),
+            Self::TokenBucket { rate, burst, each_period } => {
+                TokenBucket { rate, burst, each_period, initial: None, counts: Cost }.into()
             }
+            Self::MaxConcurrency { limit, ttl } => MaxConcurrency { limit, ttl, adapt: None, counts: Cost }.into(),
+            Self::Penalty { threshold, fall, counts_denied } => Penalty {
+                threshold,
+                fall,
+                counts_denied,
+                ceiling: None,
+                ban: None,
+                longest: None,
+                forgive_after: None,
+                counts: Cost,
+            }
+            .into(),
             Self::OfPolicy(ref policy) => policy.limits()[index],
         }
     }
@@ -83,6 +99,12 @@ mod tests {
             "penalty 10 falling 1/s ban 1m",
             "penalty 10 falling 1/s up to 1h",
             "penalty 10 falling 1/s forgive 2h",
+            "100000 tokens/min",
+            "8 concurrent per request",
+            "throttle every 100ms counting tokens",
+            "window 100 bytes/min",
+            "sliding log 100/min per request",
+            "penalty 10 falling 1/s per request",
         ] {
             let policy: Policy = format!("3 concurrent and {text}").parse().unwrap();
             for (index, limit) in policy.limits().iter().enumerate() {

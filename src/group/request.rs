@@ -8,7 +8,8 @@ use futures_util::future::{Either, select, select_all};
 
 use super::{GroupError, GroupPermit, LimiterGroup};
 use crate::acquire::request_setters;
-use crate::error::{AcquireError, RunError};
+use crate::decision::Decision;
+use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::manager::RequestOptions;
 use crate::priority::Priority;
 
@@ -62,6 +63,22 @@ impl GroupRequest {
     pub fn acquire(self) -> GroupAcquire {
         let Self { group, options } = self;
         GroupAcquire { acquire: Box::pin(group.acquire_with(options)) }
+    }
+
+    /// Takes what the request costs of each limiter now, or nothing. See [`LimiterGroup::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire), with the limiter that refused.
+    pub fn try_acquire(self) -> Result<GroupPermit, GroupError<TryAcquireError>> {
+        let permits = self.group.try_all(None, &self.options, false);
+        permits.map(|permits| self.group.permit(permits)).map_err(|(member, error)| self.group.error(member, error))
+    }
+
+    /// The decision of each limiter, in the order of the group, as [`GroupRequest::try_acquire`] would make it; takes nothing. Other
+    /// calls may come between the decisions.
+    pub fn check(&self) -> impl Iterator<Item = Decision> + '_ {
+        self.group.members.iter().map(|member| member.manager().check(self.options.costs()))
     }
 
     /// Waits for the permits, and runs the future while it holds them. See [`LimiterGroup::run`].

@@ -60,7 +60,7 @@ impl Stage {
             // A task that acquires in a loop must let its neighbours have a turn.
             ready!(coop::poll_proceed(cx)).made_progress();
             match table.admit(key, options) {
-                Ok(Admitted::ToManager(manager)) => *self = Self::Waiting(AcquireOwned::new(manager, *options)),
+                Ok(Admitted::ToManager(manager)) => *self = Self::Waiting(AcquireOwned::new(manager, options.clone())),
                 Ok(Admitted::Granted(permit)) => {
                     *self = Self::Done;
                     return Poll::Ready(Ok(permit));

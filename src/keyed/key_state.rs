@@ -1,10 +1,11 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use crate::core::costs::Costs;
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
 use crate::decision::Decision;
-use crate::error::TryAcquireError;
+use crate::error::{Misfit, TryAcquireError};
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
 /// The most limits that a key has.
@@ -59,6 +60,11 @@ impl KeyState<'_> {
         }
     }
 
+    /// Whether the cost can ever be admitted. No limit counts by unit: such a key has a gate.
+    pub(super) fn fits(&self, cost: u64) -> Result<(), Misfit> {
+        self.plan.fits(Costs::plain(cost))
+    }
+
     /// Charges all limits, or none.
     #[inline(always)]
     pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
@@ -106,13 +112,13 @@ impl KeyState<'_> {
     }
 
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
-        let (policy, max_cost) = (self.plan.policy(), self.plan.max_cost());
+        let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
         if let Some(rule) = self.plan.only_rule() {
             let report = rule.report(load(self.words, rule, 0), now, 0, cost);
-            return Decision::summarize(policy, max_cost, std::iter::once(report), now, 0, cost);
+            return Decision::summarize(policy, misfit, std::iter::once(report), now, 0);
         }
         let reports = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
-        Decision::summarize(policy, max_cost, reports, now, 0, cost)
+        Decision::summarize(policy, misfit, reports, now, 0)
     }
 
     /// The highest usage of any limit, in units.

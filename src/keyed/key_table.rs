@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::snapshot::KeySnapshot;
+use crate::core::costs::Costs;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
@@ -13,10 +14,11 @@ use crate::permit::Permit;
 pub(super) trait KeyTable<K>: Send + Sync {
     fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError>;
     /// A permit, or the manager to wait at.
+    fn try_request(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError>;
     fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError>;
     /// The key's manager; the key becomes active.
     fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial>;
-    fn check(&self, key: &K, cost: u64) -> Decision;
+    fn check(&self, key: &K, costs: Costs<'_>) -> Decision;
     fn penalize(&self, key: &K, units: u64) -> bool;
     fn reward(&self, key: &K, units: u64);
     fn reset(&self, key: &K) -> bool;

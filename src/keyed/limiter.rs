@@ -9,6 +9,7 @@ use super::key_table::KeyTable;
 use super::request::KeyedPermitRequest;
 use super::snapshot::KeySnapshot;
 use crate::acquire::Run;
+use crate::core::costs::Costs;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -221,7 +222,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
     /// if the table is full, or if the policy of its tier is invalid. See [`Limiter::check`].
     pub fn check(&self, key: &K, cost: u64) -> Decision {
-        self.table.check(key, cost)
+        self.table.check(key, Costs::plain(cost))
     }
 
     /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
 use super::key_table::{Admitted, KeyTable};
 use crate::acquire::{Run, blocking_acquire, request_setters};
-use crate::error::AcquireError;
+use crate::decision::Decision;
+use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
 use crate::priority::Priority;
@@ -61,6 +62,22 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
     /// Those of [`KeyedLimiter::run`](crate::KeyedLimiter::run) and of [`KeyedPermitRequest::acquire`].
     pub fn run<F: Future>(self, future: F) -> Run<F, KeyedAcquireOwned<K>> {
         Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire), and those of
+    /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
+    pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
+        self.table.try_request(self.key, &self.options)
+    }
+
+    /// What [`KeyedPermitRequest::try_acquire`] would answer now; it takes nothing. See
+    /// [`KeyedLimiter::check`](crate::KeyedLimiter::check).
+    pub fn check(self) -> Decision {
+        self.table.check(self.key, self.options.costs())
     }
 
     /// Blocks the thread until it has the permit. See [`KeyedLimiter::blocking_acquire`](crate::KeyedLimiter::blocking_acquire).

@@ -47,6 +47,6 @@ impl KeySnapshot {
 
     pub(super) fn of_active(manager: &Arc<Manager>) -> Self {
         let numbers = manager.snapshot();
-        Self::new(manager.used(), &manager.check(1), numbers.in_flight, numbers.queued)
+        Self::new(manager.used(), &manager.check_one(), numbers.in_flight, numbers.queued)
     }
 }

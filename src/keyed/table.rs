@@ -13,6 +13,7 @@ use super::shared::Shared;
 use super::snapshot::KeySnapshot;
 use super::tier::Tier;
 use crate::contain_panic::contain_panic;
+use crate::core::costs::Costs;
 use crate::core::gate::Gate;
 use crate::core::request::Caller;
 use crate::decision::Decision;
@@ -113,16 +114,22 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 return Ok(Permit::idle(id_prefix, fence, cost, now, origin));
             }
         }
-        self.try_acquire_slowly(key, cost, caller)
+        self.try_acquire_slowly(key, &RequestOptions::new(cost, caller))
+    }
+
+    fn try_request(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+        if options.by_unit.is_some() {
+            return self.try_acquire_slowly(key, options);
+        }
+        self.try_acquire(key, options.cost, options.caller)
     }
 
     fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
-        let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.plan.max_cost() {
-            _ if cost == 0 => Some(Err(AcquireError::ZeroCost)),
-            max if cost > max => Some(Err(AcquireError::exceeds(state.plan.tightest(), cost))),
-            _ => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
+        let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.fits(cost) {
+            Err(misfit) => Some(Err(misfit.into())),
+            Ok(()) => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
         })?;
         match entered {
             Entered::Idle(answer) => answer.map(Admitted::Granted),
@@ -139,16 +146,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn check(&self, key: &K, cost: u64) -> Decision {
+    fn check(&self, key: &K, costs: Costs<'_>) -> Decision {
+        let cost = costs.plain;
         let decide = |IdleKey { state, now, .. }: IdleKey<'_>| match cost {
             0 => state.decide(now, 1).refused(),
             cost => state.decide(now, cost),
         };
         match self.enter(key, false, |idle| Some(decide(idle))) {
             Ok(Entered::Idle(decision)) => decision,
-            Ok(Entered::Active(manager)) => manager.check(cost),
+            Ok(Entered::Active(manager)) => manager.check(costs),
             Ok(Entered::Absent(tier, now)) => {
-                let decision = Gate::new(Arc::clone(tier.plan()), now, false).decide(now, 0, cost.max(1));
+                let decision =
+                    Gate::new(Arc::clone(tier.plan()), now, false).decide(now, 0, Costs { plain: cost.max(1), ..costs });
                 if cost == 0 || !self.shards.has_room() { decision.refused() } else { decision }
             }
             Err(_) => self.default_decision().refused(),
@@ -195,14 +204,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
 
     /// [`KeyTable::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier.
     #[inline(never)]
-    fn try_acquire_slowly(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
-        let try_idle = |IdleKey { mut state, fences, now, origin }: IdleKey<'_>| match state.plan.max_cost() {
-            _ if cost == 0 => Err(TryAcquireError::ZeroCost),
-            max if cost > max => Err(TryAcquireError::exceeds(state.plan.tightest(), cost)),
-            _ if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
-            _ => Err(state.deny(now, cost)),
+    fn try_acquire_slowly(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+        let cost = options.cost;
+        let try_idle = |IdleKey { mut state, fences, now, origin }: IdleKey<'_>| match state.fits(cost) {
+            Err(misfit) => Err(misfit.into()),
+            Ok(()) if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
+            Ok(()) => Err(state.deny(now, cost)),
         };
-        self.update(key, try_idle, |manager| manager.try_acquire(cost, caller))?
+        self.update(key, try_idle, |manager| manager.try_request(options))?
     }
 
     /// Changes a key, which becomes known.
@@ -373,6 +382,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let mut shard = self.shards.lock(0);
         let (now, plan) = (shard.clock.now(), Arc::clone(shard.tiers.own().plan()));
         drop(shard);
-        Gate::new(plan, now, false).decide(now, 0, 1)
+        Gate::new(plan, now, false).decide(now, 0, Costs::plain(1))
     }
 }

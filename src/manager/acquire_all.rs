@@ -5,19 +5,20 @@ use std::sync::Arc;
 use super::answer::TimedGrant;
 use super::lock::{Locked, Manager};
 use super::state::State;
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::request::Caller;
 use crate::error::TryAcquireError;
 use crate::strategy::Moment;
 
-/// Charges `cost` to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not
+/// Charges the costs to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not
 /// counted as a denial.
 ///
 /// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. No manager may be
 /// listed twice.
 pub(crate) fn try_acquire_all(
     managers: &[&Arc<Manager>],
-    cost: u64,
+    costs: Costs<'_>,
     waits: bool,
     caller: Caller,
 ) -> Result<Vec<TimedGrant>, (usize, TryAcquireError)> {
@@ -31,12 +32,12 @@ pub(crate) fn try_acquire_all(
     let mut effects: Vec<Effects> = managers.iter().map(|_| Effects::default()).collect();
 
     let denials = (0..managers.len()).try_for_each(|index| {
-        states[index].schedule.would_acquire(nows[index], cost, waits, &mut effects[index]).map_err(|error| (index, error))
+        states[index].schedule.would_acquire(nows[index], costs, waits, &mut effects[index]).map_err(|error| (index, error))
     });
     let result = denials.and_then(|()| {
         let take = |index: usize| {
             let State { schedule, clock, .. } = &mut *states[index];
-            let taken = schedule.try_acquire(nows[index], cost, caller, &mut effects[index]);
+            let taken = schedule.try_acquire(nows[index], costs, caller, &mut effects[index]);
             taken.map(|grant| TimedGrant { grant, origin: clock.origin() }).map_err(|error| (index, error))
         };
         (0..managers.len()).map(take).collect()

@@ -10,12 +10,11 @@ use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
 use super::word::Kind;
 use crate::contain_panic::contain_panic;
-use crate::core::effects::{Effects, Rest};
+use crate::core::effects::{Effects, Rest, ShedRequest};
 use crate::core::grant::Grant;
 use crate::core::lease::Lease;
-use crate::core::request::Request;
 use crate::core::schedule::Schedule;
-use crate::event::{LimiterEvent, ShedReason, permit_id};
+use crate::event::{LimiterEvent, permit_id};
 use crate::strategy::Moment;
 
 impl Manager {
@@ -142,7 +141,7 @@ impl Manager {
     fn carry_out_rest(&self, first: Option<Waker>, rest: Rest) {
         let Rest { wakers, discarded, reclaimed, shed } = rest;
         reclaimed.iter().for_each(|lease| self.report_reclaim(lease));
-        shed.iter().for_each(|(request, reason)| self.report_shed(request, *reason));
+        shed.iter().for_each(|request| self.report_shed(request));
         wake_all(first.into_iter().chain(wakers));
         discarded.into_iter().for_each(|waker| contain_panic(|| drop(waker)));
     }
@@ -160,7 +159,7 @@ impl Manager {
         }
     }
 
-    fn report_shed(&self, &Request { cost, priority, caller, .. }: &Request, reason: ShedReason) {
+    fn report_shed(&self, &ShedRequest { cost, priority, caller, reason }: &ShedRequest) {
         self.state.beside().observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
     }
 }

@@ -15,6 +15,7 @@ use super::request_options::RequestOptions;
 use super::time_source::Reading;
 use super::word::Kind;
 use crate::contain_panic::contain_panic;
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::core::request::Caller;
@@ -122,7 +123,7 @@ impl Manager {
             }
             Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
             Err(NotInPlace::Undecided) => {
-                self.try_acquire_or_deny(state, now, cost, caller).map(|granted| P::held(self, granted, cost))
+                self.try_acquire_or_deny(state, now, Costs::plain(cost), caller).map(|granted| P::held(self, granted, cost))
             }
         }
     }
@@ -131,7 +132,7 @@ impl Manager {
     fn deny_by_word(&self, cost: u64) -> Option<TryAcquireError> {
         let mut copy = self.state.copy_of_word()?;
         let now = copy.clock.latest();
-        let denial = copy.schedule.would_acquire(now, cost, true, &mut Effects::default()).err()?;
+        let denial = copy.schedule.would_acquire(now, Costs::plain(cost), true, &mut Effects::default()).err()?;
         if matches!(denial, TryAcquireError::Denied(_)) {
             self.denied.fetch_update(Relaxed, Relaxed, |denied| denied.checked_add(1)).ok()?;
         }
@@ -156,20 +157,36 @@ impl Manager {
         self: &'a Arc<Self>,
         state: Locked<'a>,
         now: Moment,
-        cost: u64,
+        costs: Costs<'_>,
         caller: Caller,
     ) -> Result<TimedGrant, TryAcquireError> {
         let (mut state, now) = self.advance_if_due(state, now);
         let mut effects = Effects::default();
-        let answer = state.schedule.try_acquire(now, cost, caller, &mut effects);
+        let answer = state.schedule.try_acquire(now, costs, caller, &mut effects);
         let origin = state.clock.origin();
         self.unlock_and_apply(state, &mut effects);
         answer.map(|grant| TimedGrant { grant, origin })
     }
 
+    /// [`Manager::try_acquire`] for a request that may name units.
+    pub(crate) fn try_request<P: FromGrant>(self: &Arc<Self>, options: &RequestOptions) -> Result<P, TryAcquireError> {
+        let &RequestOptions { cost, caller, .. } = options;
+        if options.by_unit.is_none() {
+            return self.try_acquire(cost, caller);
+        }
+        let (state, now) = self.lock_now();
+        let granted = self.try_acquire_or_deny(state, now, options.costs(), caller)?;
+        Ok(P::held(self, granted, cost))
+    }
+
     /// What [`Manager::try_acquire`] would answer.
-    pub(crate) fn check(self: &Arc<Self>, cost: u64) -> Decision {
-        self.ask(|schedule, now| schedule.check(now, cost))
+    pub(crate) fn check(self: &Arc<Self>, costs: Costs<'_>) -> Decision {
+        self.ask(|schedule, now| schedule.check(now, costs))
+    }
+
+    /// What [`Manager::try_acquire`] would answer to a request for one unit of each limit.
+    pub(crate) fn check_one(self: &Arc<Self>) -> Decision {
+        self.ask(|schedule, now| schedule.check(now, Costs::new(1, &schedule.one_of_each_unit())))
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.

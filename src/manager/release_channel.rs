@@ -11,6 +11,7 @@ use super::lock::{Locked, Manager};
 use super::word::PutBack;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
+use crate::core::costs::{Actual, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::strategy::{Moment, Outcome};
@@ -60,10 +61,10 @@ impl Manager {
         is_all
     }
 
-    /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live.
-    pub(crate) fn settle(self: &Arc<Self>, grant: Grant, cost: u64, actual: u64) -> bool {
-        if actual > 0 && self.release_to_word(grant, cost) {
-            return true; // at no cost, it would be counted as refunded
+    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live.
+    pub(crate) fn settle(self: &Arc<Self>, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
+        if !matches!(actual, Actual::Nothing | Actual::Cost(0)) && self.release_to_word(grant, cost) {
+            return true; // one that cost nothing is counted as refunded
         }
         self.with_schedule(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
     }
@@ -75,6 +76,18 @@ impl Manager {
         }
         let rtt_nanos = |now: Moment| grant.at.known().map(|at| now.since(at));
         self.with_schedule(|schedule, now, effects| schedule.report(now, grant, cost, rtt_nanos(now), outcome, effects))
+    }
+
+    /// How many of each unit a permit was granted, while it is live and any of its limits count by unit.
+    pub(crate) fn unit_costs(self: &Arc<Self>, fence: u64) -> Option<Arc<UnitCosts>> {
+        self.with_schedule(|schedule, _, _| schedule.unit_costs(fence).cloned())
+    }
+
+    /// A permit will never be released.
+    pub(crate) fn forget(self: &Arc<Self>, grant: Grant) {
+        if grant.claim.names_units() {
+            self.with_schedule(|schedule, _, _| schedule.forget(grant.fence));
+        }
     }
 
     pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {

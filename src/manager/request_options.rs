@@ -1,14 +1,18 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::costs::{Costs, UnitCosts};
 use crate::core::request::{Caller, Request};
 use crate::error::AcquireError;
 use crate::priority::Priority;
-use crate::strategy::{MAX_SPAN_NANOS, Moment};
+use crate::strategy::{MAX_SPAN_NANOS, Moment, Unit};
 
 /// What a caller asks for; its timeout counts from the first poll.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RequestOptions {
     pub(crate) cost: u64,
+    /// How many of the units that it names.
+    pub(crate) by_unit: Option<Arc<UnitCosts>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
@@ -20,13 +24,13 @@ impl RequestOptions {
     /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
-        Self { cost, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
+        Self { cost, by_unit: None, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
     /// Whether it has nothing but a cost.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
-        self.timeout.is_none() && self.priority == Priority::NORMAL && !self.blocking
+        self.timeout.is_none() && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
     }
 
     /// The timeout in nanoseconds.
@@ -39,9 +43,19 @@ impl RequestOptions {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn costs(&self) -> Costs<'_> {
+        Costs::new(self.cost, &self.by_unit)
+    }
+
+    /// Sets how many it takes of a unit.
+    pub(crate) fn set_cost_of(&mut self, unit: &str, cost: u64) {
+        Arc::make_mut(self.by_unit.get_or_insert_default()).set(Unit::new(unit), cost);
+    }
+
     /// The request as the queue takes it: the timeout is now a deadline, or [`Moment::NEVER`].
-    pub(super) fn request(&self, deadline: Moment) -> Request {
-        let &Self { cost, priority, caller, blocking, .. } = self;
-        Request { cost, priority, deadline, caller, blocking }
+    pub(super) fn request(&self, deadline: Moment) -> Request<'_> {
+        let &Self { priority, caller, blocking, .. } = self;
+        Request { costs: self.costs(), priority, deadline, caller, blocking }
     }
 }

@@ -179,7 +179,7 @@ impl BehindWord for State {
     }
 
     fn put_back(&mut self, units: u64) {
-        self.schedule.return_places(units);
+        self.schedule.return_units(units);
     }
 
     #[inline(always)]

@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     },
     /// It spans more than [`MAX_SPAN_NANOS`].
     TooLong(&'static str),
+    /// It counts a unit whose name is none.
+    InvalidUnit,
 }
 
 /// The fault of a pace that takes too long to refill.

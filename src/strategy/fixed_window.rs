@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
+use super::counts::counts;
 use super::usage::{carried_age, quotient};
-use super::{Moment, Ratio, Slope, StateWords, Strategy, Usage};
+use super::{Counts, Moment, Ratio, Slope, StateWords, Strategy, Usage};
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///
@@ -38,7 +39,10 @@ pub struct FixedWindow {
     pub(crate) limit: u64,
     pub(crate) period: Duration,
     pub(crate) align: Align,
+    pub(crate) counts: Counts,
 }
+
+counts!(FixedWindow);
 
 impl FixedWindow {
     /// At most `limit` units (at least 1) in each window of `period` (1 ns to 100 years; both checked when a limiter is built).
@@ -47,7 +51,7 @@ impl FixedWindow {
     /// See the [type's example](FixedWindow#examples).
     #[must_use]
     pub const fn new(limit: u64, period: Duration) -> Self {
-        Self { limit, period, align: Align::Creation }
+        Self { limit, period, align: Align::Creation, counts: Counts::Cost }
     }
 
     /// Where windows start.

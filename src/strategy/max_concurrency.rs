@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
-use super::{Adapt, Moment, StateWords, Strategy, Usage};
+use super::counts::counts;
+use super::{Adapt, Counts, Moment, StateWords, Strategy, Usage};
 
 /// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///
@@ -35,7 +36,10 @@ pub struct MaxConcurrency {
     pub(crate) limit: u64,
     pub(crate) ttl: Option<Duration>,
     pub(crate) adapt: Option<Adapt>,
+    pub(crate) counts: Counts,
 }
+
+counts!(MaxConcurrency);
 
 impl MaxConcurrency {
     /// At most `limit` units in flight at the same time (at least 1; checked when a limiter is built). The limit is also the
@@ -44,7 +48,7 @@ impl MaxConcurrency {
     /// See the [type's example](MaxConcurrency#examples).
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { limit, ttl: None, adapt: None }
+        Self { limit, ttl: None, adapt: None, counts: Counts::Cost }
     }
 
     /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),

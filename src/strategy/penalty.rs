@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, rate_units, span};
-use super::{LimitRule, Rule};
+use super::counts::counts;
+use super::{Counts, LimitRule, Rule};
 use crate::rate::Rate;
 
 mod rule;
@@ -63,7 +64,10 @@ pub struct Penalty {
     pub(crate) longest: Option<Duration>,
     pub(crate) forgive_after: Option<Duration>,
     pub(crate) counts_denied: bool,
+    pub(crate) counts: Counts,
 }
+
+counts!(Penalty);
 
 /// How the counter of a [`Penalty`] falls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,6 +94,7 @@ impl Penalty {
             longest: None,
             forgive_after: None,
             counts_denied: true,
+            counts: Counts::Cost,
         }
     }
 

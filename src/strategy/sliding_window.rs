@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, span};
-use super::{LimitRule, Rule};
+use super::counts::counts;
+use super::{Counts, LimitRule, Rule};
 
 mod counter;
 mod grants;
@@ -74,7 +75,10 @@ pub struct SlidingWindow {
     pub(crate) limit: u64,
     pub(crate) period: Duration,
     pub(crate) method: SlidingMethod,
+    pub(crate) counts: Counts,
 }
+
+counts!(SlidingWindow);
 
 impl SlidingWindow {
     /// At most `limit` units (at least 1) in any span of one `period` (1 ns to 100 years; both checked when a limiter is built),
@@ -83,7 +87,7 @@ impl SlidingWindow {
     /// See the [type's example](SlidingWindow#examples).
     #[must_use]
     pub const fn log(limit: u64, period: Duration) -> Self {
-        Self { limit, period, method: SlidingMethod::Log }
+        Self { limit, period, method: SlidingMethod::Log, counts: Counts::Cost }
     }
 
     /// About `limit` units (1 to 4,294,967,295) in any span of one `period` (1 ns to 100 years; both checked when a limiter is
@@ -105,7 +109,7 @@ impl SlidingWindow {
     /// ```
     #[must_use]
     pub const fn counter(limit: u64, period: Duration) -> Self {
-        Self { limit, period, method: SlidingMethod::Counter }
+        Self { limit, period, method: SlidingMethod::Counter, counts: Counts::Cost }
     }
 
     /// The limit, in units.

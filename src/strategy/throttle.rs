@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
-use super::{LimitRule, PaceRule, Rule};
+use super::counts::counts;
+use super::{Counts, LimitRule, PaceRule, Rule};
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
 ///
@@ -41,7 +42,10 @@ use super::{LimitRule, PaceRule, Rule};
 pub struct Throttle {
     pub(crate) interval: Duration,
     pub(crate) burst: u64,
+    pub(crate) counts: Counts,
 }
+
+counts!(Throttle);
 
 impl Throttle {
     /// One grant per `interval` (1 ns to 100 years; checked when a limiter is built), the first at once.
@@ -49,7 +53,7 @@ impl Throttle {
     /// See the [type's example](Throttle#examples).
     #[must_use]
     pub const fn every(interval: Duration) -> Self {
-        Self { interval, burst: 1 }
+        Self { interval, burst: 1, counts: Counts::Cost }
     }
 
     /// Admits up to `units` at once (at least 1; `units` × interval at most 100 years). The burst is also the largest cost of one

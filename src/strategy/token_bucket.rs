@@ -1,5 +1,6 @@
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
-use super::{LimitRule, PaceRule, Rule};
+use super::counts::counts;
+use super::{Counts, LimitRule, PaceRule, Rule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -41,7 +42,10 @@ pub struct TokenBucket {
     pub(crate) burst: u64,
     pub(crate) each_period: bool,
     pub(crate) initial: Option<u64>,
+    pub(crate) counts: Counts,
 }
+
+counts!(TokenBucket);
 
 impl TokenBucket {
     /// A bucket of `burst` tokens (at least 1), full at first, refilled at `rate`, from one a century to 10⁹ a second and beyond;
@@ -51,7 +55,7 @@ impl TokenBucket {
     /// See the [type's example](TokenBucket#examples).
     #[must_use]
     pub const fn new(rate: Rate, burst: u64) -> Self {
-        Self { rate, burst, each_period: false, initial: None }
+        Self { rate, burst, each_period: false, initial: None, counts: Counts::Cost }
     }
 
     /// Adds the units of the rate all at once at the end of each period, up to the burst, instead of evenly over it. Periods are

@@ -23,7 +23,7 @@ const QUOTED_FROM: usize = 60;
 /// assert!(matches!(&error.kind, ParseErrorKind::Unexpected { expected } if expected.contains(&"`burst`".to_owned())));
 /// assert_eq!(
 ///     error.to_string(),
-///     "expected `burst`, `refilled`, `initial`, `and` or the end of the text, found `brust`; did you mean `burst`?\n  \
+///     "expected `burst`, `refilled`, `initial`, `per`, `counting`, `and` or the end of the text, found `brust`; did you mean `burst`?\n  \
 ///        8 concurrent and 20/s brust 40\n                        \
 ///                              ^^^^^"
 /// );

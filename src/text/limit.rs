@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::counts::{self, RateOf};
 use super::error::ParseError;
 use super::rate::NOUNS;
 use super::reader::{Clause, Reader};
@@ -57,25 +58,30 @@ one_of!(TokenBucket, MaxConcurrency, Throttle, FixedWindow, SlidingWindow, Penal
 impl Clause for TokenBucket {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
         let rate = if reader.eat_synonym(&["rate"]) { Some(reader.require()?) } else { reader.take()? };
-        let Some(rate) = rate else { return Ok(None) };
+        let Some(RateOf { rate, mut counts }) = rate else { return Ok(None) };
         let (mut burst, mut each_period, mut initial) = (None, false, None);
         while reader.option("burst", &mut burst)?
             || reader.flag("refilled each period", &mut each_period)?
             || reader.option("initial", &mut initial)?
+            || counts::option(reader, &mut counts)?
         {}
-        Ok(Some(Self { rate, burst: burst.unwrap_or(rate.units()), each_period, initial }))
+        let (burst, counts) = (burst.unwrap_or(rate.units()), counts.unwrap_or_default());
+        Ok(Some(Self { rate, burst, each_period, initial, counts }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, each_period, initial } = *self;
-        write!(f, "{rate}")?;
+        let Self { rate, burst, each_period, initial, counts } = *self;
+        counts::write_rate(f, rate, counts)?;
         if burst != rate.units() {
             write!(f, " burst {burst}")?;
         }
         if each_period {
             write!(f, " refilled each period")?;
         }
-        initial.map_or(Ok(()), |initial| write!(f, " initial {initial}"))
+        if let Some(initial) = initial {
+            write!(f, " initial {initial}")?;
+        }
+        counts::write(f, counts, true)
     }
 }
 
@@ -87,20 +93,22 @@ impl Clause for MaxConcurrency {
             return Err(reader.unexpected());
         }
         reader.eat_synonym(&NOUNS);
-        let (mut ttl, mut adapt) = (None, None);
-        while reader.option("ttl", &mut ttl)? || reader.clause(&mut adapt)? {}
-        Ok(Some(Self { limit, ttl, adapt }))
+        let (mut ttl, mut adapt, mut counts) = (None, None, None);
+        while reader.option("ttl", &mut ttl)? || reader.clause(&mut adapt)? || counts::option(reader, &mut counts)? {}
+        Ok(Some(Self { limit, ttl, adapt, counts: counts.unwrap_or_default() }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, ttl, adapt } = *self;
+        let Self { limit, ttl, adapt, counts } = *self;
         write!(f, "{limit} concurrent")?;
         if let Some(ttl) = ttl {
             write!(f, " ttl {}", Span(ttl))?;
         }
-        let Some(adapt) = adapt else { return Ok(()) };
-        write!(f, " ")?;
-        adapt.write(f)
+        if let Some(adapt) = adapt {
+            write!(f, " ")?;
+            adapt.write(f)?;
+        }
+        counts::write(f, counts, false)
     }
 }
 
@@ -111,15 +119,18 @@ impl Clause for Throttle {
             return Ok(None);
         }
         let interval = reader.require()?;
-        let mut burst = None;
-        reader.option("burst", &mut burst)?;
-        Ok(Some(Self { interval, burst: burst.unwrap_or(1) }))
+        let (mut burst, mut counts) = (None, None);
+        while reader.option("burst", &mut burst)? || counts::option(reader, &mut counts)? {}
+        Ok(Some(Self { interval, burst: burst.unwrap_or(1), counts: counts.unwrap_or_default() }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interval, burst } = *self;
+        let Self { interval, burst, counts } = *self;
         write!(f, "throttle every {}", Span(interval))?;
-        if burst == 1 { Ok(()) } else { write!(f, " burst {burst}") }
+        if burst != 1 {
+            write!(f, " burst {burst}")?;
+        }
+        counts::write(f, counts, false)
     }
 }
 
@@ -129,7 +140,7 @@ impl Clause for FixedWindow {
         if !(reader.eat_all("fixed window")? || reader.eat("window")) {
             return Ok(None);
         }
-        let rate = reader.require::<Rate>()?;
+        let RateOf { rate, mut counts } = reader.require()?;
         let align = if reader.eat_all("from first grant")? {
             Align::FirstGrant
         } else if reader.eat_all("wall clock")? {
@@ -137,16 +148,20 @@ impl Clause for FixedWindow {
         } else {
             Align::Creation
         };
-        Ok(Some(Self { limit: rate.units(), period: rate.period(), align }))
+        counts::option(reader, &mut counts)?;
+        Ok(Some(Self { limit: rate.units(), period: rate.period(), align, counts: counts.unwrap_or_default() }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, period, align } = *self;
+        let Self { limit, period, align, counts } = *self;
         let align = match align {
             Align::Creation => "",
             Align::FirstGrant => " from first grant",
             Align::WallClock => " wall clock",
         };
-        write!(f, "window {}{align}", Rate::new(limit, period))
+        write!(f, "window ")?;
+        counts::write_rate(f, Rate::new(limit, period), counts)?;
+        write!(f, "{align}")?;
+        counts::write(f, counts, true)
     }
 }

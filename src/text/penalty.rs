@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::counts;
 use super::error::ParseError;
 use super::reader::{Clause, Reader};
 use super::span::Span;
@@ -20,17 +21,20 @@ impl Clause for Penalty {
             return Err(reader.unexpected());
         };
         let (mut ceiling, mut ban, mut longest, mut forgive_after, mut ignores_denied) = (None, None, None, None, false);
+        let mut counts = None;
         while reader.option("ceiling", &mut ceiling)?
             || reader.option("ban", &mut ban)?
             || reader.option("up to", &mut longest)?
             || reader.option("forgive", &mut forgive_after)?
             || reader.flag("ignoring denied", &mut ignores_denied)?
+            || counts::option(reader, &mut counts)?
         {}
-        Ok(Some(Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied: !ignores_denied }))
+        let (counts_denied, counts) = (!ignores_denied, counts.unwrap_or_default());
+        Ok(Some(Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied, counts }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied } = *self;
+        let Self { threshold, fall, ceiling, ban, longest, forgive_after, counts_denied, counts } = *self;
         write!(f, "penalty {threshold} ")?;
         match fall {
             Decay::Steps(rate) => write!(f, "falling {rate}")?,
@@ -44,6 +48,9 @@ impl Clause for Penalty {
                 write!(f, " {words} {}", Span(time))?;
             }
         }
-        if counts_denied { Ok(()) } else { write!(f, " ignoring denied") }
+        if !counts_denied {
+            write!(f, " ignoring denied")?;
+        }
+        counts::write(f, counts, false)
     }
 }

@@ -7,12 +7,14 @@ use super::number::whole;
 use super::reader::{Reader, Value, WordError};
 use super::span::{self, Span};
 use crate::rate::Rate;
+use crate::strategy::Unit;
 
-/// What is counted. The names mean nothing: a unit is what a cost counts.
-pub(super) const NOUNS: [&str; 15] = [
-    "r", "req", "reqs", "request", "requests", "query", "queries", "call", "calls", "token", "tokens", "unit", "units", "permit",
-    "permits",
-];
+/// Names of what a cost counts, which mean nothing more. Another name is a [unit](Unit) of its own.
+pub(super) const NOUNS: [&str; 13] =
+    ["r", "req", "reqs", "request", "requests", "query", "queries", "call", "calls", "unit", "units", "permit", "permits"];
+
+/// What stands before a period.
+const BEGIN_PERIOD: [&str; 4] = ["/", "per", "a", "an"];
 
 /// Reads `100/min` or `3/250ms`. See the [type's example](Rate#examples).
 impl FromStr for Rate {
@@ -25,11 +27,16 @@ impl FromStr for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = self.units();
-        match span::unit_name(self.period()) {
-            Some(name) => write!(f, "{units}/{name}"),
-            None => write!(f, "{units}/{}", Span(self.period())),
-        }
+        write!(f, "{}", self.units())?;
+        write_per_period(f, *self)
+    }
+}
+
+/// Prints the `/min` of a rate.
+pub(super) fn write_per_period(f: &mut fmt::Formatter<'_>, rate: Rate) -> fmt::Result {
+    match span::unit_name(rate.period()) {
+        Some(name) => write!(f, "/{name}"),
+        None => write!(f, "/{}", Span(rate.period())),
     }
 }
 
@@ -38,15 +45,29 @@ impl Value for Rate {
     const DESCRIPTION: &'static str = "a rate such as `100/min`";
 
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError> {
-        let start = reader.mark();
-        let Some((units, noun)) = reader.word(units)? else { return Ok(None) };
-        let noun = if noun.is_some() { noun } else { reader.word(|word| Ok(Noun::read(word)))? };
-        let period = if let Some(Noun::Per(period)) = noun { Some(period) } else { period(reader)? };
-        if period.is_none() {
-            reader.back_to(start);
-        }
-        Ok(period.map(|period| Self::new(units, period)))
+        Ok(read(reader, false)?.map(|(rate, _)| rate))
     }
+}
+
+/// Reads a rate. One that `may_name_a_unit` can be `100000 tokens/min`.
+pub(super) fn read(reader: &mut Reader<'_>, may_name_a_unit: bool) -> Result<Option<(Rate, Option<Unit>)>, ParseError> {
+    let start = reader.mark();
+    let Some((units, noun)) = reader.word(units)? else { return Ok(None) };
+    let noun = if noun.is_some() { noun } else { reader.word(|word| Ok(Noun::read(word)))? };
+    let names_a_unit = may_name_a_unit && noun.is_none() && reader.is_word_after_next(&BEGIN_PERIOD);
+    let unit =
+        if names_a_unit { reader.word(|word| Ok(Some(Unit::new(word)).filter(|unit| fits_into_rate(*unit))))? } else { None };
+    let period = if let Some(Noun::Per(period)) = noun { Some(period) } else { period(reader)? };
+    if period.is_none() {
+        reader.back_to(start);
+    }
+    Ok(period.map(|period| (Rate::new(units, period), unit)))
+}
+
+/// Whether the name of a unit can stand in a rate, because it means nothing else there. (`8 concurrent per request` is no rate.)
+pub(super) fn fits_into_rate(unit: Unit) -> bool {
+    let name = unit.as_str();
+    unit.is_valid() && Noun::read(name).is_none() && !BEGIN_PERIOD.contains(&name) && name != "concurrent"
 }
 
 /// What stands between the units and the period.
@@ -61,7 +82,7 @@ impl Noun {
         if NOUNS.iter().any(|noun| noun.eq_ignore_ascii_case(word)) {
             return Some(Self::Unit);
         }
-        let [b'r' | b'q' | b't', b'p', unit] = word.to_ascii_lowercase().into_bytes()[..] else { return None };
+        let [b'r' | b'q', b'p', unit] = word.to_ascii_lowercase().into_bytes()[..] else { return None };
         let unit = ["s", "m", "h", "d"].into_iter().find(|name| name.as_bytes() == [unit])?;
         span::unit_nanos(unit).map(|nanos| Self::Per(Duration::from_nanos(nanos)))
     }
@@ -76,7 +97,7 @@ fn units(word: &str) -> Result<Option<(u64, Option<Noun>)>, WordError> {
 
 /// `/min`, `per 2 s`, `a minute`
 fn period(reader: &mut Reader<'_>) -> Result<Option<Duration>, ParseError> {
-    if !(reader.eat("/") || reader.eat("per") || reader.eat_synonym(&["a", "an"])) {
+    if !(reader.eat("/") || reader.eat("per") || reader.eat_synonym(&BEGIN_PERIOD)) {
         return Ok(None);
     }
     if let Some(nanos) = reader.word(|word| Ok(span::unit_nanos(word)))? {

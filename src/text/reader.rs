@@ -134,6 +134,12 @@ impl<'a> Reader<'a> {
         found
     }
 
+    /// Whether the word after the next one is one of these.
+    pub(super) fn is_word_after_next(&self, words: &[&str]) -> bool {
+        let second = self.word_after(self.word_after(self.at).end);
+        words.iter().any(|word| self.text[second.clone()].eq_ignore_ascii_case(word))
+    }
+
     /// Takes these words if the next word is the first of them. The others must then follow.
     pub(super) fn eat_all(&mut self, words: &str) -> Result<bool, ParseError> {
         let mut words = words.split(' ');

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::counts::{self, RateOf};
 use super::error::ParseError;
 use super::reader::{Clause, Reader};
 use crate::rate::Rate;
@@ -18,16 +19,19 @@ impl Clause for SlidingWindow {
         } else {
             return Err(reader.unexpected());
         };
-        let rate = reader.require::<Rate>()?;
-        Ok(Some(Self { limit: rate.units(), period: rate.period(), method }))
+        let RateOf { rate, mut counts } = reader.require()?;
+        counts::option(reader, &mut counts)?;
+        Ok(Some(Self { limit: rate.units(), period: rate.period(), method, counts: counts.unwrap_or_default() }))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, period, method } = *self;
+        let Self { limit, period, method, counts } = *self;
         let method = match method {
             SlidingMethod::Log => "log",
             SlidingMethod::Counter => "counter",
         };
-        write!(f, "sliding {method} {}", Rate::new(limit, period))
+        write!(f, "sliding {method} ")?;
+        counts::write_rate(f, Rate::new(limit, period), counts)?;
+        counts::write(f, counts, true)
     }
 }

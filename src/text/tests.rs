@@ -8,7 +8,7 @@ use super::*;
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
 use crate::strategy::{
-    Adapt, Align, Decay, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
+    Adapt, Align, Counts, Decay, FixedWindow, MaxConcurrency, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket, Unit,
 };
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -34,23 +34,32 @@ fn rate() -> impl Strategy<Value = Rate> {
     (number(), duration()).prop_map(|(units, period)| Rate::new(units, period))
 }
 
+fn counts() -> BoxedStrategy<Counts> {
+    let names =
+        ["tokens", "a", "per", "and", "requests", "rpm", "concurrent", "min", "s", "input-tokens", "cache_read_input_tokens_5m"];
+    let unit = prop::sample::select(names.to_vec()).prop_map(|name| Counts::Unit(Unit::new(name)));
+    prop_oneof![4 => Just(Counts::Cost), 2 => Just(Counts::Requests), 3 => unit].boxed()
+}
+
 /// Boxed: unboxed, the strategies of the whole grammar take so much of the stack that a test thread can overflow.
 fn limit() -> BoxedStrategy<Limit> {
     let align = prop::sample::select(vec![Align::Creation, Align::FirstGrant, Align::WallClock]);
     prop_oneof![
-        (rate(), prop::option::of(number()), any::<bool>(), prop::option::of(number())).prop_map(
-            |(rate, burst, each_period, initial)| {
-                TokenBucket { rate, burst: burst.unwrap_or(rate.units()), each_period, initial }.into()
+        (rate(), prop::option::of(number()), any::<bool>(), prop::option::of(number()), counts()).prop_map(
+            |(rate, burst, each_period, initial, counts)| {
+                TokenBucket { rate, burst: burst.unwrap_or(rate.units()), each_period, initial, counts }.into()
             }
         ),
-        (number(), prop::option::of(duration()), prop::option::of(adapt())).prop_map(|(limit, ttl, adapt)| MaxConcurrency {
+        (number(), prop::option::of(duration()), prop::option::of(adapt()), counts())
+            .prop_map(|(limit, ttl, adapt, counts)| MaxConcurrency { limit, ttl, adapt, counts }.into()),
+        (duration(), number(), counts()).prop_map(|(interval, burst, counts)| Throttle { interval, burst, counts }.into()),
+        (number(), duration(), align, counts()).prop_map(|(limit, period, align, counts)| FixedWindow {
             limit,
-            ttl,
-            adapt
+            period,
+            align,
+            counts
         }
         .into()),
-        (duration(), number()).prop_map(|(interval, burst)| Throttle { interval, burst }.into()),
-        (number(), duration(), align).prop_map(|(limit, period, align)| FixedWindow { limit, period, align }.into()),
         sliding().prop_map(Limit::from),
         penalty().prop_map(Limit::from),
     ]
@@ -73,14 +82,19 @@ fn adapt() -> BoxedStrategy<Adapt> {
 
 fn sliding() -> impl Strategy<Value = SlidingWindow> {
     let method = prop::sample::select(vec![SlidingMethod::Log, SlidingMethod::Counter]);
-    (number(), duration(), method).prop_map(|(limit, period, method)| SlidingWindow { limit, period, method })
+    (number(), duration(), method, counts()).prop_map(|(limit, period, method, counts)| SlidingWindow {
+        limit,
+        period,
+        method,
+        counts,
+    })
 }
 
 fn penalty() -> BoxedStrategy<Penalty> {
     let fall = prop_oneof![rate().prop_map(Decay::Steps), duration().prop_map(Decay::HalfLife)];
     let times = prop::array::uniform3(prop::option::of(duration()));
-    (number(), fall, prop::option::of(number()), times, any::<bool>())
-        .prop_map(|(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied)| Penalty {
+    (number(), fall, prop::option::of(number()), times, any::<bool>(), counts())
+        .prop_map(|(threshold, fall, ceiling, [ban, longest, forgive_after], counts_denied, counts)| Penalty {
             threshold,
             fall,
             ceiling,
@@ -88,6 +102,7 @@ fn penalty() -> BoxedStrategy<Penalty> {
             longest,
             forgive_after,
             counts_denied,
+            counts,
         })
         .boxed()
 }
@@ -229,6 +244,7 @@ fn other_spellings(printed: &str) -> Vec<String> {
 proptest! {
     #[test]
     fn other_spellings_are_the_same(policy in policy(), rate in rate(), time in duration()) {
+        let policy: Policy = policy.limits().iter().map(|limit| limit.counting(Counts::Cost)).collect();
         for text in other_spellings(&policy.to_string()) {
             prop_assert_eq!(text.parse(), Ok(policy.clone()), "{}", text);
         }
@@ -261,7 +277,7 @@ fn the_usual_spellings_of_a_rate_are_read() {
             Rate::per_second(10),
             "10 per second; 10 a second; 10/sec; 10 / s; 10 rps; 10rps; 10 QPS; 10r/s; 10 req/s; 10 calls per sec",
         ),
-        (Rate::per_minute(100), "100/minute; 100 per min; 100 requests a minute; 100rpm; 100 tpm; 100 tokens/min; 100r/m"),
+        (Rate::per_minute(100), "100/minute; 100 per min; 100 requests a minute; 100rpm; 100 qpm; 100 calls/min; 100r/m"),
         (Rate::per_hour(100), "100/hr; 100/hour; 100 an hour; 100 per hrs; 100 rph"),
         (Rate::per_day(5_000), "5,000/day; 5_000 per day; 5000 rpd; 5,000 queries / d"),
         (Rate::new(10, secs(2)), "10 per 2s; 10/2 s; 10 per 2 seconds; 10 requests per 2 secs"),
@@ -380,7 +396,7 @@ fn errors_say_where_and_what() {
         ),
         (
             "1/s burst 2 burst 3",
-            "expected `refilled`, `initial`, `and` or the end of the text, found `burst`".to_owned(),
+            "expected `refilled`, `initial`, `per`, `counting`, `and` or the end of the text, found `burst`".to_owned(),
             "  1/s burst 2 burst 3\n              ^^^^^",
         ),
         (

@@ -17,7 +17,7 @@ impl Gate {
 
     /// Begins a line where one is preferred and fits; otherwise begins to record grants.
     pub(super) fn draw_line(&mut self, now: Moment) {
-        let fits = self.prefers_line && self.rest.is_empty();
+        let fits = self.prefers_line && self.rest.is_empty() && !self.counts_by_unit();
         let parts_per_nano = if fits { self.first.becomes_line(now) } else { None };
         self.track = parts_per_nano.map(|parts_per_nano| Box::new(Track::new(parts_per_nano, now, self.fence)));
         self.fits_word |= self.track.is_some();
@@ -65,9 +65,9 @@ impl Gate {
             let units = rule.limit.checked_sub(state.in_use).filter(|_| rule.limit <= MAX_PLACES)?;
             return Some(Opening::Places { units });
         }
+        let owes_places = self.owed().iter().any(|account| account.units > 0);
         let track = self.track.as_deref_mut()?;
         let slope = self.first.slope(now)?;
-        let owes_places = self.past.as_ref().is_some_and(|past| past.unowned_in_flight > 0);
         let (line, value) = track.draw(slope, now, self.fence).filter(|_| !owes_places)?;
         Some(Opening::Rate { line, value })
     }

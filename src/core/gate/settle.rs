@@ -1,35 +1,37 @@
 //! How a permit ends otherwise than by its drop: with the cost that its work had, or with a report.
 
+use std::sync::Arc;
+
 use super::{Gate, refundable_after};
+use crate::core::costs::{Actual, Costs};
 use crate::core::grant::Grant;
 use crate::core::limit_state::LimitState;
-use crate::strategy::{Moment, Outcome, Sample};
+use crate::strategy::{Counts, Moment, Outcome, Sample};
 
 impl Gate {
-    /// Releases a permit of `cost` whose work used `actual` units: the difference is refunded, or charged as a debt. `None`,
-    /// without a change, if it was reclaimed before or is about to be.
+    /// Releases a permit of `cost` whose work really cost `actual`: the difference is refunded, or charged as a debt. `None`, without a change,
+    /// if it was reclaimed before or is about to be.
     ///
     /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
     /// another limit, by another measure.
-    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> Option<()> {
+    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> Option<()> {
+        let by_unit = self.unit_costs(grant.fence).cloned();
         self.release_live(now, grant, cost)?;
+        let (costs, settled) = (Costs::new(cost, &by_unit), actual.of(Counts::Cost, cost));
         // A policy of one pace that is a line.
         let is_refundable = self.granted_by(grant.fence).all(|(_, granted)| granted);
-        if actual < cost && is_refundable && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - actual).is_some()
+        if settled < cost
+            && is_refundable
+            && self.refund_on_line(now, grant.fence, grant.claim.reached(), cost - settled).is_some()
         {
             return Some(());
         }
-        for (state, granted) in self.granted_by(grant.fence).filter(|(state, _)| state.places().is_none()) {
-            if actual > cost {
-                state.charge(now, actual - cost);
-            } else if actual < cost
-                && granted
-                && let Some(at) = grant.at.known()
-            {
-                state.refund(now, at, cost - actual);
-            }
+        let plan = Arc::clone(&self.plan);
+        for (limit, (state, granted)) in plan.limits().iter().zip(self.granted_by(grant.fence)) {
+            let cost = costs.of(limit.counts()).unwrap_or(0);
+            state.settle(now, grant.at.known().filter(|_| granted), cost, actual.of(limit.counts(), cost));
         }
-        if actual > cost {
+        if settled > cost {
             self.track.iter_mut().for_each(|track| track.charged());
         }
         Some(())
@@ -47,11 +49,17 @@ impl Gate {
         rtt_nanos: Option<u64>,
         outcome: Outcome,
     ) -> Option<()> {
-        let in_flight = self.in_flight();
+        let by_unit = self.unit_costs(grant.fence).cloned();
+        let costs = Costs::new(cost, &by_unit);
         self.release_live(now, grant, cost)?;
-        let Grant { fence, .. } = grant;
-        let sample = Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence: self.fence };
-        self.granted_by(fence).filter(|(_, granted)| *granted).for_each(|(state, _)| state.learn(now, sample));
+        let (Grant { fence, .. }, latest_fence, plan) = (grant, self.fence, Arc::clone(&self.plan));
+        for (limit, (state, granted)) in plan.limits().iter().zip(self.granted_by(fence)) {
+            if granted && let Some(in_flight) = state.places() {
+                let cost = costs.of(limit.counts()).unwrap_or(0);
+                let in_flight = in_flight.saturating_add(cost); // at the report, its permit was
+                state.learn(now, Sample { outcome, rtt_nanos, cost, in_flight, fence, latest_fence });
+            }
+        }
         Some(())
     }
 

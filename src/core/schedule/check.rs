@@ -1,6 +1,9 @@
 //! The answers of the schedule to requests that do not wait, and its own numbers.
 
+use std::sync::Arc;
+
 use super::{Refusal, Schedule, nanos};
+use crate::core::costs::{Costs, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Caller;
@@ -18,95 +21,98 @@ impl Schedule {
     pub(crate) fn would_acquire(
         &mut self,
         now: Moment,
-        cost: u64,
+        costs: Costs<'_>,
         waits: bool,
         effects: &mut Effects,
     ) -> Result<(), TryAcquireError> {
-        let unsuspended = |schedule: &Self| schedule.suspended().is_none_or(|suspension| suspension.ready_at(now, cost) <= now);
+        let unsuspended =
+            |schedule: &Self| schedule.suspended().is_none_or(|suspension| suspension.ready_at(now, costs.plain) <= now);
         let asked = self
-            .check_in(now, cost, effects)
-            .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, cost) { Ok(()) } else { Err(Refusal::MustWait) });
-        asked.map_err(|refusal| if waits { self.explain(now, cost, &refusal) } else { self.deny(now, cost, &refusal, effects) })
+            .check_in(now, costs, effects)
+            .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, costs) { Ok(()) } else { Err(Refusal::MustWait) });
+        match asked {
+            Err(Refusal::MustWait | Refusal::Blocked) if waits => Err(TryAcquireError::Denied(self.check(now, costs))),
+            asked => asked.map_err(|refusal| self.refuse(now, costs, refusal, effects)),
+        }
     }
 
     /// Grants `cost` now, or charges nothing.
     pub(crate) fn try_acquire(
         &mut self,
         now: Moment,
-        cost: u64,
+        costs: Costs<'_>,
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<Grant, TryAcquireError> {
-        self.admit(now, cost, caller, effects).map_err(|refusal| self.deny(now, cost, &refusal, effects))
+        self.admit(now, costs, caller, effects).map_err(|refusal| self.refuse(now, costs, refusal, effects))
     }
 
     /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place).
     pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> TryAcquireError {
-        self.deny(now, cost, &Refusal::MustWait, effects)
+        self.deny(now, Costs::plain(cost), effects)
     }
 
     /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, or its cost is
     /// 0 or above the maximum.
     pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
-        let decision = self.gate.decide(now, 0, cost);
-        if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost() {
+        let decision = self.gate.decide_plain(now, 0, cost);
+        if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost_in_place() {
             return None;
         }
         self.counts().denied += 1;
         Some(TryAcquireError::Denied(decision))
     }
 
-    /// Denies a request that does not wait.
-    fn deny(&mut self, now: Moment, cost: u64, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
-        if let Refusal::MustWait = refusal
-            && self.gate.note_denial(now, cost)
-        {
-            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
+    /// Answers a request that does not wait and is not admitted.
+    fn refuse(&mut self, now: Moment, costs: Costs<'_>, refusal: Refusal, effects: &mut Effects) -> TryAcquireError {
+        match refusal {
+            Refusal::Closed => TryAcquireError::Closed,
+            Refusal::Misfit(misfit) => misfit.into(),
+            Refusal::MustWait => self.deny(now, costs, effects),
+            Refusal::Blocked => {
+                self.counts().denied += 1;
+                TryAcquireError::Denied(self.check(now, costs))
+            }
         }
-        if matches!(refusal, Refusal::MustWait | Refusal::Blocked) {
-            self.counts().denied += 1;
-        }
-        self.explain(now, cost, refusal)
     }
 
-    fn explain(&self, now: Moment, cost: u64, refusal: &Refusal) -> TryAcquireError {
-        match *refusal {
-            Refusal::Closed => TryAcquireError::Closed,
-            Refusal::ZeroCost => TryAcquireError::ZeroCost,
-            Refusal::ExceedsLimit => TryAcquireError::exceeds(self.gate.tightest(), cost),
-            Refusal::Blocked | Refusal::MustWait => TryAcquireError::Denied(self.check(now, cost)),
+    /// Denies a request that does not wait.
+    fn deny(&mut self, now: Moment, costs: Costs<'_>, effects: &mut Effects) -> TryAcquireError {
+        if self.gate.note_denial(now, costs) {
+            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
         }
+        self.counts().denied += 1;
+        TryAcquireError::Denied(self.check(now, costs))
     }
 
     /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
-    pub(crate) fn check(&self, now: Moment, cost: u64) -> Decision {
-        let only_gate_decides = self.queue.is_empty() && self.suspension.is_none() && !self.closed && cost > 0;
-        if only_gate_decides { self.gate.decide(now, 0, cost) } else { self.check_held_back(now, cost) }
+    pub(crate) fn check(&self, now: Moment, costs: Costs<'_>) -> Decision {
+        let only_gate_decides = self.queue.is_empty() && self.suspension.is_none() && !self.closed && costs.plain > 0;
+        if only_gate_decides { self.gate.decide(now, 0, costs) } else { self.check_held_back(now, costs) }
     }
 
     /// The largest cost that [`Schedule::check`] allows.
     pub(crate) fn available(&self, now: Moment) -> u64 {
-        let decision = self.check(now, 1);
-        if !decision.is_allowed() {
+        if !self.check(now, Costs::plain(1)).is_allowed() {
             return 0;
         }
         let left = self.suspended().map_or(u64::MAX, |suspension| suspension.units_left(now));
-        decision.remaining().min(self.gate.max_cost()).min(left)
+        self.gate.available(now).min(left)
     }
 
     /// [`Schedule::check`], where not only the gate decides.
-    fn check_held_back(&self, now: Moment, cost: u64) -> Decision {
+    fn check_held_back(&self, now: Moment, costs: Costs<'_>) -> Decision {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
-        let decision = self.gate.decide(now, ahead, cost.max(1));
-        if self.closed || cost == 0 {
+        let decision = self.gate.decide(now, ahead, Costs { plain: costs.plain.max(1), ..costs });
+        if self.closed || costs.plain == 0 {
             return decision.refused();
         }
         let suspended_until = match self.suspended() {
             Some(suspension) => {
                 let blocked = suspension.is_blocked(now); // each request restarts it
                 let penalty = if blocked { nanos(self.options.overflow.penalty()) } else { 0 };
-                suspension.ready_at(now, cost).max(now.plus(penalty))
+                suspension.ready_at(now, costs.plain).max(now.plus(penalty))
             }
             None => now,
         };
@@ -118,7 +124,7 @@ impl Schedule {
             return decision;
         }
         let decision = decision.behind_others();
-        match self.turn_of_new_request(now, cost) {
+        match self.turn_of_new_request(now, costs) {
             Some(turn) => decision.at_turn(turn, now),
             None => decision,
         }
@@ -127,32 +133,38 @@ impl Schedule {
     /// When a new request behind all waiters would be granted `cost`, if no other came: exact, from a forecast of all grants
     /// before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if there are too many
     /// waiters to compute it.
-    fn turn_of_new_request(&self, now: Moment, cost: u64) -> Option<Moment> {
-        let max = self.gate.max_cost();
+    fn turn_of_new_request(&self, now: Moment, costs: Costs<'_>) -> Option<Moment> {
         if self.queue.len() > MAX_FORECAST {
             return None;
         }
-        if cost > max {
+        if self.gate.fits(costs).is_err() {
             return Some(Moment::NEVER);
         }
         let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
-        for (_, cost, deadline) in self.queue.waiting().filter(|waiter| waiter.1 <= max && waiter.2 >= now) {
-            if deadline < forecast.now() || forecast.take(cost, deadline) {
+        for (_, costs, deadline) in self.queue.waiting().filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
+            if deadline < forecast.now() || forecast.take(costs, deadline) {
                 continue;
             }
-            if forecast.ready_at(cost) == Moment::NEVER {
+            if forecast.ready_at(costs) == Moment::NEVER {
                 return Some(Moment::NEVER);
             }
         }
-        Some(forecast.ready_at(cost))
+        Some(forecast.ready_at(costs))
+    }
+
+    /// One of each unit that a limit counts.
+    pub(crate) fn one_of_each_unit(&self) -> Option<Arc<UnitCosts>> {
+        self.gate.counts_by_unit().then(|| Arc::new(UnitCosts::one_of_each(self.policy())))
     }
 
     /// The numbers of the limiter.
     pub(crate) fn snapshot(&self, now: Moment) -> LimiterSnapshot {
         let next = if self.queue.is_empty() {
-            match self.gate.decide(now, 0, 1) {
+            let by_unit = self.one_of_each_unit();
+            let one = Costs::new(1, &by_unit);
+            match self.gate.decide(now, 0, one) {
                 decision if decision.is_allowed() => Some(now),
-                decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, 1)),
+                decision => decision.retry_after().map(|_| self.gate.ready_at(now, 0, one)),
             }
         } else {
             self.front_ready_at.known()

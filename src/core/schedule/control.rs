@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::Schedule;
 use crate::carry_over::UsageCarryOver;
+use crate::core::costs::Actual;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::plan::Plan;
-use crate::strategy::{Moment, Outcome};
+use crate::strategy::{Counts, Moment, Outcome};
 
 impl Schedule {
-    /// Releases a permit of `cost` whose work took `actual` units. Returns whether it was live; a reclaimed permit changes
-    /// nothing.
-    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64, effects: &mut Effects) -> bool {
+    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live; a reclaimed permit changes nothing.
+    pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>, effects: &mut Effects) -> bool {
         self.catch_up(now, effects);
         let live = self.take_back(now, grant, cost, actual);
         self.reevaluate_front(now, effects);
@@ -20,13 +20,18 @@ impl Schedule {
     }
 
     /// Settles the grant with the gate and with a spread upstream quota. Returns whether the grant was live.
-    pub(super) fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: u64) -> bool {
+    pub(super) fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
         let live = self.gate.settle(now, grant, cost, actual).is_some();
-        if live && actual == 0 {
+        let is_refund = match actual {
+            Actual::Nothing => true,
+            Actual::Cost(actual) => actual == 0 && !self.gate.counts_by_unit(),
+            Actual::Units(_) => false,
+        };
+        if live && is_refund {
             self.counts().refunded += 1;
         }
         if let Some(suspension) = self.suspension.as_mut().filter(|_| live) {
-            suspension.settle(grant.fence, cost, actual, self.gate.granted());
+            suspension.settle(grant.fence, cost, actual.of(Counts::Cost, cost), self.gate.granted());
         }
         live
     }
@@ -51,9 +56,9 @@ impl Schedule {
     /// admit are refused, in batches.
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
         self.catch_up(now, effects);
-        let former_max = self.gate.max_cost();
+        let (former_max, counted_by_unit) = (self.gate.max_cost(), self.gate.counts_by_unit());
         self.gate.set_plan(plan, now, carry);
-        if self.gate.max_cost() < former_max {
+        if self.gate.max_cost() < former_max || counted_by_unit || self.gate.counts_by_unit() {
             self.queue.sweep();
         }
         self.reevaluate_front(now, effects);

@@ -1,7 +1,10 @@
 //! What is done when time has passed, or when something has changed for the waiters.
 
 use super::Schedule;
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
+use crate::core::grant::Grant;
+use crate::core::queue::Front;
 use crate::core::request::Request;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
@@ -79,10 +82,10 @@ impl Schedule {
     fn refuse_late(&mut self, now: Moment, effects: &mut Effects) {
         const MAX_CHECKED: usize = 256;
         // Since the last input, nothing has happened except what is due from this instant on.
-        let mut forecast = self.gate.forecast(self.next_wake(), self.suspended(), self.gate.expiries());
+        let mut forecast = self.gate.forecast(self.next_wake(), self.suspended(), self.gate.reclaims());
         let mut late = Vec::new();
-        for (id, cost, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| waiter.1 <= self.gate.max_cost()) {
-            if deadline < forecast.now() || !forecast.take(cost, deadline.min(now)) {
+        for (id, costs, deadline) in self.queue.waiting().take(MAX_CHECKED).filter(|waiter| self.gate.fits(waiter.1).is_ok()) {
+            if deadline < forecast.now() || !forecast.take(costs, deadline.min(now)) {
                 if deadline >= now {
                     break; // it keeps waiting, and so do those behind it
                 }
@@ -107,9 +110,14 @@ impl Schedule {
                 (self.front_ready_at, self.serving) = (now, true);
                 return;
             }
-            match self.admit_front(now, front.cost, front.caller) {
+            let admitted = if front.id.names_units() {
+                self.admit_named(now, front)
+            } else {
+                self.admit_front(now, Costs::plain(front.cost), front.caller)
+            };
+            match admitted {
                 Ok(grant) => {
-                    self.undelivered += u32::from(!grant.claim.holds());
+                    self.undelivered += u32::from(!grant.claim.holds_place());
                     moved = true;
                     effects.wake(self.queue.grant(front.id, grant));
                 }
@@ -125,11 +133,19 @@ impl Schedule {
         }
     }
 
+    /// Admits the front, which names units.
+    #[cold]
+    fn admit_named(&mut self, now: Moment, front: Front) -> Result<Grant, Moment> {
+        let by_unit = self.queue.unit_costs(front.id);
+        self.admit_front(now, Costs::new(front.cost, &by_unit), front.caller)
+    }
+
     /// Refuses a waiter whose deadline has passed.
     fn refuse_expired(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
-        let Some(Request { cost, priority, .. }) = self.queue.request(id) else { return };
-        let others = self.queue.units_ahead_of(priority).saturating_sub(cost);
-        let error = self.time_out(now, others, cost);
+        let by_unit = self.queue.unit_costs(id);
+        let Some(Request { costs, priority, .. }) = self.queue.request(id, &by_unit) else { return };
+        let others = self.queue.units_ahead_of(priority).saturating_sub(costs.plain);
+        let error = self.time_out(now, others, costs);
         if self.queue.is_front(id) {
             self.front_ready_at = now;
         }
@@ -142,11 +158,11 @@ impl Schedule {
     fn refuse_impossible(&mut self, effects: &mut Effects) {
         /// Waiters checked before the lock is released.
         const STEPS: usize = if cfg!(test) { 7 } else { 1_024 };
-        let (max, mut steps) = (self.gate.max_cost(), STEPS);
+        let mut steps = STEPS;
         while !effects.is_full()
-            && let Some((id, cost)) = self.queue.next_above(max, &mut steps)
+            && let Some((id, misfit)) = self.queue.next_misfit(|costs| self.gate.fits(costs), &mut steps)
         {
-            effects.wake(self.queue.refuse(id, AcquireError::exceeds(self.gate.tightest(), cost)));
+            effects.wake(self.queue.refuse(id, misfit.into()));
         }
     }
 
@@ -166,11 +182,13 @@ impl Schedule {
 
     /// Drops a waiter from a full queue.
     pub(super) fn drop_waiter(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
-        let Some(request) = self.queue.request(id) else { return };
+        let by_unit = self.queue.unit_costs(id);
+        let Some(request) = self.queue.request(id, &by_unit) else { return };
         self.shed(&request, ShedReason::Dropped, effects);
         // It is still among the waiters, and of an overflow all of them are dropped.
-        let ahead = if self.dropping { 0 } else { self.queue.units_ahead_of(request.priority).saturating_sub(request.cost) };
-        let retry_after = self.retry_after(now, ahead, request.cost);
+        let ahead =
+            if self.dropping { 0 } else { self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain) };
+        let retry_after = self.retry_after(now, ahead, request.costs);
         effects.wake(self.queue.refuse(id, AcquireError::Shed { retry_after }));
     }
 }

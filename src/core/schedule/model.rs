@@ -10,6 +10,7 @@
 //! PROPTEST_CASES=480000 cargo test --release --lib schedule::model
 //! ```
 
+mod costs;
 mod harness;
 mod inputs;
 mod limits;

@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use super::Schedule;
+use crate::core::costs::Actual;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::core::queue::Abandoned;
@@ -23,8 +24,8 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(grant) => {
-                self.undelivered -= u32::from(!grant.claim.holds());
-                if self.take_back(now, grant, cost, 0) {
+                self.undelivered -= u32::from(!grant.claim.holds_place());
+                if self.take_back(now, grant, cost, Actual::Nothing) {
                     self.run_due(now, effects);
                 }
             }
@@ -65,8 +66,13 @@ impl Schedule {
         }
     }
 
+    /// A permit will never be released.
+    pub(crate) fn forget(&mut self, fence: u64) {
+        self.gate.forget_units(fence);
+    }
+
     /// Releases units that permits held. The caller then serves the queue: see [`Schedule::release`].
-    pub(crate) fn return_places(&mut self, units: u64) {
-        self.gate.return_places(units);
+    pub(crate) fn return_units(&mut self, units: u64) {
+        self.gate.return_units(units);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::carry_over::UsageCarryOver;
+use crate::core::costs::{Actual, Costs};
 use crate::core::effects::BATCH;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
@@ -22,9 +23,9 @@ fn nanos(nanos: u64) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-fn request(cost: u64, deadline: Option<u64>) -> Request {
+fn request(cost: u64, deadline: Option<u64>) -> Request<'static> {
     let deadline = deadline.map_or(Moment::NEVER, at);
-    Request { cost, priority: Priority::NORMAL, deadline, caller: Location::caller(), blocking: false }
+    Request { costs: Costs::plain(cost), priority: Priority::NORMAL, deadline, caller: Location::caller(), blocking: false }
 }
 
 /// A schedule whose effects are carried out at once.
@@ -50,10 +51,10 @@ impl Driven {
     }
 
     fn try_acquire(&mut self, now: u64, cost: u64) -> Result<Grant, TryAcquireError> {
-        self.at(now, |schedule, now, effects| schedule.try_acquire(now, cost, Location::caller(), effects))
+        self.at(now, |schedule, now, effects| schedule.try_acquire(now, Costs::plain(cost), Location::caller(), effects))
     }
 
-    fn request(&mut self, now: u64, request: Request) -> Result<Enqueued<Grant>, AcquireError> {
+    fn request(&mut self, now: u64, request: Request<'_>) -> Result<Enqueued<Grant>, AcquireError> {
         self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects))
     }
 
@@ -80,7 +81,7 @@ impl Driven {
     }
 
     fn retry_after(&self, now: u64, cost: u64) -> Option<u64> {
-        self.0.check(at(now), cost).retry_after().map(|after| after.as_nanos() as u64)
+        self.0.check(at(now), Costs::plain(cost)).retry_after().map(|after| after.as_nanos() as u64)
     }
 }
 
@@ -103,7 +104,7 @@ mod spreading {
         let mut driven = spread();
         let grant = driven.try_acquire(0, 1).unwrap();
         assert_eq!(driven.retry_after(0, 1), Some(25));
-        assert!(driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 1, 0, effects)));
+        assert!(driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 1, Actual::Cost(0), effects)));
         assert_eq!(driven.retry_after(0, 4), None, "all four are left");
         assert!(driven.try_acquire(0, 4).is_ok());
     }
@@ -112,7 +113,7 @@ mod spreading {
     fn units_that_were_not_used_are_given_back_to_the_spreading() {
         let mut driven = spread();
         let grant = driven.try_acquire(0, 3).unwrap();
-        driven.at(10, |schedule, now, effects| schedule.settle(now, grant, 3, 1, effects));
+        driven.at(10, |schedule, now, effects| schedule.settle(now, grant, 3, Actual::Cost(1), effects));
         assert_eq!(driven.retry_after(10, 3), Some(15), "the pace of the one that was used");
         assert_eq!(driven.retry_after(10, 4), Some(90), "one is gone");
     }
@@ -133,7 +134,7 @@ mod spreading {
         let mut driven = Driven::with(SlidingWindow::log(100, nanos(10)), Options { spread_below: 10, ..Options::default() });
         let grant = driven.try_acquire(0, 2).unwrap();
         driven.at(0, |schedule, now, effects| schedule.spread(now, 4, at(100), effects));
-        driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 2, 0, effects));
+        driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 2, Actual::Cost(0), effects));
         assert_eq!(driven.retry_after(0, 5), Some(100), "the four did not include them");
     }
 
@@ -142,7 +143,7 @@ mod spreading {
         let mut driven = spread();
         let grant = driven.try_acquire(0, 1).unwrap();
         driven.at(0, |schedule, now, effects| schedule.spread(now, 3, at(100), effects));
-        driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 1, 0, effects));
+        driven.at(0, |schedule, now, effects| schedule.settle(now, grant, 1, Actual::Cost(0), effects));
         assert_eq!(driven.retry_after(0, 4), Some(100));
         assert!(driven.try_acquire(0, 3).is_ok());
     }

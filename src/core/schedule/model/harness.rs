@@ -16,11 +16,13 @@ use proptest::sample::Index as Pick;
 use proptest::test_runner::TestCaseResult;
 
 use super::super::{Enqueued, Schedule};
+use super::costs::{Cost, Settled};
 use super::inputs::{Setup, Step};
 use super::limits::Bound;
 use super::reference::{Reference, Waiting};
 use super::rules;
 use crate::carry_over::UsageCarryOver;
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
@@ -55,7 +57,7 @@ impl Wake for Alarm {
 #[derive(Debug)]
 pub(super) struct Ticket {
     waiter: WaiterId,
-    cost: u64,
+    cost: Cost,
     pub(super) alarm: Arc<Alarm>,
     /// Until when the owner's thread sleeps, if it is blocked.
     sleeps_until: Option<Moment>,
@@ -65,7 +67,7 @@ pub(super) struct Ticket {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     grant: Grant,
-    cost: u64,
+    cost: Cost,
 }
 
 pub(super) struct Harness {
@@ -115,7 +117,7 @@ impl Harness {
     }
 
     fn read_concurrency(&mut self) {
-        self.reference.concurrency = self.schedule.snapshot(self.moment()).concurrency;
+        self.reference.concurrency = self.schedule.gate.concurrencies(self.moment());
     }
 
     pub(super) fn step(&mut self, step: Step) -> TestCaseResult {
@@ -171,12 +173,12 @@ impl Harness {
             }
             Step::Charge(units) => {
                 self.input(|schedule, now, effects| schedule.charge(now, units, effects));
-                self.reference.limits.iter_mut().for_each(|limit| limit.charge(now, units, None));
+                self.reference.unnamed_limits().for_each(|limit| limit.charge(now, units, None));
             }
             Step::Forgive(units) => {
                 self.do_what_is_due();
                 self.input(|schedule, now, effects| schedule.forgive(now, units, effects));
-                self.reference.limits.iter_mut().for_each(|limit| limit.forgive(now, units));
+                self.reference.unnamed_limits().for_each(|limit| limit.forgive(now, units));
             }
             Step::Pause(nanos) => {
                 let until = nanos.map_or(u64::MAX, |nanos| now + nanos);
@@ -274,7 +276,7 @@ impl Harness {
     fn decide(&mut self) -> TestCaseResult {
         self.refuse_late();
         self.read_concurrency();
-        rules::an_adapting_limit_keeps_its_bounds(&self.reference, self.reference.concurrency)?;
+        rules::an_adapting_limit_keeps_its_bounds(&self.reference, self.schedule.snapshot(self.moment()).concurrency)?;
         if self.reference.closed {
             self.reference.refuse_all(&AcquireError::Closed);
         }

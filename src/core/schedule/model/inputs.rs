@@ -6,36 +6,39 @@ use proptest::prelude::*;
 use proptest::sample::Index as Pick;
 
 use super::super::Options;
+use super::costs::{Cost, Settled, UNITS};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
-use crate::strategy::{Adapt, Align, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingWindow, Throttle, TokenBucket};
+use crate::strategy::{
+    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingWindow, Throttle, TokenBucket, Unit,
+};
 
 /// One input. All times are in nanoseconds.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Request {
-        cost: u64,
+        cost: Cost,
         priority: u8,
         timeout: Option<u64>,
         blocking: bool,
     },
     TryAcquire {
-        cost: u64,
+        cost: Cost,
     },
     /// If the state fits a word, the word decides some requests that do not wait: each has a cost, and the nanoseconds that pass
     /// before it. Then the schedule takes the word over.
     InWord(Vec<(u64, u64)>),
     /// Asks what `TryAcquire` would answer; `waits` if the caller is going to wait, so that it is not counted as denied.
     Ask {
-        cost: u64,
+        cost: Cost,
         waits: bool,
     },
     /// The owner of a request looks for its answer, and takes it.
     Poll(Pick),
     Abandon(Pick),
     Release(Pick),
-    Settle(Pick, u64),
+    Settle(Pick, Settled),
     Report(Pick, Outcome),
     /// A permit is lost; its release comes at the very end.
     Leak(Pick),
@@ -85,7 +88,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         1 => penalty,
     ];
     let max_queue = prop_oneof![1 => 0_usize..4, 1 => Just(usize::MAX)];
-    let policy = prop_oneof![policies(varied_limits()), policies(like_limits())];
+    let policy = prop_oneof![any_policies(varied_limits), any_policies(like_limits)];
     (policy, 0_u64..1_000, max_queue, overflow, prop_oneof![Just(0_u64), 1_u64..12], prop::bool::weighted(0.8), any::<bool>())
         .prop_map(|(policy, since_epoch, max_queue, overflow, spread_below, has_runtime, prefers_line)| Setup {
             policy,
@@ -101,25 +104,25 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let timeout = || prop::option::weighted(0.3, 0_u64..120);
     let reports = prop_oneof![2 => Just(Outcome::Ok), 2 => Just(Outcome::Overloaded), 1 => Just(Outcome::Ignored)];
     let waiting = prop_oneof![
-        8 => (1_u64..7, timeout(), any::<bool>())
+        8 => (costs(1), timeout(), any::<bool>())
             .prop_map(|(cost, timeout, blocking)| Step::Request { cost, priority: 0, timeout, blocking }),
-        6 => (0_u64..7, 0_u8..10, timeout(), any::<bool>())
+        6 => (costs(0), 0_u8..10, timeout(), any::<bool>())
             .prop_map(|(cost, priority, timeout, blocking)| Step::Request { cost, priority, timeout, blocking }),
-        5 => (1_u64..5).prop_map(|cost| Step::TryAcquire { cost }),
+        5 => costs(1).prop_map(|cost| Step::TryAcquire { cost }),
         3 => prop::collection::vec((0_u64..5, 0_u64..30), 1..5).prop_map(Step::InWord),
-        1 => (0_u64..7, any::<bool>()).prop_map(|(cost, waits)| Step::Ask { cost, waits }),
+        1 => (costs(0), any::<bool>()).prop_map(|(cost, waits)| Step::Ask { cost, waits }),
         6 => pick().prop_map(Step::Poll),
         4 => pick().prop_map(Step::Abandon),
     ];
     let holding = prop_oneof![
         5 => pick().prop_map(Step::Release),
-        5 => (pick(), 0_u64..10).prop_map(|(permit, actual)| Step::Settle(permit, actual)),
+        5 => (pick(), settled()).prop_map(|(permit, actual)| Step::Settle(permit, actual)),
         2 => (pick(), reports).prop_map(|(permit, outcome)| Step::Report(permit, outcome)),
         2 => pick().prop_map(Step::Leak),
         2 => pick().prop_map(Step::Renew),
     ];
     let changing = prop_oneof![
-        4 => (policies(like_limits()), any::<bool>())
+        4 => (any_policies(like_limits), any::<bool>())
             .prop_map(|(policy, in_proportion)| Step::SetPolicy { policy, in_proportion }),
         1 => Just(Step::Reset),
         1 => (0_u64..9).prop_map(Step::Charge),
@@ -138,6 +141,33 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         }
         steps
     })
+}
+
+/// The plain cost is from `least` on. Most name both units.
+fn costs(least: u64) -> impl Strategy<Value = Cost> {
+    let units = || prop::option::weighted(0.9, 0_u64..6);
+    let named = prop_oneof![1 => Just([None; 2]), 2 => [units(), units()]];
+    (least..7, named).prop_map(|(plain, units)| Cost { plain, units })
+}
+
+fn settled() -> impl Strategy<Value = Settled> {
+    let units = || prop::option::of(0_u64..9);
+    prop_oneof![
+        1 => Just(Settled::Nothing),
+        4 => (0_u64..10).prop_map(Settled::Cost),
+        2 => [units(), units()].prop_map(Settled::Units),
+    ]
+}
+
+/// Policies that count only the plain cost, and others.
+fn any_policies<L: Strategy<Value = Limit> + 'static>(limits: fn() -> L) -> impl Strategy<Value = Policy> {
+    let counts = prop_oneof![
+        2 => Just(Counts::Cost),
+        2 => Just(Counts::Requests),
+        3 => prop::sample::select(UNITS.to_vec()).prop_map(|unit| Counts::Unit(Unit::new(unit))),
+    ];
+    let counting = (limits(), counts).prop_map(|(limit, counts)| limit.counting(counts));
+    prop_oneof![policies(limits()), policies(counting)]
 }
 
 fn policies(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = Policy> {

@@ -2,20 +2,35 @@
 
 use std::collections::BTreeMap;
 
+use super::costs::{Cost, Settled, UNITS};
 use super::limits::{Bound, NaiveLimit};
 use super::quota::{Quota, Taken};
-use crate::error::AcquireError;
+use crate::error::{AcquireError, Misfit};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
+use crate::strategy::Counts;
+
+/// One for each thing that a limit counts.
+const ACCOUNTS: usize = 2 + UNITS.len();
+
+fn account_of(counts: Counts) -> usize {
+    match counts {
+        Counts::Cost => 0,
+        Counts::Requests => 1,
+        Counts::Unit(unit) => 2 + UNITS.iter().position(|name| *name == unit.as_str()).unwrap(),
+    }
+}
 
 /// One grant that was ever given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
-    pub(super) cost: u64,
+    pub(super) cost: Cost,
     /// Whether it holds a place that must be released.
     pub(super) has_place: bool,
+    /// What is counted of it, in each account.
+    accounts: [u64; ACCOUNTS],
     /// In flight, in a slot or with a holder, holding its place.
     pub(super) is_out: bool,
     /// From when its TTL counts; `None` where it was granted without one.
@@ -25,7 +40,7 @@ pub(super) struct Grant {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     pub(super) id: usize,
-    pub(super) cost: u64,
+    pub(super) cost: Cost,
     pub(super) priority: Priority,
     pub(super) deadline: u64,
 }
@@ -47,9 +62,10 @@ pub(super) struct Reference {
     pub(super) done_until: u64,
     since_epoch: u64,
     pub(super) limits: Vec<NaiveLimit>,
-    /// The least of the concurrency limits, now. For an adaptive one, only the bounds are checked; this is the schedule's own
-    /// value.
-    pub(super) concurrency: Option<u64>,
+    /// What each concurrency limit is now. For an adaptive one, only the bounds are checked; this is the schedule's own value.
+    pub(super) concurrency: Vec<Option<u64>>,
+    /// What is in flight and no limit counts any more, but former ones did.
+    accounts: Vec<usize>,
     /// By fence.
     pub(super) grants: BTreeMap<u64, Grant>,
     /// The waiters without an answer, in arrival order.
@@ -78,7 +94,8 @@ impl Reference {
             done_until: 0,
             since_epoch,
             limits: policy.limits().iter().map(|limit| NaiveLimit::new(*limit, since_epoch, 0)).collect(),
-            concurrency: None,
+            concurrency: Vec::new(),
+            accounts: Vec::new(),
             grants: BTreeMap::new(),
             waiting: Vec::new(),
             answers: BTreeMap::new(),
@@ -107,12 +124,32 @@ impl Reference {
 
     // What there is.
 
-    pub(super) fn tightest(&self) -> Limit {
-        self.limits.iter().map(|limit| limit.limit).min_by_key(Limit::capacity).unwrap()
+    fn tightest(&self) -> Option<Limit> {
+        let plain = self.limits.iter().map(|limit| limit.limit).filter(|limit| limit.counts() == Counts::Cost);
+        plain.min_by_key(Limit::capacity)
     }
 
     pub(super) fn max_cost(&self) -> u64 {
-        self.tightest().capacity()
+        self.tightest().map_or(u64::MAX, |limit| limit.capacity())
+    }
+
+    pub(super) fn counts_by_unit(&self) -> bool {
+        self.limits.iter().any(|limit| limit.limit.counts() != Counts::Cost)
+    }
+
+    /// Why a request can never be admitted.
+    pub(super) fn misfit(&self, cost: Cost) -> Option<Misfit> {
+        if cost.plain == 0 {
+            return Some(Misfit::ZeroCost);
+        }
+        if let Some(limit) = self.tightest().filter(|limit| cost.plain > limit.capacity()) {
+            return Some(Misfit::Exceeds { limit: Box::new(limit), cost: cost.plain });
+        }
+        self.limits.iter().map(|limit| Box::new(limit.limit)).find_map(|limit| match (cost.of(limit.counts()), limit.counts()) {
+            (Some(cost), _) if cost > limit.capacity() => Some(Misfit::Exceeds { limit, cost }),
+            (None, Counts::Unit(unit)) => Some(Misfit::Missing { limit, unit }),
+            _ => None,
+        })
     }
 
     fn ttl(&self) -> Option<u64> {
@@ -120,8 +157,20 @@ impl Reference {
         self.limits.iter().filter_map(ttl).min().map(|ttl| ttl.as_nanos() as u64)
     }
 
+    /// What the first concurrency limit counts as in flight, or the first former one that counts anything.
     pub(super) fn in_flight(&self) -> u64 {
-        self.grants.values().filter(|grant| grant.is_out).map(|grant| grant.cost).sum()
+        let first = self.limits.iter().find(|limit| limit.counts_places()).map(|limit| account_of(limit.limit.counts()));
+        let former = || self.accounts.iter().copied().find(|account| self.out(*account) > 0);
+        first.or_else(former).map_or(0, |account| self.out(account))
+    }
+
+    /// What is in flight in this account.
+    fn out(&self, account: usize) -> u64 {
+        self.grants.values().filter(|grant| grant.is_out).map(|grant| grant.accounts[account]).sum()
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.grants.values().any(|grant| grant.is_out)
     }
 
     /// When the TTL of a grant in flight passes.
@@ -134,8 +183,8 @@ impl Reference {
     }
 
     /// Whether anything but the policy holds back `cost` at an instant.
-    pub(super) fn is_suspended(&self, at: u64, cost: u64, bound: Bound) -> bool {
-        let spreads = self.quota.as_ref().is_some_and(|quota| quota.holds_back(at, cost, bound));
+    pub(super) fn is_suspended(&self, at: u64, cost: Cost, bound: Bound) -> bool {
+        let spreads = self.quota.as_ref().is_some_and(|quota| quota.holds_back(at, cost.plain, bound));
         self.paused_until > at || self.blocked_until > at || spreads
     }
 
@@ -145,23 +194,35 @@ impl Reference {
     }
 
     /// Whether one limit admits `cost` at an instant at or after now, if nothing happens before.
-    pub(super) fn limit_admits(&self, limit: &NaiveLimit, at: u64, cost: u64, bound: Bound) -> bool {
-        if limit.counts_places() {
-            return self.concurrency.is_none_or(|most| self.in_flight() + cost <= most);
+    pub(super) fn limit_admits(&self, index: usize, at: u64, cost: Cost, bound: Bound) -> bool {
+        let limit = &self.limits[index];
+        let Some(cost) = cost.of(limit.limit.counts()) else { return false };
+        cost == 0 || self.limit_admits_units(index, at, cost, bound)
+    }
+
+    pub(super) fn limit_admits_units(&self, index: usize, at: u64, units: u64, bound: Bound) -> bool {
+        if self.limits[index].counts_places() {
+            return self.concurrency[index]
+                .is_none_or(|most| self.out(account_of(self.limits[index].limit.counts())) + units <= most);
         }
-        limit.admits(at, cost, bound)
+        self.limits[index].admits(at, units, bound)
     }
 
-    pub(super) fn policy_admits(&self, at: u64, cost: u64, bound: Bound) -> bool {
-        self.limits.iter().all(|limit| self.limit_admits(limit, at, cost, bound))
+    pub(super) fn policy_admits(&self, at: u64, cost: Cost, bound: Bound) -> bool {
+        (0..self.limits.len()).all(|index| self.limit_admits(index, at, cost, bound))
     }
 
-    pub(super) fn may_admit(&self, at: u64, cost: u64) -> bool {
+    pub(super) fn may_admit(&self, at: u64, cost: Cost) -> bool {
         !self.is_suspended(at, cost, Bound::Least) && self.policy_admits(at, cost, Bound::Least)
     }
 
-    pub(super) fn must_admit(&self, at: u64, cost: u64) -> bool {
+    pub(super) fn must_admit(&self, at: u64, cost: Cost) -> bool {
         !self.is_suspended(at, cost, Bound::Most) && self.policy_admits(at, cost, Bound::Most)
+    }
+
+    /// The limits that count no named unit.
+    pub(super) fn unnamed_limits(&mut self) -> impl Iterator<Item = &mut NaiveLimit> {
+        self.limits.iter_mut().filter(|limit| !matches!(limit.limit.counts(), Counts::Unit(_)))
     }
 
     pub(super) fn front(&self) -> Option<Waiting> {
@@ -210,7 +271,7 @@ impl Reference {
     /// waiter left except at its deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting) -> bool {
         let mut best = self.clone();
-        best.concurrency = None;
+        best.concurrency.fill(None);
         best.paused_until = if self.paused_until == u64::MAX { 0 } else { self.paused_until };
         best.waiting.retain(|waiting| waiting.deadline > newcomer.deadline);
         best.waiting.push(newcomer);
@@ -245,7 +306,7 @@ impl Reference {
 
     /// When a new request behind all waiters would be granted `cost`, if nothing were released and no other request came; and all
     /// grants until then: when, and to which request.
-    pub(super) fn turn_of_new_request(&self, cost: u64, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
+    pub(super) fn turn_of_new_request(&self, cost: Cost, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
         let (mut naive, mut grants) = (self.clone(), Vec::new());
         for now in self.now..=latest {
             naive.now = now;
@@ -268,11 +329,12 @@ impl Reference {
         (Turn::Later, grants)
     }
 
-    fn lacks_places(&self, cost: u64) -> bool {
-        self.limits.iter().any(|limit| limit.counts_places() && !self.limit_admits(limit, self.now, cost, Bound::Most))
+    fn lacks_places(&self, cost: Cost) -> bool {
+        let mut limits = self.limits.iter().enumerate();
+        limits.any(|(index, limit)| limit.counts_places() && !self.limit_admits(index, self.now, cost, Bound::Most))
     }
 
-    fn admits(&self, cost: u64, bound: Bound) -> bool {
+    fn admits(&self, cost: Cost, bound: Bound) -> bool {
         !self.is_suspended(self.now, cost, bound) && self.policy_admits(self.now, cost, bound)
     }
 
@@ -284,17 +346,25 @@ impl Reference {
 
     // What happens.
 
-    pub(super) fn grant(&mut self, cost: u64) -> u64 {
+    pub(super) fn grant(&mut self, cost: Cost) -> u64 {
         let (now, fence) = (self.now, self.grants.len() as u64 + 1);
+        let mut accounts = [0; ACCOUNTS];
         for limit in &mut self.limits {
-            limit.charge(now, cost, Some(fence));
+            let units = cost.of(limit.limit.counts()).unwrap();
+            if limit.counts_places() {
+                accounts[account_of(limit.limit.counts())] = units;
+            } else if units > 0 {
+                limit.charge(now, units, Some(fence));
+            }
         }
         if let Some(quota) = &mut self.quota {
-            quota.taken.push(Taken { fence, at: now, used: cost, paced: cost });
+            quota.taken.push(Taken { fence, at: now, used: cost.plain, paced: cost.plain });
         }
-        let has_place = self.limits.iter().any(NaiveLimit::counts_places);
-        let leased = self.ttl().map(|_| now);
-        self.grants.insert(fence, Grant { cost, has_place, is_out: has_place, leased });
+        let has_place = accounts.iter().any(|units| *units > 0);
+        let leased = self.ttl().filter(|_| has_place).map(|_| now);
+        let units = if self.counts_by_unit() { cost.units } else { [None; 2] }; // otherwise they are not recorded
+        let cost = Cost { units, ..cost };
+        self.grants.insert(fence, Grant { cost, has_place, accounts, is_out: has_place, leased });
         fence
     }
 
@@ -334,17 +404,22 @@ impl Reference {
         was_out || !grant.has_place
     }
 
-    /// Releases a permit whose work took `actual` units. Returns whether it is live.
-    pub(super) fn settle(&mut self, fence: u64, actual: u64) -> bool {
+    /// Releases a permit whose work really cost `actual`. Returns whether it is live.
+    pub(super) fn settle(&mut self, fence: u64, actual: Settled) -> bool {
         let (now, cost) = (self.now, self.grants[&fence].cost);
         if !self.give_back(fence) {
             return false;
         }
-        self.refunded += u64::from(actual == 0);
+        let is_refund = actual == Settled::Nothing || actual == Settled::Cost(0) && !self.counts_by_unit();
+        self.refunded += u64::from(is_refund);
         if let Some(quota) = &mut self.quota {
-            quota.settle(fence, cost, actual, fence == self.grants.len() as u64);
+            let plain = actual.of(Counts::Cost, cost.plain);
+            quota.settle(fence, cost.plain, plain, fence == self.grants.len() as u64);
         }
         for limit in self.limits.iter_mut().filter(|limit| !limit.counts_places()) {
+            let counts = limit.limit.counts();
+            let cost = cost.of(counts).unwrap_or(0);
+            let actual = actual.of(counts, cost);
             if actual > cost {
                 limit.charge(now, actual - cost, None);
             } else if actual < cost {
@@ -365,18 +440,44 @@ impl Reference {
         is_live
     }
 
-    /// Each new limit takes over from the one like it, or else from one of its kind, or else from any that is left.
+    /// A concurrency limit counts what one did that counted the same, or else what the first one counts that counts anything.
+    fn count_in_flight_by(&mut self, policy: &Policy) {
+        let places = policy.limits().iter().filter(|limit| matches!(limit, Limit::MaxConcurrency(_)));
+        let new: Vec<usize> = places.map(|limit| account_of(limit.counts())).collect();
+        let mut old: Vec<usize> =
+            self.limits.iter().filter(|limit| limit.counts_places()).map(|limit| account_of(limit.limit.counts())).collect();
+        old.extend(self.accounts.iter().filter(|account| self.out(**account) > 0));
+        let in_use: Vec<usize> = old.iter().copied().filter(|account| self.out(*account) > 0).collect();
+        let source = |account: usize| if old.contains(&account) { Some(account) } else { in_use.first().copied() };
+        let is_kept = |account: usize| !new.contains(&account) && in_use.contains(&account);
+        for grant in self.grants.values_mut().filter(|grant| grant.is_out) {
+            let counted = |account| match source(account) {
+                _ if is_kept(account) => grant.accounts[account],
+                Some(source) if new.contains(&account) => grant.accounts[source],
+                _ => 0,
+            };
+            grant.accounts = std::array::from_fn(counted);
+        }
+        let mut kept = in_use.iter().copied().filter(|account| is_kept(*account)).collect::<Vec<_>>();
+        kept.dedup();
+        self.accounts = kept;
+    }
+
+    /// Each new limit takes over from the one like it, or else from one of its kind, or else from any that is left, if it counts the
+    /// same.
     pub(super) fn set_policy(&mut self, policy: &Policy, in_proportion: bool) {
         let (now, since_epoch) = (self.now, self.since_epoch);
         let is_like: [fn(&Limit, &Limit) -> bool; 3] =
             [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
+        self.count_in_flight_by(policy);
         let mut old: Vec<_> = std::mem::take(&mut self.limits).into_iter().filter(|limit| !limit.counts_places()).collect();
         let mut new: Vec<_> = policy.limits().iter().map(|limit| (*limit, None)).collect();
         for is_like in is_like {
             for (limit, heir) in &mut new {
                 if heir.is_none()
                     && !matches!(limit, Limit::MaxConcurrency(_))
-                    && let Some(found) = old.iter().position(|old| is_like(&old.limit, limit))
+                    && let Some(found) =
+                        old.iter().position(|old| old.limit.counts() == limit.counts() && is_like(&old.limit, limit))
                 {
                     *heir = Some(NaiveLimit::heir(*limit, old.remove(found), now, in_proportion));
                 }
@@ -385,10 +486,9 @@ impl Reference {
         let or_new = |(limit, heir): (Limit, Option<_>)| heir.unwrap_or_else(|| NaiveLimit::new(limit, since_epoch, now));
         self.limits = new.into_iter().map(or_new).collect();
         self.begin_lines();
-        let max = self.max_cost();
         for Waiting { id, cost, .. } in self.waiting.clone() {
-            if cost > max {
-                self.answer(id, Err(AcquireError::exceeds(self.tightest(), cost)));
+            if let Some(misfit) = self.misfit(cost) {
+                self.answer(id, Err(misfit.into()));
             }
         }
     }
@@ -430,9 +530,12 @@ impl Reference {
         self.blocked_until = self.now.saturating_add(self.overflow.penalty().as_nanos() as u64);
     }
 
-    pub(super) fn note_denial(&mut self, cost: u64) {
+    pub(super) fn note_denial(&mut self, cost: Cost) {
         for limit in &mut self.limits {
-            limit.note_denial(self.now, cost);
+            let units = cost.of(limit.limit.counts()).unwrap();
+            if units > 0 {
+                limit.note_denial(self.now, units);
+            }
         }
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
+use super::costs::Cost;
 use super::harness::Harness;
 use super::limits::Bound;
 use super::reference::{Reference, Turn, Waiting};
+use crate::core::costs::Costs;
 use crate::core::queue::AnswerKind;
 use crate::decision::Decision;
 use crate::policy::Limit;
@@ -17,13 +19,13 @@ use crate::strategy::Moment;
 pub(super) const LONG: u64 = 1_200_000_000_000;
 
 /// A grant is within every limit at the instant at which it is made, and nothing is granted while the limiter is paused or closed.
-pub(super) fn never_over(reference: &Reference, cost: u64) -> TestCaseResult {
+pub(super) fn never_over(reference: &Reference, cost: Cost) -> TestCaseResult {
     let Reference { now, closed, .. } = *reference;
     prop_assert!(!closed, "granted although closed");
     prop_assert!(!reference.is_suspended(now, cost, Bound::Least), "granted although suspended");
-    for limit in &reference.limits {
-        let admits = reference.limit_admits(limit, now, cost, Bound::Least);
-        prop_assert!(admits, "{cost} more at {now} is over {}", limit.limit);
+    for (index, limit) in reference.limits.iter().enumerate() {
+        let admits = reference.limit_admits(index, now, cost, Bound::Least);
+        prop_assert!(admits, "{cost:?} more at {now} is over {}", limit.limit);
     }
     Ok(())
 }
@@ -67,17 +69,17 @@ pub(super) fn no_request_is_refused_at_once_that_could_be_served(reference: &Ref
 }
 
 /// All or none: a denial charges no limit (but a penalty, of which `remaining` is left as it was), and names one that denies.
-pub(super) fn all_or_none(harness: &Harness, cost: u64, denied: &Decision, remaining: Option<u64>) -> TestCaseResult {
+pub(super) fn all_or_none(harness: &Harness, cost: Cost, denied: &Decision, remaining: Option<u64>) -> TestCaseResult {
     let reference = &harness.reference;
     let counts_denials = reference.limits.iter().any(|limit| matches!(limit.limit, Limit::Penalty(_)));
-    let remains = harness.schedule.check(harness.moment(), cost).remaining();
+    let remains = harness.schedule.check(harness.moment(), Costs::new(cost.plain, &cost.by_unit())).remaining();
     prop_assert!(counts_denials || remaining.is_none_or(|before| before == remains), "a denial charged a limit");
     prop_assert!(!denied.is_allowed());
     match denied.denied_by_index() {
         Some(by) if reference.waiting.is_empty() => {
-            let denier = &reference.limits[by];
-            prop_assert_eq!(denied.denied_by(), Some(denier.limit));
-            prop_assert!(!reference.limit_admits(denier, reference.now, cost, Bound::Most), "{} admits", denier.limit);
+            let denier = reference.limits[by].limit;
+            prop_assert_eq!(denied.denied_by(), Some(denier));
+            prop_assert!(!reference.limit_admits(by, reference.now, cost, Bound::Most), "{denier} admits");
         }
         Some(_) => {}
         None => prop_assert!(denied.is_paused() && reference.is_suspended(reference.now, cost, Bound::Most)),
@@ -86,7 +88,7 @@ pub(super) fn all_or_none(harness: &Harness, cost: u64, denied: &Decision, remai
 }
 
 /// A retry-after is exact when no request waits and no other comes: denied one nanosecond before it, granted at it.
-pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
+pub(super) fn retry_after_is_exact(reference: &Reference, cost: Cost, told: Option<Duration>) -> TestCaseResult {
     match told {
         Some(after) => {
             let retry = reference.now + after.as_nanos() as u64;
@@ -102,7 +104,7 @@ pub(super) fn retry_after_is_exact(reference: &Reference, cost: u64, told: Optio
 /// granted at it, if nothing is released and no other request comes. There is none if only a release helps.
 ///
 /// Where the least and the most of an amount would lead to different grants, the schedule decides.
-pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u64, told: Option<Duration>) -> TestCaseResult {
+pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: Cost, told: Option<Duration>) -> TestCaseResult {
     /// Instants that are checked: longer than all pauses and spreads except the longest ones.
     const HORIZON: u64 = 1_000;
     /// With more waiters, it is a lower bound.
@@ -122,11 +124,19 @@ pub(super) fn retry_after_is_exact_behind_others(reference: &Reference, cost: u6
     Ok(())
 }
 
-/// `remaining` is the most that the policy would admit at once.
-pub(super) fn what_remains_would_be_admitted(reference: &Reference, remaining: u64) -> TestCaseResult {
-    let now = reference.now;
-    prop_assert!(reference.policy_admits(now, remaining, Bound::Least) || remaining == 0, "{remaining} is too much");
-    prop_assert!(!reference.policy_admits(now, remaining + 1, Bound::Most), "{remaining} is too little");
+/// `remaining` is the most that the policy would admit at once; where its limits count by unit, the most that the one would that
+/// denies.
+pub(super) fn what_remains_would_be_admitted(reference: &Reference, denied: &Decision) -> TestCaseResult {
+    let (now, remaining) = (reference.now, denied.remaining());
+    if reference.counts_by_unit() {
+        let Some(by) = denied.denied_by_index() else { return Ok(()) };
+        let admits = |units, bound| reference.limit_admits_units(by, now, units, bound);
+        prop_assert!(remaining == 0 || admits(remaining, Bound::Least), "{remaining} is too much");
+        prop_assert!(!admits(remaining + 1, Bound::Most), "{remaining} is too little");
+        return Ok(());
+    }
+    prop_assert!(reference.policy_admits(now, Cost::plain(remaining), Bound::Least) || remaining == 0, "{remaining} is too much");
+    prop_assert!(!reference.policy_admits(now, Cost::plain(remaining + 1), Bound::Most), "{remaining} is too little");
     Ok(())
 }
 
@@ -169,7 +179,7 @@ pub(super) fn the_timer_is_not_late(reference: &Reference, wake: u64) -> TestCas
 /// No waiter is stranded: while a request waits, an event is due, or a permit is held, or the limiter is paused.
 pub(super) fn no_waiter_is_stranded(harness: &Harness) -> TestCaseResult {
     let Harness { reference, schedule, .. } = harness;
-    let is_held = reference.in_flight() > 0 || reference.paused_until == u64::MAX;
+    let is_held = reference.is_in_flight() || reference.paused_until == u64::MAX;
     let is_stranded = !reference.waiting.is_empty() && !is_held && schedule.next_wake() == Moment::NEVER;
     prop_assert!(!is_stranded, "a request waits, and nothing will ever happen");
     Ok(())
@@ -205,7 +215,7 @@ pub(super) fn drained_means_that_nothing_is_out(harness: &Harness) -> TestCaseRe
     let Harness { reference, schedule, tickets, .. } = harness;
     let is_out = |fence: &u64| reference.grants[fence].is_out || !reference.grants[fence].has_place;
     let in_slot = tickets.keys().any(|id| matches!(&reference.answers.get(id), Some(Ok(fence)) if is_out(fence)));
-    let is_drained = reference.waiting.is_empty() && reference.in_flight() == 0 && !in_slot;
+    let is_drained = reference.waiting.is_empty() && !reference.is_in_flight() && !in_slot;
     prop_assert_eq!(schedule.is_drained(), is_drained);
     Ok(())
 }
@@ -224,7 +234,9 @@ pub(super) fn all_comes_back(harness: &mut Harness) -> TestCaseResult {
     prop_assert_eq!((snapshot.in_flight, snapshot.queued, schedule.next_wake()), (0, 0, Moment::NEVER));
     let fixed = reference.limits.iter().filter(|limit| !limit.counts_places()).map(|limit| limit.limit.capacity()).min();
     let remaining = fixed.into_iter().chain(snapshot.concurrency).min().unwrap();
-    let decision = schedule.check(now, reference.max_cost());
+    let by_unit = schedule.one_of_each_unit();
+    let most = if by_unit.is_some() { 1 } else { reference.max_cost() };
+    let decision = schedule.check(now, Costs::new(most, &by_unit));
     prop_assert_eq!(decision.is_allowed(), !reference.closed);
     prop_assert_eq!((decision.remaining(), decision.reset_after()), (remaining, Duration::ZERO));
     prop_assert!(schedule.at_rest(now).is_some());

@@ -78,7 +78,7 @@ proptest! {
     #[test]
     fn a_retry_after_is_exact_however_many_wait(policy in policies(), steps in steps(), cost in 1_u64..7) {
         let (driven, now) = after(&policy, &steps);
-        let decision = driven.0.check(at(now), cost);
+        let decision = driven.0.check(at(now), Costs::plain(cost));
         let waiting = driven.0.queue.len();
         if waiting > 0 {
             prop_assert!(!decision.is_allowed());

@@ -8,22 +8,23 @@ impl Harness {
         let is_awaited = self.reference.closed || !self.reference.waiting.is_empty();
         if is_awaited {
             self.input(|schedule, now, effects| {
-                assert!(!schedule.release(grant.fence, cost, grant.claim));
-                match schedule.pass_on(cost, grant.claim) {
+                assert!(!schedule.release(grant.fence, cost.plain, grant.claim));
+                match schedule.pass_on(cost.plain, grant.claim) {
                     Some(next) => effects.wake(Some(next)),
-                    None => schedule.release_to_next(now, grant.fence, cost, grant.claim, effects),
+                    None => schedule.release_to_next(now, grant.fence, cost.plain, grant.claim, effects),
                 }
             });
         } else {
-            prop_assert!(self.schedule.release(grant.fence, cost, grant.claim));
+            prop_assert!(self.schedule.release(grant.fence, cost.plain, grant.claim));
         }
         let is_live = self.reference.give_back(grant.fence);
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
-    pub(super) fn settle(&mut self, Held { grant, cost }: Held, actual: u64) -> TestCaseResult {
+    pub(super) fn settle(&mut self, Held { grant, cost }: Held, actual: Settled) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
-        let told = self.input(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects));
+        let told =
+            actual.with(|actual| self.input(|schedule, now, effects| schedule.settle(now, grant, cost.plain, actual, effects)));
         let is_live = self.reference.settle(grant.fence, actual);
         prop_assert_eq!(told, is_live);
         self.a_reclaimed_permit_changes_nothing(is_live, before)
@@ -33,7 +34,7 @@ impl Harness {
         let before = self.snapshot_if_nothing_is_due();
         let told = self.input(|schedule, now, effects| {
             let rtt_nanos = now.since(grant.at);
-            schedule.report(now, grant, cost, Some(rtt_nanos), outcome, effects)
+            schedule.report(now, grant, cost.plain, Some(rtt_nanos), outcome, effects)
         });
         let is_live = self.reference.give_back(grant.fence);
         prop_assert_eq!(told, is_live);

@@ -12,19 +12,16 @@ impl Harness {
         let alarm = Arc::new(Alarm::default());
         let mut waker = Some(Waker::from(Arc::clone(&alarm)));
         let deadline = Moment::from_nanos(deadline);
-        let request = Request { cost, priority, deadline, caller: Location::caller(), blocking };
+        let by_unit = cost.by_unit();
+        let costs = Costs::new(cost.plain, &by_unit);
+        let request = Request { costs, priority, deadline, caller: Location::caller(), blocking };
         self.advance_if_due();
         let outcome = self.raw_input(|schedule, now, effects| {
             let behind = schedule.enqueue_behind(now, &request, &mut waker);
             behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |waiter| Ok(Enqueued::Queued(waiter)))
         });
-        let max = self.reference.max_cost();
-        let refusal = match cost {
-            _ if self.reference.closed => Some(AcquireError::Closed),
-            0 => Some(AcquireError::ZeroCost),
-            cost if cost > max => Some(AcquireError::exceeds(self.reference.tightest(), cost)),
-            _ => None,
-        };
+        let closed = self.reference.closed.then_some(AcquireError::Closed);
+        let refusal = closed.or_else(|| self.reference.misfit(cost).map(Into::into));
         if let Some(refusal) = refusal {
             prop_assert_eq!(outcome.err(), Some(refusal));
             return Ok(());
@@ -82,7 +79,7 @@ impl Harness {
     }
 
     /// The owner of a request receives its permit.
-    pub(super) fn take(&mut self, id: usize, grant: Grant, cost: u64) -> TestCaseResult {
+    pub(super) fn take(&mut self, id: usize, grant: Grant, cost: Cost) -> TestCaseResult {
         prop_assert_eq!(self.reference.answers.remove(&id), Some(Ok(grant.fence)));
         self.held.push(Held { grant, cost });
         Ok(())
@@ -96,15 +93,20 @@ impl Harness {
         Ok(())
     }
 
-    pub(super) fn try_acquire(&mut self, cost: u64) -> TestCaseResult {
+    pub(super) fn try_acquire(&mut self, cost: Cost) -> TestCaseResult {
         self.advance_if_due();
-        let told = self.schedule.check(self.moment(), cost);
+        let by_unit = cost.by_unit();
+        let costs = Costs::new(cost.plain, &by_unit);
+        let told = self.schedule.check(self.moment(), costs);
         let answer = self.raw_input(|schedule, now, effects| {
-            let in_place = schedule.admit_in_place(now, cost, Location::caller());
+            let in_place = match by_unit {
+                None => schedule.admit_in_place(now, cost.plain, Location::caller()),
+                Some(_) => Err(NotInPlace::Undecided),
+            };
             match in_place {
                 Ok(grant) => Ok(grant),
-                Err(NotInPlace::Denied) => Err(schedule.deny_in_place(now, cost, effects)),
-                Err(NotInPlace::Undecided) => schedule.try_acquire(now, cost, Location::caller(), effects),
+                Err(NotInPlace::Denied) => Err(schedule.deny_in_place(now, cost.plain, effects)),
+                Err(NotInPlace::Undecided) => schedule.try_acquire(now, costs, Location::caller(), effects),
             }
         });
         prop_assert!(told.is_allowed() == answer.is_ok(), "{:?}, but {:?}", told, answer);
@@ -126,15 +128,17 @@ impl Harness {
             Opening::Places { units } => Content::Places { units },
             Opening::Rate { value, .. } => Content::Rate { value },
         };
-        for &(cost, nanos) in requests {
+        for &(units_asked, nanos) in requests {
+            let cost = Cost::plain(units_asked);
             self.reference.now += nanos;
             let now = self.moment();
             let (taken, claim) = match (opening, content) {
-                (_, Content::Places { units }) => {
-                    (units.checked_sub(cost).filter(|_| cost > 0).map(|units| Content::Places { units }), Claim::PLACE)
-                }
+                (_, Content::Places { units }) => (
+                    units.checked_sub(cost.plain).filter(|_| cost.plain > 0).map(|units| Content::Places { units }),
+                    Claim::PLACE,
+                ),
                 (Opening::Rate { line, .. }, Content::Rate { value }) => {
-                    let taken = line.take(value, now.nanos(), cost);
+                    let taken = line.take(value, now.nanos(), cost.plain);
                     (taken.map(|value| Content::Rate { value }), Claim::of_rate(taken.unwrap_or(0)))
                 }
                 _ => unreachable!("the content is that of the opening"),
@@ -149,12 +153,12 @@ impl Harness {
                     self.held.push(Held { grant: Grant { fence, claim, at }, cost });
                 }
                 None => {
-                    prop_assert!(cost == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost}");
+                    prop_assert!(cost.plain == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost:?}");
                     self.schedule.take_over(content, fence);
-                    let denial = self.schedule.deny_behind_word(now, cost);
+                    let denial = self.schedule.deny_behind_word(now, cost.plain);
                     prop_assert!(
-                        denial.is_some() || cost == 0 || !holds || cost > self.reference.max_cost(),
-                        "not denied {cost}"
+                        denial.is_some() || cost.plain == 0 || !holds || cost.plain > self.reference.max_cost(),
+                        "not denied {cost:?}"
                     );
                     if denial.is_some() {
                         self.denied(cost, denial.as_ref(), false, None)?;
@@ -166,9 +170,11 @@ impl Harness {
         self.catch_up()
     }
 
-    pub(super) fn ask(&mut self, cost: u64, waits: bool) -> TestCaseResult {
+    pub(super) fn ask(&mut self, cost: Cost, waits: bool) -> TestCaseResult {
         self.advance_if_due();
-        let answer = self.raw_input(|schedule, now, effects| schedule.would_acquire(now, cost, waits, effects));
+        let by_unit = cost.by_unit();
+        let costs = Costs::new(cost.plain, &by_unit);
+        let answer = self.raw_input(|schedule, now, effects| schedule.would_acquire(now, costs, waits, effects));
         if !self.denied(cost, answer.as_ref().err(), waits, None)? {
             prop_assert!(self.reference.waiting.is_empty() && answer.is_ok());
             rules::never_over(&self.reference, cost)?;
@@ -179,18 +185,13 @@ impl Harness {
     /// Checks a denial of a request that does not wait. Returns whether it is expected.
     fn denied(
         &mut self,
-        cost: u64,
+        cost: Cost,
         error: Option<&TryAcquireError>,
         waits: bool,
         remaining: Option<u64>,
     ) -> Result<bool, TestCaseError> {
-        let max = self.reference.max_cost();
-        let refusal = match cost {
-            _ if self.reference.closed => Some(TryAcquireError::Closed),
-            0 => Some(TryAcquireError::ZeroCost),
-            cost if cost > max => Some(TryAcquireError::exceeds(self.reference.tightest(), cost)),
-            _ => None,
-        };
+        let closed = self.reference.closed.then_some(TryAcquireError::Closed);
+        let refusal = closed.or_else(|| self.reference.misfit(cost).map(Into::into));
         if refusal.is_some() {
             prop_assert_eq!(error, refusal.as_ref());
             return Ok(true);
@@ -219,7 +220,7 @@ impl Harness {
         rules::all_or_none(self, cost, decision, remaining)?;
         if is_alone {
             rules::retry_after_is_exact(&self.reference, cost, decision.retry_after())?;
-            rules::what_remains_would_be_admitted(&self.reference, decision.remaining())?;
+            rules::what_remains_would_be_admitted(&self.reference, decision)?;
         } else {
             rules::retry_after_is_exact_behind_others(&self.reference, cost, decision.retry_after())?;
             rules::nothing_remains_while_a_request_waits(decision.remaining())?;
@@ -262,9 +263,9 @@ impl Harness {
             self.decide_what_was_due();
         }
         let Ticket { waiter, cost, .. } = self.tickets.remove(&id).unwrap();
-        self.raw_input(|schedule, now, effects| schedule.abandon(now, waiter, cost, effects));
+        self.raw_input(|schedule, now, effects| schedule.abandon(now, waiter, cost.plain, effects));
         if let Some(Ok(fence)) = self.reference.answers.remove(&id) {
-            self.reference.settle(fence, 0);
+            self.reference.settle(fence, Settled::Nothing);
         }
         self.reference.waiting.retain(|waiting| waiting.id != id);
     }
