@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use common::{Human, exit_code, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
+use tollgate::{EventKind, FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
 
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
@@ -143,7 +143,7 @@ async fn run(&Options { rule, workers }: &Options) -> Result<ExitCode, Box<dyn E
 }
 
 fn tell(event: &LimiterEvent, start: Instant) {
-    if let LimiterEvent::Reclaimed { fence, held, acquired_in, .. } = event {
+    if let EventKind::Reclaimed { fence, held, acquired_in, .. } = &event.kind {
         say_at(start.elapsed(), &format!("permit {fence} is reclaimed after {}; it was acquired in {acquired_in}", Human(*held)));
     }
 }

@@ -1,15 +1,156 @@
 use std::panic::Location;
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::decision::Decision;
+use crate::policy::Policy;
 use crate::priority::Priority;
+use crate::strategy::Moment;
 
-/// Something that a limiter did on its own. [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event) has an example.
+/// What a limiter tells its [observers](crate::LimiterBuilder::on_event): which limiter it is, and what has happened.
+///
+/// | event | when | what it says |
+/// |---|---|---|
+/// | [`GrantedAfterWait`](EventKind::GrantedAfterWait) | a request that had to wait is granted | the permit, how long it waited, where it was requested |
+/// | [`TimedOut`](EventKind::TimedOut) | a request times out, or fails at once because it would | how long it waited, when to retry |
+/// | [`Shed`](EventKind::Shed) | a full queue drops or refuses a request | why |
+/// | [`Denied`](EventKind::Denied) | `try_acquire` is denied | the [`Decision`]: which limit denied, when to retry |
+/// | [`Banned`](EventKind::Banned) | a denied attempt starts a [ban](crate::Penalty::ban) | for how long |
+/// | [`Reclaimed`](EventKind::Reclaimed) | the TTL of a permit has passed | the permit, how long it was held, where it was requested |
+/// | [`LimitMoved`](EventKind::LimitMoved) | an [adaptive](crate::Adapt) concurrency finds another limit | from which to which |
+/// | [`Paused`](EventKind::Paused) | a pause begins, or its end moves | for how long |
+/// | [`Resumed`](EventKind::Resumed) | a pause ends, by a call or by itself | how long ago |
+/// | [`PolicyChanged`](EventKind::PolicyChanged) | the policy is replaced | from which to which |
+/// | [`Closed`](EventKind::Closed) | the limiter is closed | |
+///
+/// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
+/// counts it.
+///
+/// # Order
+///
+/// What one call does is reported in the order in which it happened, cause before effect, before the waiters that it concerns are
+/// woken and before the call returns. So the events of one thread's calls are in their order. Events of calls in different threads
+/// are reported outside the lock that orders the calls, so they may be reported in another order, or at the same time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{EventKind, Limiter, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (events, seen) = std::sync::mpsc::channel();
+/// let limiter = Limiter::builder(Throttle::every(Duration::from_secs(1)))
+///     .name("mail")
+///     .on_event(move |event| match &event.kind {
+///         EventKind::GrantedAfterWait { waited, .. } => events.send(format!("{:?} waited {waited:?}", event.name())).unwrap(),
+///         EventKind::Denied { decision, .. } => events.send(decision.to_string()).unwrap(),
+///         _ => {}
+///     })
+///     .build()?;
+/// for _ in 0..2 {
+///     limiter.acquire().await?.release();
+/// }
+/// assert!(limiter.try_acquire().is_err());
+/// assert_eq!(seen.recv()?, r#"Some("mail") waited 1s"#);
+/// assert_eq!(seen.recv()?, "denied by `throttle every 1s`; retry after 1s");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum LimiterEvent {
+pub struct LimiterEvent {
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one.
+    pub limiter: Option<Arc<str>>,
+    /// What has happened.
+    pub kind: EventKind,
+}
+
+impl LimiterEvent {
+    pub(crate) const fn new(limiter: Option<Arc<str>>, kind: EventKind) -> Self {
+        Self { limiter, kind }
+    }
+
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.limiter.as_deref()
+    }
+}
+
+/// What has happened. See [`LimiterEvent`] for a table and an example.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A request was granted that had to wait: its future was pending, or its thread blocked. The future may not have taken the
+    /// permit yet; if it is dropped instead, the grant is [refunded](crate::LimiterSnapshot::refunded).
+    #[non_exhaustive]
+    GrantedAfterWait {
+        /// The [id](crate::Permit::id) of the permit.
+        id: Uuid,
+        /// The [fence](crate::Permit::fence) of the permit.
+        fence: u64,
+        /// The units of the permit.
+        cost: u64,
+        /// The priority of the request.
+        priority: Priority,
+        /// From the first poll of the request to its grant.
+        waited: Duration,
+        /// Where in the program the permit was requested.
+        requested_in: &'static Location<'static>,
+    },
+    /// A request timed out, or failed at once because it would have.
+    #[non_exhaustive]
+    TimedOut {
+        /// The units of the request.
+        cost: u64,
+        /// The priority of the request.
+        priority: Priority,
+        /// From the first poll of the request to its refusal; zero if it failed at once.
+        waited: Duration,
+        /// As in [`AcquireError::TimedOut`](crate::AcquireError::TimedOut).
+        retry_after: Option<Duration>,
+        /// Where in the program the request was made.
+        requested_in: &'static Location<'static>,
+    },
+    /// A request was dropped from a full queue, or refused.
+    #[non_exhaustive]
+    Shed {
+        /// The units of the request.
+        cost: u64,
+        /// The priority of the request.
+        priority: Priority,
+        /// Why it was shed.
+        reason: ShedReason,
+        /// Where in the program the request was made.
+        requested_in: &'static Location<'static>,
+    },
+    /// A request that does not wait was denied. One whose cost is refused in any case, or of a closed limiter, is an error and no
+    /// event.
+    #[non_exhaustive]
+    Denied {
+        /// The units of the request.
+        cost: u64,
+        /// What the caller was told: [which limit denied](Decision::denied_by), and [when to retry](Decision::retry_after).
+        decision: Decision,
+        /// Where in the program the request was made.
+        requested_in: &'static Location<'static>,
+    },
+    /// The denial that was reported just before has started a [ban](crate::Penalty::ban).
+    #[non_exhaustive]
+    Banned {
+        /// The index in the policy of the [`Penalty`](crate::Penalty), from 0.
+        limit_index: usize,
+        /// How long the ban lasts from now on.
+        banned_for: Duration,
+        /// Where in the program the denied request was made.
+        requested_in: &'static Location<'static>,
+    },
     /// A permit was reclaimed: its TTL has passed.
+    #[non_exhaustive]
     Reclaimed {
         /// The [id](crate::Permit::id) of the permit.
         id: Uuid,
@@ -22,20 +163,43 @@ pub enum LimiterEvent {
         /// Where in the program the permit was asked for.
         acquired_in: &'static Location<'static>,
     },
-    /// A request was dropped from a full queue, or refused.
-    Shed {
-        /// The units of the request.
-        cost: u64,
-        /// The priority of the request.
-        priority: Priority,
-        /// Why it was shed.
-        reason: ShedReason,
-        /// Where in the program the request was made.
-        requested_in: &'static Location<'static>,
+    /// An [adaptive](crate::Adapt) concurrency has moved its limit after a [report](crate::Permit::report). `from` is the `to` of
+    /// the event before. A limit that restarts because it was idle is reported with the next report.
+    #[non_exhaustive]
+    LimitMoved {
+        /// The units that could be in flight at the same time, as in [`LimiterSnapshot::concurrency`](crate::LimiterSnapshot::concurrency).
+        from: u64,
+        /// The units that can be in flight at the same time now.
+        to: u64,
     },
+    /// The limiter is [paused](crate::Limiter::pause_for), also by an [upstream's signal](crate::Limiter::apply_upstream_signal), or
+    /// its pause ends later than it would have. A further pause that does not move the end is no event.
+    #[non_exhaustive]
+    Paused {
+        /// How long the pause lasts from now on; [`Duration::MAX`] until it is [resumed](crate::Limiter::resume).
+        paused_for: Duration,
+    },
+    /// A pause has ended: by [`resume`](crate::Limiter::resume), or by itself. While no request waits, no timer runs for its end;
+    /// it is then reported when the next call finds it out: a request, a check, a snapshot.
+    #[non_exhaustive]
+    Resumed {
+        /// How long ago it ended; zero by a call.
+        ended_ago: Duration,
+    },
+    /// The policy was replaced: [`set_policy`](crate::Limiter::set_policy), or another [tier](crate::KeyedLimiterBuilder::tiers) of
+    /// a key.
+    #[non_exhaustive]
+    PolicyChanged {
+        /// The former policy.
+        from: Policy,
+        /// The present policy.
+        to: Policy,
+    },
+    /// The limiter was [closed](crate::Limiter::close). Requests that waited are refused after it.
+    Closed,
 }
 
-/// Why a request was shed. [`LimiterEvent::Shed`] carries it.
+/// Why a request was shed. [`EventKind::Shed`] carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShedReason {
@@ -45,6 +209,28 @@ pub enum ShedReason {
     Dropped,
     /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
     Blocked,
+}
+
+/// A request that does not wait, before it is denied.
+pub(crate) struct Attempt {
+    pub(crate) now: Moment,
+    pub(crate) cost: u64,
+    pub(crate) requested_in: &'static Location<'static>,
+    /// For each limit: until when it bans, if it does.
+    pub(crate) bans: Vec<Option<Moment>>,
+}
+
+impl Attempt {
+    /// What its denial is told as, with the bans after it.
+    pub(crate) fn denied(self, decision: &Decision, bans: impl Iterator<Item = Option<Moment>>) -> Vec<EventKind> {
+        let Self { now, cost, requested_in, .. } = self;
+        let begun = |(limit_index, (before, after)): (usize, (Option<Moment>, Option<Moment>))| match (before, after) {
+            (None, Some(until)) => Some(EventKind::Banned { limit_index, banned_for: until.duration_since(now), requested_in }),
+            _ => None,
+        };
+        let bans = self.bans.into_iter().zip(bans).enumerate().filter_map(begun);
+        std::iter::once(EventKind::Denied { cost, decision: decision.clone(), requested_in }).chain(bans).collect()
+    }
 }
 
 /// The id of a permit: the limiter's random part and the permit's fence.

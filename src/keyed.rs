@@ -8,6 +8,7 @@ mod acquire;
 mod builder;
 mod event;
 mod idle;
+mod idle_key;
 mod key_state;
 mod key_table;
 mod limiter;

@@ -53,7 +53,8 @@
 //! | to run a future under a permit | [`Limiter::run`] |
 //! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |
-//! | a bounded queue, a name, events | [`Limiter::builder`] |
+//! | a bounded queue, a name | [`Limiter::builder`] |
+//! | to be told of waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`] |
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
 //!
@@ -185,7 +186,7 @@ pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
-pub use event::{LimiterEvent, ShedReason};
+pub use event::{EventKind, LimiterEvent, ShedReason};
 pub use group::{GroupAcquire, GroupError, GroupPermit, GroupRequest, LimiterGroup};
 pub use keyed::{
     KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,

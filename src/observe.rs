@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::fmt;
 
 use crate::contain_panic::contain_panic;
@@ -35,8 +36,24 @@ impl Observer {
 
     pub(crate) fn emit(&self, event: &LimiterEvent) {
         if let Some(observer) = &self.0 {
-            contain_panic(|| observer(event));
+            tell(|| observer(event));
         }
+    }
+}
+
+/// Calls an observer. One that calls a limiter may cause an event, at which it is called again, and so on: without an end, it would
+/// overflow the stack.
+pub(crate) fn tell(observer: impl FnOnce()) {
+    /// One within another. An observer that causes n events at each one is called n + 1 times, not for ever.
+    const DEEPEST: u8 = 2;
+    thread_local! {
+        static DEPTH: Cell<u8> = const { Cell::new(0) };
+    }
+    let depth = DEPTH.get();
+    if depth < DEEPEST {
+        DEPTH.set(depth + 1);
+        contain_panic(observer);
+        DEPTH.set(depth);
     }
 }
 

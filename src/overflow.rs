@@ -4,7 +4,7 @@ use std::time::Duration;
 /// [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for an example.
 ///
 /// Each refusal is counted in [`LimiterSnapshot::shed`](crate::LimiterSnapshot::shed) and told to the
-/// [observer](crate::LimiterBuilder::on_event) as [`LimiterEvent::Shed`](crate::LimiterEvent::Shed).
+/// [observer](crate::LimiterBuilder::on_event) as [`EventKind::Shed`](crate::EventKind::Shed).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {

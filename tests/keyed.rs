@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
-    AcquireError, ConfigError, FixedWindow, KeyedLimiter, KeyedLimiterEvent, Limiter, LimiterEvent, MaxConcurrency, Overflow,
+    AcquireError, ConfigError, EventKind, FixedWindow, KeyedLimiter, KeyedLimiterEvent, Limiter, MaxConcurrency, Overflow,
     Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError, WhenFull,
 };
 
@@ -328,7 +328,9 @@ async fn a_leak_under_one_key_is_reclaimed_on_time_and_told_with_its_key() {
     let seen = Arc::clone(&told);
     let keyed = KeyedLimiter::builder(MaxConcurrency::new(1).ttl(ms(300)))
         .on_event(move |event| {
-            if let KeyedLimiterEvent::Limiter { key, event: LimiterEvent::Reclaimed { held, .. } } = event {
+            if let KeyedLimiterEvent::Limiter { key, event } = event
+                && let EventKind::Reclaimed { held, .. } = &event.kind
+            {
                 seen.lock().unwrap().push((*key, *held));
             }
         })
@@ -458,7 +460,7 @@ async fn the_key_nearest_to_full_is_evicted_and_told() {
         .max_keys(3)
         .when_full(WhenFull::EvictSoonestReset)
         .on_event(move |event| {
-            if let KeyedLimiterEvent::Evicted { key, reset_after } = event {
+            if let KeyedLimiterEvent::Evicted { key, reset_after, .. } = event {
                 seen.lock().unwrap().push((*key, reset_after));
             }
         })

@@ -10,7 +10,7 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use tollgate::{
-    Acquire, AcquireError, AcquireOwned, Adapt, Align, ConfigError, Counts, Decision, FixedWindow, ForEachPermitted,
+    Acquire, AcquireError, AcquireOwned, Adapt, Align, ConfigError, Counts, Decision, EventKind, FixedWindow, ForEachPermitted,
     GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter,
     KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup,
     LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest,
@@ -24,7 +24,18 @@ struct Names<'a, S: Stream>(
     Option<(Request, Builder, Extensions, Method, Response<()>, StatusCode, Event)>,
     Option<(Acquire<'a>, AcquireError, Adapt, Align, ConfigError, Decision, FixedWindow, GroupError<RunError>, GroupPermit)>,
     Option<(KeySnapshot, KeyedLimiter<u8>, KeyedLimiterBuilder<u8>, KeyedLimiterEvent<'a, u8>, KeyedPermitRequest<'a, u8>)>,
-    Option<(Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MaxConcurrency, Outcome, Overflow)>,
+    Option<(
+        EventKind,
+        Limit,
+        Limiter,
+        LimiterBuilder,
+        LimiterEvent,
+        LimiterGroup,
+        LimiterSnapshot,
+        MaxConcurrency,
+        Outcome,
+        Overflow,
+    )>,
     Option<(ParseError, ParseErrorKind, Penalty, Permit, PermitRequest<'a>, Policy, Priority, PriorityError, Rate, ShedReason)>,
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,

@@ -11,8 +11,8 @@ use common::{ms, queued};
 use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use tollgate::{
-    AcquireError, KeyedLimiter, KeyedLimiterEvent, Limiter, LimiterEvent, LimiterGroup, MaxConcurrency, Overflow, Permit,
-    Priority, UpstreamSignal,
+    AcquireError, EventKind, KeyedLimiter, KeyedLimiterEvent, Limiter, LimiterEvent, LimiterGroup, MaxConcurrency, Overflow,
+    Permit, Priority, UpstreamSignal,
 };
 
 /// A panic whose payload panics when it is dropped.
@@ -24,15 +24,15 @@ impl Drop for PanicsAgain {
     }
 }
 
-/// Counts an event and panics.
-fn count_and_panic(events: &AtomicU64) {
-    events.fetch_add(1, Relaxed);
+/// Counts a reclaim or a shed request, and panics at any event.
+fn count_and_panic(events: &AtomicU64, event: &LimiterEvent) {
+    events.fetch_add(u64::from(matches!(event.kind, EventKind::Reclaimed { .. } | EventKind::Shed { .. })), Relaxed);
     resume_unwind(Box::new(PanicsAgain))
 }
 
 fn observer(events: &Arc<AtomicU64>) -> impl Fn(&LimiterEvent) + Send + Sync + 'static {
     let events = Arc::clone(events);
-    move |_| count_and_panic(&events)
+    move |event| count_and_panic(&events, event)
 }
 
 /// Advances the paused clock without a turn for any other task: a driver is then late.
@@ -113,7 +113,10 @@ async fn a_panic_at_a_reclaim_leaves_the_driver_to_the_next_waiters() {
     let (start, policy) = (Instant::now(), MaxConcurrency::new(1).ttl(ms(10)));
     let events: Arc<AtomicU64> = Arc::default();
     let counts = Arc::clone(&events);
-    let keyed = KeyedLimiter::<u8>::builder(policy).on_event(move |_: KeyedLimiterEvent<'_, u8>| count_and_panic(&counts));
+    let keyed = KeyedLimiter::<u8>::builder(policy).on_event(move |event: KeyedLimiterEvent<'_, u8>| {
+        let KeyedLimiterEvent::Limiter { event, .. } = event else { panic!("{event:?}") };
+        count_and_panic(&counts, event);
+    });
     let keyed = keyed.build().unwrap();
     let own = Limiter::builder(policy).on_event(observer(&events)).build().unwrap();
     for limiter in [own, keyed.limiter(&1).unwrap(), keyed.limiter(&2).unwrap()] {

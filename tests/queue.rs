@@ -9,7 +9,8 @@ use common::{ms, queued};
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
-    AcquireError, Limiter, LimiterEvent, MaxConcurrency, Overflow, Policy, Priority, ShedReason, Throttle, TryAcquireError,
+    AcquireError, EventKind, Limiter, LimiterEvent, MaxConcurrency, Overflow, Policy, Priority, ShedReason, Throttle,
+    TryAcquireError,
 };
 
 fn bounded(max_queue: usize, overflow: Overflow) -> Limiter {
@@ -344,7 +345,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
         let observer = move |event: &LimiterEvent| {
-            let LimiterEvent::Shed { cost, priority, reason, requested_in, .. } = event else { panic!("{event:?}") };
+            let EventKind::Shed { cost, priority, reason, requested_in, .. } = &event.kind else { panic!("{event:?}") };
             assert_eq!(requested_in.file(), file!());
             seen.lock().unwrap().push((*cost, *priority, *reason, requested_in.line()));
         };
@@ -408,7 +409,7 @@ async fn every_request_that_is_shed_is_told_of_with_its_reason() {
     assert_eq!(events.lock().unwrap()[0].2, ShedReason::QueueFull, "the new request is the least urgent");
 }
 
-/// The observer of a shed request may use the limiter: nothing is locked.
+/// The observer of a shed request may use the limiter: nothing is locked. The denial is an event, at which it does so again.
 #[tokio::test(start_paused = true)]
 async fn an_observer_may_ask_the_limiter_itself() {
     static LIMITER: std::sync::LazyLock<Limiter> = std::sync::LazyLock::new(|| {

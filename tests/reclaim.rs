@@ -8,16 +8,22 @@ use common::{ms, queued};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{Limiter, LimiterEvent, MaxConcurrency, Policy, RunError, StreamLimitExt as _, Throttle};
+use tollgate::{EventKind, Limiter, LimiterEvent, MaxConcurrency, Policy, RunError, StreamLimitExt as _, Throttle};
 
+/// With the reclaims that it has told of.
 fn observed(policy: impl Into<Policy>) -> (Limiter, Arc<Mutex<Vec<LimiterEvent>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&events);
-    (Limiter::builder(policy).on_event(move |event| seen.lock().unwrap().push(event.clone())).build().unwrap(), events)
+    let note = move |event: &LimiterEvent| {
+        if let EventKind::Reclaimed { .. } = event.kind {
+            seen.lock().unwrap().push(event.clone());
+        }
+    };
+    (Limiter::builder(policy).on_event(note).build().unwrap(), events)
 }
 
 fn line(event: &LimiterEvent) -> u32 {
-    let LimiterEvent::Reclaimed { acquired_in, .. } = event else { panic!("{event:?}") };
+    let EventKind::Reclaimed { acquired_in, .. } = event.kind else { panic!("{event:?}") };
     acquired_in.line()
 }
 
@@ -37,7 +43,7 @@ async fn a_leak_is_reclaimed_one_ttl_after_its_grant_without_a_waiter() {
     let events = events.lock().unwrap();
     assert_eq!(events.len(), 2);
     for (nth, event) in events.iter().enumerate() {
-        let LimiterEvent::Reclaimed { fence, cost, held, acquired_in, .. } = event else { panic!("{event:?}") };
+        let EventKind::Reclaimed { fence, cost, held, acquired_in, .. } = &event.kind else { panic!("{event:?}") };
         assert_eq!((*fence, *cost, *held), (nth as u64 + 1, 1, ms(100)));
         assert_eq!(acquired_in.file(), file!());
     }
@@ -131,7 +137,9 @@ async fn run_drops_its_future_on_reclaim_and_says_so() {
     let Err(RunError::Reclaimed { id }) = stuck.await else { panic!("it ran on") };
     assert_eq!((start.elapsed(), Arc::strong_count(&dropped)), (ms(50), 1));
     let events = events.lock().unwrap();
-    let [LimiterEvent::Reclaimed { id: told, acquired_in, .. }] = events.as_slice() else { panic!("{events:?}") };
+    let [LimiterEvent { kind: EventKind::Reclaimed { id: told, acquired_in, .. }, .. }] = events.as_slice() else {
+        panic!("{events:?}")
+    };
     assert_eq!((*told, acquired_in.file()), (id, file!()));
 }
 

@@ -1,9 +1,9 @@
 use std::task::Waker;
+use std::time::Duration;
 
 use crate::core::lease::Lease;
-use crate::core::request::{Caller, Request};
-use crate::event::ShedReason;
-use crate::priority::Priority;
+use crate::core::queue::Front;
+use crate::event::EventKind;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is released and they are woken.
 ///
@@ -29,17 +29,18 @@ pub(crate) struct Rest {
     pub(crate) wakers: Vec<Waker>,
     /// To be dropped, not woken.
     pub(crate) discarded: Vec<Waker>,
-    pub(crate) reclaimed: Vec<Lease>,
-    pub(crate) shed: Vec<ShedRequest>,
+    /// The fences of the permits that were reclaimed.
+    pub(crate) reclaimed: Vec<u64>,
+    /// What the observer is told, in order.
+    pub(crate) events: Vec<Happening>,
 }
 
-/// A request that a full queue has dropped or turned away.
+/// What an observer is told. The manager adds what only it knows: its name, and the random part of permit ids.
 #[derive(Debug)]
-pub(crate) struct ShedRequest {
-    pub(crate) cost: u64,
-    pub(crate) priority: Priority,
-    pub(crate) caller: Caller,
-    pub(crate) reason: ShedReason,
+pub(crate) enum Happening {
+    GrantedAfterWait { fence: u64, request: Front, waited: Duration },
+    Reclaimed(Lease),
+    Other(EventKind),
 }
 
 impl Effects {
@@ -56,12 +57,23 @@ impl Effects {
         }
     }
 
-    pub(super) fn reclaim(&mut self, lease: Lease) {
-        self.rest.get_or_insert_default().reclaimed.push(lease);
+    pub(super) fn reclaim(&mut self, lease: &Lease) {
+        self.rest.get_or_insert_default().reclaimed.push(lease.fence);
     }
 
-    pub(super) fn shed(&mut self, &Request { costs, priority, caller, .. }: &Request<'_>, reason: ShedReason) {
-        self.rest.get_or_insert_default().shed.push(ShedRequest { cost: costs.plain, priority, caller, reason });
+    pub(super) fn tell(&mut self, happening: Happening) {
+        self.rest.get_or_insert_default().events.push(happening);
+    }
+
+    /// Puts events before those that came after the first `told` ones.
+    pub(super) fn tell_before(&mut self, told: usize, events: Vec<EventKind>) {
+        let all = &mut self.rest.get_or_insert_default().events;
+        all.splice(told..told, events.into_iter().map(Happening::Other));
+    }
+
+    /// The number of events so far.
+    pub(super) fn told(&self) -> usize {
+        self.rest.as_ref().map_or(0, |rest| rest.events.len())
     }
 
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {

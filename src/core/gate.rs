@@ -274,6 +274,11 @@ impl Gate {
         states.enumerate().map(note).fold(false, |changed, change| changed | change)
     }
 
+    /// For each limit: until when it bans, if it does.
+    pub(crate) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
+        self.limit_states().map(move |state| state.banned_until(now))
+    }
+
     /// Reclaims the permit whose TTL passed first, if any has passed.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
         let lease = self.leases.as_mut()?.pop_expired(now)?;

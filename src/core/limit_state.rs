@@ -181,6 +181,12 @@ impl LimitState {
         before != next
     }
 
+    /// Until when it bans.
+    pub(super) fn banned_until(&self, now: Moment) -> Option<Moment> {
+        let Self::Rule(rule, state) = self else { return None };
+        rule.banned_until(*state, now)
+    }
+
     /// Stops recording grants, if this is a rate that fits a [line](crate::core::line). Returns the parts that it brings in a
     /// nanosecond; `None` if it does not fit.
     pub(super) fn becomes_line(&mut self, now: Moment) -> Option<u64> {

@@ -4,6 +4,7 @@
 //! channel. So a permit reaches the caller that it was granted to, and an abandoned one is found by the same id. A granted place is
 //! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is [kept](crate::core::kept) under the lock.
 
+mod arrivals;
 mod sweep;
 
 use std::cmp::Reverse;
@@ -71,6 +72,8 @@ struct Rest {
     by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
     /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
     swept_to: Option<WaiterId>,
+    /// When the waiters came, where an observer is told how long they have waited.
+    came_at: BTreeMap<WaiterId, Moment>,
 }
 
 impl Queue {
@@ -215,7 +218,7 @@ impl Queue {
     }
 
     /// Grants to a waiter; its waker is to be woken outside every lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn grant(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
         let waker = self.remove(id)?;
         match id.slot() {
@@ -227,6 +230,7 @@ impl Queue {
 
     /// Refuses a waiter; its waker is to be woken outside every lock.
     pub(crate) fn refuse(&mut self, id: WaiterId, error: AcquireError) -> Option<Waker> {
+        self.take_arrival(id);
         let waker = self.remove(id)?;
         self.keep(id, Err(error));
         Some(waker)
@@ -283,6 +287,7 @@ impl Queue {
 
     /// The owner gives its request up; the id is spent.
     pub(crate) fn abandon(&mut self, id: WaiterId) -> Abandoned {
+        self.take_arrival(id);
         if let Some(waker) = self.remove(id) {
             self.free_slot(id);
             return Abandoned::Waiting(waker);

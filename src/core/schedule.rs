@@ -10,6 +10,7 @@ mod in_word;
 #[cfg(test)]
 mod model;
 mod release;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -65,7 +66,7 @@ pub(crate) struct Options {
     pub(crate) overflow: Overflow,
     /// An upstream's quota with fewer units remaining is spread out.
     pub(crate) spread_below: u64,
-    /// Whether an observer is told what was shed.
+    /// Whether an observer is told what happens.
     pub(crate) observed: bool,
 }
 
@@ -104,6 +105,8 @@ struct Counts {
     timed_out: u64,
     reclaimed: u64,
     refunded: u64,
+    /// The limit of an adaptive concurrency that an observer was told last; 0: none since the policy was set.
+    told_limit: u64,
 }
 
 impl Schedule {
@@ -164,9 +167,14 @@ impl Schedule {
         self.suspension.as_deref().copied()
     }
 
-    /// Whether `now` matters to the inputs; if not, any value will do.
+    /// Whether `now` matters to what is decided; if not, any value will do.
     pub(crate) fn follows_time(&self) -> bool {
         self.gate.follows_time() || self.queue.has_deadlines() || self.suspension.is_some()
+    }
+
+    /// Whether `now` matters to the inputs: to what is decided, or to what an observer is told.
+    pub(crate) fn reads_clock(&self) -> bool {
+        self.follows_time() || self.queue.knows_arrivals()
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
@@ -223,7 +231,7 @@ impl Schedule {
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
         let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() && self.has_room();
-        if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER {
+        if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER && !self.options.observed {
             return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
         }
         None
@@ -253,17 +261,20 @@ impl Schedule {
             // No waiter is dropped for a request that will not stay.
             let passes_by = deadline <= now && !self.has_room();
             if passes_by || self.ready_at(now, ahead, costs) > deadline {
-                return Err(self.time_out(now, ahead, costs));
+                return Err(self.time_out(now, ahead, request, None, effects));
             }
         }
         self.make_room(now, request, effects)?;
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let id = self.queue.push(request, waker, self.gate.grants_bare_places());
         if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
-            return Ok(Enqueued::Queued(id)); // nothing to decide before the requests ahead are served
+            return Ok(self.waits(now, id)); // nothing to decide before the requests ahead are served
         }
         self.run_due(now, effects);
-        self.poll(id, Waker::noop()).map_or(Ok(Enqueued::Queued(id)), |answer| answer.map(Enqueued::Granted))
+        match self.poll(id, Waker::noop()) {
+            Ok(answer) => answer.map(Enqueued::Granted),
+            Err(_) => Ok(self.waits(now, id)),
+        }
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
@@ -279,13 +290,6 @@ impl Schedule {
         let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over(now));
         let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight();
         rests.then_some(&self.gate)
-    }
-
-    fn shed(&mut self, request: &Request<'_>, reason: ShedReason, effects: &mut Effects) {
-        self.counts().shed += 1;
-        if self.options.observed {
-            effects.shed(request, reason);
-        }
     }
 
     /// Decides in place: no request waits, and the gate admits.
@@ -355,12 +359,6 @@ impl Schedule {
         self.drop_waiter(now, victim, effects);
         self.front_ready_at = now; // the front may have changed: check again
         Ok(())
-    }
-
-    /// The error of a request that times out, or would: it says when an equal new request could be admitted.
-    fn time_out(&mut self, now: Moment, ahead: u64, costs: Costs<'_>) -> AcquireError {
-        self.counts().timed_out += 1;
-        AcquireError::TimedOut { retry_after: self.retry_after(now, ahead, costs) }
     }
 
     /// When a request behind `ahead` waiting units could be admitted, at the earliest.

@@ -79,14 +79,27 @@ impl Suspension {
         Some(until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
     }
 
-    /// Of two pauses the later end counts: a second denial must not shorten the first.
-    pub(crate) fn pause(&mut self, until: Moment) {
+    /// Of two pauses the later end counts: a second denial must not shorten the first. Returns whether the end has moved.
+    pub(crate) fn pause(&mut self, until: Moment) -> bool {
+        let moves = self.paused_until < Some(until);
         self.paused_until = self.paused_until.max(Some(until));
+        moves
     }
 
-    /// Ends a pause, and the spreading of an upstream's quota.
-    pub(crate) fn resume(&mut self) {
-        (self.paused_until, self.spread) = (None, None);
+    /// Ends a pause, and the spreading of an upstream's quota. Returns whether there was a pause.
+    pub(crate) fn resume(&mut self) -> bool {
+        self.spread = None;
+        self.paused_until.take().is_some()
+    }
+
+    /// Whether a pause has ended by itself.
+    pub(crate) fn has_paused(&self, now: Moment) -> bool {
+        self.paused_until.is_some_and(|until| until <= now)
+    }
+
+    /// When a pause ended, if one has ended by itself; it is forgotten now.
+    pub(crate) fn end_pause(&mut self, now: Moment) -> Option<Moment> {
+        self.paused_until.take_if(|until| *until <= now)
     }
 
     /// Spreads `units` evenly until an upstream's quota resets; `fence` is that of the latest grant. For the same quota, a signal

@@ -174,7 +174,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     /// let limiter = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1), 1))
     ///     .max_keys(1)
     ///     .on_event(move |event| {
-    ///         if let KeyedLimiterEvent::TooManyKeys { key } = event {
+    ///         if let KeyedLimiterEvent::TooManyKeys { key, .. } = event {
     ///             events.send(*key).unwrap();
     ///         }
     ///     })
@@ -214,6 +214,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             time_source,
             numbers: Numbers::default(),
             tier_of,
+            name: name.clone(),
             observer,
         };
         let options = Arc::new(Options { observed: shared.observer.is_some(), ..options });

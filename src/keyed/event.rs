@@ -3,30 +3,55 @@ use std::time::Duration;
 
 use crate::event::LimiterEvent;
 
-/// Something that a keyed limiter did on its own. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) for
-/// an example.
+/// What a keyed limiter tells its observers: an event of one of its keys, as in the table of [`LimiterEvent`], in the order that is
+/// promised there, or one of the keys themselves. [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyedLimiterEvent<'a, K> {
     /// A key was forgotten before it was reset: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
+    #[non_exhaustive]
     Evicted {
+        /// The [name](crate::KeyedLimiterBuilder::name) of the keyed limiter, if it has one.
+        limiter: Option<&'a Arc<str>>,
         /// The key.
         key: &'a K,
         /// How long until it would have been reset.
         reset_after: Duration,
     },
     /// A new key was refused: [`WhenFull::Deny`](crate::WhenFull::Deny).
+    #[non_exhaustive]
     TooManyKeys {
+        /// The [name](crate::KeyedLimiterBuilder::name) of the keyed limiter, if it has one.
+        limiter: Option<&'a Arc<str>>,
         /// The key.
         key: &'a K,
     },
-    /// An event of the limiter of one key.
+    /// An event of the limiter of one key, also where the key is only a [state](crate::KeyedLimiter#memory) and has no limiter.
     Limiter {
         /// The key.
         key: &'a K,
         /// The event.
         event: &'a LimiterEvent,
     },
+}
+
+impl<'a, K> KeyedLimiterEvent<'a, K> {
+    /// The [name](crate::KeyedLimiterBuilder::name) of the keyed limiter, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a str> {
+        match *self {
+            Self::Evicted { limiter, .. } | Self::TooManyKeys { limiter, .. } => limiter.map(|name| &**name),
+            Self::Limiter { event, .. } => event.name(),
+        }
+    }
+
+    /// The key.
+    #[must_use]
+    pub const fn key(&self) -> &'a K {
+        match *self {
+            Self::Evicted { key, .. } | Self::TooManyKeys { key, .. } | Self::Limiter { key, .. } => key,
+        }
+    }
 }
 
 // Not derived: that would ask the same of the keys.

@@ -111,6 +111,11 @@ impl KeyState<'_> {
         TryAcquireError::Denied(self.decide(now, cost))
     }
 
+    /// For each limit: until when it bans, if it does.
+    pub(super) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
+        self.states().map(move |(rule, state)| rule.banned_until(state, now))
+    }
+
     pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
         let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
         if let Some(rule) = self.plan.only_rule() {

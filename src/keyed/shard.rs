@@ -21,6 +21,7 @@ use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
 use crate::manager::{Clock, Last, Manager, Rest};
+use crate::policy::Policy;
 use crate::strategy::Moment;
 
 /// What a grant to an idle key needs comes first, next to the lock.
@@ -152,6 +153,11 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     pub(super) fn tier_at(&self, slot: usize) -> usize {
         self.idle.get(slot).map_or(0, |idle| self.tiers.number_in(&idle.words))
+    }
+
+    /// The policy of an idle key.
+    pub(super) fn policy_at(&self, slot: usize) -> Policy {
+        self.tiers.get(Ok(self.tier_at(slot))).policy
     }
 
     /// Inserts a reset idle key of a known tier. Returns its slot.

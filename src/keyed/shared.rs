@@ -1,10 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::event::KeyedObserver;
+use super::event::{KeyedLimiterEvent, KeyedObserver};
 use super::tier::TierOf;
 use crate::core::plan::Plan;
+use crate::event::{EventKind, LimiterEvent};
 use crate::manager::TimeSource;
+use crate::observe::tell;
 
 /// The data that all keys share.
 pub(super) struct Shared<K> {
@@ -13,7 +15,24 @@ pub(super) struct Shared<K> {
     pub(super) time_source: TimeSource,
     pub(super) numbers: Numbers,
     pub(super) tier_of: Option<TierOf<K>>,
+    pub(super) name: Option<Arc<str>>,
     pub(super) observer: Option<KeyedObserver<K>>,
+}
+
+impl<K> Shared<K> {
+    /// Tells the observer. Called outside every lock.
+    pub(super) fn emit(&self, event: KeyedLimiterEvent<'_, K>) {
+        if let Some(observer) = &self.observer {
+            tell(|| observer(event));
+        }
+    }
+
+    /// Tells the observer of a key that has no manager.
+    #[cold]
+    pub(super) fn emit_of_idle(&self, key: &K, kind: EventKind) {
+        let event = &LimiterEvent::new(self.name.clone(), kind);
+        self.emit(KeyedLimiterEvent::Limiter { key, event });
+    }
 }
 
 /// The numbers of managers, and of shards for the permits of their idle keys: each makes other permit ids.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::event::KeyedLimiterEvent;
 use super::idle::{Idle, KeptHash};
+use super::idle_key::{Fences, IdleKey};
 use super::key_state::KeyState;
 use super::key_table::{Admitted, Denial, KeyTable};
 use super::shard::{Location, Removed, Shard};
@@ -18,7 +19,8 @@ use crate::core::gate::Gate;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::{ClockOrigin, Manager, ManagerParts, RequestOptions};
+use crate::event::{Attempt, EventKind};
+use crate::manager::{Manager, ManagerParts, RequestOptions};
 use crate::observe::Observer;
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -59,33 +61,13 @@ enum Entered<R> {
     Absent(Tier, Moment),
 }
 
-/// An idle key, under the lock of its shard.
-struct IdleKey<'a> {
-    state: KeyState<'a>,
-    fences: Fences<'a>,
-    now: Moment,
-    origin: ClockOrigin,
-}
-
-/// Numbers the permits of the idle keys of a shard.
-struct Fences<'a> {
-    id_prefix: u64,
-    latest: &'a mut u64,
-}
-
-impl Fences<'_> {
-    #[inline(always)]
-    fn permit(self, cost: u64, now: Moment, origin: ClockOrigin) -> Permit {
-        *self.latest += 1;
-        Permit::idle(self.id_prefix, *self.latest, cost, now, origin)
-    }
-}
-
 /// What is done after the shard is unlocked, because it runs foreign code.
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
     /// The plan that a manager uses from now on.
     tier: Option<(Arc<Manager>, Tier)>,
+    /// The former and the present policy of a key whose tier has changed while it was idle.
+    changed: Option<Box<[Policy; 2]>>,
     removed: Removed<K>,
 }
 
@@ -100,18 +82,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let idle = idle.find_mut(hash, |idle| idle.is(hash, key));
             if let Some(Idle { words, .. }) = idle.filter(|_| cost.wrapping_sub(1) < plan.max_cost()) {
                 let now = clock.now_since(reading);
-                if !(KeyState { plan, words }).admit(now, cost) {
+                if (KeyState { plan, words }).admit(now, cost) {
+                    *fence += 1;
+                    let (id_prefix, fence, origin) = (*id_prefix, *fence, clock.origin());
+                    if fence.is_multiple_of(REAP_EVERY) {
+                        self.shards.reap_and_unlock(guard, now);
+                    } else {
+                        drop(guard);
+                    }
+                    return Ok(Permit::idle(id_prefix, fence, cost, now, origin));
+                }
+                if self.shared.observer.is_none() {
                     // The decision holds a policy copy of this shard only.
                     return Err(KeyState { plan: tiers.own().plan(), words }.deny(now, cost));
                 }
-                *fence += 1;
-                let (id_prefix, fence, origin) = (*id_prefix, *fence, clock.origin());
-                if fence.is_multiple_of(REAP_EVERY) {
-                    self.shards.reap_and_unlock(guard, now);
-                } else {
-                    drop(guard);
-                }
-                return Ok(Permit::idle(id_prefix, fence, cost, now, origin));
             }
         }
         self.try_acquire_slowly(key, &RequestOptions::new(cost, caller))
@@ -127,7 +111,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
-        let entered = self.enter(key, true, |IdleKey { mut state, fences, now, origin }| match state.fits(cost) {
+        let entered = self.enter(key, true, |IdleKey { mut state, mut fences, now, origin }| match state.fits(cost) {
             Err(misfit) => Some(Err(misfit.into())),
             Ok(()) => state.admit(now, cost).then(|| Ok(fences.permit(cost, now, origin))),
         })?;
@@ -202,16 +186,33 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         Self { shared, shards }
     }
 
-    /// [`KeyTable::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier.
+    /// [`KeyTable::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier, and where a denial is
+    /// told.
     #[inline(never)]
     fn try_acquire_slowly(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
-        let cost = options.cost;
-        let try_idle = |IdleKey { mut state, fences, now, origin }: IdleKey<'_>| match state.fits(cost) {
-            Err(misfit) => Err(misfit.into()),
-            Ok(()) if state.admit(now, cost) => Ok(fences.permit(cost, now, origin)),
-            Ok(()) => Err(state.deny(now, cost)),
-        };
+        if self.shared.observer.is_some() {
+            return self.try_acquire_and_tell(key, options);
+        }
+        let try_idle = |mut idle: IdleKey<'_>| idle.try_acquire(options.cost);
         self.update(key, try_idle, |manager| manager.try_request(options))?
+    }
+
+    #[cold]
+    fn try_acquire_and_tell(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+        let &RequestOptions { cost, caller, .. } = options;
+        let mut events = Vec::new();
+        let try_idle = |mut idle: IdleKey<'_>| {
+            let now = idle.now;
+            let attempt = Attempt { now, cost, requested_in: caller, bans: idle.state.bans(now).collect() };
+            let answer = idle.try_acquire(cost);
+            if let Err(TryAcquireError::Denied(decision)) = &answer {
+                events = attempt.denied(decision, idle.state.bans(now));
+            }
+            answer
+        };
+        let answer = self.update(key, try_idle, |manager| manager.try_request(options))?;
+        events.into_iter().for_each(|kind| self.shared.emit_of_idle(key, kind));
+        answer
     }
 
     /// Changes a key, which becomes known.
@@ -251,12 +252,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(key));
         let mut entering = Entering { key, hash: self.shards.hash(key), policy, create, copies: None };
         loop {
-            let mut after_unlock = AfterUnlock { evicted: None, tier: None, removed: Removed::default() };
+            let mut after_unlock = AfterUnlock { evicted: None, tier: None, changed: None, removed: Removed::default() };
             let mut shard = self.shards.lock(entering.hash);
             let now = shard.clock.now();
             let entered = self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
             drop(shard);
-            self.follow_up(now, after_unlock);
+            self.follow_up(key, now, after_unlock);
             if let Some(entered) = entered? {
                 return Ok(entered);
             }
@@ -312,6 +313,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let other = match tier {
             Ok(number) if number == shard.tier_at(slot) => None,
             Ok(number) if shard.tiers.fits(number) => {
+                after_unlock.changed = Some([shard.policy_at(slot), shard.tiers.get(Ok(number)).policy].into());
                 shard.change_tier(slot, number, now);
                 None
             }
@@ -328,6 +330,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         if self.shared.observer.is_some() {
             let Some(copies) = self.copies(entering) else { return Ok(None) };
             observer = copies.observer.take().unwrap_or(Observer::NONE);
+        }
+        if let Some(other) = &other {
+            after_unlock.changed = Some([shard.policy_at(slot), other.policy.clone()].into());
         }
         let common = other.clone().unwrap_or_else(|| shard.tiers.get(Ok(shard.tier_at(slot)))).common;
         let Some((key, gate)) = shard.take_idle(slot, other, now) else { return Ok(None) };
@@ -354,27 +359,24 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// Does what could not be done under the lock.
-    fn follow_up(&self, now: Moment, AfterUnlock { evicted, tier, removed }: AfterUnlock<K>) {
+    fn follow_up(&self, key: &K, now: Moment, AfterUnlock { evicted, tier, changed, removed }: AfterUnlock<K>) {
         if let Some((manager, tier)) = tier {
             manager.apply_policy(&tier.policy, tier.plan());
         }
+        if let Some([from, to]) = changed.map(|changed| *changed).filter(|_| self.shared.observer.is_some()) {
+            self.shared.emit_of_idle(key, EventKind::PolicyChanged { from, to });
+        }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
-            self.emit(KeyedLimiterEvent::Evicted { key: &key, reset_after });
+            self.shared.emit(KeyedLimiterEvent::Evicted { limiter: self.shared.name.as_ref(), key: &key, reset_after });
             contain_panic(|| drop(key));
         }
         removed.discard();
     }
 
     fn too_many(&self, key: &K) -> Denial {
-        self.emit(KeyedLimiterEvent::TooManyKeys { key });
+        self.shared.emit(KeyedLimiterEvent::TooManyKeys { limiter: self.shared.name.as_ref(), key });
         Denial::TooManyKeys { max: self.shards.max_keys() }
-    }
-
-    fn emit(&self, event: KeyedLimiterEvent<'_, K>) {
-        if let Some(observer) = &self.shared.observer {
-            contain_panic(|| observer(event));
-        }
     }
 
     /// The decision of the limiter's own policy for a new key, used for a key whose own policy is invalid.

@@ -32,7 +32,10 @@ pub(crate) fn try_acquire_all(
     let mut effects: Vec<Effects> = managers.iter().map(|_| Effects::default()).collect();
 
     let denials = (0..managers.len()).try_for_each(|index| {
-        states[index].schedule.would_acquire(nows[index], costs, waits, &mut effects[index]).map_err(|error| (index, error))
+        states[index]
+            .schedule
+            .would_acquire(nows[index], costs, waits, caller, &mut effects[index])
+            .map_err(|error| (index, error))
     });
     let result = denials.and_then(|()| {
         let take = |index: usize| {

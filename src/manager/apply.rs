@@ -1,6 +1,6 @@
 //! Carries out, outside the lock, what the schedule has decided under it.
 //!
-//! An input to the schedule leaves [`Effects`]: wakers to wake, reclaims and refusals to report. The caller that gave the input
+//! An input to the schedule leaves [`Effects`]: wakers to wake, events to report. The caller that gave the input
 //! unlocks and carries the effects out here. Where a batch was full, it takes the lock again for the rest.
 
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
 use super::word::Kind;
 use crate::contain_panic::contain_panic;
-use crate::core::effects::{Effects, Rest, ShedRequest};
+use crate::core::effects::{Effects, Happening, Rest};
 use crate::core::grant::Grant;
 use crate::core::lease::Lease;
+use crate::core::queue::Front;
 use crate::core::schedule::Schedule;
-use crate::event::{LimiterEvent, permit_id};
+use crate::event::{EventKind, LimiterEvent, permit_id};
 use crate::strategy::Moment;
 
 impl Manager {
@@ -51,10 +52,14 @@ impl Manager {
 
     /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
     #[inline]
-    pub(super) fn advance_if_due<'a>(self: &'a Arc<Self>, mut state: Locked<'a>, now: Moment) -> (Locked<'a>, Moment) {
+    pub(super) fn advance_if_due<'a>(self: &'a Arc<Self>, state: Locked<'a>, now: Moment) -> (Locked<'a>, Moment) {
         if state.schedule.next_wake() > now {
             return (state, now);
         }
+        self.advance(state, now)
+    }
+
+    fn advance<'a>(self: &'a Arc<Self>, mut state: Locked<'a>, now: Moment) -> (Locked<'a>, Moment) {
         let mut effects = Effects::default();
         state.schedule.run_due(now, &mut effects);
         self.unlock_and_apply(state, &mut effects);
@@ -64,7 +69,7 @@ impl Manager {
     /// The lock, after all that is due is done.
     pub(super) fn lock_and_advance(self: &Arc<Self>) -> (Locked<'_>, Moment) {
         let (state, now) = self.lock_now();
-        self.advance_if_due(state, now)
+        if state.schedule.is_due(now) { self.advance(state, now) } else { (state, now) }
     }
 
     /// Asks the schedule something that changes nothing, after all that is due is done. It allocates no state.
@@ -124,7 +129,7 @@ impl Manager {
         }
     }
 
-    /// Reports what was reclaimed and shed, and then wakes the waiters, so that a log reads forward. Returns whether there is more to
+    /// Reports the events, and then wakes the waiters, so that a log reads forward. Returns whether there is more to
     /// do.
     #[inline(always)]
     pub(super) fn carry_out(&self, effects: &mut Effects) -> bool {
@@ -139,28 +144,27 @@ impl Manager {
 
     #[cold]
     fn carry_out_rest(&self, first: Option<Waker>, rest: Rest) {
-        let Rest { wakers, discarded, reclaimed, shed } = rest;
-        reclaimed.iter().for_each(|lease| self.report_reclaim(lease));
-        shed.iter().for_each(|request| self.report_shed(request));
+        let Rest { wakers, discarded, events, .. } = rest;
+        events.into_iter().for_each(|happening| self.tell(happening));
         wake_all(first.into_iter().chain(wakers));
         discarded.into_iter().for_each(|waker| contain_panic(|| drop(waker)));
     }
 
-    fn report_reclaim(&self, lease: &Lease) {
-        let observer = &self.state.beside().observer;
-        if observer.is_some() {
-            observer.emit(&LimiterEvent::Reclaimed {
-                id: permit_id(self.id_prefix(), lease.fence),
-                fence: lease.fence,
-                cost: lease.cost,
-                held: lease.expires_at.duration_since(lease.granted_at),
-                acquired_in: lease.caller,
-            });
-        }
-    }
-
-    fn report_shed(&self, &ShedRequest { cost, priority, caller, reason }: &ShedRequest) {
-        self.state.beside().observer.emit(&LimiterEvent::Shed { cost, priority, reason, requested_in: caller });
+    /// Tells the observer.
+    fn tell(&self, happening: Happening) {
+        let id = |fence| permit_id(self.id_prefix(), fence);
+        let kind = match happening {
+            Happening::GrantedAfterWait { fence, request: Front { id: waiter, cost, caller }, waited } => {
+                let priority = waiter.priority();
+                EventKind::GrantedAfterWait { id: id(fence), fence, cost, priority, waited, requested_in: caller }
+            }
+            Happening::Reclaimed(Lease { fence, cost, granted_at, expires_at, caller, .. }) => {
+                let held = expires_at.duration_since(granted_at);
+                EventKind::Reclaimed { id: id(fence), fence, cost, held, acquired_in: caller }
+            }
+            Happening::Other(kind) => kind,
+        };
+        self.state.beside().observer.emit(&LimiterEvent::new(self.name().cloned(), kind));
     }
 }
 

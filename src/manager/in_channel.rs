@@ -93,7 +93,7 @@ impl Manager {
         now: Option<Moment>,
     ) -> Result<P, TryAcquireError> {
         if self.state.is_only_a_word() {
-            if let Some(denial) = self.deny_by_word(cost) {
+            if let Some(denial) = self.deny_by_word(cost, caller) {
                 return Err(denial);
             }
         } else if let Some((mut state, now)) = self.look_at(now)
@@ -121,18 +121,18 @@ impl Manager {
                 self.unlock_after_grant(state, &grant);
                 Ok(P::held(self, TimedGrant { grant, origin }, cost))
             }
-            Err(NotInPlace::Denied) => Err(self.deny(state, now, cost)),
-            Err(NotInPlace::Undecided) => {
+            Err(NotInPlace::Denied) if !state.schedule.is_observed() => Err(self.deny(state, now, cost)),
+            Err(NotInPlace::Denied | NotInPlace::Undecided) => {
                 self.try_acquire_or_deny(state, now, Costs::plain(cost), caller).map(|granted| P::held(self, granted, cost))
             }
         }
     }
 
     /// [`Manager::deny_behind_word`], as long as nobody has needed the state and there is room to count the denial.
-    fn deny_by_word(&self, cost: u64) -> Option<TryAcquireError> {
+    fn deny_by_word(&self, cost: u64, caller: Caller) -> Option<TryAcquireError> {
         let mut copy = self.state.copy_of_word()?;
         let now = copy.clock.latest();
-        let denial = copy.schedule.would_acquire(now, Costs::plain(cost), true, &mut Effects::default()).err()?;
+        let denial = copy.schedule.would_acquire(now, Costs::plain(cost), true, caller, &mut Effects::default()).err()?;
         if matches!(denial, TryAcquireError::Denied(_)) {
             self.denied.fetch_update(Relaxed, Relaxed, |denied| denied.checked_add(1)).ok()?;
         }
@@ -294,7 +294,7 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let (mut state, mut now) = self.advance_if_due(state, now);
-        if timeout.is_some() && !state.schedule.follows_time() {
+        if (timeout.is_some() || state.schedule.is_observed()) && !state.schedule.follows_time() {
             now = state.clock.now();
         }
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));

@@ -50,18 +50,20 @@ impl State {
         }
     }
 
-    /// The present moment. If time does not matter, the clock is not read: that costs more than the rest of a grant.
+    /// The present moment. If it does not matter, the clock is not read: that costs more than the rest of a grant.
     #[inline(always)]
     pub(super) fn now(&mut self) -> Moment {
-        if self.schedule.follows_time() { self.clock.now() } else { self.clock.latest() }
+        if self.schedule.reads_clock() { self.clock.now() } else { self.clock.latest() }
     }
 
-    /// [`State::now`], with a reading of the clock that may have been taken just before the lock.
+    /// The present moment for a new request, with a reading of the clock that may have been taken just before the lock. If time does
+    /// not matter to what is decided, the clock is not read.
     #[inline(always)]
     pub(super) fn now_since(&mut self, reading: Option<Reading>) -> Moment {
         match reading {
             Some(reading) if self.schedule.follows_time() => self.clock.now_since(reading),
-            _ => self.now(),
+            _ if self.schedule.follows_time() => self.clock.now(),
+            _ => self.clock.latest(),
         }
     }
 
@@ -140,7 +142,7 @@ impl State {
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
         let Some(watchers) = &mut self.watchers else { return };
-        let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|lease| Awaited::Reclaim(lease.fence));
+        let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|fence| Awaited::Reclaim(*fence));
         let drained = self.schedule.is_drained().then_some(Awaited::Drain);
         let happened: Vec<Awaited> = reclaimed.chain(drained).collect();
         for awaited in happened {

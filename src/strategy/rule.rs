@@ -106,6 +106,14 @@ impl Rule {
         }
     }
 
+    /// Until when it bans.
+    pub(crate) fn banned_until(&self, state: StateWords, now: Moment) -> Option<Moment> {
+        match self {
+            Self::Penalty(rule) => rule.banned_until(state.into(), now),
+            _ => None,
+        }
+    }
+
     /// Whether a denial changes its state.
     pub(crate) fn counts_denials(&self) -> bool {
         matches!(self, Self::Penalty(_))

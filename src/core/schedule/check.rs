@@ -9,6 +9,7 @@ use crate::core::grant::Grant;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
+use crate::event::Attempt;
 use crate::priority::Priority;
 use crate::snapshot::LimiterSnapshot;
 use crate::strategy::Moment;
@@ -23,6 +24,7 @@ impl Schedule {
         now: Moment,
         costs: Costs<'_>,
         waits: bool,
+        caller: Caller,
         effects: &mut Effects,
     ) -> Result<(), TryAcquireError> {
         let unsuspended =
@@ -32,7 +34,7 @@ impl Schedule {
             .and_then(|()| if unsuspended(self) && self.gate.would_admit(now, costs) { Ok(()) } else { Err(Refusal::MustWait) });
         match asked {
             Err(Refusal::MustWait | Refusal::Blocked) if waits => Err(TryAcquireError::Denied(self.check(now, costs))),
-            asked => asked.map_err(|refusal| self.refuse(now, costs, refusal, effects)),
+            asked => asked.map_err(|refusal| self.refuse(now, costs, refusal, caller, effects)),
         }
     }
 
@@ -44,19 +46,20 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Result<Grant, TryAcquireError> {
-        self.admit(now, costs, caller, effects).map_err(|refusal| self.refuse(now, costs, refusal, effects))
+        self.admit(now, costs, caller, effects).map_err(|refusal| self.refuse(now, costs, refusal, caller, effects))
     }
 
-    /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place).
+    /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place), and of which
+    /// nobody is told.
     pub(crate) fn deny_in_place(&mut self, now: Moment, cost: u64, effects: &mut Effects) -> TryAcquireError {
         self.deny(now, Costs::plain(cost), effects)
     }
 
-    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, or its cost is
-    /// 0 or above the maximum.
+    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, its cost is
+    /// 0 or above the maximum, or an observer is to be told.
     pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
         let decision = self.gate.decide_plain(now, 0, cost);
-        if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost_in_place() {
+        if decision.is_allowed() || cost.wrapping_sub(1) >= self.gate.max_cost_in_place() || self.is_observed() {
             return None;
         }
         self.counts().denied += 1;
@@ -64,16 +67,46 @@ impl Schedule {
     }
 
     /// Answers a request that does not wait and is not admitted.
-    fn refuse(&mut self, now: Moment, costs: Costs<'_>, refusal: Refusal, effects: &mut Effects) -> TryAcquireError {
+    fn refuse(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        refusal: Refusal,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
         match refusal {
             Refusal::Closed => TryAcquireError::Closed,
             Refusal::Misfit(misfit) => misfit.into(),
-            Refusal::MustWait => self.deny(now, costs, effects),
-            Refusal::Blocked => {
-                self.counts().denied += 1;
-                TryAcquireError::Denied(self.check(now, costs))
-            }
+            refusal if self.is_observed() => self.deny_and_tell(now, costs, &refusal, caller, effects),
+            refusal => self.deny_untold(now, costs, &refusal, effects),
         }
+    }
+
+    #[cold]
+    fn deny_and_tell(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        refusal: &Refusal,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
+        let attempt = Attempt { now, cost: costs.plain, requested_in: caller, bans: self.gate.bans(now).collect() };
+        let told = effects.told();
+        let denial = self.deny_untold(now, costs, refusal, effects);
+        if let TryAcquireError::Denied(decision) = &denial {
+            effects.tell_before(told, attempt.denied(decision, self.gate.bans(now))); // what the denial caused comes after it
+        }
+        denial
+    }
+
+    fn deny_untold(&mut self, now: Moment, costs: Costs<'_>, refusal: &Refusal, effects: &mut Effects) -> TryAcquireError {
+        if let Refusal::Blocked = refusal {
+            self.counts().denied += 1;
+            return TryAcquireError::Denied(self.check(now, costs));
+        }
+        self.deny(now, costs, effects)
     }
 
     /// Denies a request that does not wait.

@@ -47,7 +47,9 @@ impl Schedule {
         effects: &mut Effects,
     ) -> bool {
         self.catch_up(now, effects);
+        let known = self.known_limit(now);
         let live = self.gate.report(now, grant, cost, rtt_nanos, outcome).is_some();
+        self.tell_limit(now, known, effects);
         self.reevaluate_front(now, effects);
         live
     }
@@ -57,7 +59,9 @@ impl Schedule {
     pub(crate) fn set_plan(&mut self, now: Moment, plan: impl Into<Arc<Plan>>, carry: UsageCarryOver, effects: &mut Effects) {
         self.catch_up(now, effects);
         let (former_max, counted_by_unit) = (self.gate.max_cost(), self.gate.counts_by_unit());
+        let former = self.policy().clone();
         self.gate.set_plan(plan, now, carry);
+        self.tell_policy(former, effects);
         if self.gate.max_cost() < former_max || counted_by_unit || self.gate.counts_by_unit() {
             self.queue.sweep();
         }
@@ -67,14 +71,18 @@ impl Schedule {
     /// Grants nothing until this moment, or until [`Schedule::resume`].
     pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
-        self.suspension.get_or_insert_default().pause(until);
+        if until > now && self.suspension.get_or_insert_default().pause(until) {
+            self.tell_pause(now, until, effects);
+        }
         self.reevaluate_front(now, effects);
     }
 
     pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension {
-            suspension.resume();
+            if suspension.resume() {
+                self.tell_resume(now, now, effects);
+            }
             self.reevaluate_front(now, effects);
         }
     }
@@ -112,7 +120,9 @@ impl Schedule {
     /// Refuses every request from now on, the waiters first.
     pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
-        self.closed = true;
+        if !std::mem::replace(&mut self.closed, true) {
+            self.tell_close(effects);
+        }
         self.run_due(now, effects);
     }
 }

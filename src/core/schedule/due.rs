@@ -2,10 +2,10 @@
 
 use super::Schedule;
 use crate::core::costs::Costs;
-use crate::core::effects::Effects;
+use crate::core::effects::{Effects, Happening};
 use crate::core::grant::Grant;
 use crate::core::queue::Front;
-use crate::core::request::Request;
+use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::event::ShedReason;
@@ -24,9 +24,16 @@ impl Schedule {
     /// may be left. No timer runs for the end of a pause while no request waits.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
-        if self.next_wake() <= now || self.suspended().is_some_and(|suspension| suspension.is_over(now)) {
+        if self.is_due(now) {
             self.run_due(now, effects);
         }
+    }
+
+    /// Whether [`Schedule::run_due`] has something to do.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        let is_over = |suspension: &Suspension| suspension.is_over(now) || suspension.has_paused(now);
+        self.next_wake() <= now || self.suspension.as_deref().is_some_and(is_over)
     }
 
     /// Does what is due, in the order of time; at one instant, permits are reclaimed first, then the front is served, then
@@ -42,12 +49,15 @@ impl Schedule {
         if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
             self.refuse_late(now, effects);
         }
-        if self.suspended().is_some_and(|suspension| suspension.is_over(now)) {
-            self.suspension = None;
+        if self.suspension.is_some() {
+            self.end_suspension(now, effects);
         }
         while let Some(lease) = (!effects.is_full()).then(|| self.gate.reclaim_one(now)).flatten() {
             self.counts().reclaimed += 1;
-            effects.reclaim(lease);
+            effects.reclaim(&lease);
+            if self.is_observed() {
+                effects.tell(Happening::Reclaimed(lease));
+            }
         }
         if self.closed || self.dropping {
             self.refuse_all(now, effects);
@@ -61,6 +71,19 @@ impl Schedule {
             self.refuse_all_expired(now, effects);
         }
         effects.unfinished = effects.is_full() || !self.queue.is_swept();
+    }
+
+    /// Ends what has ended by itself.
+    #[cold]
+    fn end_suspension(&mut self, now: Moment, effects: &mut Effects) {
+        let Some(suspension) = &mut self.suspension else { return };
+        let ended = suspension.end_pause(now);
+        if suspension.is_over(now) {
+            self.suspension = None;
+        }
+        if let Some(ended) = ended {
+            self.tell_resume(now, ended, effects);
+        }
     }
 
     /// Refuses those whose time is up; each may have held back those behind it.
@@ -119,6 +142,9 @@ impl Schedule {
                 Ok(grant) => {
                     self.undelivered += u32::from(!grant.claim.holds_place());
                     moved = true;
+                    if self.queue.knows_arrivals() {
+                        self.tell_grant(now, front, grant.fence, effects);
+                    }
                     effects.wake(self.queue.grant(front.id, grant));
                 }
                 Err(until) => {
@@ -143,9 +169,9 @@ impl Schedule {
     /// Refuses a waiter whose deadline has passed.
     fn refuse_expired(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
         let by_unit = self.queue.unit_costs(id);
-        let Some(Request { costs, priority, .. }) = self.queue.request(id, &by_unit) else { return };
-        let others = self.queue.units_ahead_of(priority).saturating_sub(costs.plain);
-        let error = self.time_out(now, others, costs);
+        let Some(request) = self.queue.request(id, &by_unit) else { return };
+        let others = self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain);
+        let error = self.time_out(now, others, &request, Some(id), effects);
         if self.queue.is_front(id) {
             self.front_ready_at = now;
         }

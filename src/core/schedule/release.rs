@@ -50,7 +50,7 @@ impl Schedule {
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
         let front = self.queue.front()?;
         let fits = front.cost == cost && claim == Claim::PLACE;
-        let is_something_due = self.next_wake() != Moment::NEVER || !self.queue.is_swept() || self.closed || self.dropping;
+        let is_something_due = self.next_wake() != Moment::NEVER || !self.queue.is_plain() || self.closed || self.dropping;
         if !fits || is_something_due || self.suspension.is_some() {
             return None;
         }

@@ -361,3 +361,24 @@ mod late {
         assert_eq!(driven.answer(waiting), GRANTED);
     }
 }
+
+/// Nothing is kept or told where nobody listens, and what is kept for an observer goes with the waiters.
+#[test]
+fn arrivals_are_known_only_while_observed_requests_wait() {
+    for observed in [false, true] {
+        let mut driven = Driven::with(MaxConcurrency::new(1), Options { observed, ..Options::default() });
+        let held = driven.try_acquire(0, 1).unwrap();
+        let [granted, abandoned, _expired] = [None, None, Some(9)].map(|deadline| driven.queued(1, 1, deadline));
+        assert_eq!(driven.0.queue.knows_arrivals(), observed);
+        let told = driven.at(5, |schedule, now, effects| {
+            assert!(schedule.try_acquire(now, Costs::plain(1), Location::caller(), effects).is_err());
+            schedule.release_to_next(now, held.fence, 1, held.claim, effects);
+            effects.told()
+        });
+        assert_eq!(told, if observed { 2 } else { 0 });
+        assert!(driven.0.poll(granted, Waker::noop()).is_ok());
+        driven.run_due(9);
+        driven.at(9, |schedule, now, effects| schedule.abandon(now, abandoned, 1, effects));
+        assert!(driven.0.queue.is_empty() && !driven.0.queue.knows_arrivals());
+    }
+}

@@ -116,6 +116,11 @@ impl PenaltyRule {
         }
     }
 
+    /// Until when it bans.
+    pub(crate) fn banned_until(&self, state: PenaltyState, now: Moment) -> Option<Moment> {
+        Some(state.at).filter(|at| self.ban.is_some() && *at > now)
+    }
+
     /// The state after an attempt of `cost` that this limit denied at `now`. The retry-after must be computed from this state: it
     /// may be later than before.
     pub(super) fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {

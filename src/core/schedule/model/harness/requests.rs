@@ -174,7 +174,8 @@ impl Harness {
         self.advance_if_due();
         let by_unit = cost.by_unit();
         let costs = Costs::new(cost.plain, &by_unit);
-        let answer = self.raw_input(|schedule, now, effects| schedule.would_acquire(now, costs, waits, effects));
+        let answer =
+            self.raw_input(|schedule, now, effects| schedule.would_acquire(now, costs, waits, Location::caller(), effects));
         if !self.denied(cost, answer.as_ref().err(), waits, None)? {
             prop_assert!(self.reference.waiting.is_empty() && answer.is_ok());
             rules::never_over(&self.reference, cost)?;

@@ -1,0 +1,40 @@
+//! One idle key, while its shard is locked.
+
+use super::key_state::KeyState;
+use crate::error::TryAcquireError;
+use crate::manager::ClockOrigin;
+use crate::permit::Permit;
+use crate::strategy::Moment;
+
+/// An idle key, under the lock of its shard.
+pub(super) struct IdleKey<'a> {
+    pub(super) state: KeyState<'a>,
+    pub(super) fences: Fences<'a>,
+    pub(super) now: Moment,
+    pub(super) origin: ClockOrigin,
+}
+
+/// Numbers the permits of the idle keys of a shard.
+pub(super) struct Fences<'a> {
+    pub(super) id_prefix: u64,
+    pub(super) latest: &'a mut u64,
+}
+
+impl IdleKey<'_> {
+    #[inline(always)]
+    pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
+        match self.state.fits(cost) {
+            Err(misfit) => Err(misfit.into()),
+            Ok(()) if self.state.admit(self.now, cost) => Ok(self.fences.permit(cost, self.now, self.origin)),
+            Ok(()) => Err(self.state.deny(self.now, cost)),
+        }
+    }
+}
+
+impl Fences<'_> {
+    #[inline(always)]
+    pub(super) fn permit(&mut self, cost: u64, now: Moment, origin: ClockOrigin) -> Permit {
+        *self.latest += 1;
+        Permit::idle(self.id_prefix, *self.latest, cost, now, origin)
+    }
+}
