@@ -172,7 +172,10 @@ pub enum AcquireError {
         policy: Policy,
     },
     /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
-    /// runtime serves the limiter. (Where a runtime lacks timers, tokio prints its own panic message first.)
+    /// runtime serves the limiter.
+    ///
+    /// Tokio tells only by a panic that a runtime lacks timers. The limiter catches it, but the panic hook runs, once in each such
+    /// runtime for all limiters; where panics abort, it ends the process.
     #[error(
         "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
     )]

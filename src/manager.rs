@@ -39,6 +39,7 @@ mod state;
 mod sync;
 mod time_source;
 mod timekeeper;
+mod timers;
 mod watch;
 mod watchers;
 mod word;

@@ -16,7 +16,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout_at;
 
 use super::shared_driver::{Driven, SharedDriver};
-use super::timekeeper;
+use super::{timekeeper, timers};
 
 /// What drives a manager when time matters.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>, precise
                 std::mem::forget(panic); // its drop may panic too
                 yield_now().await; // endless panics must not occupy the runtime's worker for ever
             }
+            Ok(Some(_)) if timers::are_missing_in(exit_guard.runtime) => return,
             Ok(Some(at)) => {
                 if precise {
                     timekeeper::run_at(at, exit_guard.driven.clone(), &wakeup);
@@ -106,6 +107,7 @@ struct ExitGuard<D: Driven> {
 
 impl<D: Driven> Drop for ExitGuard<D> {
     fn drop(&mut self) {
+        timers::task_ended(self.runtime);
         if let Some(driven) = self.driven.upgrade() {
             driven.driver_gone(self.runtime);
         }

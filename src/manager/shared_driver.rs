@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, timeout_at};
 
+use super::timers;
 use crate::contain_panic::contain_panic;
 
 /// How many managers run before the task yields the runtime's worker.
@@ -221,6 +222,7 @@ async fn keep<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
             }
         };
         match sleep_until {
+            Some(_) if timers::are_missing_in(exit_guard.runtime) => return,
             Some(at) => drop(timeout_at(at, woken).await),
             None => woken.await,
         }
@@ -235,6 +237,7 @@ struct ExitGuard<D: Driven> {
 
 impl<D: Driven> Drop for ExitGuard<D> {
     fn drop(&mut self) {
+        timers::task_ended(self.runtime);
         let Some(shared_driver) = self.shared_driver.upgrade() else { return };
         let mut runtimes = shared_driver.lock();
         let Some(index) = runtimes.iter().position(|timers| timers.runtime == self.runtime) else { return };

@@ -1,0 +1,48 @@
+//! A runtime that was built without timers. Alone in its process, because it counts panics by the process-wide hook.
+
+mod common;
+
+use std::panic;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::{current_thread, ms, within_ten_seconds};
+use tokio::runtime::Builder;
+use tollgate::{AcquireError, KeyedLimiter, Limiter, MaxConcurrency, Throttle};
+
+/// Tokio tells only by a panic that a runtime has no timers. It is provoked once in each runtime, whatever number of limiters and
+/// keys wait there.
+#[test]
+fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Relaxed)));
+    let policy = Throttle::every(ms(50));
+    let limiters = [(); 3].map(|()| common::limiter(policy));
+    let keyed = KeyedLimiter::<u8>::new(policy).unwrap();
+    for runtime in 1..=2 {
+        let timerless = Builder::new_current_thread().build().unwrap();
+        for nth in 0..3_u8 {
+            let limiter = &limiters[usize::from(nth)];
+            drop((limiter.try_acquire(), keyed.try_acquire(&nth)));
+            for _ in 0..2 {
+                assert_eq!(timerless.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
+                assert_eq!(timerless.block_on(keyed.acquire(&nth)).map(drop), Err(AcquireError::NoRuntime));
+            }
+        }
+        assert_eq!(PANICS.load(Relaxed), runtime);
+        // Without a wait for time, no timer is needed.
+        let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        timerless.block_on(async {
+            let (held, handle) = (places.try_acquire().unwrap(), places.clone());
+            let waiting = tokio::spawn(async move { handle.acquire().await.map(drop) });
+            tokio::task::yield_now().await;
+            drop(held);
+            waiting.await.unwrap().unwrap();
+        });
+    }
+    within_ten_seconds(&current_thread(), async {
+        for (limiter, nth) in limiters.iter().zip(0..) {
+            drop((limiter.acquire().await.unwrap(), keyed.acquire(&nth).await.unwrap()));
+        }
+    });
+    assert_eq!(PANICS.load(Relaxed), 2);
+}
