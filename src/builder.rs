@@ -84,6 +84,30 @@ macro_rules! shared_options {
             self.options.overflow = overflow;
             self
         }
+
+        /// Serves the latest request first, within one priority (LIFO), instead of the one that has waited longest. Under overload that
+        /// keeps the wait of most requests short, at the cost of those that came first: give requests a
+        /// [timeout](crate::PermitRequest::timeout), or bound the queue and [drop the oldest](crate::Overflow::DropOldest).
+        ///
+        /// ```
+        /// use tollgate::{Limiter, MaxConcurrency};
+        ///
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::builder(MaxConcurrency::new(1)).newest_first().build()?;
+        /// let permit = limiter.acquire().await?;
+        /// let mut first = tokio_test::task::spawn(limiter.acquire());
+        /// let mut second = tokio_test::task::spawn(limiter.acquire());
+        /// assert!(first.poll().is_pending() && second.poll().is_pending());
+        /// drop(permit);
+        /// assert!(first.poll().is_pending() && second.poll().is_ready());
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn newest_first(mut self) -> Self {
+            self.options.newest_first = true;
+            self
+        }
     };
 }
 

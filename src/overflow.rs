@@ -17,6 +17,10 @@ pub enum Overflow {
     /// [`AcquireError::Shed`](crate::AcquireError::Shed) if its priority is below that of the new request. Otherwise the new
     /// request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull).
     DropLowestPriority,
+    /// The oldest request of the lowest priority gets [`AcquireError::Shed`](crate::AcquireError::Shed), unless all that wait have a
+    /// higher priority than the new request, which then gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull). For work
+    /// that is worth less the longer it has waited. (The npm package *bottleneck* has the same strategy under the name `LEAK`.)
+    Leak,
     /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks: the new request, and
     /// every one that comes within `penalty` of the last, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked) and starts
     /// the penalty again. It ends when no request has come for that long. (The npm package *bottleneck* has the same strategy

@@ -59,6 +59,8 @@ pub(crate) struct Queue {
     /// A bit for each priority with a waiter.
     occupied: u16,
     len: u32,
+    /// Of one priority, the latest is served first.
+    newest_first: bool,
     deadlines: Deadlines,
     slots: Slots,
     /// Allocated when it is used: each of a million keys may have a queue.
@@ -79,12 +81,13 @@ struct Rest {
 impl Queue {
     pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(newest_first: bool) -> Self {
         Self {
             levels: Levels::new(),
             arrivals: 0,
             occupied: 0,
             len: 0,
+            newest_first,
             deadlines: Deadlines::new(),
             slots: Slots::new(),
             rest: None,
@@ -128,30 +131,39 @@ impl Queue {
         Some(&self.levels.get(self.occupied.checked_ilog2()? as usize)?.line)
     }
 
+    #[inline(always)]
     fn front_waiter(&self) -> Option<&Waiter> {
-        self.front_line()?.front()
+        let line = self.front_line()?;
+        if self.newest_first { line.back() } else { line.front() }
     }
 
     /// The waiter that is next.
     #[inline]
     pub(crate) fn front(&self) -> Option<Front> {
+        let &Waiter { id, cost, .. } = self.front_waiter()?;
         let line = self.front_line()?;
-        let &Waiter { id, cost, .. } = line.front()?;
-        Some(Front { id, cost, caller: line.front_caller()? })
+        let caller = if self.newest_first { line.caller(id) } else { line.front_caller() };
+        Some(Front { id, cost, caller: caller? })
     }
 
     /// Whether a new request of this priority goes before all waiters.
     pub(crate) fn would_be_front(&self, priority: Priority) -> bool {
-        self.occupied >> priority.level() == 0
+        self.occupied >> self.first_level_ahead_of(priority) == 0
     }
 
     pub(crate) fn is_front(&self, id: WaiterId) -> bool {
         self.front_waiter().is_some_and(|front| front.id == id)
     }
 
-    /// Units of the waiters of at least this priority, which go before a new request of it.
+    /// The lowest level whose waiters go before a new request of this priority.
+    #[inline(always)]
+    fn first_level_ahead_of(&self, priority: Priority) -> usize {
+        usize::from(priority.level()) + usize::from(self.newest_first)
+    }
+
+    /// Units of the waiters that go before a new request of this priority.
     pub(crate) fn units_ahead_of(&self, priority: Priority) -> u64 {
-        self.levels.iter_from(usize::from(priority.level())).fold(0, |sum, level| sum.saturating_add(level.units))
+        self.levels.iter_from(self.first_level_ahead_of(priority)).fold(0, |sum, level| sum.saturating_add(level.units))
     }
 
     pub(crate) fn has_deadlines(&self) -> bool {
@@ -173,9 +185,9 @@ impl Queue {
     pub(crate) fn units_surely_ahead_of(&self, priority: Priority, deadline: Moment) -> u64 {
         /// The number of deadlines that are checked.
         const MAX_CHECKED: usize = 64;
-        let ahead = self.units_ahead_of(priority);
+        let (ahead, first) = (self.units_ahead_of(priority), self.first_level_ahead_of(priority));
         let cost_ahead = |other: &Deadline| match self.waiter(other.id) {
-            Some(waiter) if other.priority.0 >= priority => u128::from(waiter.cost),
+            Some(waiter) if usize::from(other.priority.0.level()) >= first => u128::from(waiter.cost),
             _ => 0,
         };
         if self.deadlines.is_empty() {
@@ -207,7 +219,13 @@ impl Queue {
             Overflow::DropLowestPriority => {
                 let lowest = self.occupied.trailing_zeros() as usize;
                 let level = (lowest < usize::from(priority.level())).then(|| self.levels.get(lowest)).flatten()?;
-                level.line.back().map(|waiter| waiter.id)
+                let last = if self.newest_first { level.line.front() } else { level.line.back() };
+                last.map(|waiter| waiter.id)
+            }
+            Overflow::Leak => {
+                let lowest = self.occupied.trailing_zeros() as usize;
+                let level = (lowest <= usize::from(priority.level())).then(|| self.levels.get(lowest)).flatten()?;
+                level.line.front().map(|waiter| waiter.id)
             }
         }
     }
@@ -321,7 +339,11 @@ impl Queue {
 
     /// All waiters, in order, with their costs and deadlines.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
-        let waiters = self.levels.iter_from(0).rev().flat_map(|level| level.line.iter());
+        let newest_first = self.newest_first;
+        let waiters = self.levels.iter_from(0).rev().flat_map(move |level| {
+            let mut line = level.line.iter();
+            std::iter::from_fn(move || if newest_first { line.next_back() } else { line.next() })
+        });
         waiters.map(|(waiter, deadline)| (waiter.id, self.costs(waiter), deadline))
     }
 
@@ -383,7 +405,7 @@ mod tests {
 
     #[test]
     fn victims_follow_the_overflow_rule() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(false);
         let ids = [Priority::NORMAL, Priority::LOW, Priority::HIGH, Priority::LOW]
             .map(|p| queue.push(&request(p), Waker::noop().clone(), true));
         assert_eq!(queue.victim(Overflow::Reject, Priority::HIGHEST), None);
@@ -396,7 +418,7 @@ mod tests {
 
     #[test]
     fn sums_of_huge_costs_saturate_and_recover() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(false);
         let huge = Request { costs: Costs::plain(u64::MAX), ..request(Priority::NORMAL) };
         let ids = [(); 3].map(|()| queue.push(&huge, Waker::noop().clone(), true));
         assert_eq!(queue.units_ahead_of(Priority::LOW), u64::MAX);

@@ -64,6 +64,8 @@ pub(crate) enum Enqueued<G> {
 pub(crate) struct Options {
     pub(crate) max_queue: usize,
     pub(crate) overflow: Overflow,
+    /// Of one priority, the latest request is served first.
+    pub(crate) newest_first: bool,
     /// An upstream's quota with fewer units remaining is spread out.
     pub(crate) spread_below: u64,
     /// Whether an observer is told what happens.
@@ -72,7 +74,7 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_queue: usize::MAX, overflow: Overflow::Reject, spread_below: 0, observed: false }
+        Self { max_queue: usize::MAX, overflow: Overflow::Reject, newest_first: false, spread_below: 0, observed: false }
     }
 }
 
@@ -84,7 +86,10 @@ pub(crate) struct Schedule {
     options: Arc<Options>,
     /// What holds all requests back besides the policy; usually nothing.
     suspension: Option<Box<Suspension>>,
+    /// No further request is accepted.
     closed: bool,
+    /// It is closed, and those that wait are still served.
+    serves_the_rest: bool,
     /// All waiters are being dropped: see [`Overflow::Block`].
     dropping: bool,
     /// The batch was full before all possible grants were made; late waiters have been decided.
@@ -111,12 +116,14 @@ struct Counts {
 
 impl Schedule {
     pub(crate) fn new(gate: Gate, options: impl Into<Arc<Options>>) -> Self {
+        let options = options.into();
         Self {
             gate,
-            queue: Queue::new(),
-            options: options.into(),
+            queue: Queue::new(options.newest_first),
+            options,
             suspension: None,
             closed: false,
+            serves_the_rest: false,
             dropping: false,
             serving: false,
             undelivered: 0,
@@ -187,6 +194,11 @@ impl Schedule {
         if self.queue.is_front(id) { self.next_wake() } else { self.queue.deadline(id) }
     }
 
+    /// Whether all waiters are to be refused.
+    fn refuses_waiters(&self) -> bool {
+        self.closed && !self.serves_the_rest
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -229,7 +241,8 @@ impl Schedule {
     /// Takes the `waker` if the request is queued.
     #[inline(always)]
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
-        let waits = !self.queue.is_empty() && self.next_wake() > now && !self.queue.would_be_front(request.priority);
+        let waits =
+            !self.queue.is_empty() && !self.closed && self.next_wake() > now && !self.queue.would_be_front(request.priority);
         let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() && self.has_room();
         if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER && !self.options.observed {
             return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));

@@ -102,7 +102,7 @@ impl Chunk {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Waiter, Moment)> {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = (&Waiter, Moment)> {
         self.waiters.iter().enumerate().map(|(nth, waiter)| (waiter, self.deadline(nth)))
     }
 }
@@ -229,7 +229,7 @@ impl WaitingLine {
     }
 
     /// All waiters with their deadlines.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Waiter, Moment)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Waiter, Moment)> {
         self.0.iter().flat_map(Chunk::iter)
     }
 

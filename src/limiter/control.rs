@@ -132,6 +132,30 @@ impl Limiter {
         self.manager.apply_upstream_signal(signal);
     }
 
+    /// Refuses all later requests with [`AcquireError::Closed`](crate::AcquireError::Closed), and serves those that wait. They can
+    /// still be refused by [`Limiter::close`]. [`Limiter::drained`] returns when all of them are served and their permits are back.
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    /// let permit = limiter.acquire().await?;
+    /// let waiting = tokio::spawn(limiter.acquire_owned());
+    /// tokio::task::yield_now().await;
+    /// limiter.close_to_new();
+    /// assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
+    /// drop(permit);
+    /// drop(waiting.await??); // served
+    /// limiter.drained().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close_to_new(&self) {
+        self.manager.close_to_new();
+    }
+
     /// Refuses all waiting and all later requests with [`AcquireError::Closed`](crate::AcquireError::Closed). Permits in flight
     /// stay valid. See [`Limiter::drained`] for an example.
     pub fn close(&self) {

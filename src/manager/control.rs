@@ -54,6 +54,10 @@ impl Manager {
         self.with_schedule(Schedule::close);
     }
 
+    pub(crate) fn close_to_new(self: &Arc<Self>) {
+        self.with_schedule(Schedule::close_to_new);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         !self.state.is_only_a_word() && self.lock().schedule.is_closed()
     }

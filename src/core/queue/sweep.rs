@@ -5,9 +5,9 @@ use crate::core::costs::Costs;
 use crate::core::waiter::{Waiter, WaiterId};
 
 impl Queue {
-    /// Starts a sweep of all waiters, in order; see [`Queue::next_misfit`].
+    /// Starts a sweep of all waiters, by priority and then in the order in which they came; see [`Queue::next_misfit`].
     pub(crate) fn sweep(&mut self) {
-        let front = self.front_waiter().map(|front| front.id);
+        let front = self.front_line().and_then(|line| line.front()).map(|front| front.id);
         self.rest.get_or_insert_default().swept_to = front;
     }
 

@@ -217,7 +217,7 @@ impl Schedule {
             reclaimed: counts.reclaimed,
             refunded: counts.refunded,
             paused_for: self.suspended().and_then(|suspension| suspension.paused_for(now)),
-            next_grant_in: next.filter(|_| !self.closed).map(|next| next.duration_since(now)),
+            next_grant_in: next.filter(|_| !self.closed || !self.queue.is_empty()).map(|next| next.duration_since(now)),
         }
     }
 }

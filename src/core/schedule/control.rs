@@ -120,9 +120,19 @@ impl Schedule {
     /// Refuses every request from now on, the waiters first.
     pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
+        self.serves_the_rest = false;
         if !std::mem::replace(&mut self.closed, true) {
             self.tell_close(effects);
         }
         self.run_due(now, effects);
+    }
+
+    /// Refuses every later request. Those that wait are served.
+    pub(crate) fn close_to_new(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        if !std::mem::replace(&mut self.closed, true) {
+            self.serves_the_rest = true;
+            self.tell_close(effects);
+        }
     }
 }

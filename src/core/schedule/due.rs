@@ -46,7 +46,7 @@ impl Schedule {
     /// several late grants, the rate may admit only the first. The other waiters then wait for the rate, or are refused if their
     /// deadline has passed.
     pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
-        if !self.serving && self.queue.next_deadline() < now && !self.closed && !self.dropping {
+        if !self.serving && self.queue.next_deadline() < now && !self.refuses_waiters() && !self.dropping {
             self.refuse_late(now, effects);
         }
         if self.suspension.is_some() {
@@ -59,7 +59,7 @@ impl Schedule {
                 effects.tell(Happening::Reclaimed(lease));
             }
         }
-        if self.closed || self.dropping {
+        if self.refuses_waiters() || self.dropping {
             self.refuse_all(now, effects);
             return;
         }
@@ -195,7 +195,7 @@ impl Schedule {
     /// Refuses all waiters: the limiter is closed, or its queue has overflowed.
     fn refuse_all(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
-            if self.closed {
+            if self.refuses_waiters() {
                 effects.wake(self.queue.refuse(front.id, AcquireError::Closed));
             } else {
                 self.drop_waiter(now, front.id, effects);

@@ -196,6 +196,11 @@ impl Harness {
             Step::Pass { nanos, late } => return self.pass(nanos, late),
             Step::Close => {
                 self.input(Schedule::close);
+                (self.reference.closed, self.reference.serves_the_rest) = (true, false);
+            }
+            Step::CloseToNew => {
+                self.input(Schedule::close_to_new);
+                self.reference.serves_the_rest |= !self.reference.closed;
                 self.reference.closed = true;
             }
         }
@@ -277,7 +282,7 @@ impl Harness {
         self.refuse_late();
         self.read_concurrency();
         rules::an_adapting_limit_keeps_its_bounds(&self.reference, self.schedule.snapshot(self.moment()).concurrency)?;
-        if self.reference.closed {
+        if self.reference.refuses_waiters() {
             self.reference.refuse_all(&AcquireError::Closed);
         }
         self.grant()?;

@@ -64,6 +64,7 @@ pub(super) enum Step {
         late: u64,
     },
     Close,
+    CloseToNew,
 }
 
 /// How a schedule is set up.
@@ -85,17 +86,29 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         3 => Just(Overflow::Reject),
         1 => Just(Overflow::DropOldest),
         1 => Just(Overflow::DropLowestPriority),
+        1 => Just(Overflow::Leak),
         1 => penalty,
     ];
     let max_queue = prop_oneof![1 => 0_usize..4, 1 => Just(usize::MAX)];
     let policy = prop_oneof![any_policies(varied_limits), any_policies(like_limits)];
-    (policy, 0_u64..1_000, max_queue, overflow, prop_oneof![Just(0_u64), 1_u64..12], prop::bool::weighted(0.8), any::<bool>())
-        .prop_map(|(policy, since_epoch, max_queue, overflow, spread_below, has_runtime, prefers_line)| Setup {
-            policy,
-            since_epoch,
-            options: Options { max_queue, overflow, spread_below, ..Options::default() },
-            has_runtime,
-            prefers_line,
+    (
+        policy,
+        0_u64..1_000,
+        max_queue,
+        overflow,
+        prop_oneof![Just(0_u64), 1_u64..12],
+        prop::bool::weighted(0.8),
+        any::<bool>(),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(policy, since_epoch, max_queue, overflow, spread_below, has_runtime, prefers_line, newest_first)| {
+            Setup {
+                policy,
+                since_epoch,
+                options: Options { max_queue, overflow, newest_first, spread_below, ..Options::default() },
+                has_runtime,
+                prefers_line,
+            }
         })
 }
 
@@ -135,9 +148,13 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let passing = (prop_oneof![0_u64..30, 0_u64..300], prop_oneof![3 => Just(0_u64), 1 => 0_u64..40])
         .prop_map(|(nanos, late)| Step::Pass { nanos, late });
     let step = prop_oneof![8 => waiting, 4 => holding, 2 => changing, 4 => passing];
-    (prop::collection::vec(step, 1..70), prop::option::weighted(0.15, 0_usize..70)).prop_map(|(mut steps, close)| {
+    let close = || prop::option::weighted(0.15, 0_usize..70);
+    (prop::collection::vec(step, 1..70), close(), close()).prop_map(|(mut steps, close, close_to_new)| {
         if let Some(at) = close {
             steps.insert(at.min(steps.len()), Step::Close);
+        }
+        if let Some(at) = close_to_new {
+            steps.insert(at.min(steps.len()), Step::CloseToNew);
         }
         steps
     })

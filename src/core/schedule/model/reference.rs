@@ -78,7 +78,9 @@ pub(super) struct Reference {
     pub(super) paused_until: u64,
     blocked_until: u64,
     quota: Option<Quota>,
+    newest_first: bool,
     pub(super) closed: bool,
+    pub(super) serves_the_rest: bool,
     pub(super) denied: u64,
     pub(super) shed: u64,
     pub(super) timed_out: u64,
@@ -105,7 +107,9 @@ impl Reference {
             paused_until: 0,
             blocked_until: 0,
             quota: None,
+            newest_first: options.newest_first,
             closed: false,
+            serves_the_rest: false,
             denied: 0,
             shed: 0,
             timed_out: 0,
@@ -227,7 +231,13 @@ impl Reference {
 
     pub(super) fn front(&self) -> Option<Waiting> {
         let highest = self.waiting.iter().map(|waiting| waiting.priority).max()?;
-        self.waiting.iter().find(|waiting| waiting.priority == highest).copied()
+        let mut first = self.waiting.iter().filter(|waiting| waiting.priority == highest);
+        if self.newest_first { first.next_back() } else { first.next() }.copied()
+    }
+
+    /// Whether it is closed, and those that wait are not served any more.
+    pub(super) fn refuses_waiters(&self) -> bool {
+        self.closed && !self.serves_the_rest
     }
 
     /// The waiter whose deadline has passed: of several the earliest, and of equal ones the one that is served first.
@@ -262,7 +272,13 @@ impl Reference {
             Overflow::DropOldest => self.waiting.first().copied(),
             Overflow::DropLowestPriority => {
                 let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
-                self.waiting.iter().rfind(|waiting| waiting.priority == lowest).filter(|_| lowest < priority).copied()
+                let mut last = self.waiting.iter().filter(|waiting| waiting.priority == lowest);
+                let last = if self.newest_first { last.next() } else { last.next_back() };
+                last.filter(|_| lowest < priority).copied()
+            }
+            Overflow::Leak => {
+                let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
+                self.waiting.iter().find(|waiting| waiting.priority == lowest).filter(|_| lowest <= priority).copied()
             }
         }
     }
@@ -287,7 +303,7 @@ impl Reference {
     /// The waiters whose deadline passed before now and before their turn: those that a punctual timer would have refused.
     pub(super) fn refused_in_time(&self, bound: Bound) -> Vec<usize> {
         let is_late = |waiting: &&Waiting| waiting.deadline < self.now;
-        if self.closed || !self.waiting.iter().any(|waiting| is_late(&waiting)) {
+        if self.refuses_waiters() || !self.waiting.iter().any(|waiting| is_late(&waiting)) {
             return Vec::new();
         }
         let mut in_time = self.clone();

@@ -20,8 +20,8 @@ pub(super) const LONG: u64 = 1_200_000_000_000;
 
 /// A grant is within every limit at the instant at which it is made, and nothing is granted while the limiter is paused or closed.
 pub(super) fn never_over(reference: &Reference, cost: Cost) -> TestCaseResult {
-    let Reference { now, closed, .. } = *reference;
-    prop_assert!(!closed, "granted although closed");
+    let Reference { now, .. } = *reference;
+    prop_assert!(!reference.refuses_waiters(), "granted although closed");
     prop_assert!(!reference.is_suspended(now, cost, Bound::Least), "granted although suspended");
     for (index, limit) in reference.limits.iter().enumerate() {
         let admits = reference.limit_admits(index, now, cost, Bound::Least);
