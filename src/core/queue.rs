@@ -138,12 +138,14 @@ impl Queue {
     }
 
     /// The waiter that is next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<Front> {
-        let &Waiter { id, cost, .. } = self.front_waiter()?;
         let line = self.front_line()?;
-        let caller = if self.newest_first { line.caller(id) } else { line.front_caller() };
-        Some(Front { id, cost, caller: caller? })
+        if self.newest_first {
+            return latest(line);
+        }
+        let &Waiter { id, cost, .. } = line.front()?;
+        Some(Front { id, cost, caller: line.front_caller()? })
     }
 
     /// Whether a new request of this priority goes before all waiters.
@@ -381,6 +383,12 @@ impl Queue {
         }
         Some(waker)
     }
+}
+
+#[cold]
+fn latest(line: &WaitingLine) -> Option<Front> {
+    let &Waiter { id, cost, .. } = line.back()?;
+    Some(Front { id, cost, caller: line.caller(id)? })
 }
 
 fn saturating(units: u128) -> u64 {
