@@ -4,6 +4,7 @@ mod blocking;
 mod future;
 mod owned;
 mod request;
+mod reservation;
 mod run;
 mod ticket;
 
@@ -12,5 +13,6 @@ pub use self::future::Acquire;
 pub use self::owned::AcquireOwned;
 pub use self::request::PermitRequest;
 pub(crate) use self::request::request_setters;
+pub use self::reservation::Reservation;
 pub use self::run::Run;
 pub(crate) use self::ticket::OwnedTicket;

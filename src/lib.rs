@@ -181,7 +181,7 @@ mod stream;
 mod text;
 mod upstream;
 
-pub use acquire::{Acquire, AcquireOwned, PermitRequest, Run};
+pub use acquire::{Acquire, AcquireOwned, PermitRequest, Reservation, Run};
 pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;

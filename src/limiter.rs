@@ -8,7 +8,7 @@ use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::acquire::{Acquire, AcquireOwned, PermitRequest, Run};
+use crate::acquire::{Acquire, AcquireOwned, PermitRequest, Reservation, Run};
 use crate::core::costs::Costs;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
@@ -180,6 +180,17 @@ impl Limiter {
     #[track_caller]
     pub fn acquire_owned(&self) -> AcquireOwned {
         self.request().acquire_owned()
+    }
+
+    /// Takes a turn for one unit now, to be used later: the [`Reservation`] says when that is, and is awaited for the permit. (Like
+    /// `Reserve` of Go's *x/time/rate*; but the limits are charged when the turn comes, so that none is exceeded in any span.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`] that are known at once.
+    #[track_caller]
+    pub fn reserve(&self) -> Result<Reservation, AcquireError> {
+        self.request().reserve()
     }
 
     /// Starts a request with a cost, a priority or a timeout. See [`PermitRequest`].

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::blocking;
 use super::future::Acquire;
 use super::owned::AcquireOwned;
+use super::reservation::Reservation;
 use super::run::Run;
 use super::ticket::OwnedTicket;
 use crate::core::request::Caller;
@@ -103,6 +104,16 @@ impl<'a> PermitRequest<'a> {
     /// Those of [`PermitRequest::acquire`].
     pub fn acquire_owned(self) -> AcquireOwned {
         AcquireOwned::new(Arc::clone(self.manager), self.options)
+    }
+
+    /// Joins the queue now, and not when a future is first polled. See [`Limiter::reserve`](crate::Limiter::reserve). The timeout
+    /// counts from now on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`] that are known at once.
+    pub fn reserve(self) -> Result<Reservation, AcquireError> {
+        Reservation::new(Arc::clone(self.manager), self.options)
     }
 
     /// Waits for the permit, and runs the future while it holds it. See [`Limiter::run`](crate::Limiter::run).

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
+use std::time::Duration;
 
 use super::answer::{FromGrant, Refused, TimedGrant};
 use super::apply::wake_all;
@@ -187,6 +188,11 @@ impl Manager {
     /// What [`Manager::try_acquire`] would answer to a request for one unit of each limit.
     pub(crate) fn check_one(self: &Arc<Self>) -> Decision {
         self.ask(|schedule, now| schedule.check(now, Costs::new(1, &schedule.one_of_each_unit())))
+    }
+
+    /// How long until the turn of a queued request; zero if it was answered. `None` when only a release or a resume helps.
+    pub(crate) fn time_to_turn_of(self: &Arc<Self>, id: WaiterId) -> Option<Duration> {
+        self.ask(|schedule, now| schedule.turn_of(now, id).known().map(|turn| turn.duration_since(now)))
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.

@@ -6,7 +6,8 @@ use super::{Refusal, Schedule, nanos};
 use crate::core::costs::{Costs, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
-use crate::core::request::Caller;
+use crate::core::request::{Caller, Request};
+use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::event::Attempt;
@@ -157,24 +158,33 @@ impl Schedule {
             return decision;
         }
         let decision = decision.behind_others();
-        match self.turn_of_new_request(now, costs) {
+        match self.turn_before(None, now, costs) {
             Some(turn) => decision.at_turn(turn, now),
             None => decision,
         }
     }
 
-    /// When a new request behind all waiters would be granted `cost`, if no other came: exact, from a forecast of all grants
-    /// before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if there are too many
-    /// waiters to compute it.
-    fn turn_of_new_request(&self, now: Moment, costs: Costs<'_>) -> Option<Moment> {
-        if self.queue.len() > MAX_FORECAST {
+    /// When a waiter will be granted, if no other request goes before it. [`Moment::NEVER`] if only a release or a resume helps; `now`
+    /// if it was answered.
+    pub(crate) fn turn_of(&self, now: Moment, id: WaiterId) -> Moment {
+        let by_unit = self.queue.unit_costs(id);
+        let Some(Request { costs, .. }) = self.queue.request(id, &by_unit) else { return now };
+        self.turn_before(Some(id), now, costs).unwrap_or_else(|| self.ready_at(now, 0, costs))
+    }
+
+    /// When a request in the place of this waiter, or else behind all waiters, would be granted, if no other came: exact, from a
+    /// forecast of all grants before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if too
+    /// many waiters are ahead to compute it.
+    fn turn_before(&self, waiter: Option<WaiterId>, now: Moment, costs: Costs<'_>) -> Option<Moment> {
+        let ahead = || self.queue.waiting().take_while(|ahead| Some(ahead.0) != waiter);
+        if ahead().nth(MAX_FORECAST).is_some() {
             return None;
         }
         if self.gate.fits(costs).is_err() {
             return Some(Moment::NEVER);
         }
         let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
-        for (_, costs, deadline) in self.queue.waiting().filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
+        for (_, costs, deadline) in ahead().filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
             if deadline < forecast.now() || forecast.take(costs, deadline) {
                 continue;
             }
