@@ -1,6 +1,7 @@
 //! How a caller waits for a permit: as a future, or blocking its thread.
 
 mod blocking;
+mod explained;
 mod future;
 mod owned;
 mod request;
@@ -9,6 +10,7 @@ mod run;
 mod ticket;
 
 pub(crate) use self::blocking::acquire as blocking_acquire;
+pub use self::explained::AcquireExplained;
 pub use self::future::Acquire;
 pub use self::owned::AcquireOwned;
 pub use self::request::PermitRequest;

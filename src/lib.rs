@@ -181,7 +181,7 @@ mod stream;
 mod text;
 mod upstream;
 
-pub use acquire::{Acquire, AcquireOwned, PermitRequest, Reservation, Run};
+pub use acquire::{Acquire, AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run};
 pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
@@ -198,7 +198,7 @@ pub use permit::Permit;
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
-pub use snapshot::LimiterSnapshot;
+pub use snapshot::{LimitStatus, LimiterSnapshot};
 pub use strategy::{
     Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
     Unit,

@@ -14,7 +14,7 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::Manager;
 use crate::permit::Permit;
-use crate::snapshot::LimiterSnapshot;
+use crate::snapshot::{LimitStatus, LimiterSnapshot};
 
 pub use poll_limiter::PollLimiter;
 
@@ -358,6 +358,27 @@ impl Limiter {
     pub fn wrap<T, F: Future, W: Fn(T) -> F>(&self, work: W) -> impl Fn(T) -> Run<F> + use<T, F, W> {
         let (limiter, caller) = (self.clone(), Location::caller());
         move |argument| PermitRequest::new(&limiter.manager, 1, caller).run(work(argument))
+    }
+
+    /// What each limit of the policy says now. A request can get it [with its permit](PermitRequest::acquire_explained), as of its
+    /// grant.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let model = Limiter::new("8 concurrent per request and 100000 tokens/min")?;
+    /// let _permit = model.request().cost_of("tokens", 60_000).acquire().await?;
+    /// let limits = model.limits();
+    /// assert_eq!((limits[0].remaining, limits[1].remaining), (7, 40_000));
+    /// assert_eq!(limits[1].reset_after.as_secs(), 36);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitStatus> {
+        self.manager.limits()
     }
 
     /// The limiter's numbers now. See [`LimiterSnapshot`].

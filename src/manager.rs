@@ -20,6 +20,7 @@
 mod acquire_all;
 mod answer;
 mod apply;
+mod ask;
 mod clock;
 mod control;
 mod driver;

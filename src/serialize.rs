@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::decision::Decision;
 use crate::keyed::KeySnapshot;
-use crate::snapshot::LimiterSnapshot;
+use crate::snapshot::{LimitStatus, LimiterSnapshot};
 
 /// Serialises variables under their names.
 macro_rules! fields {
@@ -65,6 +65,15 @@ impl Serialize for LimiterSnapshot {
             paused_for_ns,
             next_grant_in_ns
         )
+    }
+}
+
+/// With the feature `serde`: the limit as text, and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
+impl Serialize for LimitStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { limit, capacity, remaining, reset_after } = *self;
+        let reset_after_ns = nanos(reset_after);
+        fields!(serializer, "LimitStatus", limit, capacity, remaining, reset_after_ns)
     }
 }
 

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crate::policy::Limit;
+
 /// The numbers of a limiter at one instant. Counts are since it was built.
 ///
 /// # Examples
@@ -42,4 +44,18 @@ pub struct LimiterSnapshot {
     /// How long until the next request is granted: the front of the queue, or a new one of cost 1 when none waits. `None` when
     /// only a release helps, or the limiter is closed.
     pub next_grant_in: Option<Duration>,
+}
+
+/// What one limit of a policy says at one instant. [`Limiter::limits`](crate::Limiter::limits), which has an example, lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimitStatus {
+    /// The limit.
+    pub limit: Limit,
+    /// Its capacity, in what it counts; that of a concurrency which [adapts](crate::Adapt) is the present one.
+    pub capacity: u64,
+    /// The units that it would admit now. Requests that wait go before a new one, whatever remains.
+    pub remaining: u64,
+    /// How long until it is reset if nothing more is admitted. Zero for a concurrency: when its permits are released is unknown.
+    pub reset_after: Duration,
 }

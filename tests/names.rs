@@ -10,13 +10,13 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use tollgate::{
-    Acquire, AcquireError, AcquireOwned, Adapt, Align, ConfigError, Counts, Decision, EventKind, FixedWindow, ForEachPermitted,
-    GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter,
-    KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, Limiter, LimiterBuilder, LimiterEvent, LimiterGroup,
-    LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest,
-    Policy, PollLimiter, Priority, PriorityError, Rate, Reservation, Run, RunError, ShedReason, SlidingMethod, SlidingWindow,
-    StreamLimitExt, Throttle, Throttled, TokenBucket, TryAcquireError, TryThrottled, Unit, UpstreamSignal, UsageCarryOver,
-    WhenFull, WithPermits,
+    Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, ConfigError, Counts, Decision, EventKind, FixedWindow,
+    ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire, KeyedAcquireOwned,
+    KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter, LimiterBuilder,
+    LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind,
+    Penalty, Permit, PermitRequest, Policy, PollLimiter, Priority, PriorityError, Rate, Reservation, Run, RunError, ShedReason,
+    SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled, TokenBucket, TryAcquireError, TryThrottled, Unit,
+    UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -40,7 +40,7 @@ struct Names<'a, S: Stream>(
     Option<(ParseError, ParseErrorKind, Penalty, Permit, PermitRequest<'a>, Policy, Priority, PriorityError, Rate, ShedReason)>,
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
-    Option<(Counts, Reservation, Unit)>,
+    Option<(AcquireExplained, Counts, LimitStatus, Reservation, Unit)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::blocking;
+use super::explained::AcquireExplained;
 use super::future::Acquire;
 use super::owned::AcquireOwned;
 use super::reservation::Reservation;
@@ -13,6 +14,7 @@ use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::priority::Priority;
+use crate::snapshot::LimitStatus;
 
 /// A request with more than a cost: what [`Limiter::request`](crate::Limiter::request) returns.
 ///
@@ -146,6 +148,46 @@ impl<'a> PermitRequest<'a> {
     /// Those of [`Limiter::try_acquire_many`](crate::Limiter::try_acquire_many), and [`TryAcquireError::MissingCost`].
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
         self.manager.try_request(&self.options)
+    }
+
+    /// [`PermitRequest::try_acquire`], with what each limit of the policy says right after the decision, so that nobody needs a second
+    /// look, which would be late: for headers, say.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let limiter = Limiter::new("8 concurrent and 100/min").unwrap();
+    /// let (answer, limits) = limiter.request().try_acquire_explained();
+    /// let left: Vec<_> = limits.iter().map(|of| format!("{}: {} left", of.limit, of.remaining)).collect();
+    /// assert_eq!((answer.is_ok(), left), (true, vec!["8 concurrent: 7 left".to_owned(), "100/min: 99 left".to_owned()]));
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        self.manager.try_request_explained(&self.options)
+    }
+
+    /// [`PermitRequest::acquire_owned`], whose permit comes with what each limit of the policy said when it was granted.
+    ///
+    /// ```
+    /// use tollgate::{FixedWindow, Limiter};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(FixedWindow::new(2, Duration::from_secs(60)))?;
+    /// let (_permit, limits) = limiter.request().acquire_explained().await?;
+    /// assert_eq!((limits[0].remaining, limits[0].reset_after), (1, Duration::from_secs(60)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_explained(self) -> AcquireExplained {
+        AcquireExplained::new(Arc::clone(self.manager), self.options)
     }
 
     /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See [`Limiter::check`](crate::Limiter::check).

@@ -90,6 +90,7 @@ impl Ticket {
         let options = &self.options;
         let enqueued = match self.stage {
             Stage::New => match options.checked_timeout() {
+                Ok(timeout) if options.costs().explained() => manager.acquire_explained(options, timeout, waker, granted),
                 Ok(timeout) => manager.acquire(options.cost, timeout, || options.clone(), waker, granted),
                 Err(error) => Err(error.into()),
             },

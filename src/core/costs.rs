@@ -12,9 +12,14 @@ pub(crate) struct Costs<'a> {
     pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
 }
 
-/// How many of each unit. There are a few at most.
+/// What few requests say beyond their plain cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct UnitCosts(Vec<(Unit, u64)>);
+pub(crate) struct UnitCosts {
+    /// How many of each unit. There are a few at most.
+    costs: Vec<(Unit, u64)>,
+    /// Whether its permit is to come with what the limits say at the grant.
+    explained: bool,
+}
 
 /// What the work of a permit has really cost, where that is known.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +41,11 @@ impl<'a> Costs<'a> {
     #[inline(always)]
     pub(crate) fn new(plain: u64, by_unit: &'a Option<Arc<UnitCosts>>) -> Self {
         Self { plain, by_unit: by_unit.as_ref() }
+    }
+
+    /// Whether the limits are to say how they are at the grant.
+    pub(crate) fn explained(self) -> bool {
+        self.by_unit.is_some_and(|by_unit| by_unit.explained)
     }
 
     /// What a limit is charged that counts this. `None`: the request does not say.
@@ -60,14 +70,18 @@ impl UnitCosts {
     }
 
     pub(crate) fn get(&self, unit: Unit) -> Option<u64> {
-        self.0.iter().find(|(named, _)| *named == unit).map(|(_, cost)| *cost)
+        self.costs.iter().find(|(named, _)| *named == unit).map(|(_, cost)| *cost)
+    }
+
+    pub(crate) fn ask_for_explanation(&mut self) {
+        self.explained = true;
     }
 
     /// A later cost of the same unit replaces the earlier one.
     pub(crate) fn set(&mut self, unit: Unit, cost: u64) {
-        match self.0.iter_mut().find(|(named, _)| *named == unit) {
+        match self.costs.iter_mut().find(|(named, _)| *named == unit) {
             Some((_, before)) => *before = cost,
-            None => self.0.push((unit, cost)),
+            None => self.costs.push((unit, cost)),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! one number, which goes into the waiter's [slot](crate::core::answers); any other answer is [kept](crate::core::kept) under the lock.
 
 mod arrivals;
+mod details;
 mod sweep;
 
 use std::cmp::Reverse;
@@ -24,6 +25,7 @@ use crate::core::waiting_line::WaitingLine;
 use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::priority::Priority;
+use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
 #[cfg(test)]
@@ -72,6 +74,8 @@ struct Rest {
     kept: Kept,
     /// Of waiters that name units.
     by_unit: BTreeMap<WaiterId, Arc<UnitCosts>>,
+    /// What the limits said at the grants of these fences, until it is taken.
+    explanations: BTreeMap<u64, Vec<LimitStatus>>,
     /// A [sweep](Queue::sweep) goes on with this waiter, or with the next one if it has left.
     swept_to: Option<WaiterId>,
     /// When the waiters came, where an observer is told how long they have waited.
@@ -316,27 +320,6 @@ impl Queue {
             Some(Ok(grant)) => Abandoned::Granted(grant),
             _ => Abandoned::Failed,
         }
-    }
-
-    /// The units that a waiter names.
-    #[inline(always)]
-    pub(crate) fn unit_costs(&self, id: WaiterId) -> Option<Arc<UnitCosts>> {
-        if id.names_units() { self.named_units(id).cloned() } else { None }
-    }
-
-    fn named_units(&self, id: WaiterId) -> Option<&Arc<UnitCosts>> {
-        self.rest.as_ref()?.by_unit.get(&id)
-    }
-
-    /// The request of a waiter that names these [units](Queue::unit_costs).
-    pub(crate) fn request<'a>(&self, id: WaiterId, by_unit: &'a Option<Arc<UnitCosts>>) -> Option<Request<'a>> {
-        let costs = Costs::new(self.waiter(id)?.cost, by_unit);
-        let caller = self.levels.get(id.level())?.line.caller(id)?;
-        Some(Request { costs, priority: id.priority(), deadline: self.deadline(id), caller, blocking: id.is_blocking() })
-    }
-
-    fn costs(&self, waiter: &Waiter) -> Costs<'_> {
-        Costs { plain: waiter.cost, by_unit: self.named_units(waiter.id) }
     }
 
     /// All waiters, in order, with their costs and deadlines.

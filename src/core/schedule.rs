@@ -260,7 +260,10 @@ impl Schedule {
     ) -> Result<Enqueued<Grant>, AcquireError> {
         let &Request { costs, priority, deadline, caller, .. } = request;
         match self.admit(now, costs, caller, effects) {
-            Ok(grant) => return Ok(Enqueued::Granted(grant)),
+            Ok(grant) => {
+                self.explain(now, costs, grant.fence);
+                return Ok(Enqueued::Granted(grant));
+            }
             Err(Refusal::Closed) => return Err(AcquireError::Closed),
             Err(Refusal::Misfit(misfit)) => return Err(misfit.into()),
             Err(Refusal::Blocked) => {
@@ -279,7 +282,8 @@ impl Schedule {
         }
         self.make_room(now, request, effects)?;
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
-        let id = self.queue.push(request, waker, self.gate.grants_bare_places());
+        let bare_place = self.gate.grants_bare_places() && !costs.explained();
+        let id = self.queue.push(request, waker, bare_place);
         if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
             return Ok(self.waits(now, id)); // nothing to decide before the requests ahead are served
         }

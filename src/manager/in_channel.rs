@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
-use std::time::Duration;
 
 use super::answer::{FromGrant, Refused, TimedGrant};
 use super::apply::wake_all;
@@ -20,10 +19,10 @@ use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
 use crate::core::request::Caller;
-use crate::core::schedule::{Enqueued, NotInPlace};
+use crate::core::schedule::{Enqueued, NotInPlace, Schedule};
 use crate::core::waiter::WaiterId;
-use crate::decision::Decision;
 use crate::error::TryAcquireError;
+use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
 impl Manager {
@@ -161,9 +160,22 @@ impl Manager {
         costs: Costs<'_>,
         caller: Caller,
     ) -> Result<TimedGrant, TryAcquireError> {
-        let (mut state, now) = self.advance_if_due(state, now);
+        let (state, now) = self.advance_if_due(state, now);
+        self.try_acquire_then(state, now, costs, caller, |_| ())
+    }
+
+    /// Tries to acquire where nothing is due, and looks at the schedule under the same lock.
+    fn try_acquire_then<'a>(
+        self: &'a Arc<Self>,
+        mut state: Locked<'a>,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        then: impl FnOnce(&Schedule),
+    ) -> Result<TimedGrant, TryAcquireError> {
         let mut effects = Effects::default();
         let answer = state.schedule.try_acquire(now, costs, caller, &mut effects);
+        then(&state.schedule);
         let origin = state.clock.origin();
         self.unlock_and_apply(state, &mut effects);
         answer.map(|grant| TimedGrant { grant, origin })
@@ -180,19 +192,31 @@ impl Manager {
         Ok(P::held(self, granted, cost))
     }
 
-    /// What [`Manager::try_acquire`] would answer.
-    pub(crate) fn check(self: &Arc<Self>, costs: Costs<'_>) -> Decision {
-        self.ask(|schedule, now| schedule.check(now, costs))
+    /// [`Manager::try_request`], with what each limit says right after it.
+    pub(crate) fn try_request_explained<P: FromGrant>(
+        self: &Arc<Self>,
+        options: &RequestOptions,
+    ) -> (Result<P, TryAcquireError>, Vec<LimitStatus>) {
+        let (state, now) = self.lock_and_advance();
+        let mut limits = Vec::new();
+        let granted =
+            self.try_acquire_then(state, now, options.costs(), options.caller, |schedule| limits = schedule.limits(now));
+        (granted.map(|granted| P::held(self, granted, options.cost)), limits)
     }
 
-    /// What [`Manager::try_acquire`] would answer to a request for one unit of each limit.
-    pub(crate) fn check_one(self: &Arc<Self>) -> Decision {
-        self.ask(|schedule, now| schedule.check(now, Costs::new(1, &schedule.one_of_each_unit())))
-    }
-
-    /// How long until the turn of a queued request; zero if it was answered. `None` when only a release or a resume helps.
-    pub(crate) fn time_to_turn_of(self: &Arc<Self>, id: WaiterId) -> Option<Duration> {
-        self.ask(|schedule, now| schedule.turn_of(now, id).known().map(|turn| turn.duration_since(now)))
+    /// [`Manager::acquire`] for a request that asks for an explanation: no word can give one.
+    pub(crate) fn acquire_explained(
+        self: &Arc<Self>,
+        options: &RequestOptions,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut waker = Some(waker.clone());
+        let (state, now) = self.lock_now();
+        let answer = self.enqueue(state, now, options, timeout, &mut waker, granted);
+        contain_panic(|| drop(waker)); // or the grant would be lost
+        answer
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.

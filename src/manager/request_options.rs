@@ -53,6 +53,11 @@ impl RequestOptions {
         Arc::make_mut(self.by_unit.get_or_insert_default()).set(Unit::new(unit), cost);
     }
 
+    /// Asks for what the limits say at the grant.
+    pub(crate) fn ask_for_explanation(&mut self) {
+        Arc::make_mut(self.by_unit.get_or_insert_default()).ask_for_explanation();
+    }
+
     /// The request as the queue takes it: the timeout is now a deadline, or [`Moment::NEVER`].
     pub(super) fn request(&self, deadline: Moment) -> Request<'_> {
         let &Self { priority, caller, blocking, .. } = self;

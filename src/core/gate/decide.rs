@@ -7,9 +7,22 @@ use crate::core::limit_state::LimitState;
 use crate::core::measure::charged;
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
+use crate::policy::Limit;
+use crate::snapshot::LimitStatus;
 use crate::strategy::{Counts, Moment};
 
 impl Gate {
+    /// What each limit says.
+    pub(crate) fn statuses(&self, now: Moment) -> Vec<LimitStatus> {
+        let status = |(state, limit): (&LimitState, &Limit)| {
+            let report = state.report(now, 0, 1);
+            let capacity = state.concurrency(now).map_or(limit.capacity(), |rule| rule.limit);
+            let reset_after = report.reset_at.duration_since(now);
+            LimitStatus { limit: *limit, capacity, remaining: report.remaining, reset_after }
+        };
+        self.limit_states().zip(self.plan.limits()).map(status).collect()
+    }
+
     /// The largest plain cost that is admitted now, if a cost of 1 is.
     pub(crate) fn available(&self, now: Moment) -> u64 {
         let plain = self.limit_states().zip(self.plan.limits()).filter(|(_, limit)| limit.counts() == Counts::Cost);

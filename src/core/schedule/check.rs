@@ -12,7 +12,7 @@ use crate::decision::Decision;
 use crate::error::TryAcquireError;
 use crate::event::Attempt;
 use crate::priority::Priority;
-use crate::snapshot::LimiterSnapshot;
+use crate::snapshot::{LimitStatus, LimiterSnapshot};
 use crate::strategy::Moment;
 
 /// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
@@ -123,6 +123,23 @@ impl Schedule {
     pub(crate) fn check(&self, now: Moment, costs: Costs<'_>) -> Decision {
         let only_gate_decides = self.queue.is_empty() && self.suspension.is_none() && !self.closed && costs.plain > 0;
         if only_gate_decides { self.gate.decide(now, 0, costs) } else { self.check_held_back(now, costs) }
+    }
+
+    /// What each limit says.
+    pub(crate) fn limits(&self, now: Moment) -> Vec<LimitStatus> {
+        self.gate.statuses(now)
+    }
+
+    /// Keeps what each limit says after a grant, if the request asked for it.
+    pub(super) fn explain(&mut self, now: Moment, costs: Costs<'_>, fence: u64) {
+        if costs.explained() {
+            self.queue.explain(fence, self.gate.statuses(now));
+        }
+    }
+
+    /// What each limit said at the grant of this fence. It is taken once.
+    pub(crate) fn take_explanation(&mut self, fence: u64) -> Vec<LimitStatus> {
+        self.queue.take_explanation(fence).unwrap_or_default()
     }
 
     /// The largest cost that [`Schedule::check`] allows.

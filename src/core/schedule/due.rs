@@ -163,7 +163,10 @@ impl Schedule {
     #[cold]
     fn admit_named(&mut self, now: Moment, front: Front) -> Result<Grant, Moment> {
         let by_unit = self.queue.unit_costs(front.id);
-        self.admit_front(now, Costs::new(front.cost, &by_unit), front.caller)
+        let costs = Costs::new(front.cost, &by_unit);
+        let grant = self.admit_front(now, costs, front.caller)?;
+        self.explain(now, costs, grant.fence);
+        Ok(grant)
     }
 
     /// Refuses a waiter whose deadline has passed.

@@ -24,6 +24,7 @@ impl Schedule {
                 }
             }
             Abandoned::Granted(grant) => {
+                self.queue.take_explanation(grant.fence);
                 self.undelivered -= u32::from(!grant.claim.holds_place());
                 if self.take_back(now, grant, cost, Actual::Nothing) {
                     self.run_due(now, effects);
@@ -49,7 +50,7 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
         let front = self.queue.front()?;
-        let fits = front.cost == cost && claim == Claim::PLACE;
+        let fits = front.cost == cost && claim == Claim::PLACE && !front.id.names_units();
         let is_something_due = self.next_wake() != Moment::NEVER || !self.queue.is_plain() || self.closed || self.dropping;
         if !fits || is_something_due || self.suspension.is_some() {
             return None;
