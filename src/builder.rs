@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
+use crate::core::suspension::Hold;
 use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
@@ -310,7 +311,7 @@ impl LimiterBuilder {
         let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::Own(OwnDrivers::new(precise_timer)) });
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
         let common = Arc::new(Common::new(plan, options, origin, id_prefix, clock.clone()));
-        let manager = Manager::open(ManagerParts { common, number: 0, gate, clock, observer });
+        let manager = Manager::open(ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() });
         Ok(Limiter::from_manager(manager))
     }
 }

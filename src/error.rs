@@ -54,6 +54,9 @@ pub enum ConfigError {
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,
+    /// The keys of a keyed limiter have [tiers](crate::KeyedLimiterBuilder::tiers), which say the policy of each key at each call.
+    #[error("the keys have tiers: return another policy from there")]
+    HasTiers,
     /// A number of the limit is outside its documented range.
     #[error("the {number} of `{limit}` is {given}; set {} to {}", range.start(), range.end())]
     OutOfRange {

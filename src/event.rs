@@ -173,14 +173,15 @@ pub enum EventKind {
         to: u64,
     },
     /// The limiter is [paused](crate::Limiter::pause_for), also by an [upstream's signal](crate::Limiter::apply_upstream_signal), or
-    /// its pause ends later than it would have. A further pause that does not move the end is no event.
+    /// its pause ends later than it would have. A further pause that does not move the end is no event. A key's own pause and one
+    /// of [all keys](crate::KeyedLimiter::pause_for) are two: each is told as if there were no other, and so is its end.
     #[non_exhaustive]
     Paused {
         /// How long the pause lasts from now on; [`Duration::MAX`] until it is [resumed](crate::Limiter::resume).
         paused_for: Duration,
     },
     /// A pause has ended: by [`resume`](crate::Limiter::resume), or by itself. While no request waits, no timer runs for its end;
-    /// it is then reported when the next call finds it out: a request, a check, a snapshot.
+    /// it is then reported when the next call finds it out: a request, a check, a snapshot. So is the end of the first of two pauses.
     #[non_exhaustive]
     Resumed {
         /// How long ago it ended; zero by a call.

@@ -2,10 +2,12 @@
 //!
 //! From the bottom up: [`key_state`] and [`idle`] (a key that is only its state), [`tier`] (the policy of some keys),
 //! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
-//! [`table`] (the operations on a key), and above it what callers hold.
+//! [`changes`] (of all keys), [`table`] (the operations on a key), [`drain`], and above it what callers hold.
 
 mod acquire;
 mod builder;
+mod changes;
+mod drain;
 mod event;
 mod idle;
 mod idle_key;

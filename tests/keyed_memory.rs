@@ -97,6 +97,20 @@ fn a_runtime_that_is_not_polled_keeps_no_list_that_grows() {
     drop(line);
 }
 
+/// A pause of all keys says so once for each part of them, not for each key.
+#[test]
+fn keys_that_are_not_in_use_take_no_memory_when_all_are_paused() {
+    for policy in [Policy::from(TokenBucket::new(Rate::per_hour(1), 5)), MaxConcurrency::new(5).into()] {
+        let keyed = KeyedLimiter::<u64>::new(policy).unwrap();
+        (0..50_000).for_each(|key| drop(keyed.try_acquire(&key).unwrap()));
+        let before = LIVE.get();
+        keyed.pause_for(HOUR);
+        assert!((0..50_000).all(|key| keyed.check(&key, 1).is_paused()));
+        let more = LIVE.get().saturating_sub(before);
+        assert!(more <= 100_000, "{more} bytes");
+    }
+}
+
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Trap: a million hostile keys with a waiter each. The future of a waiter is its owner's and not counted.

@@ -156,6 +156,11 @@ impl Gate {
         self.place == Claim::PLACE && !self.follows_time
     }
 
+    /// Whether permits hold a place.
+    pub(crate) fn holds_places(&self) -> bool {
+        self.place.holds_place()
+    }
+
     /// Units in flight; of several concurrency limits, as the first counts them.
     pub(crate) fn in_flight(&self) -> u64 {
         self.limit_states()

@@ -208,6 +208,11 @@ impl Schedule {
         self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight()
     }
 
+    /// The number of grants of places so far, if it [is drained](Schedule::is_drained).
+    pub(crate) fn drained_after(&self) -> Option<u64> {
+        self.is_drained().then(|| if self.gate.holds_places() { self.gate.granted() } else { 0 })
+    }
+
     pub(crate) fn has_waiters(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -301,10 +306,10 @@ impl Schedule {
         Ok(answer)
     }
 
-    /// The gate, if no request waits, no permit is in flight and nothing else holds requests back: then the gate is the whole
-    /// state.
+    /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
+    /// the whole state. A pause of all keys is known to their table.
     pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
-        let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over(now));
+        let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over_but_for_all_keys(now));
         let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight();
         rests.then_some(&self.gate)
     }

@@ -2,16 +2,48 @@
 
 use std::time::Duration;
 
+use crate::decision::Decision;
 use crate::strategy::Moment;
 
 /// What holds every request back. Each part ends at a moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
-    /// [`Moment::NEVER`]: until a [`Suspension::resume`].
-    paused_until: Option<Moment>,
+    /// For each [`Scope`], until when; [`Moment::NEVER`]: until a [`Suspension::resume`].
+    paused_until: [Option<Moment>; 2],
     /// Until when every request is refused; each request in the meantime restarts that time.
     blocked_until: Option<Moment>,
     spread: Option<Spread>,
+}
+
+/// What is paused and resumed. Neither ends a pause of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Limiter,
+    /// All keys of a keyed limiter.
+    AllKeys,
+}
+
+/// What holds all keys of a keyed limiter back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) closed: bool,
+    pub(crate) paused_until: Option<Moment>,
+}
+
+impl Hold {
+    /// Whether it holds nothing back, now or later.
+    pub(crate) fn is_over(self, now: Moment) -> bool {
+        !self.closed && self.paused_until <= Some(now)
+    }
+
+    /// The decision on a key that nothing else holds back.
+    pub(crate) fn decide(self, decision: Decision, now: Moment) -> Decision {
+        match self.paused_until.filter(|until| *until > now) {
+            _ if self.closed => decision.refused(),
+            Some(until) => decision.held_back(until, now),
+            None => decision,
+        }
+    }
 }
 
 /// The rest of an upstream's quota, at an even pace.
@@ -57,7 +89,13 @@ impl Spread {
 impl Suspension {
     /// Whether it holds back no request, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        self.paused_until <= Some(now) && !self.is_blocked(now) && self.spread.is_none_or(|spread| spread.until <= now)
+        self.paused_until[Scope::AllKeys as usize] <= Some(now) && self.is_over_but_for_all_keys(now)
+    }
+
+    /// [`Suspension::is_over`], apart from a pause of all keys.
+    pub(crate) fn is_over_but_for_all_keys(&self, now: Moment) -> bool {
+        let paused = self.paused_until[Scope::Limiter as usize] > Some(now);
+        !paused && !self.is_blocked(now) && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
     /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] if only [`Suspension::resume`] helps. A cost above
@@ -65,7 +103,8 @@ impl Suspension {
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
         let next = |spread: Spread| if cost > spread.left() { spread.until } else { spread.next.min(spread.until) };
         let spread = self.spread.map_or(now, next);
-        [self.paused_until, self.blocked_until].into_iter().flatten().fold(spread.max(now), Moment::max)
+        let [limiter, all_keys] = self.paused_until;
+        [limiter, all_keys, self.blocked_until].into_iter().flatten().fold(spread.max(now), Moment::max)
     }
 
     /// The largest cost that an upstream's spread quota has left.
@@ -75,31 +114,37 @@ impl Suspension {
 
     /// `None` when it is not paused; the longest duration when the pause has no end.
     pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
-        let until = self.paused_until.filter(|until| *until > now)?;
+        let [limiter, all_keys] = self.paused_until;
+        let until = limiter.max(all_keys).filter(|until| *until > now)?;
         Some(until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
     }
 
     /// Of two pauses the later end counts: a second denial must not shorten the first. Returns whether the end has moved.
-    pub(crate) fn pause(&mut self, until: Moment) -> bool {
-        let moves = self.paused_until < Some(until);
-        self.paused_until = self.paused_until.max(Some(until));
+    pub(crate) fn pause(&mut self, scope: Scope, until: Moment) -> bool {
+        let paused_until = &mut self.paused_until[scope as usize];
+        let moves = *paused_until < Some(until);
+        *paused_until = (*paused_until).max(Some(until));
         moves
     }
 
-    /// Ends a pause, and the spreading of an upstream's quota. Returns whether there was a pause.
-    pub(crate) fn resume(&mut self) -> bool {
-        self.spread = None;
-        self.paused_until.take().is_some()
+    /// Ends a pause; that of a limiter with the spreading of an upstream's quota. Returns whether there was a pause.
+    pub(crate) fn resume(&mut self, scope: Scope) -> bool {
+        if scope == Scope::Limiter {
+            self.spread = None;
+        }
+        self.paused_until[scope as usize].take().is_some()
     }
 
     /// Whether a pause has ended by itself.
     pub(crate) fn has_paused(&self, now: Moment) -> bool {
-        self.paused_until.is_some_and(|until| until <= now)
+        self.paused_until.iter().flatten().any(|until| *until <= now)
     }
 
-    /// When a pause ended, if one has ended by itself; it is forgotten now.
-    pub(crate) fn end_pause(&mut self, now: Moment) -> Option<Moment> {
-        self.paused_until.take_if(|until| *until <= now)
+    /// When pauses ended, first to last, as far as they have ended by themselves; they are forgotten now.
+    pub(crate) fn end_pauses(&mut self, now: Moment) -> [Option<Moment>; 2] {
+        let mut ended = self.paused_until.each_mut().map(|until| until.take_if(|until| *until <= now));
+        ended.sort_unstable();
+        ended
     }
 
     /// Spreads `units` evenly until an upstream's quota resets; `fence` is that of the latest grant. For the same quota, a signal
@@ -164,12 +209,25 @@ mod tests {
     #[test]
     fn the_later_end_of_two_pauses_stands() {
         let mut suspension = Suspension::default();
-        suspension.pause(at(100));
-        suspension.pause(at(50));
+        suspension.pause(Scope::Limiter, at(100));
+        suspension.pause(Scope::Limiter, at(50));
         assert_eq!(suspension.ready_at(at(10), 1), at(100));
         assert!(!suspension.is_over(at(99)) && suspension.is_over(at(100)));
-        suspension.resume();
+        suspension.resume(Scope::Limiter);
         assert!(suspension.is_over(at(10)));
+    }
+
+    #[test]
+    fn a_limiter_and_all_keys_are_paused_and_resumed_apart() {
+        let mut suspension = Suspension::default();
+        suspension.pause(Scope::Limiter, at(50));
+        suspension.pause(Scope::AllKeys, at(100));
+        suspension.resume(Scope::Limiter);
+        assert_eq!(suspension.ready_at(at(10), 1), at(100));
+        assert!(suspension.is_over_but_for_all_keys(at(10)) && !suspension.is_over(at(99)));
+        suspension.pause(Scope::Limiter, at(50));
+        suspension.resume(Scope::AllKeys);
+        assert_eq!((suspension.ready_at(at(10), 1), suspension.is_over(at(10))), (at(50), false));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod fast_clock;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::SharedSeed;
@@ -210,7 +211,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
         let (width, tiered) = (plan.width().filter(|_| !settles), tier_of.is_some());
         let shared = Shared {
-            plan: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).then(|| Arc::new(plan.clone())),
+            decides_at_once: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).into(),
             time_source,
             numbers: Numbers::default(),
             tier_of,
@@ -257,10 +258,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
         };
         let few = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
         let number = max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
+        let at_once = shared.decides_at_once.load(Relaxed).then(|| Arc::new(common.plan.deep_clone()));
         let shards = (0..number).map(|_| {
             let common = common.with_plan(Arc::new(common.plan.deep_clone()));
             let (clock, id_prefix) = (common.clock(), common.id_prefix(shared.numbers.next()));
-            Shard::new(clock, id_prefix, Tiers::new(policy.clone(), common, tiered, words), hasher.clone())
+            Shard::new(clock, id_prefix, Tiers::new(policy.clone(), common, tiered, words), hasher.clone(), at_once.clone())
         });
         let shards = Shards::new(shards, hasher.clone(), max_keys, when_full);
         Table::new(shared, shards)

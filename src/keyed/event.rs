@@ -27,6 +27,10 @@ pub enum KeyedLimiterEvent<'a, K> {
         key: &'a K,
     },
     /// An event of the limiter of one key, also where the key is only a [state](crate::KeyedLimiter#memory) and has no limiter.
+    ///
+    /// Of what changes all keys ([`pause_for`](crate::KeyedLimiter::pause_for), [`resume`](crate::KeyedLimiter::resume),
+    /// [`set_policy`](crate::KeyedLimiter::set_policy), [`close`](crate::KeyedLimiter::close)) and of the end of such a pause, only
+    /// keys that are [active](crate::KeyedLimiter#memory) at the time tell, each for itself.
     Limiter {
         /// The key.
         key: &'a K,

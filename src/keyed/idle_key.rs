@@ -1,6 +1,7 @@
 //! One idle key, while its shard is locked.
 
 use super::key_state::KeyState;
+use crate::core::suspension::Hold;
 use crate::error::TryAcquireError;
 use crate::manager::ClockOrigin;
 use crate::permit::Permit;
@@ -9,6 +10,8 @@ use crate::strategy::Moment;
 /// An idle key, under the lock of its shard.
 pub(super) struct IdleKey<'a> {
     pub(super) state: KeyState<'a>,
+    /// What holds all keys back.
+    pub(super) hold: Option<Hold>,
     pub(super) fences: Fences<'a>,
     pub(super) now: Moment,
     pub(super) origin: ClockOrigin,
@@ -25,8 +28,10 @@ impl IdleKey<'_> {
     pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
         match self.state.fits(cost) {
             Err(misfit) => Err(misfit.into()),
-            Ok(()) if self.state.admit(self.now, cost) => Ok(self.fences.permit(cost, self.now, self.origin)),
-            Ok(()) => Err(self.state.deny(self.now, cost)),
+            Ok(()) if self.hold.is_none() && self.state.admit(self.now, cost) => {
+                Ok(self.fences.permit(cost, self.now, self.origin))
+            }
+            Ok(()) => Err(self.state.deny(self.hold, self.now, cost)),
         }
     }
 }

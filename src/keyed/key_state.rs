@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::core::costs::Costs;
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
+use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{Misfit, TryAcquireError};
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
@@ -104,11 +105,11 @@ impl KeyState<'_> {
 
     /// The denial of a request that does not wait, which it records.
     #[cold]
-    pub(super) fn deny(&mut self, now: Moment, cost: u64) -> TryAcquireError {
+    pub(super) fn deny(&mut self, hold: Option<Hold>, now: Moment, cost: u64) -> TryAcquireError {
         if self.plan.counts_denials() {
             self.change(|rule, state| rule.note_denial(state, now, cost));
         }
-        TryAcquireError::Denied(self.decide(now, cost))
+        TryAcquireError::Denied(self.decide(hold, now, cost))
     }
 
     /// For each limit: until when it bans, if it does.
@@ -116,7 +117,17 @@ impl KeyState<'_> {
         self.states().map(move |(rule, state)| rule.banned_until(state, now))
     }
 
-    pub(super) fn decide(&self, now: Moment, cost: u64) -> Decision {
+    /// The decision, where perhaps all keys are held back.
+    pub(super) fn decide(&self, hold: Option<Hold>, now: Moment, cost: u64) -> Decision {
+        let decision = self.decide_alone(now, cost);
+        match hold {
+            None => decision,
+            Some(hold) => hold.decide(decision, now),
+        }
+    }
+
+    #[inline(always)]
+    fn decide_alone(&self, now: Moment, cost: u64) -> Decision {
         let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
         if let Some(rule) = self.plan.only_rule() {
             let report = rule.report(load(self.words, rule, 0), now, 0, cost);

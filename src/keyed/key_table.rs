@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use super::shard::Look;
 use super::snapshot::KeySnapshot;
+use crate::carry_over::UsageCarryOver;
 use crate::core::costs::Costs;
 use crate::core::request::Caller;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
+use crate::policy::Policy;
 
 /// A [`Table`](super::table::Table) of any width.
 pub(super) trait KeyTable<K>: Send + Sync {
@@ -25,6 +28,18 @@ pub(super) trait KeyTable<K>: Send + Sync {
     fn snapshot(&self, key: &K) -> Option<KeySnapshot>;
     /// The keys of one shard; `None` when there is no such.
     fn snapshots(&self, shard: usize) -> Option<Vec<(K, KeySnapshot)>>;
+    /// Pauses all keys for so many nanoseconds.
+    fn pause(&self, nanos: u64);
+    fn resume(&self);
+    /// The policy of all keys that have no own tier.
+    fn policy(&self) -> Policy;
+    fn set_policy(&self, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError>;
+    fn close(&self);
+    fn is_closed(&self) -> bool;
+    /// The number of shards.
+    fn shards(&self) -> usize;
+    /// Which keys of this shard are in use.
+    fn look(&self, shard: usize) -> Look;
     fn len(&self) -> usize;
     fn max_keys(&self) -> usize;
 }
@@ -38,6 +53,7 @@ pub(super) enum Admitted {
 
 /// Why a key cannot be served at all.
 pub(super) enum Denial {
+    Closed,
     TooManyKeys { max: usize },
     Config(ConfigError),
 }
@@ -45,6 +61,7 @@ pub(super) enum Denial {
 impl From<Denial> for TryAcquireError {
     fn from(denial: Denial) -> Self {
         match denial {
+            Denial::Closed => Self::Closed,
             Denial::TooManyKeys { max } => Self::TooManyKeys { max },
             Denial::Config(error) => Self::Config(error.into()),
         }
@@ -54,6 +71,7 @@ impl From<Denial> for TryAcquireError {
 impl From<Denial> for AcquireError {
     fn from(denial: Denial) -> Self {
         match denial {
+            Denial::Closed => Self::Closed,
             Denial::TooManyKeys { max } => Self::TooManyKeys { max },
             Denial::Config(error) => Self::Config(error.into()),
         }

@@ -1,3 +1,5 @@
+mod control;
+
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -54,8 +56,9 @@ use crate::permit::Permit;
 /// [tiers](crate::KeyedLimiterBuilder::tiers): they may use the limiter. A panic in them loses nothing.
 ///
 /// Two calls run under a lock: a lookup compares keys whose hashes are equal with `Eq`, and
-/// [`snapshots`](KeyedLimiter::snapshots) clones keys. `Eq`, and `Clone` there, must neither use this limiter nor wait for a
-/// thread that does: that can deadlock. A panic in them changes nothing, and other keys are served as before.
+/// [`snapshots`](KeyedLimiter::snapshots) clones keys, as does [`set_policy`](KeyedLimiter::set_policy) where there is an observer
+/// and idle keys become active. `Eq`, and `Clone` there, must neither use this limiter nor wait for a thread that does: that can
+/// deadlock. A panic in them changes nothing, and other keys are served as before. (In `set_policy`, its key then has no observer.)
 ///
 /// # Permits
 ///
@@ -63,6 +66,11 @@ use crate::permit::Permit;
 /// and no handle of their limiter, so [settling](Permit::settle) them does nothing and returns `false`. To settle them, build
 /// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
 /// which can also be paused and observed.
+///
+/// # Closing
+///
+/// After [`KeyedLimiter::close`] all requests of all keys get [`AcquireError::Closed`], including waiting ones. Permits in flight
+/// stay valid; [`KeyedLimiter::drained`] waits for them.
 ///
 /// # Examples
 ///
@@ -227,7 +235,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
     /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.
     /// Changes through it (a pause, a policy) last at least as long; but if keys have tiers, each call by the key restores the
-    /// policy of its tier.
+    /// policy of its tier, and [`set_policy`](KeyedLimiter::set_policy) replaces that of all keys.
     ///
     /// # Errors
     ///

@@ -7,7 +7,10 @@
 //! The only foreign code here is the `Eq` of keys, before anything has changed, and their `Clone` for [`Shard::snapshots`].
 //! Removed keys are collected in [`Removed`] and dropped when no lock is held.
 
-use std::hash::Hash;
+mod change;
+mod evict;
+
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Acquire, fence};
 
@@ -20,9 +23,13 @@ use super::tier::{Tier, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
+use crate::core::plan::Plan;
+use crate::core::suspension::Hold;
 use crate::manager::{Clock, Last, Manager, Rest};
 use crate::policy::Policy;
 use crate::strategy::Moment;
+
+pub(super) use self::change::{Change, Changed};
 
 /// What a grant to an idle key needs comes first, next to the lock.
 #[derive(Debug)]
@@ -30,6 +37,11 @@ use crate::strategy::Moment;
 pub(super) struct Shard<K, const W: usize, H> {
     pub(super) clock: Clock,
     pub(super) idle: Probing<Idle<K, W, H>>,
+    /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once. All shards
+    /// share it.
+    pub(super) plan: Option<Arc<Plan>>,
+    /// What holds all keys back; [`Shard::hold_at`] tells whether it is over.
+    pub(super) hold: Option<Box<Hold>>,
     /// The random part of the ids of permits of idle keys.
     pub(super) id_prefix: u64,
     /// The fence of the latest grant to an idle key, at least.
@@ -37,6 +49,10 @@ pub(super) struct Shard<K, const W: usize, H> {
     active: Probing<Active<K, H>>,
     pub(super) tiers: Tiers,
     hasher: SeedableRandomState,
+    /// The number of the latest change to all keys.
+    pub(super) changes: u64,
+    /// How many managers that granted places were removed.
+    removals: u64,
     /// Calls other than grants to idle keys.
     accesses: u32,
     /// Where the next check for removable keys begins.
@@ -78,6 +94,18 @@ pub(super) enum Location {
     Absent,
 }
 
+/// What a look at the keys of one shard finds.
+pub(super) struct Look {
+    /// The keys in use.
+    pub(super) in_use: Vec<Arc<Manager>>,
+    /// How many keys were asked.
+    pub(super) asked: usize,
+    /// It changes with each grant of a place.
+    pub(super) mark: u64,
+    /// Whether no place is granted any more.
+    pub(super) closed: bool,
+}
+
 /// What was removed from a shard: keys, and managers with their observers, whose drops run foreign code.
 #[derive(Debug)]
 pub(super) struct Removed<K> {
@@ -107,15 +135,19 @@ impl<K> Removed<K> {
 }
 
 impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
-    pub(super) fn new(clock: Clock, id_prefix: u64, tiers: Tiers, hasher: SeedableRandomState) -> Self {
+    pub(super) fn new(clock: Clock, id_prefix: u64, tiers: Tiers, hasher: SeedableRandomState, plan: Option<Arc<Plan>>) -> Self {
         Self {
             clock,
             idle: Probing::new(),
+            plan,
+            hold: None,
             id_prefix,
             fence: 0,
             active: Probing::new(),
             tiers,
             hasher,
+            changes: 0,
+            removals: 0,
             accesses: 0,
             idle_cursor: 0,
             active_cursor: 0,
@@ -132,6 +164,33 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         const EVERY: u32 = 8;
         self.accesses = self.accesses.wrapping_add(1);
         self.accesses.is_multiple_of(EVERY)
+    }
+
+    /// What holds all keys back now.
+    pub(super) fn hold_at(&mut self, now: Moment) -> Option<Hold> {
+        let hold = **self.hold.as_ref()?;
+        if hold.is_over(now) {
+            self.hold = None;
+            return None;
+        }
+        Some(hold)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.closed)
+    }
+
+    /// Which keys are in use: with a waiter or a place in flight.
+    pub(super) fn look(&self) -> Look {
+        let (mut in_use, mut mark) = (Vec::new(), self.removals);
+        for manager in self.active.iter().map(|active| &active.manager) {
+            match manager.drained_after() {
+                Some(0) => {}
+                Some(grants) => mark = mark.wrapping_add(self.hasher.hash_one((manager.id_prefix(), grants))),
+                None => in_use.push(Arc::clone(manager)),
+            }
+        }
+        Look { in_use, asked: self.active.len(), mark, closed: self.is_closed() }
     }
 
     /// The `Eq` of keys runs here; nothing has changed when it panics.
@@ -269,65 +328,25 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         let Active { key, hash, manager } = self.active.remove(slot, |active| active.hash(&self.hasher))?;
         removed.managers.push(manager);
         self.fence = self.fence.max(last.fence);
+        self.removals += u64::from(last.holds_places);
         last.clock.into_iter().for_each(|clock| self.clock.catch_up(clock));
         Some((hash.of(&key, &self.hasher), key))
-    }
-
-    /// Of a few keys, removes the one that would be reset first: an idle one, or if there is none an active one whose manager is
-    /// not needed. If none of these can be removed, active ones are checked until one can, at most `most`. Returns the key, and
-    /// when it would have been reset.
-    pub(super) fn evict(&mut self, samples: Samples, most: usize, now: Moment, removed: &mut Removed<K>) -> Option<(K, Moment)> {
-        self.evict_idle(samples.idle, now).or_else(|| self.evict_active(samples.active, most, removed))
-    }
-
-    fn evict_idle(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
-        let slots = self.idle.slots();
-        let start = self.idle_cursor.min(slots);
-        let (mut found, mut soonest) = (0, None);
-        for slot in (0..start).rev().chain((start..slots).rev()) {
-            let Some(reset_at) = self.key_state(slot).map(|key_state| key_state.reset_at(now)) else { continue };
-            if soonest.is_none_or(|soonest| (reset_at, slot) < soonest) {
-                soonest = Some((reset_at, slot));
-            }
-            found += 1;
-            if found == samples {
-                break;
-            }
-        }
-        let (reset_at, slot) = soonest?;
-        self.idle_cursor = slot;
-        Some((self.remove_idle(slot)?, reset_at))
-    }
-
-    fn evict_active(&mut self, samples: usize, most: usize, removed: &mut Removed<K>) -> Option<(K, Moment)> {
-        let mut soonest: Option<(Moment, usize)> = None;
-        for sample in 0..most.min(self.active.len()) {
-            if sample >= samples && soonest.is_some() {
-                break;
-            }
-            let slot = self.next_active()?;
-            let reset_at = self.unshared(slot).and_then(|manager| manager.rest()).map(|rest| rest.reset_at);
-            if let Some(reset_at) = reset_at
-                && soonest.is_none_or(|soonest| reset_at < soonest.0)
-            {
-                soonest = Some((reset_at, slot));
-            }
-        }
-        let (reset_at, slot) = soonest?;
-        let last = self.unshared(slot)?.rest()?.last;
-        Some((self.remove_active(slot, last, removed)?.1, reset_at))
     }
 
     /// The idle keys with their states, and the active ones with their managers. The `Clone` of keys runs here; nothing changes
     /// when it panics.
     #[expect(clippy::type_complexity, reason = "said once")]
-    pub(super) fn snapshots<S>(&mut self, of_idle: impl Fn(&KeyState<'_>, Moment) -> S) -> (Vec<(K, S)>, Vec<(K, Arc<Manager>)>)
+    pub(super) fn snapshots<S>(
+        &mut self,
+        of_idle: impl Fn(&KeyState<'_>, Option<Hold>, Moment) -> S,
+    ) -> (Vec<(K, S)>, Vec<(K, Arc<Manager>)>)
     where
         K: Clone,
     {
         let now = self.clock.now();
+        let hold = self.hold_at(now);
         let Self { idle, active, tiers, .. } = self;
-        let idle = idle.iter_mut().map(|idle| (idle.key.clone(), of_idle(&tiers.state(&mut idle.words), now))).collect();
+        let idle = idle.iter_mut().map(|idle| (idle.key.clone(), of_idle(&tiers.state(&mut idle.words), hold, now))).collect();
         (idle, active.iter().map(|active| (active.key.clone(), Arc::clone(&active.manager))).collect())
     }
 }

@@ -70,12 +70,25 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
         // Other bits than those that choose the slot.
         let index = (u64::from((hash >> 25) as u32) * self.shards.len() as u64) >> 32;
-        self.shards[index as usize].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.get(index as usize)
     }
 
-    /// One shard after the other.
-    pub(super) fn get(&self, index: usize) -> Option<ShardGuard<'_, K, W, H>> {
-        Some(self.shards.get(index)?.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The shard of this number, below [`Shards::count`].
+    #[inline(always)]
+    pub(super) fn get(&self, index: usize) -> ShardGuard<'_, K, W, H> {
+        self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Changes a shard, by what may remove keys.
+    pub(super) fn change(&self, index: usize, change: impl FnOnce(&mut Shard<K, W, H>)) {
+        let mut shard = self.get(index);
+        let before = shard.len();
+        change(&mut shard);
+        self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
     pub(super) fn len(&self) -> usize {

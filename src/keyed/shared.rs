@@ -1,17 +1,16 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::event::{KeyedLimiterEvent, KeyedObserver};
 use super::tier::TierOf;
-use crate::core::plan::Plan;
 use crate::event::{EventKind, LimiterEvent};
 use crate::manager::TimeSource;
-use crate::observe::tell;
+use crate::observe::{Observer, tell};
 
 /// The data that all keys share.
 pub(super) struct Shared<K> {
-    /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once.
-    pub(super) plan: Option<Arc<Plan>>,
+    /// Whether an idle key is likely to be decided at once: the shards have a plan for that.
+    pub(super) decides_at_once: AtomicBool,
     pub(super) time_source: TimeSource,
     pub(super) numbers: Numbers,
     pub(super) tier_of: Option<TierOf<K>>,
@@ -32,6 +31,16 @@ impl<K> Shared<K> {
     pub(super) fn emit_of_idle(&self, key: &K, kind: EventKind) {
         let event = &LimiterEvent::new(self.name.clone(), kind);
         self.emit(KeyedLimiterEvent::Limiter { key, event });
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Shared<K> {
+    /// The observer of the manager of this key, which clones it.
+    pub(super) fn observer_of(&self, key: &K) -> Observer {
+        self.observer.as_ref().map_or(Observer::NONE, |observer| {
+            let (observer, key) = (Arc::clone(observer), key.clone());
+            Observer::new(move |event| observer(KeyedLimiterEvent::Limiter { key: &key, event }))
+        })
     }
 }
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key_state::KeyState;
+use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::manager::Manager;
 use crate::strategy::Moment;
@@ -41,8 +42,8 @@ impl KeySnapshot {
         }
     }
 
-    pub(super) fn of_idle(key_state: &KeyState<'_>, now: Moment) -> Self {
-        Self::new(key_state.used(now), &key_state.decide(now, 1), 0, 0)
+    pub(super) fn of_idle(key_state: &KeyState<'_>, hold: Option<Hold>, now: Moment) -> Self {
+        Self::new(key_state.used(now), &key_state.decide(hold, now, 1), 0, 0)
     }
 
     pub(super) fn of_active(manager: &Arc<Manager>) -> Self {

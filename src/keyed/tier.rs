@@ -43,6 +43,13 @@ impl Tiers {
         &self.seen[0]
     }
 
+    /// Replaces the limiter's own policy. Returns the former one.
+    pub(super) fn replace_own(&mut self, plan: Plan) -> Tier {
+        let policy = plan.policy().clone();
+        let common = self.own().common.with_plan(Arc::new(plan));
+        std::mem::replace(&mut self.seen[0], Tier::new(policy, common, self.words))
+    }
+
     /// The tier of a policy; without one, the limiter's own.
     pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<TierRef, ConfigError> {
         let Some(policy) = policy else { return Ok(Ok(0)) };
@@ -97,7 +104,7 @@ impl Tiers {
 
     /// The state of an idle key, with the plan of its tier.
     pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [Word; W]) -> KeyState<'a> {
-        KeyState { plan: self.seen[self.number_in(words)].plan(), words }
+        self.seen[self.number_in(words)].state(words)
     }
 }
 
@@ -109,5 +116,10 @@ impl Tier {
 
     pub(super) fn plan(&self) -> &Arc<Plan> {
         &self.common.plan
+    }
+
+    /// The state of an idle key of this tier.
+    pub(super) fn state<'a>(&'a self, words: &'a mut [Word]) -> KeyState<'a> {
+        KeyState { plan: self.plan(), words }
     }
 }

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use tokio::runtime::Handle;
+
 use super::lock::{Locked, Manager};
 use super::state::{State, TimerAction};
 use super::word::Kind;
@@ -35,6 +37,13 @@ impl Manager {
 
     /// [`Manager::with_schedule`] for inputs that may make time matter where it did not before.
     pub(super) fn with_timer<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let (result, unapplied) = self.change(input);
+        unapplied.apply(self);
+        result
+    }
+
+    /// [`Manager::with_timer`] while the caller holds another lock: it must [apply](Unapplied::apply) the rest when it holds none.
+    pub(super) fn change<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> (R, Unapplied) {
         let mut state = self.lock();
         let (now, mut effects) = (state.clock.now(), Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
@@ -42,12 +51,8 @@ impl Manager {
         // A future that is polled outside every runtime relies on the drivers of other waiters: this is one more.
         let is_awaited = state.schedule.next_wake() != Moment::NEVER;
         let driver = if is_awaited { state.ensure_driver_here().ok().flatten() } else { None };
-        self.unlock_and_apply(state, &mut effects);
-        if let Some(runtime) = driver {
-            self.timer_host().start(self, runtime);
-        }
-        wake_all(waiting);
-        result
+        let timer_action = Self::unlock(state, &mut effects);
+        (result, Unapplied { timer_action, effects, driver, waiting })
     }
 
     /// Does all that is due: the timer may be late, or there may be no driver. That may take a while, so the clock is read again.
@@ -165,6 +170,32 @@ impl Manager {
             Happening::Other(kind) => kind,
         };
         self.state.beside().observer.emit(&LimiterEvent::new(self.name().cloned(), kind));
+    }
+}
+
+/// What follows from a change of the schedule and is not done yet.
+pub(crate) struct Unapplied {
+    timer_action: TimerAction,
+    effects: Effects,
+    /// Where a driver is to be started.
+    driver: Option<Handle>,
+    waiting: Vec<Waker>,
+}
+
+impl Unapplied {
+    /// Whether there is nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        let acts = !matches!(self.timer_action, TimerAction::Nothing) || self.driver.is_some();
+        !acts && self.effects.is_empty() && !self.effects.unfinished && self.waiting.is_empty()
+    }
+
+    /// Applies it to the manager.
+    pub(crate) fn apply(mut self, manager: &Arc<Manager>) {
+        manager.apply(self.timer_action, &mut self.effects);
+        if let Some(runtime) = self.driver {
+            manager.timer_host().start(manager, runtime);
+        }
+        wake_all(self.waiting);
     }
 }
 

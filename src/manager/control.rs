@@ -8,6 +8,7 @@ use super::lock::Manager;
 use crate::carry_over::UsageCarryOver;
 use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
+use crate::core::suspension::Scope;
 use crate::error::ConfigError;
 use crate::policy::Policy;
 use crate::snapshot::LimiterSnapshot;
@@ -34,11 +35,11 @@ impl Manager {
     /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.with_timer(|schedule, now, effects| schedule.pause(now, now.plus(nanos), effects));
+        self.with_timer(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
     }
 
     pub(crate) fn resume(self: &Arc<Self>) {
-        self.with_timer(Schedule::resume);
+        self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {

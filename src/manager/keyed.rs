@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use super::apply::Unapplied;
 use super::clock::Clock;
 use super::lock::{Common, Manager};
 use crate::carry_over::UsageCarryOver;
+use crate::core::effects::Effects;
 use crate::core::line::Content;
 use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
+use crate::core::suspension::Scope;
 use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
 
@@ -26,6 +29,8 @@ pub(crate) struct Rest {
 pub(crate) struct Last {
     /// Of the latest grant.
     pub(crate) fence: u64,
+    /// Whether grants held places.
+    pub(crate) holds_places: bool,
     /// `None` if it was never read.
     pub(crate) clock: Option<Clock>,
 }
@@ -70,15 +75,56 @@ impl Manager {
     /// When it is reset, if no request waits and no permit is in flight. Call it where nobody else has a handle: then a word that
     /// has all its places stays so.
     pub(crate) fn rest(&self) -> Option<Rest> {
-        if let Some((content, fence)) = self.state.content_of_word() {
-            let rests = self.common().plan.plain_places().map(|units| Content::Places { units }) == Some(content);
-            return rests.then_some(Rest { reset_at: Moment::START, is_new: true, last: Last { fence, clock: None } });
+        if self.state.is_only_a_word() {
+            return self.unused_word().map(|last| Rest { reset_at: Moment::START, is_new: true, last });
         }
         let mut state = self.lock();
         let now = state.clock.now();
         let gate = state.schedule.at_rest(now)?;
-        let (reset_at, fence) = (gate.reset_at(now), gate.granted());
-        Some(Rest { reset_at, is_new: reset_at <= now, last: Last { fence, clock: Some(state.clock.clone()) } })
+        let (reset_at, fence, holds_places) = (gate.reset_at(now), gate.granted(), gate.holds_places());
+        Some(Rest { reset_at, is_new: reset_at <= now, last: Last { fence, holds_places, clock: Some(state.clock.clone()) } })
+    }
+
+    /// What is left of a manager that is only a word with all its places.
+    pub(crate) fn unused_word(&self) -> Option<Last> {
+        let (content, fence) = self.state.content_of_word()?;
+        let unused = self.common().plan.plain_places().map(|units| Content::Places { units }) == Some(content);
+        unused.then_some(Last { fence, holds_places: true, clock: None })
+    }
+
+    /// The number of grants of places so far, if no request waits and no permit holds a place.
+    pub(crate) fn drained_after(&self) -> Option<u64> {
+        if self.state.is_only_a_word() {
+            return self.unused_word().map(|last| last.fence);
+        }
+        self.lock().schedule.drained_after()
+    }
+
+    /// Closes the manager, while the caller holds another lock. `None`: nothing is left to do.
+    pub(crate) fn close_later(self: &Arc<Self>) -> Option<Unapplied> {
+        self.change_later(Schedule::close)
+    }
+
+    /// Pauses it as one of all keys.
+    pub(crate) fn pause_later(self: &Arc<Self>, nanos: u64) -> Option<Unapplied> {
+        self.change_later(|schedule, now, effects| schedule.pause(now, Scope::AllKeys, now.plus(nanos), effects))
+    }
+
+    /// Resumes it as one of all keys.
+    pub(crate) fn resume_later(self: &Arc<Self>) -> Option<Unapplied> {
+        if self.state.is_only_a_word() {
+            return None;
+        }
+        self.change_later(|schedule, now, effects| schedule.resume(now, Scope::AllKeys, effects))
+    }
+
+    pub(crate) fn set_plan_later(self: &Arc<Self>, plan: &Arc<Plan>, carry: UsageCarryOver) -> Option<Unapplied> {
+        self.change_later(|schedule, now, effects| schedule.set_plan(now, Arc::clone(plan), carry, effects))
+    }
+
+    fn change_later(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects)) -> Option<Unapplied> {
+        let ((), unapplied) = self.change(input);
+        (!unapplied.is_empty()).then_some(unapplied)
     }
 
     /// Its whole state, if no request waits and no permit is in flight.

@@ -9,6 +9,7 @@ use super::registry;
 use super::state::State;
 use crate::core::gate::Gate;
 use crate::core::line::MAX_PLACES;
+use crate::core::suspension::Hold;
 use crate::observe::Observer;
 
 /// What a manager is made of.
@@ -19,12 +20,13 @@ pub(crate) struct ManagerParts {
     pub(crate) gate: Gate,
     pub(crate) clock: Clock,
     pub(crate) observer: Observer,
+    pub(crate) hold: Hold,
 }
 
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
-        let ManagerParts { common, number, gate, clock, observer } = parts;
-        let state = State::new(common.schedule(gate), clock);
+        let ManagerParts { common, number, gate, clock, observer, hold } = parts;
+        let state = State::new(common.schedule(gate).held_back(hold), clock);
         let manager = Arc::new(Self::new(Guarded::new(common, state, Beside::new(observer)), number));
         if manager.is_registered() {
             registry::enter(&manager);
@@ -32,16 +34,26 @@ impl Manager {
         manager
     }
 
-    /// The manager of a new key, after the grant of this fence at `now`. One of plain places is only a word, if it has no observer.
-    pub(crate) fn of_new_key(common: Arc<Common>, number: u64, fence: u64, clock: &Clock, observer: Observer) -> Arc<Self> {
-        match common.plan.plain_places().filter(|places| *places <= MAX_PLACES && !observer.is_some()) {
+    /// The manager of a new key, after the grant of this fence at `now`. One of plain places is only a word, if it has no observer
+    /// and nothing holds it back.
+    pub(crate) fn of_new_key(
+        common: Arc<Common>,
+        number: u64,
+        fence: u64,
+        clock: &Clock,
+        observer: Observer,
+        hold: Option<Hold>,
+    ) -> Arc<Self> {
+        let only_a_word = !observer.is_some() && hold.is_none();
+        match common.plan.plain_places().filter(|places| *places <= MAX_PLACES && only_a_word) {
             Some(places) => {
                 common.set_clock(clock.clone());
                 Arc::new(Self::new(Guarded::of_places(common, places, fence), number))
             }
             None => {
                 let gate = Gate::resume(Arc::clone(&common.plan), std::iter::empty(), fence, clock.latest());
-                Self::open(ManagerParts { common, number, gate, clock: clock.clone(), observer })
+                let (clock, hold) = (clock.clone(), hold.unwrap_or_default());
+                Self::open(ManagerParts { common, number, gate, clock, observer, hold })
             }
         }
     }

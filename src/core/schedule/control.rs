@@ -8,6 +8,7 @@ use crate::core::costs::Actual;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::plan::Plan;
+use crate::core::suspension::{Hold, Scope};
 use crate::strategy::{Counts, Moment, Outcome};
 
 impl Schedule {
@@ -69,18 +70,18 @@ impl Schedule {
     }
 
     /// Grants nothing until this moment, or until [`Schedule::resume`].
-    pub(crate) fn pause(&mut self, now: Moment, until: Moment, effects: &mut Effects) {
+    pub(crate) fn pause(&mut self, now: Moment, scope: Scope, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
-        if until > now && self.suspension.get_or_insert_default().pause(until) {
+        if until > now && self.suspension.get_or_insert_default().pause(scope, until) {
             self.tell_pause(now, until, effects);
         }
         self.reevaluate_front(now, effects);
     }
 
-    pub(crate) fn resume(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn resume(&mut self, now: Moment, scope: Scope, effects: &mut Effects) {
         self.catch_up(now, effects);
         if let Some(suspension) = &mut self.suspension {
-            if suspension.resume() {
+            if suspension.resume(scope) {
                 self.tell_resume(now, now, effects);
             }
             self.reevaluate_front(now, effects);
@@ -115,6 +116,15 @@ impl Schedule {
         self.catch_up(now, effects);
         self.gate.reset(now);
         self.reevaluate_front(now, effects);
+    }
+
+    /// A new schedule, held back like all keys.
+    pub(crate) fn held_back(mut self, Hold { closed, paused_until }: Hold) -> Self {
+        self.closed = closed;
+        if let Some(until) = paused_until {
+            self.suspension.get_or_insert_default().pause(Scope::AllKeys, until);
+        }
+        self
     }
 
     /// Refuses every request from now on, the waiters first.

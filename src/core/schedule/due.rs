@@ -77,11 +77,11 @@ impl Schedule {
     #[cold]
     fn end_suspension(&mut self, now: Moment, effects: &mut Effects) {
         let Some(suspension) = &mut self.suspension else { return };
-        let ended = suspension.end_pause(now);
+        let ended = suspension.end_pauses(now);
         if suspension.is_over(now) {
             self.suspension = None;
         }
-        if let Some(ended) = ended {
+        for ended in ended.into_iter().flatten() {
             self.tell_resume(now, ended, effects);
         }
     }

@@ -29,6 +29,7 @@ use crate::core::grant::Grant;
 use crate::core::plan::Plan;
 use crate::core::queue::AnswerKind;
 use crate::core::request::Request;
+use crate::core::suspension::Scope;
 use crate::core::waiter::WaiterId;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::overflow::Overflow;
@@ -182,11 +183,11 @@ impl Harness {
             }
             Step::Pause(nanos) => {
                 let until = nanos.map_or(u64::MAX, |nanos| now + nanos);
-                self.input(|schedule, now, effects| schedule.pause(now, Moment::from_nanos(until), effects));
+                self.input(|schedule, now, effects| schedule.pause(now, Scope::Limiter, Moment::from_nanos(until), effects));
                 self.reference.pause(until);
             }
             Step::Resume => {
-                self.input(Schedule::resume);
+                self.input(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
                 self.reference.resume();
             }
             Step::Spread { units, nanos } => {

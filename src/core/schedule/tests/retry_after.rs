@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::core::suspension::Scope;
 use crate::policy::Limit;
 use crate::rate::Rate;
 use crate::strategy::{Align, Penalty, TokenBucket};
@@ -58,7 +59,9 @@ fn after(policy: &Policy, steps: &[Step]) -> (Driven, u64) {
                 let priority = Priority::new(priority).unwrap();
                 drop(driven.request(now, Request { priority, ..request(cost, timeout.map(|timeout| now + timeout)) }));
             }
-            Step::Pause(nanos) => driven.at(now, |schedule, now, effects| schedule.pause(now, now.plus(nanos), effects)),
+            Step::Pause(nanos) => {
+                driven.at(now, |schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
+            }
             Step::Spread { units, nanos } => {
                 driven.at(now, |schedule, now, effects| schedule.spread(now, units, now.plus(nanos), effects));
             }
