@@ -109,6 +109,37 @@ macro_rules! shared_options {
             self.options.newest_first = true;
             self
         }
+
+        /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
+        ///
+        /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
+        /// this option one thread, which all limiters of the process share, sleeps until a little before the next grant and spins for the
+        /// rest. It sleeps while no request waits for an instant, and never grants early. It takes more CPU the shorter the interval is
+        /// (BENCHMARKS.md has figures); a burst of about 10 ms' worth of grants takes less, where the rate allows bursts.
+        ///
+        /// Where a test pauses or advances tokio's clock, that clock rules, as without the option. The observer of the limiter and the
+        /// wakers of its waiters may be called in that thread.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, Throttle};
+        ///
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let every = Duration::from_micros(500);
+        /// let limiter = Limiter::builder(Throttle::every(every)).precise_timer().build()?;
+        /// let start = std::time::Instant::now();
+        /// for _ in 0..10 {
+        ///     let _permit = limiter.acquire().await?;
+        /// }
+        /// assert!(start.elapsed() >= 9 * every);
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn precise_timer(mut self) -> Self {
+            self.precise_timer = true;
+            self
+        }
     };
 }
 
@@ -228,37 +259,6 @@ impl LimiterBuilder {
     /// ```
     pub fn exact_refunds(mut self) -> Self {
         self.exact_refunds = true;
-        self
-    }
-
-    /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
-    ///
-    /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
-    /// this option one thread, which all limiters of the process share, sleeps until a little before the next grant and spins for the
-    /// rest. It sleeps while no request waits for an instant, and never grants early. It takes more CPU the shorter the interval is
-    /// (BENCHMARKS.md has figures); a burst of about 10 ms' worth of grants takes less, where the rate allows bursts.
-    ///
-    /// Where a test pauses or advances tokio's clock, that clock rules, as without the option. The observer of the limiter and the
-    /// wakers of its waiters may be called in that thread.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Throttle};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let every = Duration::from_micros(500);
-    /// let limiter = Limiter::builder(Throttle::every(every)).precise_timer().build()?;
-    /// let start = std::time::Instant::now();
-    /// for _ in 0..10 {
-    ///     let _permit = limiter.acquire().await?;
-    /// }
-    /// assert!(start.elapsed() >= 9 * every);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn precise_timer(mut self) -> Self {
-        self.precise_timer = true;
         self
     }
 

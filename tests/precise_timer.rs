@@ -1,12 +1,14 @@
 //! The timekeeper: it is punctual, never early, and a paused clock rules.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, pause, resume};
-use tollgate::{Limiter, MaxConcurrency, Policy, Throttle};
+use tollgate::{KeyedLimiter, Limiter, MaxConcurrency, Policy, Throttle};
 
 fn precise(policy: impl Into<Policy>) -> Limiter {
     Limiter::builder(policy).precise_timer().build().unwrap()
@@ -38,6 +40,79 @@ async fn grants_are_never_early() {
     granted.sort_unstable();
     assert_eq!(granted.len(), 400);
     assert!(granted.windows(2).all(|two| two[1].1 - two[0].1 >= every && two[0].0 + 1 == two[1].0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_of_keys_are_never_early() {
+    const GRANTS: u32 = 200;
+    let every = Duration::from_millis(1);
+    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(every)).precise_timer().build().unwrap();
+    let start = Instant::now();
+    let callers = (0..4).map(|key| {
+        let keyed = keyed.clone();
+        tokio::spawn(async move {
+            let mut granted = Vec::new();
+            for _ in 0..GRANTS {
+                granted.push(keyed.acquire(&key).await.unwrap().acquired_at().unwrap());
+            }
+            granted
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        let granted = caller.await.unwrap();
+        assert!(granted.windows(2).all(|two| two[1] - two[0] >= every));
+    }
+    assert!(start.elapsed() >= (GRANTS - 1) * every);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_rules_for_keys() {
+    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(10))).precise_timer().build().unwrap();
+    let start = Instant::now();
+    for nth in 0..20 {
+        drop(keyed.acquire(&(nth % 2)).await.unwrap());
+        assert_eq!(start.elapsed(), u32::try_from(nth / 2).unwrap() * ms(10));
+    }
+}
+
+/// The thread grants: nothing polls the runtime of the waiter, whose own timer so does nothing.
+#[test]
+fn the_thread_grants_for_keys() {
+    struct Tells(Mutex<Sender<Option<String>>>);
+    impl Wake for Tells {
+        fn wake(self: Arc<Self>) {
+            self.0.lock().unwrap().send(thread::current().name().map(str::to_owned)).unwrap();
+        }
+    }
+    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(50))).precise_timer().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (woken, waits) = channel();
+    let waker = Waker::from(Arc::new(Tells(Mutex::new(woken))));
+    let mut waiting = Box::pin(keyed.acquire(&1));
+    runtime.block_on(async {
+        drop(keyed.acquire(&1).await.unwrap());
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        tokio::task::yield_now().await; // its driver sleeps
+    });
+    assert_eq!(waits.recv_timeout(ms(10_000)).unwrap().as_deref(), Some("tollgate-timekeeper"));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// Keys come due while others are called: none is forgotten between the task and the thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_key_is_forgotten_between_the_thread_and_the_tasks() {
+    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(2))).precise_timer().build().unwrap();
+    let callers = (0..200).map(|key| {
+        let keyed = keyed.clone();
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                drop(keyed.acquire(&key).await.unwrap());
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        tokio::time::timeout(ms(10_000), caller).await.expect("a request was forgotten").unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ use crate::contain_panic::contain_panic;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::{Clock, Common, Origin, TimeSource, TimerHost};
+use crate::manager::{Clock, Common, Origin, SharedDriver, TimeSource, TimerHost};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -65,6 +65,7 @@ pub struct KeyedLimiterBuilder<K> {
     when_full: WhenFull,
     tier_of: Option<TierOf<K>>,
     settles: bool,
+    precise_timer: bool,
     options: Options,
     time_source: TimeSource,
     observer: Option<KeyedObserver<K>>,
@@ -98,6 +99,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             when_full,
             tier_of: None,
             settles: false,
+            precise_timer: false,
             options,
             time_source,
             observer: None,
@@ -201,7 +203,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, name, max_keys, when_full, tier_of, settles, options, time_source, observer } = self;
+        let Self { policy, name, max_keys, when_full, tier_of, settles, precise_timer, options, time_source, observer } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -219,7 +221,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             observer,
         };
         let options = Arc::new(Options { observed: shared.observer.is_some(), ..options });
-        let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(Arc::default()) });
+        let origin =
+            Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(SharedDriver::new(precise_timer)) });
         let common = Common::new(Arc::new(plan), options, origin, id_prefix, Clock::new(time_source));
         let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
         let parts = Parts { shared, policy, common, settles, hasher, max_keys, when_full };

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a driver of its own | one [`Limiter`](crate::Limiter) | each runtime with a waiter |
 //! | a [shared driver](super::shared_driver) | all active keys of a [`KeyedLimiter`](crate::KeyedLimiter) | each runtime with a waiter |
-//! | the [timekeeper] | all limiters that ask for it, before their own drivers | one thread |
+//! | the [timekeeper] | all limiters that ask for it, before their drivers | one thread |
 //! | a caller that blocks its thread | the limiter whose queue it is at the front of | the caller's thread |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::timeout_at;
 
-use super::shared_driver::{Driven, SharedDriver};
+use super::driven::Driven;
+use super::shared_driver::SharedDriver;
 use super::{timekeeper, timers};
 
 /// What drives a manager when time matters.
@@ -47,8 +48,8 @@ impl<D: Driven> TimerHost<D> {
     pub(super) fn start(&self, driven: &Arc<D>, runtime: Handle) {
         match self {
             Self::Own(OwnDrivers { wakeup, precise }) => {
-                let exit_guard = ExitGuard { driven: Arc::downgrade(driven), runtime: runtime.id() };
-                runtime.spawn(drive(exit_guard, Arc::clone(wakeup), *precise));
+                let exit_guard = ExitGuard { driven: Arc::downgrade(driven), runtime: runtime.id(), precise: *precise };
+                runtime.spawn(drive(exit_guard, Arc::clone(wakeup)));
             }
             Self::SharedDriver(shared_driver) => shared_driver.enlist(driven, &runtime),
         }
@@ -65,7 +66,12 @@ impl<D: Driven> TimerHost<D> {
     /// The manager was dropped.
     pub(super) fn dismiss(&self, driven: &D) {
         match self {
-            Self::Own(drivers) => drivers.wakeup.notify_waiters(), // the drivers then find no manager and end
+            Self::Own(drivers) => {
+                drivers.wakeup.notify_waiters(); // the drivers then find no manager and end
+                if drivers.precise {
+                    timekeeper::dismiss(driven, None);
+                }
+            }
             Self::SharedDriver(shared_driver) => shared_driver.dismiss(driven),
         }
     }
@@ -75,7 +81,7 @@ impl<D: Driven> TimerHost<D> {
 ///
 /// It sleeps until the next instant that matters, or without a timer, and is woken early when that changes. It holds the manager
 /// only while it runs it.
-async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>, precise: bool) {
+async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
     loop {
         // Registered before `run_due`: a wake-up between `run_due` and the sleep would be missed.
         let woken = wakeup.notified();
@@ -87,7 +93,7 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>, precise
             }
             Ok(Some(_)) if timers::are_missing_in(exit_guard.runtime) => return,
             Ok(Some(at)) => {
-                if precise {
+                if exit_guard.precise {
                     timekeeper::run_at(at, exit_guard.driven.clone(), &wakeup);
                 }
                 drop(timeout_at(at, woken).await);
@@ -103,11 +109,15 @@ async fn drive<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>, precise
 struct ExitGuard<D: Driven> {
     driven: Weak<D>,
     runtime: runtime::Id,
+    precise: bool,
 }
 
 impl<D: Driven> Drop for ExitGuard<D> {
     fn drop(&mut self) {
         timers::task_ended(self.runtime);
+        if self.precise {
+            timekeeper::dismiss(self.driven.as_ptr(), Some(self.runtime));
+        }
         if let Some(driven) = self.driven.upgrade() {
             driven.driver_gone(self.runtime);
         }
@@ -165,7 +175,7 @@ mod tests {
     }
 
     fn hosts() -> [TimerHost<PanicsAtFirst>; 2] {
-        [TimerHost::Own(OwnDrivers::default()), TimerHost::SharedDriver(Arc::default())]
+        [TimerHost::Own(OwnDrivers::default()), TimerHost::SharedDriver(SharedDriver::new(false))]
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ use tokio::runtime;
 use tokio::time::Instant;
 
 use super::apply::wake_all;
+use super::driven::Driven;
 use super::lock::Manager;
-use super::shared_driver::Driven;
 use crate::core::effects::Effects;
 use crate::core::schedule::Schedule;
 use crate::core::waiter::WaiterId;

@@ -4,7 +4,6 @@
 //! each manager when it is due.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,32 +13,34 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::timers;
+use super::driven::Driven;
+use super::{timekeeper, timers};
 use crate::contain_panic::contain_panic;
 
 /// How many managers run before the task yields the runtime's worker.
 const BATCH: usize = 64;
 
-/// What a driver drives.
-pub(crate) trait Driven: fmt::Debug + Send + Sync + 'static {
-    /// Does what is due, and returns until when the driver may sleep.
-    fn run_due(self: Arc<Self>) -> Option<Instant>;
-
-    /// The driver in a runtime ended while the manager still exists. That happens only when the runtime ends, or has no timers
-    /// and tokio panics. No other driver is to be started there.
-    fn driver_gone(&self, runtime: runtime::Id);
-}
-
 #[derive(Debug)]
 pub(crate) struct SharedDriver<D: Driven> {
     runtimes: Mutex<Vec<RuntimeTimers<D>>>,
+    /// Whether the [timekeeper] comes before the tasks.
+    precise: bool,
+}
+
+/// The task of one runtime. The [timekeeper] runs what is due in its place.
+#[derive(Debug)]
+struct Task<D: Driven> {
+    shared_driver: Weak<SharedDriver<D>>,
+    runtime: runtime::Id,
+    precise: bool,
+    /// Wakes it before its timer does.
+    wakeup: Arc<Notify>,
 }
 
 /// What the task of one runtime has to do.
 #[derive(Debug)]
-struct RuntimeTimers<D> {
-    runtime: runtime::Id,
-    wakeup: Arc<Notify>,
+struct RuntimeTimers<D: Driven> {
+    task: Arc<Task<D>>,
     /// An instant on the runtime's clock, before all due times.
     start: Instant,
     /// A tree: growing a large hash table would delay all its keys. Its entries are small: each of a million keys may have one.
@@ -79,22 +80,20 @@ fn addr<D>(manager: &D) -> ManagerAddr {
     std::ptr::from_ref(manager) as ManagerAddr
 }
 
-impl<D: Driven> Default for SharedDriver<D> {
-    fn default() -> Self {
-        Self { runtimes: Mutex::default() }
-    }
-}
-
 impl<D: Driven> SharedDriver<D> {
+    pub(crate) fn new(precise: bool) -> Arc<Self> {
+        Arc::new(Self { runtimes: Mutex::default(), precise })
+    }
+
     /// Registers the manager with the runtime's task, to be run now for the first time. Must be called in that runtime.
     pub(super) fn enlist(self: &Arc<Self>, manager: &Arc<D>, runtime: &Handle) {
         let addr = addr(&**manager);
         let mut runtimes = self.lock();
-        let found = runtimes.iter().position(|timers| timers.runtime == runtime.id());
+        let found = runtimes.iter().position(|timers| timers.task.runtime == runtime.id());
         let index = found.unwrap_or_else(|| {
+            let (shared_driver, wakeup) = (Arc::downgrade(self), Arc::default());
             runtimes.push(RuntimeTimers {
-                runtime: runtime.id(),
-                wakeup: Arc::default(),
+                task: Arc::new(Task { shared_driver, runtime: runtime.id(), precise: self.precise, wakeup }),
                 start: Instant::now(),
                 managers: BTreeMap::new(),
                 timeline: BTreeSet::new(),
@@ -105,14 +104,13 @@ impl<D: Driven> SharedDriver<D> {
         let timers = &mut runtimes[index];
         timers.managers.entry(addr).or_insert_with(|| (Arc::downgrade(manager), None));
         timers.call(addr);
-        let wakeup = Arc::clone(&timers.wakeup);
+        let task = Arc::clone(&timers.task);
         drop(runtimes);
         if found.is_none() {
             // Spawned outside the lock: a runtime that is shutting down drops the task at once, and its `ExitGuard` locks.
-            let exit_guard = ExitGuard { shared_driver: Arc::downgrade(self), runtime: runtime.id() };
-            runtime.spawn(keep(exit_guard, wakeup));
+            runtime.spawn(keep(ExitGuard(task)));
         } else {
-            wakeup.notify_waiters();
+            task.wakeup.notify_waiters();
         }
     }
 
@@ -121,7 +119,7 @@ impl<D: Driven> SharedDriver<D> {
         let addr = addr(manager);
         for timers in self.lock().iter_mut() {
             if timers.call(addr) {
-                timers.wakeup.notify_waiters();
+                timers.task.wakeup.notify_waiters();
             }
         }
     }
@@ -139,7 +137,7 @@ impl<D: Driven> SharedDriver<D> {
     /// The next manager that is due, or else when the next one will be due.
     fn next(&self, runtime: runtime::Id) -> Result<Arc<D>, Option<Instant>> {
         let mut runtimes = self.lock();
-        let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return Err(None) };
+        let Some(timers) = runtimes.iter_mut().find(|timers| timers.task.runtime == runtime) else { return Err(None) };
         loop {
             let &(due, addr) = timers.timeline.first().ok_or(None)?;
             if let Some(at) = due.instant(timers.start).filter(|at| *at > Instant::now()) {
@@ -155,15 +153,20 @@ impl<D: Driven> SharedDriver<D> {
         }
     }
 
-    /// The manager is due again at that time, unless it was called after its run.
+    /// The manager is due again at that time, unless it was called after its run. Of two runs at once, in the task and by the
+    /// timekeeper, the earlier time stands.
     fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
         let addr = addr(manager);
         let mut runtimes = self.lock();
-        let Some(timers) = runtimes.iter_mut().find(|timers| timers.runtime == runtime) else { return };
-        if let (Some((_, due @ None)), Some(at)) = (timers.managers.get_mut(&addr), at) {
+        let Some(timers) = runtimes.iter_mut().find(|timers| timers.task.runtime == runtime) else { return };
+        if let (Some((_, due)), Some(at)) = (timers.managers.get_mut(&addr), at) {
             let at = Due::at(timers.start, at);
-            *due = Some(at);
-            timers.timeline.insert((at, addr));
+            if due.is_none_or(|due| at < due) {
+                if let Some(later) = due.replace(at) {
+                    timers.timeline.remove(&(later, addr));
+                }
+                timers.timeline.insert((at, addr));
+            }
         }
     }
 
@@ -172,7 +175,7 @@ impl<D: Driven> SharedDriver<D> {
     }
 }
 
-impl<D> RuntimeTimers<D> {
+impl<D: Driven> RuntimeTimers<D> {
     /// Marks the manager as due now. Returns whether it is registered here.
     fn call(&mut self, addr: ManagerAddr) -> bool {
         let Some((_, due)) = self.managers.get_mut(&addr) else { return false };
@@ -190,61 +193,102 @@ impl<D> RuntimeTimers<D> {
 
 impl<D: Driven> Drop for SharedDriver<D> {
     fn drop(&mut self) {
-        self.lock().iter().for_each(|timers| timers.wakeup.notify_waiters()); // the tasks then find no driver and end
+        for timers in self.lock().iter() {
+            timers.task.wakeup.notify_waiters(); // the task then finds no driver and ends
+            timers.task.dismiss_timekeeper();
+        }
     }
 }
 
-async fn keep<D: Driven>(exit_guard: ExitGuard<D>, wakeup: Arc<Notify>) {
-    loop {
-        // Registered before the managers run: a wake-up between the last run and the sleep would be missed.
-        let woken = wakeup.notified();
-        let mut runs = 0;
-        let sleep_until = loop {
-            let Some(shared_driver) = exit_guard.shared_driver.upgrade() else { return };
-            let manager = match shared_driver.next(exit_guard.runtime) {
+/// What a task does next.
+enum Next {
+    /// The driver was dropped.
+    End,
+    /// There is more to do.
+    Continue,
+    Sleep(Option<Instant>),
+}
+
+impl<D: Driven> Task<D> {
+    /// Runs the managers that are due, at most [`BATCH`].
+    fn run_some(&self) -> Next {
+        for _ in 0..BATCH {
+            let Some(shared_driver) = self.shared_driver.upgrade() else { return Next::End };
+            let manager = match shared_driver.next(self.runtime) {
                 Ok(manager) => manager,
-                Err(at) => break at,
+                Err(at) => return Next::Sleep(at),
             };
-            match catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due())) {
-                Ok(at) => shared_driver.plan(exit_guard.runtime, &*manager, at),
-                Err(panic) => {
-                    std::mem::forget(panic); // its drop may panic too
-                    shared_driver.plan(exit_guard.runtime, &*manager, Some(Instant::now())); // after the managers that are late
-                    runs = BATCH; // endless panics must not occupy the runtime's worker for ever
-                }
-            }
+            let run = catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due()));
+            // After a panic, it is run after the managers that are late.
+            shared_driver.plan(self.runtime, &*manager, run.as_ref().map_or_else(|_| Some(Instant::now()), |at| *at));
             // These may be the last handles: then the key goes with them, whose drop may panic.
             contain_panic(|| drop((manager, shared_driver)));
-            runs += 1;
-            if runs >= BATCH {
-                runs = 0;
-                yield_now().await;
+            if let Err(panic) = run {
+                std::mem::forget(panic); // its drop may panic too
+                break; // endless panics must not occupy the runtime's worker for ever
+            }
+        }
+        Next::Continue
+    }
+
+    fn dismiss_timekeeper(self: &Arc<Self>) {
+        if self.precise {
+            timekeeper::dismiss(Arc::as_ptr(self), None);
+        }
+    }
+}
+
+impl<D: Driven> Driven for Task<D> {
+    fn run_due(self: Arc<Self>) -> Option<Instant> {
+        match self.run_some() {
+            Next::End => None,
+            Next::Continue => Some(Instant::now()),
+            Next::Sleep(at) => at,
+        }
+    }
+
+    fn driver_gone(&self, _: runtime::Id) {}
+}
+
+async fn keep<D: Driven>(exit_guard: ExitGuard<D>) {
+    let task = &exit_guard.0;
+    loop {
+        // Registered before the managers run: a wake-up between the last run and the sleep would be missed.
+        let woken = task.wakeup.notified();
+        let sleep_until = loop {
+            match task.run_some() {
+                Next::End => return,
+                Next::Continue => yield_now().await,
+                Next::Sleep(at) => break at,
             }
         };
         match sleep_until {
-            Some(_) if timers::are_missing_in(exit_guard.runtime) => return,
-            Some(at) => drop(timeout_at(at, woken).await),
+            Some(_) if timers::are_missing_in(task.runtime) => return,
+            Some(at) => {
+                if task.precise {
+                    timekeeper::run_at(at, Arc::downgrade(task), &task.wakeup);
+                }
+                drop(timeout_at(at, woken).await);
+            }
             None => woken.await,
         }
     }
 }
 
 /// Reports on drop that the task of a runtime has ended.
-struct ExitGuard<D: Driven> {
-    shared_driver: Weak<SharedDriver<D>>,
-    runtime: runtime::Id,
-}
+struct ExitGuard<D: Driven>(Arc<Task<D>>);
 
 impl<D: Driven> Drop for ExitGuard<D> {
     fn drop(&mut self) {
-        timers::task_ended(self.runtime);
-        let Some(shared_driver) = self.shared_driver.upgrade() else { return };
+        timers::task_ended(self.0.runtime);
+        self.0.dismiss_timekeeper();
+        let Some(shared_driver) = self.0.shared_driver.upgrade() else { return };
         let mut runtimes = shared_driver.lock();
-        let Some(index) = runtimes.iter().position(|timers| timers.runtime == self.runtime) else { return };
+        let Some(index) = runtimes.iter().position(|timers| Arc::ptr_eq(&timers.task, &self.0)) else { return };
         let timers = runtimes.swap_remove(index);
         drop(runtimes);
         for manager in timers.managers.values().filter_map(|(manager, _)| manager.upgrade()) {
-            manager.driver_gone(self.runtime);
+            manager.driver_gone(self.0.runtime);
         }
     }
 }

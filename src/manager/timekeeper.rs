@@ -12,14 +12,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 
-use super::shared_driver::Driven;
+use super::driven::Driven;
 
 /// One appointment of a manager.
 #[derive(Debug)]
@@ -33,10 +33,15 @@ struct Appointment {
 
 #[derive(Debug, Default)]
 struct Calendar {
-    timeline: BTreeMap<(Instant, usize), Appointment>,
+    timeline: BTreeMap<(Instant, Address), Appointment>,
     /// When each manager, by its address, is in the timeline: once at most.
-    instants: HashMap<usize, Instant>,
+    instants: HashMap<Address, Instant>,
+    /// The appointment that the thread is just keeping, unless it was dismissed.
+    kept: Option<(Address, runtime::Id)>,
 }
+
+/// No other manager has the same one as long as a `Weak` to this one is kept.
+type Address = usize;
 
 #[derive(Debug, Default)]
 struct Timekeeper {
@@ -54,19 +59,32 @@ struct Lead {
     deviation: Duration,
 }
 
-/// `None` if the thread cannot be started.
-static TIMEKEEPER: LazyLock<Option<Arc<Timekeeper>>> = LazyLock::new(|| {
+/// Not set before the first appointment; `None` if the thread cannot be started.
+static TIMEKEEPER: OnceLock<Option<Arc<Timekeeper>>> = OnceLock::new();
+
+fn start() -> Option<Arc<Timekeeper>> {
     let timekeeper = Arc::<Timekeeper>::default();
     let kept = Arc::clone(&timekeeper);
     let thread = thread::Builder::new().name("tollgate-timekeeper".into());
     thread.spawn(move || kept.keep()).is_ok().then_some(timekeeper)
-});
+}
 
-/// Runs the manager at that instant of the present runtime's clock, if that is the system's. A later call for the same manager
-/// replaces the instant.
+/// Runs the manager at that instant of the present runtime's clock, if that is the system's. Of several instants, the earliest
+/// stands: what was to be done at another one may have been announced in another thread.
 pub(super) fn run_at<D: Driven>(at: tokio::time::Instant, driven: Weak<D>, wakeup: &Arc<Notify>) {
-    if let (true, Ok(runtime), Some(timekeeper)) = (clock_is_real(), Handle::try_current(), &*TIMEKEEPER) {
+    if !clock_is_real() {
+        return;
+    }
+    if let (Ok(runtime), Some(timekeeper)) = (Handle::try_current(), TIMEKEEPER.get_or_init(start)) {
         timekeeper.announce(at.into_std(), Appointment { driven, runtime, wakeup: Arc::clone(wakeup) });
+    }
+}
+
+/// Ends the appointment of a manager, which has a handle of its runtime: that in this runtime, or that in any.
+pub(super) fn dismiss<D>(driven: *const D, runtime: Option<runtime::Id>) {
+    if let Some(Some(timekeeper)) = TIMEKEEPER.get() {
+        let dismissed = timekeeper.lock().dismiss(driven.cast::<()>() as Address, runtime);
+        drop(dismissed); // without the lock: this may be the last handle
     }
 }
 
@@ -78,9 +96,8 @@ fn clock_is_real() -> bool {
 }
 
 impl Appointment {
-    /// No other manager has the same one as long as a `Weak` to this one is kept.
-    fn address(&self) -> usize {
-        self.driven.as_ptr().cast::<()>() as usize
+    fn address(&self) -> Address {
+        self.driven.as_ptr().cast::<()>() as Address
     }
 
     /// Returns when the manager is to be run next.
@@ -103,12 +120,28 @@ impl Appointment {
 }
 
 impl Calendar {
-    fn enter(&mut self, at: Instant, appointment: Appointment) {
+    /// Returns the appointment that does not stand, if there are two.
+    fn enter(&mut self, at: Instant, appointment: Appointment) -> Option<Appointment> {
         let address = appointment.address();
-        if let Some(former) = self.instants.insert(address, at) {
-            self.timeline.remove(&(former, address));
+        let mut former = None;
+        if let Some(instant) = self.instants.get(&address).copied() {
+            if instant < at {
+                return Some(appointment);
+            }
+            former = self.timeline.remove(&(instant, address));
         }
+        self.instants.insert(address, at);
         self.timeline.insert((at, address), appointment);
+        former
+    }
+
+    fn dismiss(&mut self, address: Address, runtime: Option<runtime::Id>) -> Option<Appointment> {
+        let is_it = |of: runtime::Id| runtime.is_none_or(|runtime| runtime == of);
+        self.kept = self.kept.filter(|kept| kept.0 != address || !is_it(kept.1));
+        let key = (*self.instants.get(&address)?, address);
+        self.timeline.get(&key).filter(|appointment| is_it(appointment.runtime.id()))?;
+        self.instants.remove(&address);
+        self.timeline.remove(&key)
     }
 
     fn next(&self) -> Option<Instant> {
@@ -119,6 +152,7 @@ impl Calendar {
         let first = self.timeline.first_entry().filter(|first| first.key().0 <= now)?;
         let ((_, address), appointment) = first.remove_entry();
         self.instants.remove(&address);
+        self.kept = Some((address, appointment.runtime.id()));
         Some(appointment)
     }
 }
@@ -131,11 +165,13 @@ impl Timekeeper {
     fn announce(&self, at: Instant, appointment: Appointment) {
         let mut calendar = self.lock();
         let is_first = calendar.next().is_none_or(|next| at < next);
-        calendar.enter(at, appointment);
+        let superseded = calendar.enter(at, appointment);
         if is_first {
             self.has_changed.store(true, Relaxed);
             self.changed.notify_one();
         }
+        drop(calendar);
+        drop(superseded);
     }
 
     fn keep(&self) {
@@ -146,10 +182,14 @@ impl Timekeeper {
                 drop(calendar);
                 let next = due.keep();
                 calendar = self.lock();
-                // If a driver has announced it meanwhile, that is as new: it was after the same run or a later one.
-                if let Some(at) = next.filter(|_| !calendar.instants.contains_key(&due.address())) {
-                    calendar.enter(at, due);
-                }
+                let stands = calendar.kept.take().is_some();
+                let ended = match next.filter(|_| stands) {
+                    Some(at) => calendar.enter(at, due),
+                    None => Some(due),
+                };
+                drop(calendar);
+                drop(ended);
+                calendar = self.lock();
                 continue;
             }
             calendar = match calendar.next() {
@@ -196,5 +236,101 @@ impl Lead {
         let late = late.min(Self::MAX);
         self.deviation = (3 * self.deviation + late.abs_diff(self.mean)) / 4;
         self.mean = (7 * self.mean + late) / 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::{KeyedLimiter, Limiter, Throttle};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn runtime() -> runtime::Runtime {
+        runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// How many appointments have a handle of the runtime.
+    fn appointments(runtime: runtime::Id) -> usize {
+        let timekeeper = TIMEKEEPER.get().unwrap().as_ref().unwrap();
+        timekeeper.lock().timeline.values().filter(|appointment| appointment.runtime.id() == runtime).count()
+    }
+
+    /// A limiter for which a request waited in the runtime for a moment.
+    fn waited_at(runtime: &runtime::Runtime) -> Limiter {
+        let limiter = Limiter::builder(Throttle::every(HOUR)).precise_timer().build().unwrap();
+        runtime.block_on(async {
+            drop(limiter.acquire().await.unwrap());
+            assert!(tokio::time::timeout(Duration::from_millis(5), limiter.acquire()).await.is_err());
+        });
+        limiter
+    }
+
+    fn waited_at_key(runtime: &runtime::Runtime) -> KeyedLimiter<u64> {
+        let keyed = KeyedLimiter::<u64>::builder(Throttle::every(HOUR)).precise_timer().build().unwrap();
+        runtime.block_on(async {
+            drop(keyed.acquire(&1).await.unwrap());
+            assert!(tokio::time::timeout(Duration::from_millis(5), keyed.acquire(&1)).await.is_err());
+        });
+        keyed
+    }
+
+    #[test]
+    fn an_appointment_ends_with_its_runtime() {
+        let runtimes = [runtime(), runtime()];
+        let ids = runtimes.each_ref().map(|runtime| runtime.handle().id());
+        let limiters = (waited_at(&runtimes[0]), waited_at_key(&runtimes[1]));
+        assert_eq!(ids.map(appointments), [1, 1]);
+        drop(runtimes);
+        assert_eq!(ids.map(appointments), [0, 0]);
+        drop(limiters);
+    }
+
+    /// The runtime need not run for that.
+    #[test]
+    fn an_appointment_ends_with_its_limiter() {
+        let runtimes = [runtime(), runtime()];
+        let ids = runtimes.each_ref().map(|runtime| runtime.handle().id());
+        let limiters = (waited_at(&runtimes[0]), waited_at_key(&runtimes[1]));
+        assert_eq!(ids.map(appointments), [1, 1]);
+        drop(limiters);
+        assert_eq!(ids.map(appointments), [0, 0]);
+    }
+
+    #[derive(Debug)]
+    struct Slow {
+        runs: Sender<()>,
+        may_end: Mutex<Receiver<()>>,
+    }
+
+    impl Driven for Slow {
+        fn run_due(self: Arc<Self>) -> Option<tokio::time::Instant> {
+            self.runs.send(()).unwrap();
+            self.may_end.lock().unwrap().recv().unwrap();
+            Some(tokio::time::Instant::now() + HOUR)
+        }
+
+        fn driver_gone(&self, _: runtime::Id) {}
+    }
+
+    #[test]
+    fn an_appointment_that_is_dismissed_while_it_is_kept_has_ended() {
+        let (runtime, (runs, ran), (end, may_end)) = (runtime(), channel(), channel());
+        let (id, slow) = (runtime.handle().id(), Arc::new(Slow { runs, may_end: Mutex::new(may_end) }));
+        for dismissed in [true, false] {
+            runtime.block_on(async { run_at(tokio::time::Instant::now(), Arc::downgrade(&slow), &Arc::default()) });
+            ran.recv().unwrap();
+            if dismissed {
+                dismiss(Arc::as_ptr(&slow), Some(id));
+            }
+            end.send(()).unwrap();
+            while TIMEKEEPER.get().unwrap().as_ref().unwrap().lock().kept.is_some_and(|kept| kept.1 == id) {}
+            thread::sleep(Duration::from_millis(5)); // dropped without the lock
+            assert_eq!(appointments(id), usize::from(!dismissed));
+        }
+        dismiss(Arc::as_ptr(&slow), None);
+        assert_eq!(appointments(id), 0);
     }
 }
