@@ -2,17 +2,19 @@
 //!
 //! From the bottom up: [`key_state`] and [`idle`] (a key that is only its state), [`tier`] (the policy of some keys),
 //! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
-//! [`changes`] (of all keys), [`table`] (the operations on a key), [`drain`], and above it what callers hold.
+//! [`changes`] (of all keys), [`table`] (the operations on a key), [`any_table`], [`drain`], and above it what callers hold.
 
 mod acquire;
+mod admitted;
+mod any_table;
 mod builder;
 mod changes;
 mod drain;
 mod event;
 mod idle;
 mod idle_key;
+mod key_ref;
 mod key_state;
-mod key_table;
 mod limiter;
 mod probing;
 mod request;

@@ -367,6 +367,25 @@ async fn events_by_key_have_the_key_and_the_name() {
     assert_eq!(take(), [(4, "too many")]);
 }
 
+/// Of a policy of rates and of one that counts by unit, whose keys have a manager.
+#[tokio::test(start_paused = true)]
+async fn events_of_a_borrowed_key_have_an_owned_one() {
+    for policy in ["1/s", "1/s per request and 5 tokens/s"] {
+        let told: Arc<Mutex<Vec<(String, &str)>>> = Arc::default();
+        let seen = Arc::clone(&told);
+        let keyed = KeyedLimiter::<String>::builder(policy).max_keys(1).on_event(move |event| {
+            let what = if let KeyedLimiterEvent::Limiter { event, .. } = event { name(&event.kind) } else { "too many" };
+            seen.lock().unwrap().push((event.key().clone(), what));
+        });
+        let keyed = keyed.build().unwrap();
+        assert!(keyed.request("alice").cost_of("tokens", 2).try_acquire().is_ok());
+        assert!(!keyed.request("alice").cost_of("tokens", 2).check().is_allowed());
+        assert!(keyed.request("alice").cost_of("tokens", 2).try_acquire().is_err() && keyed.try_acquire("bob").is_err());
+        let told = std::mem::take(&mut *told.lock().unwrap());
+        assert_eq!(told, [("alice", "denied"), ("bob", "too many")].map(|(key, what)| (key.to_owned(), what)));
+    }
+}
+
 /// Over random schedules, each count of the snapshot is the number of events, and every grant either was in place or is an event.
 #[tokio::test(start_paused = true)]
 async fn events_are_as_many_as_the_snapshot_counts() {

@@ -274,6 +274,52 @@ async fn a_thousand_keys_with_waiters_cost_one_task() {
     assert_eq!(tasks(), before, "the task ends with its limiter");
 }
 
+/// The owned key is made when the key is new, and not again.
+#[tokio::test(start_paused = true)]
+async fn a_key_can_be_borrowed_and_is_made_only_when_it_is_new() {
+    let keyed = KeyedLimiter::new(bucket(3)).unwrap();
+    drop(keyed.acquire("alice").await.unwrap());
+    drop(keyed.try_acquire(&"alice".to_owned()).unwrap());
+    drop(tokio::spawn(keyed.acquire_owned("alice")).await.unwrap().unwrap());
+    assert!(keyed.try_acquire("alice").is_err() && keyed.try_acquire("bob").is_ok());
+    assert_eq!(keyed.check("alice", 1), keyed.limiter("alice").unwrap().check(1));
+    assert!(keyed.penalize("alice", 1) && keyed.snapshot("alice").is_some() && keyed.reset("alice"));
+    let mut known: Vec<String> = keyed.snapshots().map(|(key, _)| key).collect();
+    known.sort_unstable();
+    assert_eq!(known, ["alice", "bob"]);
+
+    #[derive(PartialEq, Eq, Hash)]
+    struct Name(u32);
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Owned(Arc<Name>);
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    impl ToOwned for Name {
+        type Owned = Owned;
+        fn to_owned(&self) -> Owned {
+            MADE.fetch_add(1, Ordering::Relaxed);
+            Owned(Arc::new(Self(self.0)))
+        }
+    }
+    impl std::borrow::Borrow<Name> for Owned {
+        fn borrow(&self) -> &Name {
+            &self.0
+        }
+    }
+    for policy in [Policy::from(bucket(5)), MaxConcurrency::new(2).into()] {
+        let keyed = KeyedLimiter::<Owned>::new(policy).unwrap();
+        MADE.store(0, Ordering::Relaxed);
+        assert!(keyed.check(&Name(7), 1).is_allowed());
+        assert_eq!(MADE.load(Ordering::Relaxed), 0);
+        let _known = keyed.acquire(&Name(7)).await.unwrap();
+        for _ in 0..5 {
+            drop(keyed.acquire(&Name(7)).await.unwrap());
+            drop(keyed.request(&Name(7)).timeout(ms(10)).acquire().await);
+            drop(keyed.try_acquire(&Name(7)));
+        }
+        assert_eq!(MADE.load(Ordering::Relaxed), 1);
+    }
+}
+
 /// Invariant 3, for each key by itself.
 #[tokio::test(start_paused = true)]
 async fn waiters_for_a_key_are_served_in_order_and_never_overtaken() {

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop;
 
-use super::key_table::{Admitted, KeyTable};
+use super::admitted::Admitted;
+use super::any_table::{AnyTable, with_table};
+use super::key_ref::KeyRef;
 use crate::acquire::AcquireOwned;
 use crate::error::AcquireError;
 use crate::manager::RequestOptions;
@@ -19,17 +22,17 @@ use crate::permit::Permit;
 ///
 /// Its cancel safety, and what happens while it is not polled, are those of [`Acquire`](crate::Acquire).
 #[must_use = "futures do nothing unless polled"]
-pub struct KeyedAcquire<'a, K> {
-    table: &'a Arc<dyn KeyTable<K>>,
-    key: &'a K,
+pub struct KeyedAcquire<'a, K, Q: ?Sized = K> {
+    table: &'a Arc<AnyTable<K>>,
+    key: &'a Q,
     stage: Stage,
 }
 
-/// A [`KeyedAcquire`] that borrows nothing: it has a clone of the key.
+/// A [`KeyedAcquire`] that borrows nothing: it has a key of its own.
 /// [`KeyedLimiter::acquire_owned`](crate::KeyedLimiter::acquire_owned), which has an example, returns it.
 #[must_use = "futures do nothing unless polled"]
 pub struct KeyedAcquireOwned<K> {
-    table: Arc<dyn KeyTable<K>>,
+    table: Arc<AnyTable<K>>,
     key: K,
     stage: Stage,
 }
@@ -42,24 +45,29 @@ enum Stage {
     Done,
 }
 
-impl<'a, K> KeyedAcquire<'a, K> {
-    pub(super) fn new(table: &'a Arc<dyn KeyTable<K>>, key: &'a K, options: RequestOptions) -> Self {
+impl<'a, K, Q: ?Sized> KeyedAcquire<'a, K, Q> {
+    pub(super) fn new(table: &'a Arc<AnyTable<K>>, key: &'a Q, options: RequestOptions) -> Self {
         Self { table, key, stage: Stage::New(options) }
     }
 }
 
 impl<K> KeyedAcquireOwned<K> {
-    pub(super) fn new(table: Arc<dyn KeyTable<K>>, key: K, options: RequestOptions) -> Self {
+    pub(super) fn new(table: Arc<AnyTable<K>>, key: K, options: RequestOptions) -> Self {
         Self { table, key, stage: Stage::New(options) }
     }
 }
 
 impl Stage {
-    fn poll<K>(&mut self, table: &dyn KeyTable<K>, key: &K, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+    fn poll<K: Hash + Eq + Clone + Send + Sync + 'static>(
+        &mut self,
+        table: &AnyTable<K>,
+        key: &(impl KeyRef<K> + ?Sized),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Permit, AcquireError>> {
         if let Self::New(options) = self {
             // A task that acquires in a loop must let its neighbours have a turn.
             ready!(coop::poll_proceed(cx)).made_progress();
-            match table.admit(key, options) {
+            match with_table!(table, |table| table.admit(key, options)) {
                 Ok(Admitted::ToManager(manager)) => *self = Self::Waiting(AcquireOwned::new(manager, options.clone())),
                 Ok(Admitted::Granted(permit)) => {
                     *self = Self::Done;
@@ -78,28 +86,32 @@ impl Stage {
     }
 }
 
-impl<K> Future for KeyedAcquire<'_, K> {
+impl<K, Q> Future for KeyedAcquire<'_, K, Q>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
     type Output = Result<Permit, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { table, key, stage } = &mut *self;
-        stage.poll(&***table, key, cx)
+        stage.poll(table, *key, cx)
     }
 }
 
 /// The key is never pinned.
 impl<K> Unpin for KeyedAcquireOwned<K> {}
 
-impl<K> Future for KeyedAcquireOwned<K> {
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Future for KeyedAcquireOwned<K> {
     type Output = Result<Permit, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { table, key, stage } = &mut *self;
-        stage.poll(&**table, key, cx)
+        stage.poll(table, key, cx)
     }
 }
 
-impl<K> fmt::Debug for KeyedAcquire<'_, K> {
+impl<K, Q: ?Sized> fmt::Debug for KeyedAcquire<'_, K, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedAcquire").field("stage", &self.stage).finish_non_exhaustive()
     }

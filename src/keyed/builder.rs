@@ -11,10 +11,10 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
+use super::any_table::AnyTable;
 use super::event::{KeyedLimiterEvent, KeyedObserver};
 use super::idle::{KeptHash, is_plain};
 use super::key_state::MAX_WORDS;
-use super::key_table::KeyTable;
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
 use super::shards::Shards;
@@ -138,7 +138,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
 
     /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
     /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
-    /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit.
+    /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit. Each
+    /// call clones its key, or makes one of the borrowed form.
     ///
     /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
     /// between two policies of different kinds gets a full budget each time.
@@ -227,15 +228,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
         let parts = Parts { shared, policy, common, settles, hasher, max_keys, when_full };
         // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
-        let table: Arc<dyn KeyTable<K>> = match (is_plain::<K>(), tiered, width.unwrap_or(0)) {
-            (true, false, 0..=1) => Arc::new(parts.table::<1, ()>()),
-            (true, false, 2) => Arc::new(parts.table::<2, ()>()),
-            (true, ..) => Arc::new(parts.table::<MAX_WORDS, ()>()),
-            (false, false, 0..=1) => Arc::new(parts.table::<1, u64>()),
-            (false, false, 2) => Arc::new(parts.table::<2, u64>()),
-            (false, ..) => Arc::new(parts.table::<MAX_WORDS, u64>()),
+        let table = match (is_plain::<K>(), tiered, width.unwrap_or(0)) {
+            (true, false, 0..=1) => AnyTable::Plain1(parts.table()),
+            (true, false, 2) => AnyTable::Plain2(parts.table()),
+            (true, ..) => AnyTable::Plain4(parts.table()),
+            (false, false, 0..=1) => AnyTable::Hashed1(parts.table()),
+            (false, false, 2) => AnyTable::Hashed2(parts.table()),
+            (false, ..) => AnyTable::Hashed4(parts.table()),
         };
-        Ok(KeyedLimiter { table })
+        Ok(KeyedLimiter { table: Arc::new(table) })
     }
 }
 

@@ -5,17 +5,19 @@
 //! must find each shard drained twice, a round apart, with no grant between: then all were drained when the second round began.
 //! The keys of a closed limiter stay drained, so one round is enough.
 
+use std::hash::Hash;
+
 use tokio::task::coop::consume_budget;
 
-use super::key_table::KeyTable;
+use super::any_table::{AnyTable, with_table};
 
-pub(super) async fn drained<K>(table: &dyn KeyTable<K>) {
-    let shards = table.shards();
+pub(super) async fn drained<K: Hash + Eq + Clone + Send + Sync + 'static>(table: &AnyTable<K>) {
+    let shards = with_table!(table, |table| table.shards());
     let mut marks = vec![None; shards];
     // How many of the latest looks, one after the other, found no change since the round before, and how many a closed shard.
     let (mut unchanged, mut closed) = (0, 0);
     for shard in (0..shards).cycle() {
-        let look = table.look(shard);
+        let look = with_table!(table, |table| table.look(shard));
         if look.in_use.is_empty() {
             unchanged = if marks[shard].replace(look.mark) == Some(look.mark) { unchanged + 1 } else { 0 };
             closed = if look.closed { closed + 1 } else { 0 };

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use foldhash::quality::SeedableRandomState;
 
+use super::key_ref::KeyRef;
 use super::key_state::Word;
 
 /// A key that is only its state.
@@ -17,8 +18,8 @@ pub(super) struct Idle<K, const W: usize, H> {
 
 impl<K: Hash + Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
     #[inline(always)]
-    pub(super) fn is(&self, hash: u64, key: &K) -> bool {
-        self.hash.may_be(hash) && self.key == *key
+    pub(super) fn is(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> bool {
+        self.hash.may_be(hash) && key.is(&self.key)
     }
 
     pub(super) fn hash(&self, hasher: &SeedableRandomState) -> u64 {

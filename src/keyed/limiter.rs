@@ -1,3 +1,4 @@
+mod charge;
 mod control;
 
 use std::fmt;
@@ -7,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
-use super::key_table::KeyTable;
+use super::any_table::{AnyTable, with_table};
 use super::request::KeyedPermitRequest;
 use super::snapshot::KeySnapshot;
 use crate::acquire::Run;
@@ -28,6 +29,10 @@ use crate::permit::Permit;
 /// known at once, whatever an attacker sends. Keys are hashed with a random seed for each limiter. (A
 /// [`TokenBucket`](crate::TokenBucket) with an `initial` count below its burst starts with that count again when a forgotten key
 /// returns.)
+///
+/// Each call takes a key or a borrowed form of it, as a `HashMap` does: `"alice"` where keys are of type `String`. A key is made of
+/// it ([`to_owned`](ToOwned::to_owned)) when it becomes known, for a future or an observer that owns it, and for each call where
+/// keys have [tiers](crate::KeyedLimiterBuilder::tiers).
 ///
 /// A grant that its waiter never polls blocks the other waiters of its key, where a [`MaxConcurrency`](crate::MaxConcurrency) has no
 /// [TTL](crate::MaxConcurrency::ttl): the place is held until the future is polled or dropped.
@@ -52,7 +57,7 @@ use crate::permit::Permit;
 ///
 /// # The code of a key
 ///
-/// `Hash`, `Clone` and `Drop` of a key type of your own run outside every lock of the limiter, and so do observers and
+/// `Hash`, `Clone` (or `ToOwned`) and `Drop` of a key type of your own run outside every lock of the limiter, and so do observers and
 /// [tiers](crate::KeyedLimiterBuilder::tiers): they may use the limiter. A panic in them loses nothing.
 ///
 /// Two calls run under a lock: a lookup compares keys whose hashes are equal with `Eq`, and
@@ -86,7 +91,7 @@ use crate::permit::Permit;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 pub struct KeyedLimiter<K> {
-    pub(super) table: Arc<dyn KeyTable<K>>,
+    pub(super) table: Arc<AnyTable<K>>,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
@@ -116,7 +121,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn acquire<'a>(&'a self, key: &'a K) -> KeyedAcquire<'a, K> {
+    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> KeyedAcquire<'a, K, Q>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.acquire_many(key, 1)
     }
 
@@ -126,11 +134,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// Those of [`KeyedLimiter::acquire`] and of [`Limiter::acquire_many`].
     #[track_caller]
-    pub fn acquire_many<'a>(&'a self, key: &'a K, cost: u64) -> KeyedAcquire<'a, K> {
+    pub fn acquire_many<'a, Q>(&'a self, key: &'a Q, cost: u64) -> KeyedAcquire<'a, K, Q>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.request(key).cost(cost).acquire()
     }
 
-    /// [`KeyedLimiter::acquire`] as a future that borrows nothing, with a clone of the key: it can be spawned, or kept in a struct.
+    /// [`KeyedLimiter::acquire`] as a future that borrows nothing, with a key of its own: it can be spawned, or kept in a struct.
     ///
     /// # Errors
     ///
@@ -142,17 +153,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let per_host = KeyedLimiter::<String>::new(MaxConcurrency::new(2))?;
-    /// let _permit = tokio::spawn(per_host.acquire_owned(&"example.org".to_owned())).await??;
+    /// let _permit = tokio::spawn(per_host.acquire_owned("example.org")).await??;
     /// # Ok(())
     /// # }
     /// ```
     #[track_caller]
-    pub fn acquire_owned(&self, key: &K) -> KeyedAcquireOwned<K> {
+    pub fn acquire_owned<Q>(&self, key: &Q) -> KeyedAcquireOwned<K>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.request(key).acquire_owned()
     }
 
     /// Waits for a permit of one unit of the key, runs the future while it holds the permit, and releases it: see
-    /// [`Limiter::run`]. The returned future has a clone of the key, so that it can be spawned.
+    /// [`Limiter::run`]. The returned future has a key of its own, so that it can be spawned.
     ///
     /// # Cancel safety
     ///
@@ -173,7 +187,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn run<F: Future>(&self, key: &K, future: F) -> Run<F, KeyedAcquireOwned<K>> {
+    pub fn run<F: Future, Q>(&self, key: &Q, future: F) -> Run<F, KeyedAcquireOwned<K>>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.request(key).run(future)
     }
 
@@ -195,13 +212,19 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn blocking_acquire(&self, key: &K) -> Result<Permit, AcquireError> {
+    pub fn blocking_acquire<Q>(&self, key: &Q) -> Result<Permit, AcquireError>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.request(key).blocking_acquire()
     }
 
     /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].
     #[track_caller]
-    pub fn request<'a>(&'a self, key: &'a K) -> KeyedPermitRequest<'a, K> {
+    pub fn request<'a, Q>(&'a self, key: &'a Q) -> KeyedPermitRequest<'a, K, Q>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         KeyedPermitRequest { table: &self.table, key, options: RequestOptions::new(1, Location::caller()) }
     }
 
@@ -212,7 +235,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::TooManyKeys`], and [`TryAcquireError::Config`] where keys have tiers.
     #[inline]
     #[track_caller]
-    pub fn try_acquire(&self, key: &K) -> Result<Permit, TryAcquireError> {
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<Permit, TryAcquireError>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.try_acquire_many(key, 1)
     }
 
@@ -223,14 +249,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Those of [`KeyedLimiter::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[inline]
     #[track_caller]
-    pub fn try_acquire_many(&self, key: &K, cost: u64) -> Result<Permit, TryAcquireError> {
-        self.table.try_acquire(key, cost, Location::caller())
+    pub fn try_acquire_many<Q>(&self, key: &Q, cost: u64) -> Result<Permit, TryAcquireError>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.try_acquire(key, cost, Location::caller()))
     }
 
     /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
     /// if the table is full, or if the policy of its tier is invalid. See [`Limiter::check`].
-    pub fn check(&self, key: &K, cost: u64) -> Decision {
-        self.table.check(key, Costs::plain(cost))
+    pub fn check<Q>(&self, key: &Q, cost: u64) -> Decision
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.check(key, Costs::plain(cost)))
     }
 
     /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.
@@ -257,46 +289,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn limiter(&self, key: &K) -> Result<Limiter, TryAcquireError> {
-        Ok(Limiter::from_manager(self.table.manager(key)?))
-    }
-
-    /// Charges the key `units`, whether or not its limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty)
-    /// is raised up to its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) is not
-    /// charged. Returns whether the key is known now; a full table may have no room for it.
-    ///
-    /// ```
-    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
-    /// let per_client = KeyedLimiter::new(Penalty::new(10, Rate::per_second(1)))?;
-    /// assert!(per_client.penalize(&"eve", 10)); // a wrong password
-    /// assert!(per_client.try_acquire(&"eve").is_err());
-    /// per_client.reward(&"eve", 10); // it was a typo
-    /// assert!(per_client.try_acquire(&"eve").is_ok());
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    #[must_use = "`false` says that the key was not charged, because there is no room for it"]
-    pub fn penalize(&self, key: &K, units: u64) -> bool {
-        self.table.penalize(key, units)
-    }
-
-    /// Refunds up to `units` of recent usage, the latest first. Permits in flight keep their places, and a ban stays
-    /// ([`reset`](Self::reset) ends it). See [`KeyedLimiter::penalize`].
-    pub fn reward(&self, key: &K, units: u64) {
-        self.table.reward(key, units);
-    }
-
-    /// Resets the key: its whole budget is back. Permits in flight keep their places, and waiting requests their position.
-    /// Returns whether the key was known.
-    ///
-    /// ```
-    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
-    /// let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(1), 1))?;
-    /// assert!(per_client.try_acquire(&"eve").is_ok() && per_client.try_acquire(&"eve").is_err());
-    /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn reset(&self, key: &K) -> bool {
-        self.table.reset(key)
+    pub fn limiter<Q>(&self, key: &Q) -> Result<Limiter, TryAcquireError>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        Ok(Limiter::from_manager(with_table!(&*self.table, |table| table.manager(key))?))
     }
 
     /// The numbers of a key; `None` when it is not known, and so has its whole budget.
@@ -311,8 +308,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn snapshot(&self, key: &K) -> Option<KeySnapshot> {
-        self.table.snapshot(key)
+    pub fn snapshot<Q>(&self, key: &Q) -> Option<KeySnapshot>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.snapshot(key))
     }
 
     /// The numbers of all known keys, in no order. It locks one part of the keys at a time and clones them: the numbers of one
@@ -329,14 +329,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// ```
     pub fn snapshots(&self) -> impl Iterator<Item = (K, KeySnapshot)> + use<K> {
         let table = Arc::clone(&self.table);
-        (0..).map_while(move |shard| table.snapshots(shard)).flatten()
+        (0..).map_while(move |shard| with_table!(&*table, |table| table.snapshots(shard))).flatten()
     }
 
     /// The number of known keys: those with usage, and some that are reset but not forgotten yet. See
     /// [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn len(&self) -> usize {
-        self.table.len()
+        with_table!(&*self.table, |table| table.len())
     }
 
     /// Whether no key is known.
@@ -354,7 +354,8 @@ impl<K> Clone for KeyedLimiter<K> {
 
 impl<K> fmt::Debug for KeyedLimiter<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (len, max_keys) = (self.table.len(), self.table.max_keys());
+        let (len, max_keys) =
+            (with_table!(&*self.table, |table| table.len()), with_table!(&*self.table, |table| table.max_keys()));
         f.debug_struct("KeyedLimiter").field("len", &len).field("max_keys", &max_keys).finish_non_exhaustive()
     }
 }

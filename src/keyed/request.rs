@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
-use super::key_table::{Admitted, KeyTable};
+use super::admitted::Admitted;
+use super::any_table::{AnyTable, with_table};
 use crate::acquire::{Run, blocking_acquire, request_setters};
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
@@ -27,13 +28,17 @@ use crate::priority::Priority;
 /// # }
 /// ```
 #[must_use = "a request does nothing until it is awaited, or `acquire` is called"]
-pub struct KeyedPermitRequest<'a, K> {
-    pub(super) table: &'a Arc<dyn KeyTable<K>>,
-    pub(super) key: &'a K,
+pub struct KeyedPermitRequest<'a, K, Q: ?Sized = K> {
+    pub(super) table: &'a Arc<AnyTable<K>>,
+    pub(super) key: &'a Q,
     pub(super) options: RequestOptions,
 }
 
-impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K> {
+impl<'a, K, Q> KeyedPermitRequest<'a, K, Q>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
     request_setters!();
 
     /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
@@ -41,7 +46,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
     /// # Errors
     ///
     /// Those of [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire) and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
-    pub fn acquire(self) -> KeyedAcquire<'a, K> {
+    pub fn acquire(self) -> KeyedAcquire<'a, K, Q> {
         KeyedAcquire::new(self.table, self.key, self.options)
     }
 
@@ -52,7 +57,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
     ///
     /// Those of [`KeyedPermitRequest::acquire`].
     pub fn acquire_owned(self) -> KeyedAcquireOwned<K> {
-        KeyedAcquireOwned::new(Arc::clone(self.table), self.key.clone(), self.options)
+        KeyedAcquireOwned::new(Arc::clone(self.table), self.key.to_owned(), self.options)
     }
 
     /// Waits for the permit, and runs the future while it holds it. See [`KeyedLimiter::run`](crate::KeyedLimiter::run).
@@ -71,13 +76,13 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
     /// Those of [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire), and those of
     /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
-        self.table.try_request(self.key, &self.options)
+        with_table!(&**self.table, |table| table.try_request(self.key, &self.options))
     }
 
     /// What [`KeyedPermitRequest::try_acquire`] would answer now; it takes nothing. See
     /// [`KeyedLimiter::check`](crate::KeyedLimiter::check).
     pub fn check(self) -> Decision {
-        self.table.check(self.key, self.options.costs())
+        with_table!(&**self.table, |table| table.check(self.key, self.options.costs()))
     }
 
     /// Blocks the thread until it has the permit. See [`KeyedLimiter::blocking_acquire`](crate::KeyedLimiter::blocking_acquire).
@@ -91,7 +96,7 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
     /// Those of [`KeyedPermitRequest::acquire`], but [`AcquireError::NoRuntime`].
     #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
-        match self.table.admit(self.key, &self.options)? {
+        match with_table!(&**self.table, |table| table.admit(self.key, &self.options))? {
             Admitted::Granted(permit) => Ok(permit),
             Admitted::ToManager(manager) => blocking_acquire(&manager, self.options),
         }
@@ -99,16 +104,20 @@ impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> KeyedPermitRequest<'a, K>
 }
 
 /// [`KeyedPermitRequest::acquire`], so that a request can be awaited itself.
-impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static> IntoFuture for KeyedPermitRequest<'a, K> {
+impl<'a, K, Q> IntoFuture for KeyedPermitRequest<'a, K, Q>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
     type Output = Result<Permit, AcquireError>;
-    type IntoFuture = KeyedAcquire<'a, K>;
+    type IntoFuture = KeyedAcquire<'a, K, Q>;
 
-    fn into_future(self) -> KeyedAcquire<'a, K> {
+    fn into_future(self) -> KeyedAcquire<'a, K, Q> {
         self.acquire()
     }
 }
 
-impl<K> fmt::Debug for KeyedPermitRequest<'_, K> {
+impl<K, Q: ?Sized> fmt::Debug for KeyedPermitRequest<'_, K, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedPermitRequest").field("options", &self.options).finish_non_exhaustive()
     }

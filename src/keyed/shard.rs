@@ -17,6 +17,7 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 use foldhash::quality::SeedableRandomState;
 
 use super::idle::{Idle, KeptHash};
+use super::key_ref::KeyRef;
 use super::key_state::{KeyState, Word};
 use super::probing::Probing;
 use super::tier::{Tier, Tiers};
@@ -194,8 +195,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// The `Eq` of keys runs here; nothing has changed when it panics.
-    pub(super) fn locate(&self, hash: u64, key: &K) -> Location {
-        let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && active.key == *key;
+    pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
+        let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && key.is(&active.key);
         if let Some(active) = self.active.find(hash, is_it).and_then(|slot| self.active.get(slot)) {
             return Location::Active(Arc::clone(&active.manager));
         }

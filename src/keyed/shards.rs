@@ -48,6 +48,20 @@ pub(super) struct Shards<K, const W: usize, H> {
     next: AtomicUsize,
 }
 
+impl<K, const W: usize, H> Shards<K, W, H> {
+    pub(super) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    pub(super) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+}
+
 impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     pub(super) fn new(
         shards: impl Iterator<Item = Shard<K, W, H>>,
@@ -60,7 +74,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     }
 
     #[inline(always)]
-    pub(super) fn hash(&self, key: &K) -> u64 {
+    pub(super) fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
         self.hasher.hash_one(key)
     }
 
@@ -79,24 +93,12 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.shards.len()
-    }
-
     /// Changes a shard, by what may remove keys.
     pub(super) fn change(&self, index: usize, change: impl FnOnce(&mut Shard<K, W, H>)) {
         let mut shard = self.get(index);
         let before = shard.len();
         change(&mut shard);
         self.len.fetch_sub(before - shard.len(), Relaxed);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len.load(Relaxed)
-    }
-
-    pub(super) fn max_keys(&self) -> usize {
-        self.max_keys
     }
 
     /// Whether a new key would find room, if no other comes first.

@@ -2,7 +2,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::event::{KeyedLimiterEvent, KeyedObserver};
+use super::key_ref::KeyRef;
 use super::tier::TierOf;
+use crate::contain_panic::contain_panic;
 use crate::event::{EventKind, LimiterEvent};
 use crate::manager::TimeSource;
 use crate::observe::{Observer, tell};
@@ -26,11 +28,15 @@ impl<K> Shared<K> {
         }
     }
 
-    /// Tells the observer of a key that has no manager.
+    /// Tells the observer of a key that has no manager. Where the key cannot be cloned, the call goes on without.
     #[cold]
-    pub(super) fn emit_of_idle(&self, key: &K, kind: EventKind) {
-        let event = &LimiterEvent::new(self.name.clone(), kind);
-        self.emit(KeyedLimiterEvent::Limiter { key, event });
+    pub(super) fn emit_of_idle(&self, key: &(impl KeyRef<K> + ?Sized), kinds: impl IntoIterator<Item = EventKind>) {
+        contain_panic(|| {
+            let key = &key.to_key();
+            for kind in kinds {
+                self.emit(KeyedLimiterEvent::Limiter { key, event: &LimiterEvent::new(self.name.clone(), kind) });
+            }
+        });
     }
 }
 

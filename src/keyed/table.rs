@@ -6,12 +6,13 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::admitted::{Admitted, Denial};
 use super::changes::Changes;
 use super::event::KeyedLimiterEvent;
 use super::idle::{Idle, KeptHash};
 use super::idle_key::IdleKey;
+use super::key_ref::KeyRef;
 use super::key_state::KeyState;
-use super::key_table::{Admitted, Denial, KeyTable};
 use super::shard::{Change, Changed, Look, Shard};
 use super::shards::Shards;
 use super::shared::Shared;
@@ -64,9 +65,14 @@ enum Entered<R> {
     },
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K> for Table<K, W, H> {
+impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> Table<K, W, H> {
     #[inline]
-    fn try_acquire(&self, key: &K, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
+    pub(super) fn try_acquire<Q: KeyRef<K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Permit, TryAcquireError> {
         if self.shared.decides_at_once.load(Relaxed) {
             let hash = self.shards.hash(key);
             let reading = self.shared.time_source.now(); // before the lock, which is then held for half as long
@@ -96,14 +102,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.try_acquire_slowly(key, &RequestOptions::new(cost, caller))
     }
 
-    fn try_request(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    pub(super) fn try_request<Q: KeyRef<K> + ?Sized>(
+        &self,
+        key: &Q,
+        options: &RequestOptions,
+    ) -> Result<Permit, TryAcquireError> {
         if options.by_unit.is_some() {
             return self.try_acquire_slowly(key, options);
         }
         self.try_acquire(key, options.cost, options.caller)
     }
 
-    fn admit(&self, key: &K, options: &RequestOptions) -> Result<Admitted, AcquireError> {
+    pub(super) fn admit<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
         let admit = |IdleKey { mut state, hold, mut fences, now, origin }: IdleKey<'_>| match state.fits(cost) {
@@ -118,7 +128,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn manager(&self, key: &K) -> Result<Arc<Manager>, Denial> {
+    pub(super) fn manager<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> Result<Arc<Manager>, Denial> {
         match self.enter(key, Purpose::Change, |_| None::<std::convert::Infallible>)? {
             Entered::Active(manager) => Ok(manager),
             Entered::Absent { .. } => Err(self.too_many(key)),
@@ -126,7 +136,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn check(&self, key: &K, costs: Costs<'_>) -> Decision {
+    pub(super) fn check<Q: KeyRef<K> + ?Sized>(&self, key: &Q, costs: Costs<'_>) -> Decision {
         let cost = costs.plain;
         let decide = |IdleKey { state, hold, now, .. }: IdleKey<'_>| match cost {
             0 => state.decide(None, now, 1).refused(),
@@ -145,25 +155,25 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn penalize(&self, key: &K, units: u64) -> bool {
+    pub(super) fn penalize<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) -> bool {
         let charge = |mut idle: IdleKey<'_>| idle.state.charge(idle.now, units);
         self.update(key, Purpose::Change, charge, |manager| manager.charge(units)).is_ok()
     }
 
-    fn reward(&self, key: &K, units: u64) {
+    pub(super) fn reward<Q: KeyRef<K> + ?Sized>(&self, key: &Q, units: u64) {
         let forgive = |mut idle: IdleKey<'_>| idle.state.forgive(idle.now, units);
         self.update_known(key, forgive, |manager| manager.forgive(units));
     }
 
-    fn reset(&self, key: &K) -> bool {
+    pub(super) fn reset<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> bool {
         self.update_known(key, |mut idle| idle.state.fill(idle.now), Manager::reset).is_some()
     }
 
-    fn snapshot(&self, key: &K) -> Option<KeySnapshot> {
+    pub(super) fn snapshot<Q: KeyRef<K> + ?Sized>(&self, key: &Q) -> Option<KeySnapshot> {
         self.update_known(key, |idle| KeySnapshot::of_idle(&idle.state, idle.hold, idle.now), KeySnapshot::of_active)
     }
 
-    fn snapshots(&self, shard: usize) -> Option<Vec<(K, KeySnapshot)>> {
+    pub(super) fn snapshots(&self, shard: usize) -> Option<Vec<(K, KeySnapshot)>> {
         if shard == self.shards.count() {
             return None;
         }
@@ -172,19 +182,19 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         Some(snapshots)
     }
 
-    fn pause(&self, nanos: u64) {
+    pub(super) fn pause(&self, nanos: u64) {
         self.change(Change::Pause(nanos));
     }
 
-    fn resume(&self) {
+    pub(super) fn resume(&self) {
         self.change(Change::Resume);
     }
 
-    fn policy(&self) -> Policy {
+    pub(super) fn policy(&self) -> Policy {
         self.shards.lock(0).tiers.own().policy.clone()
     }
 
-    fn set_policy(&self, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
+    pub(super) fn set_policy(&self, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
         if self.shared.tier_of.is_some() {
             return Err(ConfigError::HasTiers);
         }
@@ -193,28 +203,30 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         Ok(())
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.change(Change::Close);
     }
 
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         // The last shard to be closed.
         self.shards.get(0).is_closed()
     }
 
-    fn shards(&self) -> usize {
+    pub(super) fn shards(&self) -> usize {
         self.shards.count()
     }
 
-    fn look(&self, shard: usize) -> Look {
+    pub(super) fn look(&self, shard: usize) -> Look {
         self.shards.get(shard).look()
     }
+}
 
-    fn len(&self) -> usize {
+impl<K, const W: usize, H> Table<K, W, H> {
+    pub(super) fn len(&self) -> usize {
         self.shards.len()
     }
 
-    fn max_keys(&self) -> usize {
+    pub(super) fn max_keys(&self) -> usize {
         self.shards.max_keys()
     }
 }
@@ -243,10 +255,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.changes.end(number);
     }
 
-    /// [`KeyTable::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier, and where a denial is
+    /// [`Table::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier, and where a denial is
     /// told.
     #[inline(never)]
-    fn try_acquire_slowly(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    fn try_acquire_slowly<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
         if self.shared.observer.is_some() {
             return self.try_acquire_and_tell(key, options);
         }
@@ -255,7 +267,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     #[cold]
-    fn try_acquire_and_tell(&self, key: &K, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    fn try_acquire_and_tell<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
         let mut events = Vec::new();
         let try_idle = |mut idle: IdleKey<'_>| {
@@ -268,14 +280,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             answer
         };
         let answer = self.update(key, Purpose::Request, try_idle, |manager| manager.try_request(options))?;
-        events.into_iter().for_each(|kind| self.shared.emit_of_idle(key, kind));
+        if !events.is_empty() {
+            self.shared.emit_of_idle(key, events);
+        }
         answer
     }
 
     /// Changes a key, which becomes known.
     fn update<R>(
         &self,
-        key: &K,
+        key: &(impl KeyRef<K> + ?Sized),
         purpose: Purpose,
         mut idle: impl FnMut(IdleKey<'_>) -> R,
         active: impl FnOnce(&Arc<Manager>) -> R,
@@ -290,7 +304,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// Changes a known key.
     fn update_known<R>(
         &self,
-        key: &K,
+        key: &(impl KeyRef<K> + ?Sized),
         mut idle: impl FnMut(IdleKey<'_>) -> R,
         active: impl FnOnce(&Arc<Manager>) -> R,
     ) -> Option<R> {
@@ -301,8 +315,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn too_many(&self, key: &K) -> Denial {
-        self.shared.emit(KeyedLimiterEvent::TooManyKeys { limiter: self.shared.name.as_ref(), key });
+    fn too_many(&self, key: &(impl KeyRef<K> + ?Sized)) -> Denial {
+        if self.shared.observer.is_some() {
+            self.shared.emit(KeyedLimiterEvent::TooManyKeys { limiter: self.shared.name.as_ref(), key: &key.to_key() });
+        }
         Denial::TooManyKeys { max: self.shards.max_keys() }
     }
 

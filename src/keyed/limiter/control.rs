@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::KeyedLimiter;
 use crate::carry_over::UsageCarryOver;
 use crate::error::ConfigError;
+use crate::keyed::any_table::with_table;
 use crate::keyed::drain::drained;
 use crate::policy::Policy;
 
@@ -59,7 +60,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         policy: impl TryInto<Policy, Error: Into<ConfigError>>,
         carry: UsageCarryOver,
     ) -> Result<(), ConfigError> {
-        self.table.set_policy(policy.try_into().map_err(Into::into)?, carry)
+        let policy = policy.try_into().map_err(Into::into)?;
+        with_table!(&*self.table, |table| table.set_policy(policy, carry))
     }
 
     /// The present policy: the one that the limiter was built with, or that [`KeyedLimiter::set_policy`] set last. With
@@ -75,7 +77,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// ```
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.table.policy()
+        with_table!(&*self.table, |table| table.policy())
     }
 
     /// Grants nothing for `duration`, for all keys, known and new ones: requests wait, in order, and
@@ -106,7 +108,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     pub fn pause_for(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if nanos > 0 {
-            self.table.pause(nanos);
+            with_table!(&*self.table, |table| table.pause(nanos));
         }
     }
 
@@ -129,20 +131,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn resume(&self) {
-        self.table.resume();
+        with_table!(&*self.table, |table| table.resume());
     }
 
     /// Refuses all waiting and all later requests, of all keys, with [`AcquireError::Closed`](crate::AcquireError::Closed); a key
     /// that is not known stays so. Permits in flight stay valid. See [`KeyedLimiter::drained`] for an example.
     pub fn close(&self) {
-        self.table.close();
+        with_table!(&*self.table, |table| table.close());
     }
 
     /// Whether [`KeyedLimiter::close`] was called on this handle or on a clone, and has reached all keys. See
     /// [`KeyedLimiter::drained`] for an example.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.table.is_closed()
+        with_table!(&*self.table, |table| table.is_closed())
     }
 
     /// Waits for an instant at which no request of any key waits and every permit that holds a place was released or reclaimed;
@@ -178,6 +180,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub async fn drained(&self) {
-        drained(&*self.table).await;
+        drained(&self.table).await;
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::{Entered, Purpose, Table};
 use crate::contain_panic::contain_panic;
 use crate::event::EventKind;
+use crate::keyed::admitted::Denial;
 use crate::keyed::event::KeyedLimiterEvent;
 use crate::keyed::idle::KeptHash;
 use crate::keyed::idle_key::{Fences, IdleKey};
-use crate::keyed::key_table::Denial;
+use crate::keyed::key_ref::KeyRef;
 use crate::keyed::shard::{Location, Removed, Shard};
 use crate::keyed::tier::Tier;
 use crate::manager::{Manager, ManagerParts};
@@ -18,8 +19,8 @@ use crate::policy::Policy;
 use crate::strategy::Moment;
 
 /// A key on its way into its shard.
-struct Entering<'a, K> {
-    key: &'a K,
+struct Entering<'a, K, Q: ?Sized> {
+    key: &'a Q,
     hash: u64,
     policy: Option<Policy>,
     purpose: Purpose,
@@ -49,13 +50,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     ///
     /// The only foreign code under the lock is `Eq`, before anything has changed. So the copies that a new key needs, if its code
     /// is foreign, are made between two visits of the shard; `ask` may be called at each visit.
-    pub(super) fn enter<R>(
+    pub(super) fn enter<Q: KeyRef<K> + ?Sized, R>(
         &self,
-        key: &K,
+        key: &Q,
         purpose: Purpose,
         mut ask: impl FnMut(IdleKey<'_>) -> Option<R>,
     ) -> Result<Entered<R>, Denial> {
-        let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(key));
+        let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(&key.to_key()));
         let mut entering = Entering { key, hash: self.shards.hash(key), policy, purpose, copies: None };
         loop {
             let mut after_unlock = AfterUnlock { evicted: None, tier: None, changed: None, removed: Removed::default() };
@@ -67,7 +68,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             if let Some(entered) = entered? {
                 return Ok(entered);
             }
-            entering.copies = Some(self.new_copies(key));
+            entering.copies = Some(self.new_copies(key.to_key()));
         }
     }
 
@@ -75,7 +76,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     fn enter_shard<R>(
         &self,
         shard: &mut Shard<K, W, H>,
-        entering: &mut Entering<'_, K>,
+        entering: &mut Entering<'_, K, impl KeyRef<K> + ?Sized>,
         now: Moment,
         ask: &mut impl FnMut(IdleKey<'_>) -> Option<R>,
         after_unlock: &mut AfterUnlock<K>,
@@ -156,24 +157,29 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
-    fn copies<'a>(&self, entering: &'a mut Entering<'_, K>) -> Option<&'a mut Copies<K>> {
+    fn copies<'a>(&self, entering: &'a mut Entering<'_, K, impl KeyRef<K> + ?Sized>) -> Option<&'a mut Copies<K>> {
         if entering.copies.is_none() && !H::FOREIGN {
-            entering.copies = Some(self.new_copies(entering.key));
+            entering.copies = Some(self.new_copies(entering.key.to_key()));
         }
         entering.copies.as_mut()
     }
 
-    fn new_copies(&self, key: &K) -> Copies<K> {
-        Copies { key: Some(key.clone()), observer: Some(self.shared.observer_of(key)) }
+    fn new_copies(&self, key: K) -> Copies<K> {
+        Copies { observer: Some(self.shared.observer_of(&key)), key: Some(key) }
     }
 
     /// Does what could not be done under the lock.
-    fn follow_up(&self, key: &K, now: Moment, AfterUnlock { evicted, tier, changed, removed }: AfterUnlock<K>) {
+    fn follow_up(
+        &self,
+        key: &(impl KeyRef<K> + ?Sized),
+        now: Moment,
+        AfterUnlock { evicted, tier, changed, removed }: AfterUnlock<K>,
+    ) {
         if let Some((manager, tier)) = tier {
             manager.apply_policy(&tier.policy, tier.plan());
         }
         if let Some([from, to]) = changed.map(|changed| *changed).filter(|_| self.shared.observer.is_some()) {
-            self.shared.emit_of_idle(key, EventKind::PolicyChanged { from, to });
+            self.shared.emit_of_idle(key, [EventKind::PolicyChanged { from, to }]);
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
