@@ -72,6 +72,11 @@ use crate::permit::Permit;
 /// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
 /// which can also be paused and observed.
 ///
+/// A refund needs to know the key, and what the grant found: keeping both would make every permit larger and every grant slower, for
+/// the few that are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
+/// [`penalize`](KeyedLimiter::penalize) the key by the difference. (A reward refunds the latest usage of the key, whichever grant it
+/// is of.)
+///
 /// # Closing
 ///
 /// After [`KeyedLimiter::close`] all requests of all keys get [`AcquireError::Closed`], including waiting ones. Permits in flight
@@ -84,7 +89,7 @@ use crate::permit::Permit;
 /// use tollgate::{KeyedLimiter, Rate, TokenBucket};
 ///
 /// let per_client = KeyedLimiter::<IpAddr>::new(TokenBucket::new(Rate::per_minute(2), 2))?;
-/// let (alice, bob) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+/// let [alice, bob] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
 /// assert!(per_client.try_acquire(&alice).is_ok() && per_client.try_acquire(&alice).is_ok());
 /// assert!(per_client.try_acquire(&alice).is_err());
 /// assert!(per_client.try_acquire(&bob).is_ok());
