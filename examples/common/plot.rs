@@ -4,6 +4,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::path::Path;
 
+use indicatif::HumanCount;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
@@ -134,5 +135,5 @@ pub fn seconds(tick: &f64) -> String {
 
 /// Counts are whole: a tick between two of them has no label.
 fn whole(tick: &f64) -> String {
-    if (tick - tick.round()).abs() < 1e-6 { format!("{tick:.0}") } else { String::new() }
+    if (tick - tick.round()).abs() < 1e-6 { HumanCount(tick.round() as u64).to_string() } else { String::new() }
 }
