@@ -250,8 +250,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 ///
 /// The least backlog since each instant is kept as a stack of (instant, least backlog found from then on), rising in both. When
 /// the stack is full, the older half, except for the oldest entry, becomes one entry: at the latest of their instants, with the
-/// smallest backlog. So the bound is exact for grants of at least the latest five instants, and for older ones it is too small.
-/// It is not part of the state: a table of keys, where refunds are rare, does without.
+/// smallest backlog. So the bound is exact for grants of at least the latest half of [`RefundBound::MAX_LEN`] instants, and for older
+/// ones it is too small. While a permit is out, about as many others are granted as are out with it: so many permits at the same time
+/// are refunded whole. It is not part of the state: a table of keys, where refunds are rare, does without.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     /// At most [`Self::MAX_LEN`], and at least one.
@@ -259,8 +260,10 @@ pub(crate) struct RefundBound {
 }
 
 impl RefundBound {
-    /// Enough for a full refund when grants come steadily. Only refunds read the entries.
-    const MAX_LEN: usize = 8;
+    /// In 16 kB. Most stacks are short: an entry stays only while all later grants find a larger backlog.
+    pub(super) const MAX_LEN: usize = if cfg!(test) { 8 } else { 512 }; // a short one joins entries sooner
+    /// A longer stack gives its memory back when it is short again.
+    const KEPT: usize = 32;
 
     /// Grants decided before `now` cannot be refunded.
     #[cold]
@@ -294,18 +297,25 @@ impl RefundBound {
         let bounds = |(_, least): &(Moment, u128)| *least < backlog;
         let kept = if backlog == 0 { 0 } else { self.found.iter().rposition(bounds).map_or(0, |last| last + 1) };
         self.found.truncate(kept);
+        if self.found.capacity() > Self::KEPT {
+            self.shrink();
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self) {
+        if self.found.len() < self.found.capacity() / 4 {
+            self.found.shrink_to(self.found.capacity() / 2);
+        }
     }
 
     /// Several at once: to move all others for each grant would cost more than the rest of it. The oldest entry stays: often it
     /// found no backlog, and then nothing of the joined instants could be refunded.
-    #[inline]
+    #[cold]
     fn merge_oldest(&mut self) {
         const LAST: usize = RefundBound::MAX_LEN / 2;
-        if let Ok(found) = <&mut [_; Self::MAX_LEN]>::try_from(&mut self.found[..]) {
-            found[LAST].1 = found[1].1;
-            found.copy_within(LAST.., 1); // of a length that the compiler knows
-            self.found.truncate(1 + Self::MAX_LEN - LAST);
-        }
+        self.found[LAST].1 = self.found[1].1;
+        self.found.drain(1..LAST);
     }
 
     fn take_back(&mut self, at: Moment, parts: u128) -> u128 {
