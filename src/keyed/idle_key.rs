@@ -24,7 +24,7 @@ pub(super) struct Fences<'a> {
 }
 
 impl IdleKey<'_> {
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
         match self.state.fits(cost) {
             Err(misfit) => Err(misfit.into()),

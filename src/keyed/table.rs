@@ -99,7 +99,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 }
             }
         }
-        self.try_acquire_slowly(key, &RequestOptions::new(cost, caller))
+        self.try_acquire_slowly(key, cost, caller)
     }
 
     pub(super) fn try_request<Q: KeyRef<K> + ?Sized>(
@@ -107,10 +107,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         key: &Q,
         options: &RequestOptions,
     ) -> Result<Permit, TryAcquireError> {
-        if options.by_unit.is_some() {
-            return self.try_acquire_slowly(key, options);
+        if options.by_unit.is_none() {
+            return self.try_acquire(key, options.cost, options.caller);
         }
-        self.try_acquire(key, options.cost, options.caller)
+        if self.shared.observer.is_some() {
+            return self.try_request_and_tell(key, options);
+        }
+        let try_idle = |mut idle: IdleKey<'_>| idle.try_acquire(options.cost);
+        self.update(key, Purpose::Request, try_idle, |manager| manager.try_request(options))?
     }
 
     pub(super) fn admit<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Admitted, AcquireError> {
@@ -258,16 +262,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     /// [`Table::try_acquire`], where it is not decided at once: for a key that is new, active, or of a tier, and where a denial is
     /// told.
     #[inline(never)]
-    fn try_acquire_slowly<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    fn try_acquire_slowly<Q: KeyRef<K> + ?Sized>(&self, key: &Q, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         if self.shared.observer.is_some() {
-            return self.try_acquire_and_tell(key, options);
+            return self.try_request_and_tell(key, &RequestOptions::new(cost, caller));
         }
-        let try_idle = |mut idle: IdleKey<'_>| idle.try_acquire(options.cost);
-        self.update(key, Purpose::Request, try_idle, |manager| manager.try_request(options))?
+        self.update(key, Purpose::Request, |mut idle| idle.try_acquire(cost), |manager| manager.try_acquire(cost, caller))?
     }
 
     #[cold]
-    fn try_acquire_and_tell<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    fn try_request_and_tell<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
         let mut events = Vec::new();
         let try_idle = |mut idle: IdleKey<'_>| {
