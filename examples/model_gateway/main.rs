@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Two gateways run at the same time, each with a provider and a limiter of its own. The first keeps to the estimate. The second
-//! settles each permit at the usage that the answer reports, and so makes more than twice as many calls within the same policy.
-//! After a call during which many others were admitted, less than the difference comes back: `Permit::settle` says why.
+//! settles each permit at the usage that the answer reports, and so makes three times as many calls within the same policy.
 //!
 //! It prints a table and writes a drawing to `target/model_gateway.svg`. The exit code is 0 when the provider answered no call
 //! with 429, 1 when it did, and 2 when something else failed.

@@ -12,9 +12,10 @@ impl Permit {
     /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
     /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
     /// load, that can be less than the difference. A throttle or a token bucket refunds at most what of its usage after the grant
-    /// has not been refilled since. More is known, and refunded, of its latest grants with
-    /// [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a policy of several limits, and in a keyed limiter: there the
-    /// least usage that later grants have found is the bound. A debt is paid off at the rate of the limit; in a [log](crate::SlidingWindow::log) it expires after one period, however large it is.
+    /// has not been refilled since. More is known, and refunded, with [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in a
+    /// policy of several limits, and in a keyed limiter: there the least usage that later grants have found is the bound, which is
+    /// remembered of at least the 250 latest instants of grants. A debt is paid off at the rate of the limit; in a
+    /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
     /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
     /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.
