@@ -99,3 +99,23 @@ async fn a_timeout_and_an_order_apply_as_ever() {
     assert!(assert_ready!(second.poll()).is_err());
     drop(permit);
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_key_explains_its_grants_and_denials_idle_or_active() {
+    for policy in ["3/min and 100/h", "3/min and 100/h and 5 concurrent", "3/min per request and 100/h"] {
+        let per_user = tollgate::KeyedLimiter::new(policy).unwrap();
+        let (answer, limits) = per_user.request("alice").try_acquire_explained();
+        assert_eq!((answer.map(drop), remaining(&limits)[..2].to_vec()), (Ok(()), vec![2, 99]), "{policy}");
+        let (_permit, limits) = per_user.request("alice").acquire_explained().await.unwrap();
+        assert_eq!(remaining(&limits)[..2], [1, 98], "{policy}");
+        drop(per_user.request("alice").try_acquire().unwrap());
+        let (answer, limits) = per_user.request("alice").try_acquire_explained();
+        assert!(matches!(answer, Err(TryAcquireError::Denied(_))));
+        assert_eq!(remaining(&limits)[..2], [0, 97], "{policy}");
+        let start = Instant::now();
+        let waited = tokio::spawn(per_user.request("alice").acquire_explained());
+        let (_permit, limits) = waited.await.unwrap().unwrap();
+        assert_eq!((start.elapsed().as_secs(), remaining(&limits)[0]), (20, 0), "{policy}");
+        assert_eq!((remaining(&per_user.limits("alice")), remaining(&per_user.limits("bob"))[..2].to_vec()).1, vec![3, 100]);
+    }
+}

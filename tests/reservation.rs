@@ -100,3 +100,17 @@ async fn a_log_is_not_exceeded_by_reservations() {
     }
     assert!(at.windows(3).all(|three| three[2] - three[0] >= ms(100)), "{at:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_of_a_key_is_reserved_too() {
+    let per_host = tollgate::KeyedLimiter::new(Throttle::every(ms(10))).unwrap();
+    let reserved: Vec<_> = (0..3).map(|_| per_host.request("a").reserve().unwrap()).collect();
+    let told: Vec<_> = reserved.iter().map(|reservation| reservation.ready_in().unwrap()).collect();
+    assert_eq!(told, [0, 10, 20].map(ms));
+    assert_eq!(per_host.request("b").reserve().unwrap().ready_in(), Some(Duration::ZERO));
+    let start = Instant::now();
+    for reservation in reserved {
+        drop(reservation.await.unwrap());
+    }
+    assert!(start.elapsed() >= ms(20) && start.elapsed() < ms(23), "{:?}", start.elapsed());
+}

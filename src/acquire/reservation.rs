@@ -2,10 +2,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::ticket::Ticket;
+use super::ticket::{Ticket, polled_after_completion};
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
@@ -42,8 +42,7 @@ use crate::permit::Permit;
 /// ```
 #[must_use = "a reservation is cancelled when it is dropped"]
 pub struct Reservation {
-    manager: Arc<Manager>,
-    ticket: Ticket,
+    waiting: Option<(Arc<Manager>, Ticket)>,
     /// A permit that was granted at once.
     granted: Option<Permit>,
 }
@@ -51,11 +50,14 @@ pub struct Reservation {
 impl Reservation {
     pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Result<Self, AcquireError> {
         let mut ticket = Ticket::new(options);
-        let granted = match ticket.poll_with(&manager, Waker::noop()) {
-            Poll::Ready(answer) => Some(answer?),
-            Poll::Pending => None,
-        };
-        Ok(Self { manager, ticket, granted })
+        match ticket.poll_with(&manager, Waker::noop()) {
+            Poll::Ready(answer) => answer.map(Self::granted),
+            Poll::Pending => Ok(Self { waiting: Some((manager, ticket)), granted: None }),
+        }
+    }
+
+    pub(crate) fn granted(permit: Permit) -> Self {
+        Self { waiting: None, granted: Some(permit) }
     }
 
     /// How long until its turn, as far as is known now: zero when the permit was granted. `None` when only a release or a resume
@@ -65,8 +67,8 @@ impl Reservation {
     /// bound. See the [type's example](Reservation#examples).
     #[must_use]
     pub fn ready_in(&self) -> Option<Duration> {
-        let waiting = self.ticket.queued().filter(|_| self.granted.is_none());
-        waiting.map_or(Some(Duration::ZERO), |id| self.manager.time_to_turn_of(id))
+        let waiting = self.waiting.as_ref().and_then(|(manager, ticket)| Some((manager, ticket.queued()?)));
+        waiting.map_or(Some(Duration::ZERO), |(manager, id)| manager.time_to_turn_of(id))
     }
 }
 
@@ -74,17 +76,21 @@ impl Future for Reservation {
     type Output = Result<Permit, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { manager, ticket, granted } = &mut *self;
-        match granted.take() {
-            Some(permit) => Poll::Ready(Ok(permit)),
-            None => Poll::Ready(ready!(ticket.poll(manager, cx))),
+        if let Some(permit) = self.granted.take() {
+            return Poll::Ready(Ok(permit));
+        }
+        match &mut self.waiting {
+            Some((manager, ticket)) => ticket.poll(manager, cx),
+            None => polled_after_completion(),
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ticket.give_up(&self.manager);
+        if let Some((manager, ticket)) = &mut self.waiting {
+            ticket.give_up(manager);
+        }
         if let Some(permit) = self.granted.take() {
             _ = permit.refund();
         }

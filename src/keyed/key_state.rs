@@ -7,6 +7,8 @@ use crate::core::plan::Plan;
 use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{Misfit, TryAcquireError};
+use crate::policy::Limit;
+use crate::snapshot::LimitStatus;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
 
 /// The most limits that a key has.
@@ -135,6 +137,16 @@ impl KeyState<'_> {
         }
         let reports = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
         Decision::summarize(policy, misfit, reports, now, 0)
+    }
+
+    /// What each limit says.
+    pub(super) fn limits(&self, now: Moment) -> Vec<LimitStatus> {
+        let status = |((rule, state), limit): ((&Rule, StateWords), &Limit)| {
+            let report = rule.report(state, now, 0, 1);
+            let reset_after = report.reset_at.duration_since(now);
+            LimitStatus { limit: *limit, capacity: limit.capacity(), remaining: report.remaining, reset_after }
+        };
+        self.states().zip(self.plan.limits()).map(status).collect()
     }
 
     /// The highest usage of any limit, in units.

@@ -18,6 +18,7 @@ use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
 
 /// One limiter for each key: for each client, user or endpoint. Clones share the same limiters.
 ///
@@ -268,6 +269,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         with_table!(&*self.table, |table| table.check(key, Costs::plain(cost)))
+    }
+
+    /// What each limit of the key says now; nothing if the policy of its tier is invalid. An unknown key stays unknown. See
+    /// [`Limiter::limits`].
+    #[must_use]
+    pub fn limits<Q>(&self, key: &Q) -> Vec<LimitStatus>
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.limits(key))
     }
 
     /// The key's own limiter, with everything that a [`Limiter`] can do. The key stays known as long as the limiter is held.

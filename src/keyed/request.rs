@@ -3,15 +3,18 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::coop;
+
 use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
 use super::admitted::Admitted;
 use super::any_table::{AnyTable, with_table};
-use crate::acquire::{Run, blocking_acquire, request_setters};
+use crate::acquire::{AcquireExplained, Reservation, Run, blocking_acquire, request_setters};
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
 use crate::priority::Priority;
+use crate::snapshot::LimitStatus;
 
 /// A request for a key with more than a cost: what [`KeyedLimiter::request`](crate::KeyedLimiter::request) returns.
 ///
@@ -77,6 +80,65 @@ where
     /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
         with_table!(&**self.table, |table| table.try_request(self.key, &self.options))
+    }
+
+    /// [`KeyedPermitRequest::try_acquire`], with what each limit of the key says right after the decision. See
+    /// [`PermitRequest::try_acquire_explained`](crate::PermitRequest::try_acquire_explained).
+    ///
+    /// ```
+    /// # use tollgate::KeyedLimiter;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let per_user = KeyedLimiter::new("10/min and 100/h").unwrap();
+    /// let (answer, limits) = per_user.request(&"alice").cost(3).try_acquire_explained();
+    /// assert_eq!((answer.is_ok(), limits[0].remaining, limits[1].remaining), (true, 7, 97));
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        with_table!(&**self.table, |table| table.try_request_explained(self.key, &self.options))
+    }
+
+    /// [`KeyedPermitRequest::acquire_owned`], whose permit comes with what each limit of the key said when it was granted. See
+    /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedPermitRequest::acquire`].
+    pub fn acquire_explained(self) -> impl Future<Output = Result<(Permit, Vec<LimitStatus>), AcquireError>> + use<K, Q> {
+        let (table, key, options) = (Arc::clone(self.table), self.key.to_owned(), self.options);
+        async move {
+            // A task that acquires in a loop must let its neighbours have a turn.
+            coop::consume_budget().await;
+            match with_table!(&*table, |table| table.admit_explained(&key, &options))? {
+                (Admitted::Granted(permit), limits) => Ok((permit, limits)),
+                (Admitted::ToManager(manager), _) => AcquireExplained::new(manager, options).await,
+            }
+        }
+    }
+
+    /// Joins the queue of the key now. See [`Limiter::reserve`](crate::Limiter::reserve). Of a key whose permits have
+    /// [no handle of their limiter](crate::KeyedLimiter#permits), a reservation that was granted at once cannot be given back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{KeyedLimiter, Throttle};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_secs(1)))?;
+    /// let (first, second) = (per_host.request(&"a").reserve()?, per_host.request(&"a").reserve()?);
+    /// assert_eq!((first.ready_in(), second.ready_in()), (Some(Duration::ZERO), Some(Duration::from_secs(1))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedPermitRequest::acquire`] that are known at once.
+    pub fn reserve(self) -> Result<Reservation, AcquireError> {
+        match with_table!(&**self.table, |table| table.admit(self.key, &self.options))? {
+            Admitted::Granted(permit) => Ok(Reservation::granted(permit)),
+            Admitted::ToManager(manager) => Reservation::new(manager, self.options),
+        }
     }
 
     /// What [`KeyedPermitRequest::try_acquire`] would answer now; it takes nothing. See

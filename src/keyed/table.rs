@@ -1,6 +1,7 @@
 //! A keyed limiter behind its public face: finds a key, creates it, gives it a manager, and decides.
 
 mod enter;
+mod explain;
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -111,18 +112,32 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             return self.try_acquire(key, options.cost, options.caller);
         }
         if self.shared.observer.is_some() {
-            return self.try_request_and_tell(key, options);
+            return self.try_request_and_tell(key, options, |_| (), |manager| manager.try_request(options));
         }
         let try_idle = |mut idle: IdleKey<'_>| idle.try_acquire(options.cost);
         self.update(key, Purpose::Request, try_idle, |manager| manager.try_request(options))?
     }
 
     pub(super) fn admit<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Admitted, AcquireError> {
+        self.admit_and_look(key, options, |_, _| ())
+    }
+
+    /// Looks at an idle key right after a grant.
+    #[inline(always)]
+    fn admit_and_look<Q: KeyRef<K> + ?Sized>(
+        &self,
+        key: &Q,
+        options: &RequestOptions,
+        mut look: impl FnMut(&KeyState<'_>, Moment),
+    ) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
         let admit = |IdleKey { mut state, hold, mut fences, now, origin }: IdleKey<'_>| match state.fits(cost) {
             Err(misfit) => Some(Err(misfit.into())),
-            Ok(()) => (hold.is_none() && state.admit(now, cost)).then(|| Ok(fences.permit(cost, now, origin))),
+            Ok(()) => (hold.is_none() && state.admit(now, cost)).then(|| {
+                look(&state, now);
+                Ok(fences.permit(cost, now, origin))
+            }),
         };
         let entered = self.enter(key, Purpose::Request, admit)?;
         match entered {
@@ -264,25 +279,36 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     #[inline(never)]
     fn try_acquire_slowly<Q: KeyRef<K> + ?Sized>(&self, key: &Q, cost: u64, caller: Caller) -> Result<Permit, TryAcquireError> {
         if self.shared.observer.is_some() {
-            return self.try_request_and_tell(key, &RequestOptions::new(cost, caller));
+            let options = RequestOptions::new(cost, caller);
+            return self.try_request_and_tell(key, &options, |_| (), |manager| manager.try_acquire(cost, caller));
         }
         self.update(key, Purpose::Request, |mut idle| idle.try_acquire(cost), |manager| manager.try_acquire(cost, caller))?
     }
 
+    /// Tells the observer, if there is one, and looks at an idle key right after the decision.
     #[cold]
-    fn try_request_and_tell<Q: KeyRef<K> + ?Sized>(&self, key: &Q, options: &RequestOptions) -> Result<Permit, TryAcquireError> {
+    fn try_request_and_tell<Q: KeyRef<K> + ?Sized>(
+        &self,
+        key: &Q,
+        options: &RequestOptions,
+        mut look: impl FnMut(&IdleKey<'_>),
+        active: impl FnOnce(&Arc<Manager>) -> Result<Permit, TryAcquireError>,
+    ) -> Result<Permit, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
         let mut events = Vec::new();
         let try_idle = |mut idle: IdleKey<'_>| {
             let now = idle.now;
             let attempt = Attempt { now, cost, requested_in: caller, bans: idle.state.bans(now).collect() };
             let answer = idle.try_acquire(cost);
-            if let Err(TryAcquireError::Denied(decision)) = &answer {
+            look(&idle);
+            if let Err(TryAcquireError::Denied(decision)) = &answer
+                && self.shared.observer.is_some()
+            {
                 events = attempt.denied(decision, idle.state.bans(now));
             }
             answer
         };
-        let answer = self.update(key, Purpose::Request, try_idle, |manager| manager.try_request(options))?;
+        let answer = self.update(key, Purpose::Request, try_idle, active)?;
         if !events.is_empty() {
             self.shared.emit_of_idle(key, events);
         }
