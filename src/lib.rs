@@ -194,7 +194,7 @@ pub use keyed::{
 };
 pub use limiter::{Limiter, PollLimiter};
 pub use overflow::Overflow;
-pub use permit::Permit;
+pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;

@@ -1,4 +1,5 @@
 mod settle;
+mod split;
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch};
 use crate::strategy::{Moment, Unit};
+
+pub use self::split::{MergeError, MergeErrorKind, SplitError};
 
 /// A granted permit; dropping it **releases** it.
 ///
@@ -113,8 +116,8 @@ impl Permit {
         Self::spent(id_prefix, TimedGrant { grant: Grant { fence, claim: Claim::NONE, at }, origin }, cost)
     }
 
-    /// A unique id, as a UUID of version 8: a random part, which the permits of a limiter share, and the [fence](Permit::fence).
-    /// It is computed on each call.
+    /// A unique id of the grant, as a UUID of version 8: a random part, which the permits of a limiter share, and the
+    /// [fence](Permit::fence). It is computed on each call.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -142,7 +145,7 @@ impl Permit {
         self.grant.fence
     }
 
-    /// The units that the permit was granted for.
+    /// The units that the permit was granted for; of a part, those that it was [split](Permit::split) off with or kept.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};

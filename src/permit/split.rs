@@ -1,0 +1,145 @@
+//! Permits of several units in parts.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::Permit;
+use crate::core::grant::Claim;
+use crate::strategy::Moment;
+
+/// Why a permit was not [split](Permit::split), which has an example. The permit is unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// Each part must have at least one unit.
+    #[error("a permit of {cost} has no part of {units} that leaves another; split off at least 1, and fewer than it has")]
+    OutOfRange {
+        /// The units that were to be split off.
+        units: u64,
+        /// The units of the permit.
+        cost: u64,
+    },
+    /// It is the permit of a rate, which holds no place: its parts would release nothing.
+    #[error("the permit holds no place that could be split: its policy has no limit of concurrency")]
+    NoPlace,
+    /// It has a [TTL](crate::MaxConcurrency::ttl). It is reclaimed whole.
+    #[error("a permit with a TTL is reclaimed whole, and cannot be split; acquire several permits")]
+    HasTtl,
+    /// A limit of its policy [counts](crate::Counts) requests or a named unit. Its cost does not say what each part would hold.
+    #[error("a permit whose policy counts requests or named units cannot be split; acquire several permits")]
+    CountsByUnit,
+}
+
+/// Why two permits were not [merged](Permit::merge), which has an example. It gives the other permit back.
+#[derive(Debug, Error)]
+#[error("{kind}")]
+pub struct MergeError {
+    /// Why.
+    pub kind: MergeErrorKind,
+    /// The permit that was to be added. Dropping it releases it.
+    pub permit: Permit,
+}
+
+/// Why two permits were not [merged](Permit::merge), which has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MergeErrorKind {
+    /// They are of different limiters, or of different keys.
+    #[error("permits of different limiters or keys cannot be merged")]
+    OtherLimiter,
+    /// They were granted by two requests, and the time of a grant matters: the policy has a rate or adapts, or the limiter
+    /// [records it](crate::LimiterBuilder::record_grant_time). Merged, they would be settled or reported by the wrong one.
+    #[error(
+        "permits of different grants cannot be merged where the time of a grant matters: with a rate, or a limit that adapts"
+    )]
+    OtherGrant,
+    /// One of them is of a kind that cannot be split.
+    #[error(transparent)]
+    Indivisible(SplitError),
+}
+
+impl Permit {
+    /// Splits `units` off, as a permit of their own: 1 to one less than its [cost](Permit::cost). Each part releases its own units,
+    /// and can be settled, refunded, reported, split and [merged](Permit::merge) by itself. Both are of the same grant, so they have
+    /// the same [id](Permit::id), [fence](Permit::fence) and time.
+    ///
+    /// # Errors
+    ///
+    /// A [`SplitError`], for a number out of this range, and for a permit that cannot be split: of nothing but rates, with a TTL, or
+    /// of a policy that counts requests or named units. The permit then stays as it is.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let mut permit = limiter.try_acquire_many(5)?;
+    /// let part = permit.split(2)?;
+    /// assert_eq!((permit.cost(), part.cost()), (3, 2));
+    /// drop(permit);
+    /// assert_eq!(limiter.available(), 6);
+    /// drop(part);
+    /// assert_eq!(limiter.available(), 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(&mut self, units: u64) -> Result<Self, SplitError> {
+        self.check_divisible()?;
+        let cost = self.cost;
+        if units == 0 || units >= cost {
+            return Err(SplitError::OutOfRange { units, cost });
+        }
+        self.cost -= units;
+        Ok(Self { manager: self.manager.clone(), cost: units, ..*self })
+    }
+
+    /// Adds the units of another permit, which is gone then. The two may be parts of one permit. They may also be of two requests
+    /// if no limit of the policy needs the time of a grant: the policy is of plain [`MaxConcurrency`](crate::MaxConcurrency). The
+    /// permit keeps its own [id](Permit::id) and [fence](Permit::fence).
+    ///
+    /// # Errors
+    ///
+    /// A [`MergeError`] with the other permit, if they are of different limiters or keys, or of different grants whose time matters,
+    /// or of a kind that cannot be [split](Permit::split). Nothing has changed then.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency, MergeErrorKind};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let mut permit = limiter.try_acquire_many(2)?;
+    /// permit.merge(limiter.try_acquire_many(3)?)?;
+    /// assert_eq!(permit.cost(), 5);
+    ///
+    /// let other = Limiter::new(MaxConcurrency::new(1))?;
+    /// let error = permit.merge(other.try_acquire()?).unwrap_err();
+    /// assert_eq!((error.kind, error.permit.cost()), (MergeErrorKind::OtherLimiter, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn merge(&mut self, mut other: Self) -> Result<(), MergeError> {
+        if let Err(kind) = self.check_mergeable(&other) {
+            return Err(MergeError { kind, permit: other });
+        }
+        self.cost = self.cost.saturating_add(other.cost);
+        other.manager = None; // its drop releases nothing
+        Ok(())
+    }
+
+    /// Only a place by the plain cost is divisible. Units of other kinds are recorded for the whole grant, by its fence or its lease.
+    fn check_divisible(&self) -> Result<(), SplitError> {
+        match self.grant.claim {
+            Claim::PLACE => Ok(()),
+            claim if claim.lease().is_some() => Err(SplitError::HasTtl),
+            claim if claim.names_units() => Err(SplitError::CountsByUnit),
+            _ => Err(SplitError::NoPlace),
+        }
+    }
+
+    fn check_mergeable(&self, other: &Self) -> Result<(), MergeErrorKind> {
+        self.check_divisible().and_then(|()| other.check_divisible()).map_err(MergeErrorKind::Indivisible)?;
+        if !self.manager.iter().zip(&other.manager).any(|(manager, other)| Arc::ptr_eq(manager, other)) {
+            return Err(MergeErrorKind::OtherLimiter);
+        }
+        // A refund is bounded by the grants made since, and a sample is timed from the grant.
+        let is_timeless = self.grant.at == Moment::NEVER && other.grant.at == Moment::NEVER;
+        if self.grant.fence == other.grant.fence || is_timeless { Ok(()) } else { Err(MergeErrorKind::OtherGrant) }
+    }
+}
