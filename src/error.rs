@@ -174,6 +174,14 @@ pub enum AcquireError {
         /// The policy of the limiter.
         policy: Policy,
     },
+    /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
+    #[error("{}", display_no_ttl(*ttl, policy))]
+    NoTtl {
+        /// The TTL of the request.
+        ttl: Duration,
+        /// The policy of the limiter.
+        policy: Policy,
+    },
     /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
     /// runtime serves the limiter.
     ///
@@ -190,6 +198,10 @@ fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
     format!(
         "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}"
     )
+}
+
+fn display_no_ttl(ttl: Duration, policy: &Policy) -> String {
+    format!("the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl")
 }
 
 fn display_retry(retry_after: Option<Duration>) -> String {
@@ -234,6 +246,14 @@ pub enum TryAcquireError {
         /// The limit that counts it.
         limit: Box<Limit>,
     },
+    /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
+    #[error("{}", display_no_ttl(*ttl, policy))]
+    NoTtl {
+        /// The TTL of the request.
+        ttl: Duration,
+        /// The policy of the limiter.
+        policy: Policy,
+    },
     /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
@@ -270,6 +290,7 @@ pub(crate) enum Misfit {
     ZeroCost,
     Exceeds { limit: Box<Limit>, cost: u64 },
     Missing { limit: Box<Limit>, unit: Unit },
+    NoTtl { ttl: Duration, policy: Policy },
 }
 
 macro_rules! from_misfit {
@@ -281,6 +302,7 @@ macro_rules! from_misfit {
                     Misfit::ZeroCost => Self::ZeroCost,
                     Misfit::Exceeds { limit, cost } => Self::ExceedsLimit { cost, max: limit.capacity(), limit },
                     Misfit::Missing { limit, unit } => Self::MissingCost { unit, limit },
+                    Misfit::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
                 }
             }
         }

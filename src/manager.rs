@@ -54,7 +54,7 @@ pub(crate) use self::driver::{OwnDrivers, TimerHost};
 pub(crate) use self::keyed::{Last, Rest};
 pub(crate) use self::lifecycle::ManagerParts;
 pub(crate) use self::lock::{Common, Manager, Origin};
-pub(crate) use self::request_options::RequestOptions;
+pub(crate) use self::request_options::{RequestOptions, nonzero_nanos};
 pub(crate) use self::shared_driver::SharedDriver;
 pub(crate) use self::time_source::TimeSource;
 pub(crate) use self::watch::Watch;

@@ -3,6 +3,7 @@ mod split;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -10,7 +11,7 @@ use uuid::Uuid;
 use crate::core::arena::Index;
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
-use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch};
+use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
 use crate::strategy::{Moment, Unit};
 
 pub use self::split::{MergeError, MergeErrorKind, SplitError};
@@ -221,6 +222,28 @@ impl Permit {
     #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
         self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.grant.fence))
+    }
+
+    /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a longer one counts as
+    /// that. Later [renewals](Permit::renew) restart it at the same length. Otherwise as [`Permit::renew`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tokio::time::Instant;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8).ttl(Duration::from_secs(60)))?;
+    /// let permit = limiter.acquire().await?;
+    /// assert!(permit.renew_for(Duration::from_secs(5)));
+    /// assert_eq!(permit.expires_at(), Some(Instant::now() + Duration::from_secs(5)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
+    pub fn renew_for(&self, ttl: Duration) -> bool {
+        self.leased().is_none_or(|(manager, lease)| manager.set_own_ttl(lease, self.grant.fence, nonzero_nanos(ttl), true))
     }
 
     /// Releases the permit; equivalent to `drop(permit)`.

@@ -88,12 +88,45 @@ impl<'a> PermitRequest<'a> {
 
     request_setters!();
 
+    /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a
+    /// longer one has no effect. [`Permit::renew`] restarts it, and [`Permit::renew_for`] also changes it. Defaults to that of the
+    /// policy.
+    ///
+    /// It holds from the poll that takes the permit; a future that [is not polled](Acquire#when-it-is-not-polled) keeps its grant
+    /// for the TTL of the policy.
+    ///
+    /// Where the policy has no TTL, the request fails with [`AcquireError::NoTtl`] or [`TryAcquireError::NoTtl`]. A permit that holds
+    /// no place has none.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8).ttl(Duration::from_secs(60)))?;
+    /// let short = limiter.request().ttl(Duration::from_secs(5)).acquire().await?;
+    /// let start = tokio::time::Instant::now();
+    /// short.reclaimed().await;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(5));
+    ///
+    /// limiter.set_policy(MaxConcurrency::new(8))?;
+    /// let error = limiter.request().ttl(Duration::from_secs(5)).acquire().await.unwrap_err();
+    /// assert!(matches!(error, AcquireError::NoTtl { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = Some(ttl);
+        self
+    }
+
     /// Waits for the permit. See [`Limiter::acquire`](crate::Limiter::acquire).
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::TimedOut`] or
-    /// [`AcquireError::TimeoutTooLong`].
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::TimedOut`],
+    /// [`AcquireError::TimeoutTooLong`] or [`AcquireError::NoTtl`].
     #[inline]
     pub fn acquire(self) -> Acquire<'a> {
         Acquire::new(self.manager, self.options)
@@ -145,7 +178,8 @@ impl<'a> PermitRequest<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::try_acquire_many`](crate::Limiter::try_acquire_many), and [`TryAcquireError::MissingCost`].
+    /// Those of [`Limiter::try_acquire_many`](crate::Limiter::try_acquire_many), [`TryAcquireError::MissingCost`] and
+    /// [`TryAcquireError::NoTtl`].
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
         self.manager.try_request(&self.options)
     }

@@ -89,7 +89,7 @@ impl Ticket {
     ) -> Result<Enqueued<()>, Refused> {
         let options = &self.options;
         let enqueued = match self.stage {
-            Stage::New => match options.checked_timeout() {
+            Stage::New => match begin(options, manager) {
                 Ok(timeout) if options.costs().explained() => manager.acquire_explained(options, timeout, waker, granted),
                 Ok(timeout) => manager.acquire(options.cost, timeout, || options.clone(), waker, granted),
                 Err(error) => Err(error.into()),
@@ -101,8 +101,20 @@ impl Ticket {
             Ok(Enqueued::Queued(id)) => Stage::Queued(id),
             _ => Stage::Done,
         };
+        if let (Some(own), Ok(Enqueued::Granted(()))) = (self.options.own_ttl(), &enqueued) {
+            manager.limit_ttl(granted.grant, own);
+        }
         enqueued
     }
+}
+
+/// The timeout of a request, in nanoseconds, if its options are valid.
+#[inline(always)]
+fn begin(options: &RequestOptions, manager: &Arc<Manager>) -> Result<Option<u64>, AcquireError> {
+    if options.ttl.is_some() {
+        manager.check_ttl(options)?;
+    }
+    options.checked_timeout()
 }
 
 #[cold]

@@ -7,6 +7,7 @@ mod in_word;
 mod settle;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::arena::Index;
@@ -293,6 +294,11 @@ impl Gate {
 
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
         self.leases.as_mut().is_some_and(|leases| leases.renew(index, fence, now))
+    }
+
+    /// See [`Leases::set_own_ttl`].
+    pub(crate) fn set_own_ttl(&mut self, index: Index, fence: u64, now: Moment, own: NonZeroU64, renews: bool) -> bool {
+        self.leases.as_mut().is_some_and(|leases| leases.set_own_ttl(index, fence, now, own, renews))
     }
 
     /// The lease of a permit, while it is live.

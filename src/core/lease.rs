@@ -1,5 +1,6 @@
 //! Leases: permits with a TTL, in the order in which they expire.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use crate::core::arena::{Arena, Index, List};
@@ -19,24 +20,30 @@ pub(crate) struct Lease {
     pub(crate) caller: Caller,
 }
 
-/// All leases of one gate. They share one TTL, so granting and renewing append, and the front expires first.
+/// All leases of one gate. Most share one TTL, so granting and renewing append, and the front expires first. The few that have a
+/// shorter one of their own stand beside that list, in order.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Nanoseconds; `None` after a change to a policy without one.
     ttl: Option<NonZeroU64>,
     arena: Arena<Lease>,
     by_expiry: List,
-    /// When the front expires; [`Moment::NEVER`] if there is none. Each request asks for it.
+    /// `None` while there are none.
+    apart: Option<Box<Apart>>,
+    /// When the first one expires; [`Moment::NEVER`] if there is none. Each request asks for it.
     next_expiry: Moment,
 }
 
+/// The leases with a TTL of their own, in nanoseconds, by when and where they expire.
+type Apart = BTreeMap<(Moment, Index), NonZeroU64>;
+
 impl Leases {
     pub(crate) const fn new(ttl: NonZeroU64) -> Self {
-        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY, next_expiry: Moment::NEVER }
+        Self { ttl: Some(ttl), arena: Arena::new(), by_expiry: List::EMPTY, apart: None, next_expiry: Moment::NEVER }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_expiry.front().is_none()
+        self.by_expiry.front().is_none() && self.apart.is_none()
     }
 
     pub(crate) fn has_ttl(&self) -> bool {
@@ -52,14 +59,19 @@ impl Leases {
                 lease.expires_at = expiry(ttl, lease.renewed_at);
             }
         }
+        for ((_, index), own) in self.apart.take().into_iter().flat_map(|apart| *apart) {
+            let Some(lease) = self.arena.get_mut(index) else { continue };
+            if now < lease.expires_at {
+                lease.expires_at = expiry(shorter(ttl, own), lease.renewed_at);
+            }
+            self.apart.get_or_insert_default().insert((lease.expires_at, index), own);
+        }
         self.note_front();
     }
 
     pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
         let expires_at = expiry(self.ttl, now);
-        if self.is_empty() {
-            self.next_expiry = expires_at;
-        }
+        self.next_expiry = self.next_expiry.min(expires_at);
         let lease = Lease { fence, cost, granted_at: now, renewed_at: now, expires_at, caller };
         self.arena.insert_back(&mut self.by_expiry, lease)
     }
@@ -73,25 +85,56 @@ impl Leases {
         self.next_expiry
     }
 
-    /// The front may have changed.
+    /// The first one may have changed.
     #[inline]
     fn note_front(&mut self) {
         let front = self.by_expiry.front().and_then(|index| self.arena.get(index));
         self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
+        if let Some(((first_apart, _), _)) = self.apart.as_ref().and_then(|apart| apart.first_key_value()) {
+            self.next_expiry = self.next_expiry.min(*first_apart);
+        }
     }
 
     /// The leases, first to last as they expire.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
-        self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index))
+        let mut shared = self.arena.indexes(&self.by_expiry).filter_map(|index| self.arena.get(index)).peekable();
+        let apart = self.apart.iter().flat_map(|apart| apart.keys()).filter_map(|(_, index)| self.arena.get(*index));
+        let mut apart = apart.peekable();
+        std::iter::from_fn(move || match (shared.peek(), apart.peek()) {
+            (Some(first), Some(first_apart)) if first_apart.expires_at < first.expires_at => apart.next(),
+            (None, _) => apart.next(),
+            _ => shared.next(),
+        })
+    }
+
+    /// Takes a lease, which stays in the arena, out of its order. Returns its own TTL.
+    #[inline]
+    fn unlink(&mut self, index: Index) -> Option<NonZeroU64> {
+        let own = if self.apart.is_some() { self.unlink_apart(index) } else { None };
+        if own.is_none() {
+            self.arena.unlink(&mut self.by_expiry, index);
+        }
+        own
+    }
+
+    #[cold]
+    fn unlink_apart(&mut self, index: Index) -> Option<NonZeroU64> {
+        let expires_at = self.arena.get(index)?.expires_at;
+        let apart = self.apart.as_mut()?;
+        let own = apart.remove(&(expires_at, index));
+        if apart.is_empty() {
+            self.apart = None;
+        }
+        own
     }
 
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
         let was_front = self.by_expiry.front() == Some(index);
-        self.arena.unlink(&mut self.by_expiry, index);
+        let was_apart = self.unlink(index).is_some();
         self.arena.discard(index);
-        if was_front {
+        if was_front || was_apart {
             self.note_front();
         }
         Some(())
@@ -100,21 +143,54 @@ impl Leases {
     /// Restarts the TTL of a live lease. A lease past its TTL is not revived, even if it was not reclaimed yet.
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
         let expires_at = expiry(self.ttl, now);
-        let Some(lease) = self.get_mut(index, fence).filter(|lease| now < lease.expires_at) else { return false };
+        if self.get_mut(index, fence).is_none_or(|lease| now >= lease.expires_at) {
+            return false;
+        }
+        if let Some(own) = self.unlink(index) {
+            return self.place_apart(index, own, now);
+        }
+        let Some(lease) = self.arena.get_mut(index) else { return false };
         (lease.renewed_at, lease.expires_at) = (now, expires_at);
-        self.arena.unlink(&mut self.by_expiry, index);
         self.arena.push_back(&mut self.by_expiry, index);
+        self.note_front();
+        true
+    }
+
+    /// Gives a live lease a TTL of its own, of which that of all others is the most. It counts from now if the lease is renewed at
+    /// the same time. Returns whether the lease is live now.
+    pub(crate) fn set_own_ttl(&mut self, index: Index, fence: u64, now: Moment, own: NonZeroU64, renews: bool) -> bool {
+        let Some(lease) = self.get_mut(index, fence).filter(|lease| now < lease.expires_at) else { return false };
+        let from = if renews { now } else { lease.renewed_at };
+        self.unlink(index);
+        self.place_apart(index, own, from) && self.arena.get(index).is_some_and(|lease| now < lease.expires_at)
+    }
+
+    /// Puts a lease that was taken out beside the list.
+    fn place_apart(&mut self, index: Index, own: NonZeroU64, renewed_at: Moment) -> bool {
+        let expires_at = expiry(shorter(self.ttl, own), renewed_at);
+        let Some(lease) = self.arena.get_mut(index) else { return false };
+        (lease.renewed_at, lease.expires_at) = (renewed_at, expires_at);
+        self.apart.get_or_insert_default().insert((expires_at, index), own);
         self.note_front();
         true
     }
 
     /// Ends the lease that expired first, if one has.
     pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Lease> {
-        let index = self.by_expiry.front().filter(|_| self.next_expiry <= now)?;
-        self.arena.unlink(&mut self.by_expiry, index);
+        if self.next_expiry > now {
+            return None;
+        }
+        let first_apart = self.apart.as_ref().and_then(|apart| apart.first_key_value()).map(|((at, index), _)| (*at, *index));
+        let index = first_apart.filter(|(at, _)| *at == self.next_expiry).map(|(_, index)| index);
+        let index = index.or_else(|| self.by_expiry.front())?;
+        self.unlink(index);
         self.note_front();
         Some(self.arena.remove(index))
     }
+}
+
+fn shorter(ttl: Option<NonZeroU64>, own: NonZeroU64) -> Option<NonZeroU64> {
+    Some(ttl.map_or(own, |ttl| ttl.min(own)))
 }
 
 fn expiry(ttl: Option<NonZeroU64>, renewed_at: Moment) -> Moment {

@@ -181,14 +181,18 @@ impl Manager {
         answer.map(|grant| TimedGrant { grant, origin })
     }
 
-    /// [`Manager::try_acquire`] for a request that may name units.
+    /// [`Manager::try_acquire`] for a request that may name units, or have a TTL.
     pub(crate) fn try_request<P: FromGrant>(self: &Arc<Self>, options: &RequestOptions) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
-        if options.by_unit.is_none() {
+        if options.by_unit.is_none() && options.ttl.is_none() {
             return self.try_acquire(cost, caller);
         }
+        self.check_ttl(options)?;
         let (state, now) = self.lock_now();
         let granted = self.try_acquire_or_deny(state, now, options.costs(), caller)?;
+        if let Some(own) = options.own_ttl() {
+            self.limit_ttl(granted.grant, own);
+        }
         Ok(P::held(self, granted, cost))
     }
 

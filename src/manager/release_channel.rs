@@ -3,17 +3,21 @@
 //! There is no queue: the caller that brings a place back adds it to the open [word](super::word), or takes the manager's lock and
 //! serves the front of the queue itself. So a release never waits for another task, and a permit can be released by its drop.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::lock::{Locked, Manager};
+use super::request_options::RequestOptions;
 use super::word::PutBack;
 use crate::contain_panic::contain_panic;
 use crate::core::arena::Index;
 use crate::core::costs::{Actual, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
+use crate::error::Misfit;
+use crate::policy::Limit;
 use crate::strategy::{Moment, Outcome};
 
 impl Manager {
@@ -92,6 +96,27 @@ impl Manager {
 
     pub(crate) fn renew(self: &Arc<Self>, index: Index, fence: u64) -> bool {
         self.with_schedule(|schedule, now, _| schedule.renew(now, index, fence))
+    }
+
+    /// Gives a permit a TTL of its own, from now on if it `renews`. Returns whether the permit is live.
+    pub(crate) fn set_own_ttl(self: &Arc<Self>, index: Index, fence: u64, own: NonZeroU64, renews: bool) -> bool {
+        self.with_schedule(|schedule, now, effects| schedule.set_own_ttl(now, (index, fence), own, renews, effects))
+    }
+
+    /// The TTL that a request asks for needs one in the policy: otherwise permits are no leases.
+    pub(crate) fn check_ttl(self: &Arc<Self>, options: &RequestOptions) -> Result<(), Misfit> {
+        let Some(ttl) = options.ttl else { return Ok(()) };
+        let policy = self.policy();
+        let has_one = |limit: &Limit| matches!(limit, Limit::MaxConcurrency(places) if places.get_ttl().is_some());
+        if policy.limits().iter().any(has_one) { Ok(()) } else { Err(Misfit::NoTtl { ttl, policy }) }
+    }
+
+    /// Gives the permit of a grant the TTL that its request asked for.
+    #[cold]
+    pub(crate) fn limit_ttl(self: &Arc<Self>, grant: Grant, own: NonZeroU64) {
+        if let Some(lease) = grant.claim.lease() {
+            self.set_own_ttl(lease, grant.fence, own, false);
+        }
     }
 
     /// Whether a leased permit is live.

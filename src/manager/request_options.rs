@@ -1,3 +1,4 @@
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ pub(crate) struct RequestOptions {
     /// How many of the units that it names.
     pub(crate) by_unit: Option<Arc<UnitCosts>>,
     pub(crate) timeout: Option<Duration>,
+    /// The TTL of its permit, of which that of the policy is the most.
+    pub(crate) ttl: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
     /// The caller blocks its own thread, and runs the timer there while it is at the front.
@@ -24,13 +27,14 @@ impl RequestOptions {
     /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
-        Self { cost, by_unit: None, timeout: None, priority: Priority::NORMAL, caller, blocking: false }
+        Self { cost, by_unit: None, timeout: None, ttl: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
     /// Whether it has nothing but a cost.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
-        self.timeout.is_none() && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
+        let untimed = self.timeout.is_none() && self.ttl.is_none();
+        untimed && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
     }
 
     /// The timeout in nanoseconds.
@@ -41,6 +45,12 @@ impl RequestOptions {
             Some(timeout) if timeout > max => Err(AcquireError::TimeoutTooLong { timeout, max }),
             timeout => Ok(timeout.map(|timeout| timeout.as_nanos() as u64)),
         }
+    }
+
+    /// The TTL in nanoseconds, as [`nonzero_nanos`] counts them.
+    #[inline(always)]
+    pub(crate) fn own_ttl(&self) -> Option<NonZeroU64> {
+        self.ttl.map(nonzero_nanos)
     }
 
     #[inline(always)]
@@ -63,4 +73,10 @@ impl RequestOptions {
         let &Self { priority, caller, blocking, .. } = self;
         Request { costs: self.costs(), priority, deadline, caller, blocking }
     }
+}
+
+/// A TTL in nanoseconds. Of 0, it is the shortest: a permit that was handed out is live. One that is too long for the number is longer
+/// than that of any policy.
+pub(crate) fn nonzero_nanos(ttl: Duration) -> NonZeroU64 {
+    u64::try_from(ttl.as_nanos()).map_or(NonZeroU64::MAX, |nanos| NonZeroU64::new(nanos).unwrap_or(NonZeroU64::MIN))
 }

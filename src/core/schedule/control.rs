@@ -1,9 +1,11 @@
 //! Inputs that affect waiters besides a release: a settled permit, another policy, a pause, closing.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Schedule;
 use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
 use crate::core::costs::Actual;
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
@@ -51,6 +53,22 @@ impl Schedule {
         let known = self.known_limit(now);
         let live = self.gate.report(now, grant, cost, rtt_nanos, outcome).is_some();
         self.tell_limit(now, known, effects);
+        self.reevaluate_front(now, effects);
+        live
+    }
+
+    /// Gives a permit a TTL of its own; see [`Leases::set_own_ttl`](crate::core::lease::Leases::set_own_ttl). A waiter may get its
+    /// place sooner.
+    pub(crate) fn set_own_ttl(
+        &mut self,
+        now: Moment,
+        (index, fence): (Index, u64),
+        own: NonZeroU64,
+        renews: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        self.catch_up(now, effects);
+        let live = self.gate.set_own_ttl(index, fence, now, own, renews);
         self.reevaluate_front(now, effects);
         live
     }

@@ -166,6 +166,11 @@ impl Harness {
                     self.renew(self.held[nth].grant)?;
                 }
             }
+            Step::SetOwnTtl { pick, ttl, renews } => {
+                if let Some(nth) = picked(pick, self.held.len()) {
+                    self.set_own_ttl(self.held[nth].grant, ttl, renews)?;
+                }
+            }
             Step::SetPolicy { policy, in_proportion } => self.set_policy(policy, in_proportion)?,
             Step::Reset => {
                 self.do_what_is_due();

@@ -43,6 +43,12 @@ pub(super) enum Step {
     /// A permit is lost; its release comes at the very end.
     Leak(Pick),
     Renew(Pick),
+    /// A permit gets a TTL of its own, from now on, or from its grant or latest renewal on.
+    SetOwnTtl {
+        pick: Pick,
+        ttl: u64,
+        renews: bool,
+    },
     SetPolicy {
         policy: Policy,
         in_proportion: bool,
@@ -133,6 +139,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (pick(), reports).prop_map(|(permit, outcome)| Step::Report(permit, outcome)),
         2 => pick().prop_map(Step::Leak),
         2 => pick().prop_map(Step::Renew),
+        2 => (pick(), 1_u64..120, any::<bool>()).prop_map(|(pick, ttl, renews)| Step::SetOwnTtl { pick, ttl, renews }),
     ];
     let changing = prop_oneof![
         4 => (any_policies(like_limits), any::<bool>())

@@ -35,6 +35,8 @@ pub(super) struct Grant {
     pub(super) is_out: bool,
     /// From when its TTL counts; `None` where it was granted without one.
     pub(super) leased: Option<u64>,
+    /// Its own TTL; that of the policy is the most.
+    own_ttl: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +181,8 @@ impl Reference {
 
     /// When the TTL of a grant in flight passes.
     pub(super) fn expires(&self, grant: &Grant) -> u64 {
-        grant.leased.zip(self.ttl()).filter(|_| grant.is_out).map_or(u64::MAX, |(from, ttl)| from + ttl)
+        let ttl = self.ttl().into_iter().chain(grant.own_ttl).min();
+        grant.leased.zip(ttl).filter(|_| grant.is_out).map_or(u64::MAX, |(from, ttl)| from + ttl)
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -380,7 +383,7 @@ impl Reference {
         let leased = self.ttl().filter(|_| has_place).map(|_| now);
         let units = if self.counts_by_unit() { cost.units } else { [None; 2] }; // otherwise they are not recorded
         let cost = Cost { units, ..cost };
-        self.grants.insert(fence, Grant { cost, has_place, accounts, is_out: has_place, leased });
+        self.grants.insert(fence, Grant { cost, has_place, accounts, is_out: has_place, leased, own_ttl: None });
         fence
     }
 
@@ -454,6 +457,20 @@ impl Reference {
             grant.leased = Some(now);
         }
         is_live
+    }
+
+    /// Returns whether the permit is live then.
+    pub(super) fn set_own_ttl(&mut self, fence: u64, ttl: u64, renews: bool) -> bool {
+        let (now, expires) = (self.now, self.expires(&self.grants[&fence]));
+        let grant = self.grants.get_mut(&fence).unwrap();
+        if !grant.is_out || now >= expires {
+            return false;
+        }
+        grant.own_ttl = Some(ttl);
+        if renews {
+            grant.leased = Some(now);
+        }
+        now < self.expires(&self.grants[&fence])
     }
 
     /// A concurrency limit counts what one did that counted the same, or else what the first one counts that counts anything.

@@ -1,5 +1,7 @@
 //! What holders do with their permits.
 
+use std::num::NonZeroU64;
+
 use super::*;
 
 impl Harness {
@@ -47,6 +49,15 @@ impl Harness {
         if let Some(lease) = grant.claim.lease() {
             let told = self.schedule.renew(self.moment(), lease, grant.fence);
             prop_assert_eq!(told, self.reference.renew(grant.fence));
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_own_ttl(&mut self, grant: Grant, ttl: u64, renews: bool) -> TestCaseResult {
+        if let Some(lease) = grant.claim.lease() {
+            let own = NonZeroU64::new(ttl).unwrap();
+            let told = self.input(|schedule, now, effects| schedule.set_own_ttl(now, (lease, grant.fence), own, renews, effects));
+            prop_assert_eq!(told, self.reference.set_own_ttl(grant.fence, ttl, renews));
         }
         Ok(())
     }
