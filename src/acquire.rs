@@ -3,6 +3,7 @@
 mod blocking;
 mod explained;
 mod future;
+mod jitter;
 mod owned;
 mod request;
 mod reservation;

@@ -7,6 +7,7 @@ use std::thread::{self, Thread};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::jitter::random_up_to;
 use super::ticket::Ticket;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
@@ -32,7 +33,10 @@ fn refuse_to_block_tasks() {
 pub(crate) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
     refuse_to_block_tasks();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
+    if let Some(max) = options.jitter {
+        thread::sleep(random_up_to(max));
+    }
+    let mut ticket = Ticket::new(RequestOptions { blocking: true, jitter: None, ..options });
     loop {
         if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
             return answer;

@@ -112,6 +112,7 @@ impl Progress {
             Self::Done => polled_after_completion(),
             Self::Apart(ref mut ticket) => {
                 let ticket = unshared(ticket);
+                ready!(ticket.poll_delay(waker))?;
                 let enqueued = advance_apart(ticket, manager, waker, &mut granted);
                 return deliver(manager, ticket.cost(), enqueued, granted);
             }

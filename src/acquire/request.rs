@@ -121,6 +121,35 @@ impl<'a> PermitRequest<'a> {
         self
     }
 
+    /// Delays the request by a random time of 0 to `max`, uniform, from the first poll on, **before** it asks. So clients that start at
+    /// the same instant come one by one. A delay after the grant would not keep the rate: two grants far apart could then be used
+    /// at the same instant. Defaults to no delay.
+    ///
+    /// During the delay the request is not in the queue, and its timeout has not begun. It needs a tokio runtime with timers
+    /// ([`AcquireError::NoRuntime`]), unless it blocks its thread. [`PermitRequest::try_acquire`] does not wait for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Limiter::acquire`](crate::Limiter::acquire). A new call draws another delay.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(50), 50))?;
+    /// let (start, max) = (tokio::time::Instant::now(), Duration::from_secs(2));
+    /// let _permit = limiter.request().jitter(max).acquire().await?;
+    /// assert!(start.elapsed() <= max + Duration::from_millis(1)); // and a tick of the timer
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn jitter(mut self, max: Duration) -> Self {
+        self.options.jitter = Some(max);
+        self
+    }
+
     /// Waits for the permit. See [`Limiter::acquire`](crate::Limiter::acquire).
     ///
     /// # Errors
@@ -174,7 +203,7 @@ impl<'a> PermitRequest<'a> {
     }
 
     /// Takes what the request costs now, or nothing. See [`Limiter::try_acquire`](crate::Limiter::try_acquire), and
-    /// [`Counts`](crate::Counts) for an example. A priority and a timeout have no effect.
+    /// [`Counts`](crate::Counts) for an example. A priority, a timeout and a jitter have no effect.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
+use super::jitter::Delay;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
@@ -21,6 +22,7 @@ use crate::permit::Permit;
 pub(crate) struct Ticket {
     options: RequestOptions,
     stage: Stage,
+    delay: Delay,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +35,7 @@ enum Stage {
 impl Ticket {
     #[inline]
     pub(crate) fn new(options: RequestOptions) -> Self {
-        Self { options, stage: Stage::New }
+        Self { options, stage: Stage::New, delay: Delay::default() }
     }
 
     #[inline(always)]
@@ -70,6 +72,7 @@ impl Ticket {
 
     #[inline(always)]
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+        ready!(self.poll_delay(waker))?;
         let mut granted = TimedGrant::NOTHING;
         let enqueued = self.advance(manager, waker, &mut granted);
         deliver(manager, self.options.cost, enqueued, granted)
@@ -79,7 +82,19 @@ impl Ticket {
         self.options.cost
     }
 
-    /// [`Ticket::poll_with`], but that the permit is not made yet.
+    /// Waits until the request may ask. It has not entered the queue, so dropping it loses nothing.
+    #[inline(always)]
+    pub(super) fn poll_delay(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
+        match (self.stage, self.options.jitter) {
+            (Stage::New, Some(max)) => self.delay.poll(max, waker).map_err(|error| {
+                self.stage = Stage::Done;
+                error
+            }),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// [`Ticket::poll_with`], but that the permit is not made yet, and a [delay](Ticket::poll_delay) is over.
     #[inline(always)]
     pub(super) fn advance(
         &mut self,

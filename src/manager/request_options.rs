@@ -17,6 +17,8 @@ pub(crate) struct RequestOptions {
     pub(crate) timeout: Option<Duration>,
     /// The TTL of its permit, of which that of the policy is the most.
     pub(crate) ttl: Option<Duration>,
+    /// The longest random delay before it asks.
+    pub(crate) jitter: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
     /// The caller blocks its own thread, and runs the timer there while it is at the front.
@@ -27,13 +29,13 @@ impl RequestOptions {
     /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
-        Self { cost, by_unit: None, timeout: None, ttl: None, priority: Priority::NORMAL, caller, blocking: false }
+        Self { cost, by_unit: None, timeout: None, ttl: None, jitter: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
     /// Whether it has nothing but a cost.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
-        let untimed = self.timeout.is_none() && self.ttl.is_none();
+        let untimed = self.timeout.is_none() && self.ttl.is_none() && self.jitter.is_none();
         untimed && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
     }
 
