@@ -203,6 +203,8 @@ pub use strategy::{
     Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
     Unit,
 };
-pub use stream::{ForEachPermitted, MapPermitted, StreamLimitExt, Throttled, TryThrottled, WithPermits};
+pub use stream::{
+    ForEachPermitted, MapPermitted, SinkError, SinkLimitExt, StreamLimitExt, Throttled, ThrottledSink, TryThrottled, WithPermits,
+};
 pub use text::{ParseError, ParseErrorKind};
 pub use upstream::UpstreamSignal;

@@ -1,8 +1,9 @@
-//! Streams whose items wait for permits.
+//! Streams and sinks whose items wait for permits.
 
 mod for_each_permitted;
 mod map_permitted;
 mod throttled;
+mod throttled_sink;
 mod with_permits;
 
 use std::panic::Location;
@@ -12,6 +13,7 @@ use futures_core::Stream;
 pub use for_each_permitted::ForEachPermitted;
 pub use map_permitted::MapPermitted;
 pub use throttled::{Throttled, TryThrottled};
+pub use throttled_sink::{SinkError, SinkLimitExt, ThrottledSink};
 pub use with_permits::WithPermits;
 
 use crate::limiter::Limiter;
