@@ -130,3 +130,18 @@ async fn a_released_permit_with_a_ttl_of_its_own_leaves_no_timer() {
     advance(ms(200)).await;
     assert_eq!((limiter.snapshot().reclaimed, limiter.available()), (0, 4));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reserved_turn_and_an_explained_grant_have_it_too() {
+    let limiter = leased(3);
+    let request = || limiter.request().ttl(ms(20)).jitter(ms(10_000));
+    let end = Some(Instant::now() + ms(20));
+    let reserved = request().reserve().unwrap().await.unwrap();
+    let (explained, _) = request().try_acquire_explained();
+    assert_eq!((reserved.expires_at(), explained.unwrap().expires_at()), (end, end), "and no jitter delays them");
+    let (waited, _) = limiter.request().ttl(ms(20)).acquire_explained().await.unwrap();
+    assert_eq!(waited.expires_at(), end);
+    limiter.set_policy(MaxConcurrency::new(3)).unwrap();
+    let (refused, limits) = request().try_acquire_explained();
+    assert!(matches!(refused, Err(TryAcquireError::NoTtl { .. })) && limits.len() == 1);
+}

@@ -30,13 +30,14 @@ fn refuse_to_block_tasks() {
 
 /// Blocks the thread until the request is answered. So the ticket is never given up.
 #[track_caller]
-pub(crate) fn acquire(manager: &Arc<Manager>, options: RequestOptions) -> Result<Permit, AcquireError> {
+pub(crate) fn acquire(manager: &Arc<Manager>, mut options: RequestOptions) -> Result<Permit, AcquireError> {
     refuse_to_block_tasks();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    if let Some(max) = options.jitter {
+    if let Some(max) = options.jitter() {
         thread::sleep(random_up_to(max));
+        options.forgo_jitter();
     }
-    let mut ticket = Ticket::new(RequestOptions { blocking: true, jitter: None, ..options });
+    let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
     loop {
         if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
             return answer;

@@ -117,7 +117,7 @@ impl<'a> PermitRequest<'a> {
     /// # }
     /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
+        self.options.rare().ttl = Some(ttl);
         self
     }
 
@@ -146,7 +146,7 @@ impl<'a> PermitRequest<'a> {
     /// # }
     /// ```
     pub fn jitter(mut self, max: Duration) -> Self {
-        self.options.jitter = Some(max);
+        self.options.rare().jitter = Some(max);
         self
     }
 
@@ -171,12 +171,13 @@ impl<'a> PermitRequest<'a> {
     }
 
     /// Joins the queue now, and not when a future is first polled. See [`Limiter::reserve`](crate::Limiter::reserve). The timeout
-    /// counts from now on.
+    /// counts from now on. A jitter has no effect.
     ///
     /// # Errors
     ///
     /// Those of [`PermitRequest::acquire`] that are known at once.
-    pub fn reserve(self) -> Result<Reservation, AcquireError> {
+    pub fn reserve(mut self) -> Result<Reservation, AcquireError> {
+        self.options.forgo_jitter();
         Reservation::new(Arc::clone(self.manager), self.options)
     }
 

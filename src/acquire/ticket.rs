@@ -78,14 +78,10 @@ impl Ticket {
         deliver(manager, self.options.cost, enqueued, granted)
     }
 
-    pub(super) fn cost(&self) -> u64 {
-        self.options.cost
-    }
-
     /// Waits until the request may ask. It has not entered the queue, so dropping it loses nothing.
     #[inline(always)]
-    pub(super) fn poll_delay(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        match (self.stage, self.options.jitter) {
+    fn poll_delay(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
+        match (self.stage, self.options.jitter()) {
             (Stage::New, Some(max)) => self.delay.poll(max, waker).map_err(|error| {
                 self.stage = Stage::Done;
                 error
@@ -96,12 +92,7 @@ impl Ticket {
 
     /// [`Ticket::poll_with`], but that the permit is not made yet, and a [delay](Ticket::poll_delay) is over.
     #[inline(always)]
-    pub(super) fn advance(
-        &mut self,
-        manager: &Arc<Manager>,
-        waker: &Waker,
-        granted: &mut TimedGrant,
-    ) -> Result<Enqueued<()>, Refused> {
+    fn advance(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut TimedGrant) -> Result<Enqueued<()>, Refused> {
         let options = &self.options;
         let enqueued = match self.stage {
             Stage::New => match begin(options, manager) {
@@ -116,8 +107,8 @@ impl Ticket {
             Ok(Enqueued::Queued(id)) => Stage::Queued(id),
             _ => Stage::Done,
         };
-        if let (Some(own), Ok(Enqueued::Granted(()))) = (self.options.own_ttl(), &enqueued) {
-            manager.limit_ttl(granted.grant, own);
+        if let (Some(_), Ok(Enqueued::Granted(()))) = (&self.options.rare, &enqueued) {
+            manager.limit_ttl(granted.grant, &self.options);
         }
         enqueued
     }
@@ -126,7 +117,7 @@ impl Ticket {
 /// The timeout of a request, in nanoseconds, if its options are valid.
 #[inline(always)]
 fn begin(options: &RequestOptions, manager: &Arc<Manager>) -> Result<Option<u64>, AcquireError> {
-    if options.ttl.is_some() {
+    if options.rare.is_some() {
         manager.check_ttl(options)?;
     }
     options.checked_timeout()
@@ -139,7 +130,7 @@ pub(super) fn polled_after_completion() -> ! {
 
 /// The answer to a request of `cost`.
 #[inline(always)]
-pub(super) fn deliver(
+fn deliver(
     manager: &Arc<Manager>,
     cost: u64,
     enqueued: Result<Enqueued<()>, Refused>,

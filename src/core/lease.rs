@@ -86,13 +86,18 @@ impl Leases {
     }
 
     /// The first one may have changed.
-    #[inline]
     fn note_front(&mut self) {
-        let front = self.by_expiry.front().and_then(|index| self.arena.get(index));
-        self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
+        self.note_shared_front();
         if let Some(((first_apart, _), _)) = self.apart.as_ref().and_then(|apart| apart.first_key_value()) {
             self.next_expiry = self.next_expiry.min(*first_apart);
         }
+    }
+
+    /// The front may have changed, and no lease stands apart.
+    #[inline]
+    fn note_shared_front(&mut self) {
+        let front = self.by_expiry.front().and_then(|index| self.arena.get(index));
+        self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
     }
 
     /// The leases, first to last as they expire.
@@ -108,7 +113,7 @@ impl Leases {
     }
 
     /// Takes a lease, which stays in the arena, out of its order. Returns its own TTL.
-    #[inline]
+    #[inline(never)]
     fn unlink(&mut self, index: Index) -> Option<NonZeroU64> {
         let own = if self.apart.is_some() { self.unlink_apart(index) } else { None };
         if own.is_none() {
@@ -117,7 +122,6 @@ impl Leases {
         own
     }
 
-    #[cold]
     fn unlink_apart(&mut self, index: Index) -> Option<NonZeroU64> {
         let expires_at = self.arena.get(index)?.expires_at;
         let apart = self.apart.as_mut()?;
@@ -131,11 +135,17 @@ impl Leases {
     /// Ends a lease. `None` when it was reclaimed before.
     pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
         self.get_mut(index, fence)?;
-        let was_front = self.by_expiry.front() == Some(index);
-        let was_apart = self.unlink(index).is_some();
-        self.arena.discard(index);
-        if was_front || was_apart {
+        if self.apart.is_some() {
+            self.unlink(index);
+            self.arena.discard(index);
             self.note_front();
+            return Some(());
+        }
+        let was_front = self.by_expiry.front() == Some(index);
+        self.arena.unlink(&mut self.by_expiry, index);
+        self.arena.discard(index);
+        if was_front {
+            self.note_shared_front();
         }
         Some(())
     }

@@ -184,15 +184,13 @@ impl Manager {
     /// [`Manager::try_acquire`] for a request that may name units, or have a TTL.
     pub(crate) fn try_request<P: FromGrant>(self: &Arc<Self>, options: &RequestOptions) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
-        if options.by_unit.is_none() && options.ttl.is_none() {
+        if options.by_unit.is_none() && options.ttl().is_none() {
             return self.try_acquire(cost, caller);
         }
         self.check_ttl(options)?;
         let (state, now) = self.lock_now();
         let granted = self.try_acquire_or_deny(state, now, options.costs(), caller)?;
-        if let Some(own) = options.own_ttl() {
-            self.limit_ttl(granted.grant, own);
-        }
+        self.limit_ttl(granted.grant, options);
         Ok(P::held(self, granted, cost))
     }
 
@@ -201,10 +199,14 @@ impl Manager {
         self: &Arc<Self>,
         options: &RequestOptions,
     ) -> (Result<P, TryAcquireError>, Vec<LimitStatus>) {
+        if let Err(misfit) = self.check_ttl(options) {
+            return (Err(misfit.into()), self.limits());
+        }
         let (state, now) = self.lock_and_advance();
         let mut limits = Vec::new();
         let granted =
             self.try_acquire_then(state, now, options.costs(), options.caller, |schedule| limits = schedule.limits(now));
+        let granted = granted.inspect(|granted| self.limit_ttl(granted.grant, options));
         (granted.map(|granted| P::held(self, granted, options.cost)), limits)
     }
 

@@ -105,16 +105,16 @@ impl Manager {
 
     /// The TTL that a request asks for needs one in the policy: otherwise permits are no leases.
     pub(crate) fn check_ttl(self: &Arc<Self>, options: &RequestOptions) -> Result<(), Misfit> {
-        let Some(ttl) = options.ttl else { return Ok(()) };
+        let Some(ttl) = options.ttl() else { return Ok(()) };
         let policy = self.policy();
         let has_one = |limit: &Limit| matches!(limit, Limit::MaxConcurrency(places) if places.get_ttl().is_some());
         if policy.limits().iter().any(has_one) { Ok(()) } else { Err(Misfit::NoTtl { ttl, policy }) }
     }
 
-    /// Gives the permit of a grant the TTL that its request asked for.
-    #[cold]
-    pub(crate) fn limit_ttl(self: &Arc<Self>, grant: Grant, own: NonZeroU64) {
-        if let Some(lease) = grant.claim.lease() {
+    /// Gives the permit of a grant the TTL that its request asked for, if it did.
+    #[inline(never)]
+    pub(crate) fn limit_ttl(self: &Arc<Self>, grant: Grant, options: &RequestOptions) {
+        if let (Some(own), Some(lease)) = (options.own_ttl(), grant.claim.lease()) {
             self.set_own_ttl(lease, grant.fence, own, false);
         }
     }

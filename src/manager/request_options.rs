@@ -15,27 +15,34 @@ pub(crate) struct RequestOptions {
     /// How many of the units that it names.
     pub(crate) by_unit: Option<Arc<UnitCosts>>,
     pub(crate) timeout: Option<Duration>,
-    /// The TTL of its permit, of which that of the policy is the most.
-    pub(crate) ttl: Option<Duration>,
-    /// The longest random delay before it asks.
-    pub(crate) jitter: Option<Duration>,
+    /// In a box, so that it takes one check to see that there is none.
+    pub(crate) rare: Option<Box<RareOptions>>,
     pub(crate) priority: Priority,
     pub(crate) caller: Caller,
     /// The caller blocks its own thread, and runs the timer there while it is at the front.
     pub(crate) blocking: bool,
 }
 
+/// The options that few requests have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RareOptions {
+    /// The TTL of its permit, of which that of the policy is the most.
+    pub(crate) ttl: Option<Duration>,
+    /// The longest random delay before it asks.
+    pub(crate) jitter: Option<Duration>,
+}
+
 impl RequestOptions {
     /// The default request.
     #[inline]
     pub(crate) fn new(cost: u64, caller: Caller) -> Self {
-        Self { cost, by_unit: None, timeout: None, ttl: None, jitter: None, priority: Priority::NORMAL, caller, blocking: false }
+        Self { cost, by_unit: None, timeout: None, rare: None, priority: Priority::NORMAL, caller, blocking: false }
     }
 
     /// Whether it has nothing but a cost.
     #[inline(always)]
     pub(crate) fn only_cost(&self) -> bool {
-        let untimed = self.timeout.is_none() && self.ttl.is_none() && self.jitter.is_none();
+        let untimed = self.timeout.is_none() && self.rare.is_none();
         untimed && self.priority == Priority::NORMAL && !self.blocking && self.by_unit.is_none()
     }
 
@@ -52,7 +59,26 @@ impl RequestOptions {
     /// The TTL in nanoseconds, as [`nonzero_nanos`] counts them.
     #[inline(always)]
     pub(crate) fn own_ttl(&self) -> Option<NonZeroU64> {
-        self.ttl.map(nonzero_nanos)
+        self.ttl().map(nonzero_nanos)
+    }
+
+    #[inline(always)]
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.rare.as_ref()?.ttl
+    }
+
+    #[inline(always)]
+    pub(crate) fn jitter(&self) -> Option<Duration> {
+        self.rare.as_ref()?.jitter
+    }
+
+    /// It asks at once.
+    pub(crate) fn forgo_jitter(&mut self) {
+        self.rare.iter_mut().for_each(|rare| rare.jitter = None);
+    }
+
+    pub(crate) fn rare(&mut self) -> &mut RareOptions {
+        self.rare.get_or_insert_default()
     }
 
     #[inline(always)]
