@@ -7,12 +7,12 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
-use super::ticket::{Ticket, polled_after_completion};
+use super::ticket::{Ticket, deliver, polled_after_completion};
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
-use crate::manager::{Manager, RequestOptions, TimedGrant};
+use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 
 /// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
@@ -110,7 +110,11 @@ impl Progress {
                 manager.poll(id, cost.into(), waker, &mut granted)
             }
             Self::Done => polled_after_completion(),
-            Self::Apart(ref mut ticket) => return poll_apart(unshared(ticket), manager, waker),
+            Self::Apart(ref mut ticket) => {
+                let ticket = unshared(ticket);
+                let enqueued = ready!(advance_apart(ticket, manager, waker, &mut granted));
+                return deliver(manager, ticket.cost(), enqueued, granted);
+            }
         };
         mem::forget(mem::replace(self, Self::Done)); // it was no ticket, so there is nothing to drop
         match enqueued {
@@ -129,8 +133,13 @@ fn unshared(ticket: &mut Arc<Ticket>) -> &mut Ticket {
 }
 
 #[inline(never)]
-fn poll_apart(ticket: &mut Ticket, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
-    ticket.poll_with(manager, waker)
+fn advance_apart(
+    ticket: &mut Ticket,
+    manager: &Arc<Manager>,
+    waker: &Waker,
+    granted: &mut TimedGrant,
+) -> Poll<Result<Enqueued<()>, Refused>> {
+    ticket.advance_after_delay(manager, waker, granted)
 }
 
 impl Future for Acquire<'_> {

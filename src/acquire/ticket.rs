@@ -72,10 +72,25 @@ impl Ticket {
 
     #[inline(always)]
     pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
-        ready!(self.poll_delay(waker))?;
         let mut granted = TimedGrant::NOTHING;
-        let enqueued = self.advance(manager, waker, &mut granted);
+        let enqueued = ready!(self.advance_after_delay(manager, waker, &mut granted));
         deliver(manager, self.options.cost, enqueued, granted)
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        self.options.cost
+    }
+
+    /// [`Ticket::poll_with`], but that the permit is not made yet.
+    #[inline(always)]
+    pub(super) fn advance_after_delay(
+        &mut self,
+        manager: &Arc<Manager>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Poll<Result<Enqueued<()>, Refused>> {
+        ready!(self.poll_delay(waker))?;
+        Poll::Ready(self.advance(manager, waker, granted))
     }
 
     /// Waits until the request may ask. It has not entered the queue, so dropping it loses nothing.
@@ -90,7 +105,7 @@ impl Ticket {
         }
     }
 
-    /// [`Ticket::poll_with`], but that the permit is not made yet, and a [delay](Ticket::poll_delay) is over.
+    /// Asks, or looks for the answer.
     #[inline(always)]
     fn advance(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut TimedGrant) -> Result<Enqueued<()>, Refused> {
         let options = &self.options;
@@ -130,7 +145,7 @@ pub(super) fn polled_after_completion() -> ! {
 
 /// The answer to a request of `cost`.
 #[inline(always)]
-fn deliver(
+pub(super) fn deliver(
     manager: &Arc<Manager>,
     cost: u64,
     enqueued: Result<Enqueued<()>, Refused>,
