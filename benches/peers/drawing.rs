@@ -9,8 +9,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::table::Proportion;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Drawn = Result<(), Box<dyn Error>>;
 
 const WIDTH: i32 = 900;
 /// Above the lines: the title, the legend and the numbers of the scale.
@@ -32,7 +32,7 @@ const PEER: i32 = 686;
 const ENDS: (f64, f64) = (0.25, 4.0);
 const TICKS: [(f64, &str); 5] = [(0.25, "¼"), (0.5, "½"), (1.0, "1"), (2.0, "2"), (4.0, "4")];
 
-const INK: RGBColor = RGBColor(45, 55, 72);
+pub(crate) const INK: RGBColor = RGBColor(45, 55, 72);
 /// Blue and orange differ for every kind of colour vision, and the shapes differ without colour.
 const MET: RGBColor = RGBColor(0, 114, 178);
 const MISSED: RGBColor = RGBColor(213, 94, 0);
@@ -147,7 +147,7 @@ fn x(proportion: f64) -> i32 {
     SCALE.0 + (share * f64::from(SCALE.1 - SCALE.0)).round() as i32
 }
 
-fn text(area: &Area<'_>, at: (i32, i32), text: &str, size: u32, side: HPos) -> Drawn {
+pub(crate) fn text(area: &Area<'_>, at: (i32, i32), text: &str, size: u32, side: HPos) -> Drawn {
     let style = ("sans-serif", size).into_font().color(&INK).pos(Pos::new(side, VPos::Center));
     area.draw_text(text, &style, at)?;
     Ok(())

@@ -1,8 +1,8 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg
-//! cargo bench -p peers --bench peers -- W1 W3      some of them; draws target/benchmarks.svg
+//! cargo bench -p peers --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
 //! ```
 //!
@@ -14,6 +14,7 @@ mod decision;
 mod drawing;
 #[cfg(feature = "quanta")]
 mod fast_clock;
+mod gaps;
 mod heap;
 mod keyed;
 mod memory;
@@ -68,10 +69,12 @@ fn main() {
         }
     }
     print(&rows);
-    let path = if names.is_empty() { "docs/benchmarks.svg" } else { "target/benchmarks.svg" };
     let proportions: Vec<_> = rows.iter().filter_map(|row| row.proportion.as_ref()).collect();
+    let folder = if names.is_empty() { "docs" } else { "target" };
     // cargo runs a bench in the folder of its package.
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    drawing::draw(&proportions, &repository.join(path)).expect("the drawing can be written");
-    eprintln!("drawn in {path}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    drawing::draw(&proportions, &path.join("benchmarks.svg")).expect("the drawing can be written");
+    let gaps: Vec<_> = rows.iter().filter_map(|row| row.gaps.as_ref()).collect();
+    gaps::draw(&gaps, &path.join("gaps.svg")).expect("the drawing can be written");
+    eprintln!("drawn in {folder}");
 }

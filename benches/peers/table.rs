@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::gaps::Gaps;
+
 /// The bar that a ratio, or a figure of tollgate's, is held to.
 #[derive(Clone, Copy)]
 pub(crate) enum Bar {
@@ -66,6 +68,7 @@ impl Unit {
 pub(crate) struct Row {
     cells: [String; 7],
     pub(crate) proportion: Option<Proportion>,
+    pub(crate) gaps: Option<Gaps>,
 }
 
 /// What tollgate takes in proportion to a peer, for the drawing: less is better in all units.
@@ -99,7 +102,12 @@ impl Row {
         let verdict = bar.map_or("", |bar| if bar.is_met(judged) { "ok" } else { "MISS" });
         let bar = bar.map_or_else(String::new, |bar| bar.to_string());
         let cells = [workload.to_owned(), case.to_owned(), ours, theirs, ratio, bar, verdict.to_owned()];
-        Self { cells, proportion: None }
+        Self { cells, proportion: None, gaps: None }
+    }
+
+    /// Has these gaps drawn.
+    pub(crate) fn drawn(self, gaps: Gaps) -> Self {
+        Self { gaps: Some(gaps), ..self }
     }
 }
 

@@ -7,7 +7,17 @@ use std::time::{Duration, Instant};
 pub(crate) struct Grant {
     /// The instant of the decision where the limiter records it, otherwise the instant at which the task got the permit.
     pub(crate) at: Instant,
+    /// The instant at which the task got the permit.
+    pub(crate) got: Instant,
     pub(crate) turn: Option<Turn>,
+}
+
+impl Grant {
+    /// By a limiter that records neither the instant of the decision nor a fence.
+    pub(crate) fn now() -> Self {
+        let got = Instant::now();
+        Self { at: got, got, turn: None }
+    }
 }
 
 /// The way of a request through the queue.
@@ -42,6 +52,16 @@ impl Trace {
         let paced = self.instants.len() as u64 - self.burst;
         let elapsed = self.instants[self.instants.len() - 1] - self.instants[0];
         100.0 * (paced as f64 * self.interval.as_secs_f64() / elapsed.as_secs_f64() - 1.0)
+    }
+
+    /// The times from each task's permit to the next one's, sorted. They are by the tasks' clock for every limiter, whether or not it
+    /// records its decisions.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        let mut got: Vec<Instant> = self.tasks.iter().flatten().map(|grant| grant.got).collect();
+        got.sort_unstable();
+        let mut gaps: Vec<Duration> = got.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        gaps.sort_unstable();
+        gaps
     }
 
     /// The largest number of grants in any span of this length.

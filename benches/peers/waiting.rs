@@ -1,6 +1,7 @@
 //! W6: a thousand tasks that wait in a loop at a given rate, for three seconds. That is long enough for a single run of each.
 
-use std::future::{Future, poll_fn};
+use std::convert::Infallible;
+use std::future::{Future, pending, poll_fn, ready};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -8,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use cpu_time::ProcessTime;
 use governor::Quota;
+use tokio::runtime::Runtime;
 use tokio::task::coop::has_budget_remaining;
-use tollgate::{Limiter, Throttle};
+use tollgate::{AcquireError, Limiter, Throttle};
+use tower::{ServiceBuilder, ServiceExt};
 
+use crate::gaps::Gaps;
 use crate::setup::{governor, limiter, two_workers};
 use crate::table::{Bar, Row, Unit};
 use crate::trace::{Grant, Trace, Turn};
@@ -18,6 +22,8 @@ use crate::trace::{Grant, Trace, Turn};
 const TASKS: usize = 1_000;
 const SPAN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(10);
+/// At this interval without a burst, the gaps between the grants are drawn.
+const DRAWN: Duration = Duration::from_millis(1);
 
 struct Run {
     trace: Trace,
@@ -46,15 +52,28 @@ fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Ro
     let mut rows = Vec::new();
     let whole_millis = interval.subsec_micros().is_multiple_of(1_000); // leaky-bucket has no shorter interval
     let leaky_bucket = whole_millis.then(|| ("leaky-bucket", of_leaky_bucket(interval, 1)));
-    for (peer, theirs) in std::iter::once(("governor", of_governor(interval, 1))).chain(leaky_bucket) {
+    let governor = ("governor", of_governor(interval, 1));
+    let peers: Vec<_> = [Some(governor), leaky_bucket, Some(("tower", of_tower(interval)))].into_iter().flatten().collect();
+    for (peer, theirs) in &peers {
         let row = |what, unit, of: &dyn Fn(&Run) -> f64, bar: Option<f64>| {
-            Row::figure(("W6", &case(what)), unit, of(&ours), Some((peer, of(&theirs))), bar.map(Bar::AtMost))
+            Row::figure(("W6", &case(what)), unit, of(&ours), Some((peer, of(theirs))), bar.map(Bar::AtMost))
         };
         rows.push(row("rate error", Unit::Percent, &error, Some(error_bar)));
         rows.push(row("CPU", Unit::CpuSeconds, &|run| run.cpu, cpu_bar));
     }
     rows.extend(kept(&case(""), &ours.trace));
+    if interval == DRAWN {
+        rows.push(gaps("tollgate, precise_timer()", &ours.trace));
+        rows.extend(peers.iter().map(|(peer, theirs)| gaps(peer, &theirs.trace)));
+    }
     rows
+}
+
+/// How many gaps are near the interval, and all of them for the drawing.
+fn gaps(whose: &str, trace: &Trace) -> Row {
+    let gaps = Gaps::new(whose, DRAWN, trace.gaps());
+    let case = format!("every {DRAWN:?}, no burst: gaps within 10 %, {whose}");
+    Row::figure(("W6", &case), Unit::Percent, 100.0 * gaps.share_within(0.1), None, None).drawn(gaps)
 }
 
 fn with_burst(rate: u32, governor_bar: Bar, leaky_bucket_bar: Option<Bar>) -> Vec<Row> {
@@ -95,6 +114,9 @@ fn without_burst(rate: u32) -> Vec<Row> {
     let mut rows = kept(&case, &ours.trace);
     rows.push(Row::figure(("W6", &format!("{case}rate error")), Unit::Percent, ours.trace.rate_error(), None, None));
     rows.push(Row::figure(("W6", &format!("{case}CPU")), Unit::CpuSeconds, ours.cpu, None, None));
+    if interval == DRAWN {
+        rows.push(gaps("tollgate, tokio's timer", &ours.trace));
+    }
     rows
 }
 
@@ -121,7 +143,7 @@ fn of_governor(interval: Duration, burst: u32) -> Run {
         let governor = Arc::clone(&governor);
         async move {
             governor.until_ready().await;
-            Grant { at: Instant::now(), turn: None }
+            Grant::now()
         }
     })
 }
@@ -135,7 +157,25 @@ fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
         let bucket = Arc::clone(&bucket);
         async move {
             bucket.acquire_one().await;
-            Grant { at: Instant::now(), turn: None }
+            Grant::now()
+        }
+    })
+}
+
+/// How tower shares one rate among tasks: a `RateLimit` alone cannot be cloned, so it runs in the worker of a `Buffer`, which has a
+/// place for each task. Each request clones the handle. The service behind it answers at once.
+fn of_tower(interval: Duration) -> Run {
+    let runtime = two_workers();
+    let entered = runtime.enter(); // the worker is spawned here
+    let service = ServiceBuilder::new().buffer(TASKS).rate_limit(1, interval).service_fn(|()| ready(Ok::<_, Infallible>(())));
+    drop(entered);
+    run_in(runtime, interval, 1, move || {
+        let service = service.clone();
+        async move {
+            if service.oneshot(()).await.is_err() {
+                pending::<()>().await; // the runtime shuts down, and has ended the worker first
+            }
+            Grant::now()
         }
     })
 }
@@ -152,16 +192,26 @@ async fn turn(limiter: &Limiter) -> Grant {
         }
         answer
     });
-    let permit = permit.await.expect("a permit");
+    let permit = match permit.await {
+        Err(AcquireError::NoRuntime) => return pending().await, // the runtime shuts down, and has ended the driver first
+        permit => permit.expect("a permit"),
+    };
+    let got = Instant::now();
     let turn = queued.map(|queued| Turn { asked, queued, fence: permit.fence() });
-    Grant { at: permit.acquired_at().expect("a rate records its grant times").into_std(), turn }
+    Grant { at: permit.acquired_at().expect("a rate records its grant times").into_std(), got, turn }
 }
 
 fn run<F>(interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
 where
     F: Future<Output = Grant> + Send,
 {
-    let runtime = two_workers();
+    run_in(two_workers(), interval, burst, turn)
+}
+
+fn run_in<F>(runtime: Runtime, interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
+where
+    F: Future<Output = Grant> + Send,
+{
     let grants: Arc<[Mutex<Vec<Grant>>]> = (0..TASKS).map(|_| Mutex::default()).collect();
     let cpu = ProcessTime::now();
     for task in 0..TASKS {
