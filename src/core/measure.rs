@@ -33,7 +33,8 @@ impl Measure {
 
     /// Goes on with this after the grant of this fence.
     fn changed(mut self, counts: Option<Counts>, fence: u64) -> Self {
-        if self.counts != counts {
+        // Where nothing was granted since the last change, what was counted in between has charged no grant.
+        if self.counts != counts && self.former.last().is_none_or(|(last, _)| *last < fence) {
             self.former.push((fence, self.counts));
         }
         Self { counts, ..self }
