@@ -304,10 +304,11 @@ async fn a_change_of_the_policy_keeps_what_is_in_flight_by_what_it_was_taken_for
     drop(one);
     assert_eq!(limiter.snapshot().in_flight, 7);
     limiter.set_policy(MaxConcurrency::new(8)).unwrap();
-    let many = limiter.try_acquire().unwrap();
+    assert_eq!(limiter.snapshot().in_flight, 1); // the plain cost was counted all the time
+    let many = limiter.try_acquire_many(7).unwrap();
     assert!(limiter.try_acquire().is_err());
     drop(megabytes);
-    assert_eq!(limiter.snapshot().in_flight, 1);
+    assert_eq!(limiter.snapshot().in_flight, 7);
     drop(many);
     assert_eq!((limiter.snapshot().in_flight, limiter.available()), (0, 8));
 }
@@ -401,4 +402,21 @@ fn a_thread_waits_for_units() {
     tokens(&model, 1_000).blocking_acquire().unwrap().release();
     let permit = tokens(&model, 20).blocking_acquire().unwrap();
     assert_eq!(permit.cost_of("tokens"), Some(20));
+}
+
+/// A fixed bug: what was granted while something else was counted was forgotten when the first was counted again.
+#[tokio::test(start_paused = true)]
+async fn never_over_when_the_same_is_counted_again() {
+    let limiter = limiter("2 concurrent per request");
+    let one = limiter.try_acquire().unwrap();
+    limiter.set_policy("100 concurrent counting mb").unwrap();
+    let more: Vec<_> = (0..5).map(|_| limiter.request().cost_of("mb", 10).try_acquire().unwrap()).collect();
+    limiter.set_policy("2 concurrent per request").unwrap();
+    assert_eq!(limiter.snapshot().in_flight, 6);
+    assert!(limiter.try_acquire().is_err());
+    drop(more);
+    assert_eq!(limiter.snapshot().in_flight, 1);
+    let other = limiter.try_acquire().unwrap();
+    drop((one, other));
+    assert_eq!((limiter.snapshot().in_flight, limiter.available()), (0, u64::MAX));
 }

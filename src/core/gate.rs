@@ -224,6 +224,14 @@ impl Gate {
     /// Records a grant that all limits have admitted.
     #[inline(always)]
     fn grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
+        if self.place == Claim::COUNTED_PLACE {
+            self.charge_owed(Costs::plain(cost));
+        }
+        self.open_grant(now, cost, caller)
+    }
+
+    #[inline(always)]
+    fn open_grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {

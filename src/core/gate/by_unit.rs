@@ -42,7 +42,8 @@ impl Gate {
             holds |= state.places().is_some();
         }
         let grant = if holds {
-            self.grant(now, costs.plain, caller)
+            self.charge_owed(costs);
+            self.open_grant(now, costs.plain, caller)
         } else {
             self.fence += 1;
             let claim = if costs.by_unit.is_some() { Claim::NAMED_UNITS } else { Claim::NONE };
@@ -96,7 +97,7 @@ impl Gate {
         let (states, _, measures) = self.parts();
         states.enumerate().for_each(|(index, state)| state.release(returned(measures, index, fence, costs)));
         if let Some(past) = &mut self.past {
-            past.owed.iter_mut().for_each(|account| account.units -= account.measure.returned(fence, costs));
+            past.owed.iter_mut().for_each(|account| account.release(fence, costs));
         }
         if !self.counts_by_unit() && self.place == Claim::COUNTED_PLACE && !self.is_in_flight() {
             self.forget_measures();
@@ -112,6 +113,14 @@ impl Gate {
     pub(crate) fn forget_units(&mut self, fence: u64) {
         if let Some(past) = &mut self.past {
             past.named.remove(&fence);
+        }
+    }
+
+    /// Counts a grant in what only former plans counted.
+    #[cold]
+    pub(super) fn charge_owed(&mut self, costs: Costs<'_>) {
+        if let Some(past) = &mut self.past {
+            past.owed.iter_mut().for_each(|account| account.charge(costs));
         }
     }
 

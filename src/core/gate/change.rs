@@ -75,7 +75,7 @@ impl Gate {
         let heirs = heirs.map(|((limit, state), refundable_after)| Heir { limit: *limit, state, refundable_after });
         carry_over(formers.collect(), heirs.collect(), now, carry, |counts| former.taken_over_by(counts, fence).0);
         let counted: Vec<_> = limits.iter().filter(|limit| limit.counts_places()).map(Limit::counts).collect();
-        let owed = former.left_over(&counted, fence);
+        let owed = former.left_over(&counted);
         if measures.iter().all(Measure::is_plain) {
             measures.clear();
         }

@@ -383,6 +383,13 @@ impl Reference {
         let leased = self.ttl().filter(|_| has_place).map(|_| now);
         let units = if self.counts_by_unit() { cost.units } else { [None; 2] }; // otherwise they are not recorded
         let cost = Cost { units, ..cost };
+        for account in self.accounts.iter().filter(|_| has_place) {
+            accounts[*account] = match account {
+                0 => cost.plain,
+                1 => 1,
+                unit => cost.units[unit - 2].unwrap_or(0),
+            };
+        }
         self.grants.insert(fence, Grant { cost, has_place, accounts, is_out: has_place, leased, own_ttl: None });
         fence
     }
