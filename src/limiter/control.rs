@@ -22,19 +22,21 @@ impl Limiter {
     }
 
     /// Replaces the policy while the limiter is in use. Queued requests keep their position; one whose cost the new policy can
-    /// never admit gets [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit).
+    /// never admit gets [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit), and one that does not name a unit which
+    /// the new policy counts gets [`AcquireError::MissingCost`](crate::AcquireError::MissingCost).
     ///
     /// Each new limit takes over the usage of an old one, [as it is or in proportion](UsageCarryOver):
     ///
     /// - A limit that stands in both policies keeps its state.
-    /// - Any other takes over from a limit of its own kind, or else from any that is left. The usage then counts in the new
-    ///   limit's present window.
+    /// - Any other takes over from a limit of its own kind, or else from any that is left, if that [counts](crate::Counts) the same.
+    ///   The usage then counts in the new limit's present window.
     /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over only from another one, and no other limit takes over from it. A
     ///   limit without a counterpart starts unused.
     ///
     /// Permits in flight stay valid and count against a new `MaxConcurrency`. When it allows fewer than that, requests wait for
     /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none. An
-    /// earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it.
+    /// earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it. A new `MaxConcurrency` that counts
+    /// what none did before takes over the number that another one counts, and each permit gives back what it was taken for.
     ///
     /// # Errors
     ///
