@@ -12,7 +12,7 @@ pub(crate) struct Costs<'a> {
     pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
 }
 
-/// What few requests say beyond their plain cost.
+/// What few requests say beyond their plain cost: how many of each unit, and whether the grant is to be explained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UnitCosts {
     /// How many of each unit. There are a few at most.

@@ -11,11 +11,6 @@ use crate::decision::Decision;
 use crate::snapshot::LimitStatus;
 
 impl Manager {
-    /// What each limit said at the grant of this fence, for a request that asked for it.
-    pub(crate) fn take_explanation(self: &Arc<Self>, fence: u64) -> Vec<LimitStatus> {
-        self.with_schedule(|schedule, _, _| schedule.take_explanation(fence))
-    }
-
     /// What each limit says.
     pub(crate) fn limits(self: &Arc<Self>) -> Vec<LimitStatus> {
         self.ask(Schedule::limits)

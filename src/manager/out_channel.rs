@@ -13,6 +13,7 @@ use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
+use crate::snapshot::LimitStatus;
 
 impl Manager {
     /// Takes the answer to a queued request of `cost`, if there is one; then the id is spent.
@@ -96,6 +97,11 @@ impl Manager {
         if state.watchers.is_some() {
             self.unlock_and_apply(state, &mut Effects::default());
         }
+    }
+
+    /// What each limit said at the grant of this fence, for a request that asked for it. It is taken once.
+    pub(crate) fn take_explanation(self: &Arc<Self>, fence: u64) -> Vec<LimitStatus> {
+        self.with_schedule(|schedule, _, _| schedule.take_explanation(fence))
     }
 
     /// The owner of a queued request of `cost` gives it up.

@@ -77,6 +77,7 @@ impl Gate {
     }
 
     /// A concurrency that adapts has another limit than its policy says.
+    #[inline(always)]
     pub(super) fn note_present_limit(&self, decision: &mut Decision, now: Moment) {
         if let Some(rule) = self.limit_states().nth(decision.binding_index as usize).and_then(|state| state.concurrency(now)) {
             decision.limit = rule.limit;
