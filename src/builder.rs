@@ -235,7 +235,7 @@ impl LimiterBuilder {
     ///
     /// By default, a refund is at most what of the bucket's usage after that grant has not been refilled since. That is all there is
     /// to refund where no grant followed; under steady use it may be less than is safe. With this option, the bound is the least
-    /// usage that a later grant found, which is known exactly for the grants of the latest five instants. Neither lets the grants
+    /// usage that a later grant found, which is known exactly for the grants of the latest 250 instants. Neither lets the grants
     /// made since then exceed the limit. See [`Permit::settle`](crate::Permit::settle).
     ///
     /// ```
