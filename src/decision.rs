@@ -64,8 +64,8 @@ impl Wait {
 }
 
 impl Decision {
-    /// The decision of all limits together on a request behind `ahead` waiting units; `asked` has the answer of each limit, and
-    /// `misfit` is the index of a limit that never admits it.
+    /// The decision of all limits together on a request behind `ahead` waiting units; `asked` has the answer of each limit,
+    /// `misfit` is the index of a limit that never admits it, and `capacity` says how much the limit of an index admits at present.
     #[inline(always)] // it is compiled anew for a policy of one limit
     pub(crate) fn summarize(
         policy: &Policy,
@@ -73,6 +73,7 @@ impl Decision {
         asked: impl Iterator<Item = LimitReport>,
         now: Moment,
         ahead: u64,
+        capacity: impl FnOnce(usize) -> u64,
     ) -> Self {
         let (mut remaining, mut ready_at, mut reset_at) = (u64::MAX, now, now);
         let (mut scarcest, mut slowest) = (0, 0);
@@ -92,23 +93,26 @@ impl Decision {
                 denied = Some((until, by));
             }
         }
-        let limits = policy.limits();
         let (allowed, until, by) = match (misfit, denied) {
             (Some(by), _) | (None, Some((Moment::NEVER, by))) => (false, Moment::NEVER, by),
             (None, None) if ahead == 0 => (true, now, scarcest),
             (None, Some((_, by))) if ahead == 0 => (false, ready_at, by),
             _ => (false, ready_at, slowest),
         };
-        Self {
+        let (limit, reset_after) = (capacity(by), reset_at.since(now));
+        let retry_after = if until > now { Wait::until(until, now) } else { Wait::UNKNOWN };
+        // Made in each branch of `Binding::with`: to be moved, a binding would be copied just after its fields were written, for which
+        // the processor waits.
+        Binding::with(policy, by, |binding| Self {
             allowed,
             paused: false,
             binding_index: by as u32,
-            binding: Binding::new(policy, by),
-            limit: limits[by].capacity(),
+            binding,
+            limit,
             remaining,
-            retry_after: if until > now { Wait::until(until, now) } else { Wait::UNKNOWN },
-            reset_after: reset_at.since(now),
-        }
+            retry_after,
+            reset_after,
+        })
     }
 
     /// Whether the cost would be admitted now.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::core::line::MAX_VALUE;
 use crate::core::track;
+use crate::policy::Limit;
 use crate::strategy::{
     Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Ratio,
     RefundBound, Rule, Sample, Slope, StateWords, Strategy, Usage,
@@ -327,6 +328,12 @@ impl LimitState {
             Self::Pace(_, state, _) | Self::Rule(_, state) => *state = words,
             Self::Log(..) | Self::Places(..) => {}
         }
+    }
+
+    /// The capacity of this limit, at present: a concurrency that adapts has another one than its policy says.
+    #[inline(always)]
+    pub(super) fn capacity(&self, limit: &Limit, now: Moment) -> u64 {
+        self.concurrency(now).map_or_else(|| limit.capacity(), |rule| rule.limit)
     }
 
     /// The rule of a concurrency, with the limit that it has at `now`.

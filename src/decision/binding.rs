@@ -23,20 +23,22 @@ pub(super) enum Binding {
 const _: () = assert!(size_of::<Binding>() <= 40);
 
 impl Binding {
-    /// The limit at this index of the policy.
+    /// Uses the limit at this index of the policy.
     #[inline(always)]
-    pub(super) fn new(policy: &Policy, index: usize) -> Self {
+    pub(super) fn with<R>(policy: &Policy, index: usize, make: impl Fn(Self) -> R) -> R {
         match policy.limits()[index] {
-            Limit::Throttle(Throttle { interval, burst, counts: Cost }) => Self::Throttle { interval, burst },
-            Limit::FixedWindow(FixedWindow { limit, period, align, counts: Cost }) => Self::FixedWindow { limit, period, align },
+            Limit::Throttle(Throttle { interval, burst, counts: Cost }) => make(Self::Throttle { interval, burst }),
+            Limit::FixedWindow(FixedWindow { limit, period, align, counts: Cost }) => {
+                make(Self::FixedWindow { limit, period, align })
+            }
             Limit::SlidingWindow(SlidingWindow { limit, period, method, counts: Cost }) => {
-                Self::SlidingWindow { limit, period, method }
+                make(Self::SlidingWindow { limit, period, method })
             }
             Limit::TokenBucket(TokenBucket { rate, burst, each_period, initial: None, counts: Cost }) => {
-                Self::TokenBucket { rate, burst, each_period }
+                make(Self::TokenBucket { rate, burst, each_period })
             }
             Limit::MaxConcurrency(MaxConcurrency { limit, ttl, adapt: None, counts: Cost }) => {
-                Self::MaxConcurrency { limit, ttl }
+                make(Self::MaxConcurrency { limit, ttl })
             }
             Limit::Penalty(Penalty {
                 threshold,
@@ -47,8 +49,8 @@ impl Binding {
                 longest: None,
                 forgive_after: None,
                 counts: Cost,
-            }) => Self::Penalty { threshold, fall, counts_denied },
-            _ => Self::OfPolicy(policy.clone()),
+            }) => make(Self::Penalty { threshold, fall, counts_denied }),
+            _ => make(Self::OfPolicy(policy.clone())),
         }
     }
 
@@ -108,7 +110,7 @@ mod tests {
         ] {
             let policy: Policy = format!("3 concurrent and {text}").parse().unwrap();
             for (index, limit) in policy.limits().iter().enumerate() {
-                assert_eq!(Binding::new(&policy, index).limit(index), *limit);
+                assert_eq!(Binding::with(&policy, index, |binding| binding.limit(index)), *limit);
             }
         }
     }

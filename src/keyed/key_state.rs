@@ -131,12 +131,13 @@ impl KeyState<'_> {
     #[inline(always)]
     fn decide_alone(&self, now: Moment, cost: u64) -> Decision {
         let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
+        let capacity = |by: usize| policy.limits()[by].capacity();
         if let Some(rule) = self.plan.only_rule() {
             let report = rule.report(load(self.words, rule, 0), now, 0, cost);
-            return Decision::summarize(policy, misfit, std::iter::once(report), now, 0);
+            return Decision::summarize(policy, misfit, std::iter::once(report), now, 0, capacity);
         }
         let reports = self.states().map(|(rule, state)| rule.report(state, now, 0, cost));
-        Decision::summarize(policy, misfit, reports, now, 0)
+        Decision::summarize(policy, misfit, reports, now, 0, capacity)
     }
 
     /// What each limit says.

@@ -83,9 +83,9 @@ impl Gate {
         let (reports, remaining): (Vec<_>, Vec<_>) = self.limit_states().enumerate().map(report).unzip();
         let too_small = |limit: &Limit| costs.of(limit.counts()).is_none_or(|cost| cost > limit.capacity());
         let misfit = self.plan.limits().iter().position(too_small);
-        let mut decision = Decision::summarize(self.plan.policy(), misfit, reports.into_iter(), now, ahead);
+        let capacity = |by| self.capacity(by, now);
+        let mut decision = Decision::summarize(self.plan.policy(), misfit, reports.into_iter(), now, ahead, capacity);
         decision.remaining = remaining[decision.binding_index as usize];
-        self.note_present_limit(&mut decision, now);
         decision
     }
 

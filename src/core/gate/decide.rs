@@ -16,7 +16,7 @@ impl Gate {
     pub(crate) fn statuses(&self, now: Moment) -> Vec<LimitStatus> {
         let status = |(state, limit): (&LimitState, &Limit)| {
             let report = state.report(now, 0, 1);
-            let capacity = state.concurrency(now).map_or(limit.capacity(), |rule| rule.limit);
+            let capacity = state.capacity(limit, now);
             let reset_after = report.reset_at.duration_since(now);
             LimitStatus { limit: *limit, capacity, remaining: report.remaining, reset_after }
         };
@@ -67,21 +67,18 @@ impl Gate {
     pub(crate) fn decide_plain(&self, now: Moment, ahead: u64, cost: u64) -> Decision {
         let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
         let report = |state: &LimitState| state.report(now, ahead, cost);
-        let mut decision = if self.rest.is_empty() {
-            Decision::summarize(policy, misfit, std::iter::once(report(&self.first)), now, ahead)
-        } else {
-            Decision::summarize(policy, misfit, self.limit_states().map(report), now, ahead)
-        };
-        self.note_present_limit(&mut decision, now);
-        decision
+        // A decision that is changed after it was made is copied, which takes as long as to make it.
+        if self.rest.is_empty() {
+            let capacity = |_| self.first.capacity(&policy.limits()[0], now);
+            return Decision::summarize(policy, misfit, std::iter::once(report(&self.first)), now, ahead, capacity);
+        }
+        Decision::summarize(policy, misfit, self.limit_states().map(report), now, ahead, |by| self.capacity(by, now))
     }
 
-    /// A concurrency that adapts has another limit than its policy says.
-    #[inline(always)]
-    pub(super) fn note_present_limit(&self, decision: &mut Decision, now: Moment) {
-        if let Some(rule) = self.limit_states().nth(decision.binding_index as usize).and_then(|state| state.concurrency(now)) {
-            decision.limit = rule.limit;
-        }
+    /// The capacity of the limit of this index, at present.
+    pub(super) fn capacity(&self, index: usize, now: Moment) -> u64 {
+        let limit = &self.plan.limits()[index];
+        self.limit_states().nth(index).map_or(limit.capacity(), |state| state.capacity(limit, now))
     }
 
     /// Whether [`Gate::admit`] would admit.
