@@ -16,6 +16,7 @@ pub(crate) mod gate;
 pub(crate) mod grant;
 pub(crate) mod kept;
 pub(crate) mod lease;
+pub(crate) mod ledger;
 pub(crate) mod levels;
 mod limit_state;
 pub(crate) mod line;

@@ -1,3 +1,5 @@
+mod store;
+
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,6 +11,8 @@ use crate::decision::Decision;
 use crate::policy::{Limit, Policy};
 use crate::strategy::Unit;
 use crate::text::ParseError;
+
+pub use store::{Cause, StoreError};
 
 /// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
 ///

@@ -128,8 +128,8 @@
 //! - **Timers are late**, by about a millisecond. A [`Throttle`] without a burst loses that time at each grant. At intervals of a
 //!   few milliseconds or less, give it a burst of about 10 ms' worth of grants, and it keeps its rate exactly. Where none is allowed,
 //!   use [`LimiterBuilder::precise_timer`].
-//! - **A cost counts in every limit of a policy.** `8 concurrent and 100000/min` admits no cost above 8. When a request costs
-//!   one place and a thousand tokens, use two limiters and acquire from both.
+//! - **A cost counts in every limit of a policy**, unless a limit [counts](Counts) something else. `8 concurrent and 100000/min`
+//!   admits no cost above 8; `8 concurrent per request and 100000 tokens/min` does.
 //! - **`retry_after` while others wait**: those requests go first, and the value allows for them. It is exact for up to 64
 //!   waiting requests, if none of them gives up. With more it is a lower bound: a retry at that time may be denied. It is `None`
 //!   when only a release helps, because its time is unknown. See [`Decision::retry_after`].
@@ -163,6 +163,7 @@ mod core;
 mod decision;
 mod error;
 mod event;
+mod exchange;
 mod group;
 mod keyed;
 mod limiter;
@@ -176,6 +177,7 @@ mod rate;
 #[cfg(feature = "serde")]
 mod serialize;
 mod snapshot;
+pub mod store;
 mod strategy;
 mod stream;
 mod text;

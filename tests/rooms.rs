@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 24] = [
+const ROOMS: [&str; 26] = [
     // limits as data and as text
     "rate",
     "strategy",
@@ -22,8 +22,11 @@ const ROOMS: [&str; 24] = [
     "snapshot",
     "upstream",
     "event",
+    "exchange",
     // decides
     "core",
+    // keeps what processes share
+    "store",
     // acts
     "contain_panic",
     "observe",

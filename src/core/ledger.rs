@@ -1,0 +1,209 @@
+//! What a store keeps for one key: the state of each limit, and the leases. A [`Call`] is one step of it.
+//!
+//! The same rules decide here as in the gate of one process. A call brings many asks of the same costs; of each run, as many are
+//! granted as every limit has room for, and each limit is charged once, so that a thousand asks take as long as one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::core::limit_state::LimitState;
+use crate::core::plan::Plan;
+use crate::exchange::{Asks, Call, LimitReading, Reply, Settlement, Stop, Until};
+use crate::strategy::Moment;
+
+/// What a store keeps for one key.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    plan: Arc<Plan>,
+    limits: Vec<LimitState>,
+    leases: BTreeMap<LeaseId, Lease>,
+    by_expiry: BTreeSet<(Moment, LeaseId)>,
+    /// Of the latest grant.
+    fence: u64,
+    /// The latest instant of a call: a clock that steps back stands still here.
+    latest: Moment,
+}
+
+/// A holder, and the number that it gave the lease.
+type LeaseId = (u64, u64);
+
+#[derive(Debug)]
+struct Lease {
+    expires_at: Moment,
+    costs: Box<[u64]>,
+}
+
+impl Ledger {
+    /// Of a key that nothing is kept for.
+    pub(crate) fn new(plan: Arc<Plan>, now: Moment) -> Self {
+        let limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
+        Self { plan, limits, leases: BTreeMap::new(), by_expiry: BTreeSet::new(), fence: 0, latest: now }
+    }
+
+    pub(crate) fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Goes on with another policy: its limits of time are as new, and the leases stay.
+    pub(crate) fn replace_policy(&mut self, plan: Arc<Plan>, now: Moment) {
+        let now = now.max(self.latest);
+        self.limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
+        self.plan = plan;
+        // A lease took its costs of limits that are gone. Of the new ones, it takes one place each.
+        let places: Box<[u64]> = self.limits.iter().map(|limit| u64::from(limit.places().is_some())).collect();
+        for lease in self.leases.values_mut() {
+            lease.costs.clone_from(&places);
+            charge(&mut self.limits, now, &lease.costs, 1);
+        }
+    }
+
+    /// When nothing of it matters any more, if no further call comes.
+    pub(crate) fn forgettable_at(&self) -> Moment {
+        let limits = self.limits.iter().map(|limit| limit.forgettable_at(self.latest)).max().unwrap_or(self.latest);
+        self.by_expiry.last().map_or(limits, |(last, _)| limits.max(*last))
+    }
+
+    /// Carries out a call. Fences follow the clock where it is ahead of them, so that they rise even after a key was forgotten.
+    pub(crate) fn call(&mut self, now: Moment, call: &Call) -> Reply {
+        let now = now.max(self.latest);
+        self.latest = now;
+        let reclaimed = self.reclaim(now);
+        call.returns.iter().for_each(|number| drop(self.take_lease((call.holder, *number))));
+        call.settlements.iter().for_each(|settlement| self.settle(now, settlement));
+        let lost = call.renewals.iter().copied().filter(|number| !self.renew(now, (call.holder, *number), call.ttl)).collect();
+        let first_fence = (self.fence + 1).max(now.nanos() / 1_000);
+        let (granted, stop) = self.grant(now, call, first_fence);
+        if granted > 0 {
+            self.fence = first_fence + granted - 1;
+        }
+        let limits = self.limits.iter().map(|limit| limit.report(now, 0, 1));
+        let limits = limits.map(|of| LimitReading { remaining: of.remaining, reset_at: of.reset_at.nanos() }).collect();
+        let stop = stop.or_else(|| self.stop(now, call.peek.as_deref()?));
+        Reply { now: now.nanos(), granted, first_fence, stop, limits, lost, reclaimed }
+    }
+
+    /// Reclaims all leases that have expired.
+    fn reclaim(&mut self, now: Moment) -> u64 {
+        let mut reclaimed = 0;
+        while let Some((_, id)) = self.by_expiry.first().copied().filter(|(expires_at, _)| *expires_at <= now) {
+            drop(self.take_lease(id));
+            reclaimed += 1;
+        }
+        reclaimed
+    }
+
+    /// Ends a lease: its places are free.
+    fn take_lease(&mut self, id: LeaseId) -> Option<Lease> {
+        let lease = self.leases.remove(&id)?;
+        self.by_expiry.remove(&(lease.expires_at, id));
+        for (limit, cost) in self.limits.iter_mut().zip(&lease.costs) {
+            limit.release(*cost);
+        }
+        Some(lease)
+    }
+
+    fn settle(&mut self, now: Moment, settlement: &Settlement) {
+        let Settlement { granted_at, charged, actual } = settlement;
+        let granted_at = Some(Moment::from_nanos(*granted_at)).filter(|at| *at <= now);
+        for (limit, (charged, actual)) in self.limits.iter_mut().zip(charged.iter().zip(actual)) {
+            limit.settle(now, granted_at, *charged, *actual);
+        }
+    }
+
+    /// Returns whether the lease is live.
+    fn renew(&mut self, now: Moment, id: LeaseId, ttl: u64) -> bool {
+        let Some(lease) = self.leases.get_mut(&id) else { return false };
+        let former = std::mem::replace(&mut lease.expires_at, now.plus(ttl));
+        self.by_expiry.remove(&(former, id));
+        self.by_expiry.insert((lease.expires_at, id));
+        true
+    }
+
+    /// Grants the longest prefix of the asks. Of those that do not wait, the others count as denied.
+    fn grant(&mut self, now: Moment, call: &Call, first_fence: u64) -> (u64, Option<Stop>) {
+        let mut granted = 0;
+        let mut stop = None;
+        for asks in &call.asks {
+            let room = if stop.is_some() { 0 } else { self.room(now, asks) };
+            granted += room;
+            charge(&mut self.limits, now, &asks.costs, room);
+            self.open_leases(now, call, asks, room);
+            if room == asks.count {
+                continue;
+            }
+            if !asks.waits {
+                self.note_denials(now, asks, asks.count - room);
+            }
+            stop = stop.or_else(|| self.stop(now, &asks.costs));
+        }
+        debug_assert!(granted < u64::MAX - first_fence);
+        (granted, stop)
+    }
+
+    /// How many of these asks every limit has room for.
+    fn room(&self, now: Moment, asks: &Asks) -> u64 {
+        let asked = self.limits.iter().zip(&asks.costs).filter(|(_, cost)| **cost > 0);
+        let room = asked.map(|(limit, cost)| match limit.decide(now, *cost) {
+            Ok(_) => limit.report(now, 0, *cost).remaining / cost,
+            Err(_) => 0,
+        });
+        room.fold(asks.count, u64::min)
+    }
+
+    fn open_leases(&mut self, now: Moment, call: &Call, asks: &Asks, count: u64) {
+        let mut limits = self.limits.iter().zip(&asks.costs);
+        if !limits.any(|(limit, cost)| limit.places().is_some() && *cost > 0) {
+            return;
+        }
+        let places = |(limit, cost): (&LimitState, &u64)| if limit.places().is_some() { *cost } else { 0 };
+        let costs: Box<[u64]> = self.limits.iter().zip(&asks.costs).map(places).collect();
+        for number in asks.first..asks.first.saturating_add(count) {
+            let (id, expires_at) = ((call.holder, number), now.plus(call.ttl));
+            let former = self.leases.insert(id, Lease { expires_at, costs: costs.clone() });
+            debug_assert!(former.is_none(), "the number {number} was given twice");
+            self.by_expiry.insert((expires_at, id));
+        }
+    }
+
+    fn note_denials(&mut self, now: Moment, asks: &Asks, count: u64) {
+        /// More attempts of one call than this raise no penalty further.
+        const MAX: u64 = 1_000;
+        for _ in 0..count.min(MAX) {
+            for (limit, cost) in self.limits.iter_mut().zip(&asks.costs).filter(|(_, cost)| **cost > 0) {
+                limit.note_denial(now, *cost);
+            }
+        }
+    }
+
+    /// What stops a request of these costs. Of several limits, the one that stops it longest; of these, the first.
+    fn stop(&self, now: Moment, costs: &[u64]) -> Option<Stop> {
+        let mut stop: Option<(Moment, Stop)> = None;
+        for (index, (limit, cost)) in self.limits.iter().zip(costs).enumerate().filter(|(_, (_, cost))| **cost > 0) {
+            let Err(until) = limit.decide(now, *cost) else { continue };
+            let exceeds = *cost > self.plan.limits()[index].capacity();
+            let (rank, until) = match until {
+                _ if exceeds => (Moment::NEVER, Until::Never),
+                Moment::NEVER if limit.places().is_some() => {
+                    let first_expiry = self.by_expiry.first().map_or(u64::MAX, |(first, _)| first.nanos());
+                    (Moment::LAST, Until::Release { first_expiry })
+                }
+                Moment::NEVER => (Moment::NEVER, Until::Never),
+                until => (until, Until::Instant(until.nanos())),
+            };
+            if stop.is_none_or(|(longest, _)| rank > longest) {
+                stop = Some((rank, Stop { limit: index, until }));
+            }
+        }
+        stop.map(|(_, stop)| stop)
+    }
+}
+
+/// Charges this many requests of these costs, which all limits admit.
+fn charge(limits: &mut [LimitState], now: Moment, costs: &[u64], count: u64) {
+    for (limit, cost) in limits.iter_mut().zip(costs) {
+        let units = cost.saturating_mul(count);
+        if units > 0 {
+            limit.charge(now, units);
+        }
+    }
+}

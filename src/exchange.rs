@@ -1,0 +1,139 @@
+//! What the scheduler of one process and a store tell each other: a call for one key, and its reply. Data only.
+//!
+//! All instants are the store's own: nanoseconds since 1970-01-01 00:00 UTC, 0 to 2^64 - 2 (the year 2554). No clock of a process is
+//! ever compared with them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::policy::Policy;
+
+/// Which limiter and which key a [`Call`] is for.
+///
+/// A store keeps one state for each pair of name and key. Both may hold any bytes.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// The name of the limiter.
+    pub limiter: Arc<str>,
+    /// The key; empty for a limiter without keys.
+    pub key: Arc<[u8]>,
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.limiter, self.key.escape_ascii())
+    }
+}
+
+/// One call for one key. A store carries it out in one atomic step, in this order: what has expired is reclaimed; then the returns,
+/// the settlements, the renewals, and last the asks.
+///
+/// What a call grants is all or none for each ask: each limit of the policy is charged, or none is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Call {
+    /// Which limiter and which key.
+    pub scope: Scope,
+    /// The policy. The costs of a call have one number for each of its limits, in its order.
+    pub policy: Policy,
+    /// Who calls: a random number for each process and limiter. A lease is told by its holder and its number.
+    pub holder: u64,
+    /// The call must not be carried out at or after this instant of the store: nobody awaits its reply then. `None`: at any time.
+    pub valid_until: Option<u64>,
+    /// The numbers of leases that come back. One that is not known changes nothing, so that a return may be sent again.
+    pub returns: Vec<u64>,
+    /// What work has really cost, of limits of time.
+    pub settlements: Vec<Settlement>,
+    /// The leases whose TTL starts anew, by number.
+    pub renewals: Vec<u64>,
+    /// The TTL of leases, in nanoseconds, at least 1. It counts for the asks and the renewals. 0 if the policy has no limit of
+    /// concurrency.
+    pub ttl: u64,
+    /// The asks in order. The store grants the longest prefix of them that all limits admit.
+    pub asks: Vec<Asks>,
+    /// Costs for which the reply says whether they would be granted after all this; they are charged to nothing. Only in a call
+    /// without asks.
+    pub peek: Option<Box<[u64]>>,
+    /// Where the store has a state of another policy for this key, that state is dropped, apart from its leases and its fence.
+    /// Otherwise it is [an error](crate::store::StoreError::PolicyDiffers).
+    pub replaces_policy: bool,
+}
+
+/// Asks of the same costs that follow one another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Asks {
+    /// The number of the lease of the first ask; the next ones have the next numbers.
+    pub first: u64,
+    /// How many asks, at least 1.
+    pub count: u64,
+    /// What each of them costs, for each limit; 0 where it takes nothing of a limit.
+    pub costs: Box<[u64]>,
+    /// Whether they wait if they are not granted. Otherwise each counts as a denied attempt.
+    pub waits: bool,
+}
+
+/// What the work of a grant has really cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settlement {
+    /// When it was granted: [`Reply::now`] of that call.
+    pub granted_at: u64,
+    /// What was charged, for each limit.
+    pub charged: Box<[u64]>,
+    /// What it has cost, for each limit.
+    pub actual: Box<[u64]>,
+}
+
+/// The reply to a [`Call`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reply {
+    /// The instant of the call.
+    pub now: u64,
+    /// How many asks were granted, from the first on.
+    pub granted: u64,
+    /// The fence of the first grant; the next ones have the next numbers. Of one key, fences rise with every grant, over all
+    /// processes and restarts of the store. Of no meaning without a grant.
+    pub first_fence: u64,
+    /// Why the first ask that was not granted was not, or the peek would not be. `None` if all were, or would be.
+    pub stop: Option<Stop>,
+    /// What each limit of the policy says afterwards.
+    pub limits: Vec<LimitReading>,
+    /// The numbers of the renewals that came too late: these leases have been reclaimed.
+    pub lost: Vec<u64>,
+    /// How many leases of any holder this call has reclaimed because they had expired.
+    pub reclaimed: u64,
+}
+
+/// Why an ask was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// The index in the policy of the limit that stopped it; of several, the one that stops it longest.
+    pub limit: usize,
+    /// Until when.
+    pub until: Until,
+}
+
+/// Until when an ask is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// It can be granted at this instant, if no other request comes.
+    Instant(u64),
+    /// Until a lease comes back, or is reclaimed: the first one will be at this instant.
+    Release {
+        /// When the first lease expires.
+        first_expiry: u64,
+    },
+    /// It can never be granted.
+    Never,
+}
+
+/// What one limit says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitReading {
+    /// The units that it would admit now.
+    pub remaining: u64,
+    /// When it is reset if nothing more is admitted; [`Reply::now`] for a concurrency.
+    pub reset_at: u64,
+}

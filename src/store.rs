@@ -1,0 +1,139 @@
+//! Where limits are kept that many processes share.
+//!
+//! A [`Store`] carries out [calls](Call), each as one atomic step for one key, and answers with a [`Reply`]. What a limiter asks of
+//! its store, and what it makes of the replies, is the same for every store.
+//!
+//! | store | where the limits are | feature |
+//! |---|---|---|
+//! | [`MemoryStore`] | in this process | |
+
+mod memory;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::policy::{Limit, Policy};
+
+pub use crate::error::{Cause, StoreError};
+pub use crate::exchange::{Asks, Call, LimitReading, Reply, Scope, Settlement, Stop, Until};
+pub use memory::MemoryStore;
+
+/// What a [`Store`] returns.
+pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// A place for limits that many processes share.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Whether the store can keep this policy.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unsupported`] with the limit.
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError>;
+
+    /// Carries out the call in one atomic step, by the clock of the store. Dropping the future does not undo the call.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]. Only [`StoreError::Unanswered`] leaves open whether the call was carried out.
+    fn call(&self, call: Call) -> StoreFuture<Reply>;
+
+    /// Tells the listener from now on, until it [is closed](ReleaseListener::is_closed), which keys of this limiter have got places
+    /// back. Messages may be lost. Returns whether the store can do that; if not, whoever waits polls.
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        let _ = (limiter, listener);
+        false
+    }
+
+    /// About `max` keys of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on. A key may come twice, and
+    /// keys that come or go meanwhile may be missed.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage>;
+
+    /// Forgets what it has of this key: the limits are as new, and its leases are reclaimed.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn reset(&self, scope: Scope) -> StoreFuture<()>;
+
+    /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64>;
+}
+
+/// Some keys of a limiter: see [`Store::keys`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyPage {
+    /// The keys.
+    pub keys: Vec<Arc<[u8]>>,
+    /// Where the next page begins; `None` if there are no more keys.
+    pub next: Option<Vec<u8>>,
+}
+
+/// Is told of releases in other processes: see [`Store::listen`].
+#[derive(Clone)]
+pub struct ReleaseListener(Arc<Told>);
+
+/// Is told of the release of a key, if there is one. Returns whether anybody listens.
+type Told = dyn Fn(Option<&[u8]>) -> bool + Send + Sync;
+
+impl ReleaseListener {
+    /// Calls `released` with the target and the key of each release, as long as anybody holds the target.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use tollgate::store::ReleaseListener;
+    ///
+    /// let keys = Arc::new(Mutex::new(Vec::new()));
+    /// let listener = ReleaseListener::new(&keys, |keys, key| keys.lock().unwrap().push(key.to_vec()));
+    /// listener.released(b"alice");
+    /// assert_eq!(*keys.lock().unwrap(), [b"alice"]);
+    /// drop(keys);
+    /// assert!(listener.is_closed());
+    /// ```
+    pub fn new<T: Send + Sync + 'static>(target: &Arc<T>, released: impl Fn(&T, &[u8]) + Send + Sync + 'static) -> Self {
+        let target = Arc::downgrade(target);
+        Self(Arc::new(move |key| match (target.upgrade(), key) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(target), Some(key)) => {
+                released(&target, key);
+                true
+            }
+        }))
+    }
+
+    /// Places of this key came back.
+    pub fn released(&self, key: &[u8]) {
+        (self.0)(Some(key));
+    }
+
+    /// Whether nobody listens any more. A store that keeps a listener asks at least once a minute.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        !(self.0)(None)
+    }
+}
+
+impl fmt::Debug for ReleaseListener {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ReleaseListener").field("is_closed", &self.is_closed()).finish()
+    }
+}
+
+/// What no store keeps: a concurrency that adapts learns from the work of one process.
+fn shares(store: &str, policy: &Policy) -> Result<(), StoreError> {
+    let adapts = |limit: &&Limit| matches!(limit, Limit::MaxConcurrency(concurrency) if concurrency.adapt.is_some());
+    policy.limits().iter().find(adapts).map_or(Ok(()), |limit| {
+        let reason = "a concurrency that adapts learns from the work of one process; set a limit without adapt";
+        Err(StoreError::Unsupported { store: store.to_owned(), limit: limit.to_string(), reason })
+    })
+}

@@ -1,0 +1,185 @@
+//! A store in the memory of the process.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::future::ready;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use crate::core::ledger::Ledger;
+use crate::core::plan::Plan;
+use crate::error::StoreError;
+use crate::exchange::{Call, Reply, Scope};
+use crate::policy::Policy;
+use crate::strategy::Moment;
+
+/// A store in the memory of this process, for tests and for programs of one process. Clones share it.
+///
+/// Its clock is tokio's: it follows a paused one. It keeps no key longer than its state matters.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    built: Instant,
+    /// The wall clock when it was built.
+    since_epoch: Duration,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    ledgers: HashMap<Scope, Ledger>,
+    listeners: Vec<(Arc<str>, ReleaseListener)>,
+    /// A purge is made when there are as many keys as this.
+    purge_at: usize,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { shared: Arc::new(Shared { built: Instant::now(), since_epoch, kept: Mutex::default() }) }
+    }
+
+    /// The keys that it holds now, of all limiters.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let mut kept = self.lock();
+        kept.purge(self.now(), usize::MAX);
+        kept.ledgers.len()
+    }
+
+    /// Whether it holds no key: whatever was used is free again.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        let now = self.shared.since_epoch + self.shared.built.elapsed();
+        Moment::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).min(Moment::LAST)
+    }
+
+    fn answer(&self, call: &Call) -> Result<Reply, StoreError> {
+        let now = self.now();
+        if call.valid_until.is_some_and(|until| until <= now.nanos()) {
+            return Err(StoreError::TooLate { store: NAME.to_owned() });
+        }
+        let mut kept = self.lock();
+        kept.make_room(now);
+        let reply = kept.ledger(now, call)?.call(now, call);
+        let listeners =
+            if call.returns.is_empty() && reply.reclaimed == 0 { Vec::new() } else { kept.listeners(&call.scope.limiter) };
+        drop(kept);
+        listeners.iter().for_each(|listener| listener.released(&call.scope.key));
+        Ok(reply)
+    }
+}
+
+const NAME: &str = "in memory";
+
+impl Kept {
+    fn ledger(&mut self, now: Moment, call: &Call) -> Result<&mut Ledger, StoreError> {
+        match self.ledgers.entry(call.scope.clone()) {
+            Entry::Vacant(vacant) => Ok(vacant.insert(Ledger::new(plan(&call.policy)?, now))),
+            Entry::Occupied(mut occupied) => {
+                let ledger = occupied.get_mut();
+                let stored = ledger.plan().policy();
+                if *stored == call.policy {
+                    return Ok(occupied.into_mut());
+                }
+                if ledger.forgettable_at() <= now {
+                    *ledger = Ledger::new(plan(&call.policy)?, now);
+                } else if call.replaces_policy {
+                    ledger.replace_policy(plan(&call.policy)?, now);
+                } else {
+                    let (stored, given) = (stored.to_string(), call.policy.to_string());
+                    return Err(StoreError::PolicyDiffers { limiter: Arc::clone(&call.scope.limiter), stored, given });
+                }
+                Ok(occupied.into_mut())
+            }
+        }
+    }
+
+    /// Purges when the keys have doubled since the last purge: so each key costs a constant time.
+    fn make_room(&mut self, now: Moment) {
+        const FEW: usize = 1_024;
+        if self.ledgers.len() >= self.purge_at.max(FEW) {
+            self.purge(now, usize::MAX);
+            self.purge_at = 2 * self.ledgers.len();
+        }
+    }
+
+    fn purge(&mut self, now: Moment, mut max: usize) -> u64 {
+        let before = self.ledgers.len();
+        self.ledgers.retain(|_, ledger| {
+            let stays = max == 0 || ledger.forgettable_at() > now;
+            max -= usize::from(!stays);
+            stays
+        });
+        (before - self.ledgers.len()) as u64
+    }
+
+    fn listeners(&mut self, limiter: &Arc<str>) -> Vec<ReleaseListener> {
+        self.listeners.retain(|(_, listener)| !listener.is_closed());
+        self.listeners.iter().filter(|(of, _)| of == limiter).map(|(_, listener)| listener.clone()).collect()
+    }
+}
+
+fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
+    Plan::new(policy.clone(), Duration::ZERO).map(Arc::new).map_err(StoreError::Policy)
+}
+
+impl Store for MemoryStore {
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        super::shares(NAME, policy)?;
+        plan(policy).map(drop)
+    }
+
+    fn call(&self, call: Call) -> StoreFuture<Reply> {
+        let this = self.clone();
+        Box::pin(async move { this.answer(&call) })
+    }
+
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        self.lock().listeners.push((Arc::clone(limiter), listener));
+        true
+    }
+
+    fn keys(&self, limiter: &Arc<str>, _: Option<Vec<u8>>, _: usize) -> StoreFuture<KeyPage> {
+        let mut kept = self.lock();
+        kept.purge(self.now(), usize::MAX);
+        let keys = kept.ledgers.keys().filter(|scope| scope.limiter == *limiter).map(|scope| Arc::clone(&scope.key));
+        Box::pin(ready(Ok(KeyPage { keys: keys.collect(), next: None })))
+    }
+
+    fn reset(&self, scope: Scope) -> StoreFuture<()> {
+        let mut kept = self.lock();
+        kept.ledgers.remove(&scope);
+        let listeners = kept.listeners(&scope.limiter);
+        drop(kept);
+        listeners.iter().for_each(|listener| listener.released(&scope.key));
+        Box::pin(ready(Ok(())))
+    }
+
+    fn purge(&self, _: &Arc<str>, max: usize) -> StoreFuture<u64> {
+        Box::pin(ready(Ok(self.lock().purge(self.now(), max))))
+    }
+}
