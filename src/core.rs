@@ -10,6 +10,7 @@ mod answers_tests;
 pub(crate) mod arena;
 pub(crate) mod costs;
 pub(crate) mod deadlines;
+pub(crate) mod dialogue;
 pub(crate) mod effects;
 pub(crate) mod forecast;
 pub(crate) mod gate;

@@ -1,3 +1,4 @@
+mod misfit;
 mod store;
 
 use std::convert::Infallible;
@@ -12,6 +13,7 @@ use crate::policy::{Limit, Policy};
 use crate::strategy::Unit;
 use crate::text::ParseError;
 
+pub(crate) use misfit::Misfit;
 pub use store::{Cause, StoreError};
 
 /// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
@@ -89,6 +91,9 @@ pub enum ConfigError {
         /// The longest span: 100 years of 365 days.
         max: Duration,
     },
+    /// The store of a [shared limiter](crate::SharedLimiter) cannot keep the policy.
+    #[error("the store of the limiter cannot keep its policy")]
+    Store(#[source] Box<StoreError>),
 }
 
 /// For what always converts into a policy.
@@ -195,6 +200,9 @@ pub enum AcquireError {
         "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
     )]
     NoRuntime,
+    /// The limits are in a store that processes share, and it has not answered, or has refused.
+    #[error("the store of the limiter failed")]
+    Store(#[source] Box<StoreError>),
 }
 
 fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
@@ -261,6 +269,13 @@ pub enum TryAcquireError {
     /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
+    /// The limits are in a store that processes share, and it has not answered, or has refused.
+    #[error("the store of the limiter failed")]
+    Store(#[source] Box<StoreError>),
+    /// The limits are in a store that processes share, and it was not asked, because there was no room in the queue, or nothing would
+    /// have waited for its reply.
+    #[error("the store of the limiter was not asked")]
+    NotAsked(#[source] Box<AcquireError>),
 }
 
 /// Why [`Limiter::run`](crate::Limiter::run), which has an example, did not complete the future.
@@ -287,33 +302,6 @@ pub struct PriorityError {
     /// The highest level.
     pub max: u8,
 }
-
-/// Why a request can never be admitted, apart from the time.
-#[derive(Debug)]
-pub(crate) enum Misfit {
-    ZeroCost,
-    Exceeds { limit: Box<Limit>, cost: u64 },
-    Missing { limit: Box<Limit>, unit: Unit },
-    NoTtl { ttl: Duration, policy: Policy },
-}
-
-macro_rules! from_misfit {
-    ($($error:ident),*) => {$(
-        impl From<Misfit> for $error {
-            #[cold]
-            fn from(misfit: Misfit) -> Self {
-                match misfit {
-                    Misfit::ZeroCost => Self::ZeroCost,
-                    Misfit::Exceeds { limit, cost } => Self::ExceedsLimit { cost, max: limit.capacity(), limit },
-                    Misfit::Missing { limit, unit } => Self::MissingCost { unit, limit },
-                    Misfit::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
-                }
-            }
-        }
-    )*};
-}
-
-from_misfit!(AcquireError, TryAcquireError);
 
 impl AcquireError {
     /// The earliest time, from now, at which a new request could be granted; `None` when it is unknown, or none would be.

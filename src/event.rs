@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::decision::Decision;
+use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -24,6 +25,8 @@ use crate::strategy::Moment;
 /// | [`Resumed`](EventKind::Resumed) | a pause ends, by a call or by itself | how long ago |
 /// | [`PolicyChanged`](EventKind::PolicyChanged) | the policy is replaced | from which to which |
 /// | [`Closed`](EventKind::Closed) | the limiter is closed | |
+/// | [`StoreDown`](EventKind::StoreDown) | calls to the store of a shared limiter are given up for a while | the error |
+/// | [`StoreUp`](EventKind::StoreUp) | the store answers again | for how long it was down |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
 /// counts it.
@@ -198,6 +201,19 @@ pub enum EventKind {
     },
     /// The limiter was [closed](crate::Limiter::close). Requests that waited are refused after it.
     Closed,
+    /// Calls to the store of a [shared limiter](crate::SharedLimiter) have failed several times in a row. For a while they fail at
+    /// once, and what is asked of the limiter follows its [rule](crate::store::OnStoreDown).
+    #[non_exhaustive]
+    StoreDown {
+        /// Of the latest call.
+        error: StoreError,
+    },
+    /// The store of a [shared limiter](crate::SharedLimiter) answers again.
+    #[non_exhaustive]
+    StoreUp {
+        /// For how long it was down.
+        down_for: Duration,
+    },
 }
 
 /// Why a request was shed. [`EventKind::Shed`] carries it.

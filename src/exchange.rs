@@ -85,6 +85,20 @@ pub struct Settlement {
     pub actual: Box<[u64]>,
 }
 
+/// What is done with requests while the store does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStoreDown {
+    /// They fail, with the error of the store.
+    #[default]
+    Error,
+    /// They are denied, or wait until the store answers.
+    Deny,
+    /// They are granted, whatever that adds up to. Such a permit holds nothing of the store's; its fence is lower than that of any grant
+    /// of the store.
+    Allow,
+}
+
 /// The reply to a [`Call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

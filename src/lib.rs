@@ -176,6 +176,7 @@ mod priority;
 mod rate;
 #[cfg(feature = "serde")]
 mod serialize;
+mod shared;
 mod snapshot;
 pub mod store;
 mod strategy;
@@ -200,6 +201,7 @@ pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
+pub use shared::{SharedLimiter, SharedLimiterBuilder, SharedPermitRequest, TryAcquireShared};
 pub use snapshot::{LimitStatus, LimiterSnapshot};
 pub use strategy::{
     Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,

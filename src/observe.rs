@@ -34,6 +34,13 @@ impl Observer {
         self.0.is_some()
     }
 
+    /// Passes an event of a part of the limiter on, which that part [emits](Observer::emit).
+    pub(crate) fn pass_on(&self, event: &LimiterEvent) {
+        if let Some(observer) = &self.0 {
+            observer(event);
+        }
+    }
+
     pub(crate) fn emit(&self, event: &LimiterEvent) {
         if let Some(observer) = &self.0 {
             tell(|| observer(event));

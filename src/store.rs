@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::policy::{Limit, Policy};
 
 pub use crate::error::{Cause, StoreError};
-pub use crate::exchange::{Asks, Call, LimitReading, Reply, Scope, Settlement, Stop, Until};
+pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;
 
 /// What a [`Store`] returns.
@@ -25,6 +25,9 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 
 /// A place for limits that many processes share.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// What it is called in messages, without any password.
+    fn name(&self) -> String;
+
     /// Whether the store can keep this policy.
     ///
     /// # Errors

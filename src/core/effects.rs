@@ -31,6 +31,8 @@ pub(crate) struct Rest {
     pub(crate) discarded: Vec<Waker>,
     /// The fences of the permits that were reclaimed.
     pub(crate) reclaimed: Vec<u64>,
+    /// Somebody is to carry calls to the store.
+    pub(crate) sends_for_carrier: bool,
     /// What the observer is told, in order.
     pub(crate) events: Vec<Happening>,
 }
@@ -59,6 +61,10 @@ impl Effects {
 
     pub(super) fn reclaim(&mut self, lease: &Lease) {
         self.rest.get_or_insert_default().reclaimed.push(lease.fence);
+    }
+
+    pub(super) fn send_for_carrier(&mut self) {
+        self.rest.get_or_insert_default().sends_for_carrier = true;
     }
 
     pub(super) fn tell(&mut self, happening: Happening) {

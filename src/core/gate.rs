@@ -5,6 +5,7 @@ mod change;
 mod decide;
 mod in_word;
 mod settle;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,6 +22,8 @@ use crate::core::request::Caller;
 use crate::core::track::Track;
 use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
+
+pub(crate) use shared::{GrantByStore, Holdings};
 
 /// A policy with its state.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ struct LaterLimit {
     next: StateWords,
 }
 
-/// What few gates have: limits that count by unit, what is left of a former plan, or of units that were reset.
+/// What few gates have: limits that count by unit or that are in a store, what is left of a former plan, or of units that were reset.
 #[derive(Debug, Default)]
 struct Past {
     /// What each limit counts; empty if all count the plain cost, and have always done so.
@@ -69,6 +72,8 @@ struct Past {
     /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit was added, or its units were
     /// reset since.
     refundable_after: Box<[u64]>,
+    /// Where the limits are in a store that processes share.
+    holdings: Option<Box<Holdings>>,
 }
 
 impl Gate {

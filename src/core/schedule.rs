@@ -10,9 +10,13 @@ mod in_word;
 #[cfg(test)]
 mod model;
 mod release;
+mod room;
+mod shared;
 mod tell;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use shared::{Asked, Outgoing};
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,6 +25,7 @@ use std::time::Duration;
 use crate::core::answers::Answers;
 use crate::core::arena::Index;
 use crate::core::costs::{Costs, UnitCosts};
+use crate::core::dialogue::Dialogue;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
@@ -100,6 +105,8 @@ pub(crate) struct Schedule {
     front_ready_at: Moment,
     /// Allocated at the first count: each of a million keys may have a schedule.
     counts: Option<Box<Counts>>,
+    /// Where the limits are in a store.
+    dialogue: Option<Box<Dialogue>>,
 }
 
 /// How often what happened.
@@ -129,7 +136,13 @@ impl Schedule {
             undelivered: 0,
             front_ready_at: Moment::NEVER,
             counts: None,
+            dialogue: None,
         }
+    }
+
+    /// The same for limits in a store, which the gate knows of.
+    pub(crate) fn with_dialogue(self, dialogue: Dialogue) -> Self {
+        Self { dialogue: Some(Box::new(dialogue)), ..self }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -317,6 +330,9 @@ impl Schedule {
     /// Decides in place: no request waits, and the gate admits.
     fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
         self.check_in(now, costs, effects)?;
+        if self.dialogue.is_some() {
+            return Err(Refusal::MustWait);
+        }
         self.admit_front(now, costs, caller).map_err(|_| Refusal::MustWait)
     }
 
@@ -357,36 +373,8 @@ impl Schedule {
     fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
         let suspended_until =
             self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
-        self.gate.ready_at(now, ahead, costs).max(suspended_until)
-    }
-
-    /// Makes room for a new request in a full queue, or refuses it.
-    fn make_room(&mut self, now: Moment, request: &Request<'_>, effects: &mut Effects) -> Result<(), AcquireError> {
-        if self.has_room() {
-            return Ok(());
-        }
-        if let Overflow::Block { penalty } = self.options.overflow {
-            self.suspension.get_or_insert_default().block(now, nanos(penalty));
-            self.dropping = true;
-            self.shed(request, ShedReason::Blocked, effects);
-            self.run_due(now, effects);
-            return Err(AcquireError::Blocked { retry_after: penalty });
-        }
-        let Some(victim) = self.queue.victim(self.options.overflow, request.priority) else {
-            self.shed(request, ShedReason::QueueFull, effects);
-            return Err(AcquireError::QueueFull {
-                retry_after: self.retry_after(now, self.queue.units_ahead_of(request.priority), request.costs),
-            });
-        };
-        self.drop_waiter(now, victim, effects);
-        self.front_ready_at = now; // the front may have changed: check again
-        Ok(())
-    }
-
-    /// When a request behind `ahead` waiting units could be admitted, at the earliest.
-    fn retry_after(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Option<Duration> {
-        let ready = self.ready_at(now, ahead, costs);
-        (ready > now).then(|| ready.duration_since(now))
+        let denied_until = self.dialogue.as_ref().map_or(now, |dialogue| dialogue.denied_until(now));
+        self.gate.ready_at(now, ahead, costs).max(suspended_until).max(denied_until)
     }
 }
 

@@ -80,6 +80,14 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether it says that the store is down, or will refuse other calls, too.
+    #[must_use]
+    pub const fn is_down(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Refused { .. })
+    }
+}
+
 /// The error of a client library behind a [`StoreError`]: its `source()`. Two are equal if they print the same.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);

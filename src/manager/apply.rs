@@ -137,7 +137,7 @@ impl Manager {
     /// Reports the events, and then wakes the waiters, so that a log reads forward. Returns whether there is more to
     /// do.
     #[inline(always)]
-    pub(super) fn carry_out(&self, effects: &mut Effects) -> bool {
+    pub(super) fn carry_out(self: &Arc<Self>, effects: &mut Effects) -> bool {
         if let Some(rest) = effects.rest.take() {
             let first = effects.first.take();
             self.carry_out_rest(first, *rest);
@@ -148,11 +148,14 @@ impl Manager {
     }
 
     #[cold]
-    fn carry_out_rest(&self, first: Option<Waker>, rest: Rest) {
-        let Rest { wakers, discarded, events, .. } = rest;
+    fn carry_out_rest(self: &Arc<Self>, first: Option<Waker>, rest: Rest) {
+        let Rest { wakers, discarded, events, sends_for_carrier, .. } = rest;
         events.into_iter().for_each(|happening| self.tell(happening));
         wake_all(first.into_iter().chain(wakers));
         discarded.into_iter().for_each(|waker| contain_panic(|| drop(waker)));
+        if sends_for_carrier {
+            self.start_carrier();
+        }
     }
 
     /// Tells the observer.

@@ -7,8 +7,10 @@ use super::guard::Guarded;
 use super::lock::{Beside, Common, Manager};
 use super::registry;
 use super::state::State;
+use crate::core::dialogue::Dialogue;
 use crate::core::gate::Gate;
 use crate::core::line::MAX_PLACES;
+use crate::core::schedule::Schedule;
 use crate::core::suspension::Hold;
 use crate::observe::Observer;
 
@@ -25,8 +27,17 @@ pub(crate) struct ManagerParts {
 
 impl Manager {
     pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
+        Self::open_with(parts, |schedule| schedule)
+    }
+
+    /// The manager of limits in a store.
+    pub(crate) fn open_shared(parts: ManagerParts, dialogue: Dialogue) -> Arc<Self> {
+        Self::open_with(parts, |schedule| schedule.with_dialogue(dialogue))
+    }
+
+    fn open_with(parts: ManagerParts, complete: impl FnOnce(Schedule) -> Schedule) -> Arc<Self> {
         let ManagerParts { common, number, gate, clock, observer, hold } = parts;
-        let state = State::new(common.schedule(gate).held_back(hold), clock);
+        let state = State::new(complete(common.schedule(gate)).held_back(hold), clock);
         let manager = Arc::new(Self::new(Guarded::new(common, state, Beside::new(observer)), number));
         if manager.is_registered() {
             registry::enter(&manager);

@@ -9,6 +9,7 @@ use super::clock::{Clock, FirstClock};
 use super::driver::TimerHost;
 use super::guard::{self, Guarded, Source};
 use super::state::State;
+use super::store_link::StoreLink;
 use super::time_source::{Reading, TimeSource};
 use super::word::{Kind, Rate};
 use crate::core::answers::Answers;
@@ -61,6 +62,8 @@ pub(crate) struct Common {
     pub(super) has_waited: AtomicBool,
     /// Of a registered manager, whose number is 0.
     pub(super) registered: Option<Registered>,
+    /// Where the limits are in a store.
+    pub(super) store_link: Option<Arc<StoreLink>>,
 }
 
 /// What the managers of all keys of one keyed limiter share.
@@ -91,7 +94,13 @@ impl Common {
         let [reads_clock, has_waited] = [false; 2].map(AtomicBool::new);
         let time_source = clock.source();
         let clock = Mutex::new(clock);
-        Self { plan, options, origin, id_prefix, clock, time_source, reads_clock, has_waited, registered }
+        let store_link = None;
+        Self { plan, options, origin, id_prefix, clock, time_source, reads_clock, has_waited, registered, store_link }
+    }
+
+    /// The same for limits in a store.
+    pub(crate) fn with_store_link(self, link: Arc<StoreLink>) -> Self {
+        Self { store_link: Some(link), ..self }
     }
 
     /// The same for managers that begin with another plan.

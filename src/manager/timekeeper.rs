@@ -89,7 +89,7 @@ pub(super) fn dismiss<D>(driven: *const D, runtime: Option<runtime::Id>) {
 }
 
 /// Whether tokio's clock is the system's in this context. A paused one stands still before or after the present.
-fn clock_is_real() -> bool {
+pub(super) fn clock_is_real() -> bool {
     let before = Instant::now();
     let shown = tokio::time::Instant::now().into_std();
     before <= shown && shown <= Instant::now()

@@ -148,6 +148,10 @@ fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
 }
 
 impl Store for MemoryStore {
+    fn name(&self) -> String {
+        NAME.to_owned()
+    }
+
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
         super::shares(NAME, policy)?;
         plan(policy).map(drop)

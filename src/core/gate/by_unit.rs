@@ -93,6 +93,7 @@ impl Gate {
     #[inline(never)]
     pub(super) fn return_measured(&mut self, fence: u64, cost: u64) {
         let by_unit = self.past.as_mut().and_then(|past| past.named.remove(&fence));
+        self.give_back(fence);
         let costs = Costs::new(cost, &by_unit);
         let (states, _, measures) = self.parts();
         states.enumerate().for_each(|(index, state)| state.release(returned(measures, index, fence, costs)));
@@ -114,6 +115,7 @@ impl Gate {
         if let Some(past) = &mut self.past {
             past.named.remove(&fence);
         }
+        self.stop_renewing(fence);
     }
 
     /// Counts a grant in what only former plans counted.

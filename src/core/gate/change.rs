@@ -82,7 +82,7 @@ impl Gate {
         if self.place == Claim::PLACE && !(measures.is_empty() && owed.is_empty()) {
             (self.place, self.fits_word) = (Claim::COUNTED_PLACE, false);
         }
-        self.past = Some(Box::new(Past { measures, named, owed, refundable_after: refundable_after.into() }));
+        self.past = Some(Box::new(Past { measures, named, owed, refundable_after: refundable_after.into(), holdings: None }));
         if prefers_line && old.plan.limits() == self.plan.limits() {
             (self.prefers_line, self.track) = (true, old.track.take());
             self.fits_word |= self.track.is_some();

@@ -15,6 +15,9 @@ impl Gate {
     /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
     /// another limit, by another measure.
     pub(crate) fn settle(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> Option<()> {
+        if self.is_shared() {
+            return self.settle_with_store(now, grant, cost, actual);
+        }
         let by_unit = self.unit_costs(grant.fence).cloned();
         self.release_live(now, grant, cost)?;
         let (costs, settled) = (Costs::new(cost, &by_unit), actual.of(Counts::Cost, cost));
@@ -64,7 +67,7 @@ impl Gate {
     }
 
     /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
-    fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
+    pub(super) fn release_live(&mut self, now: Moment, Grant { fence, claim, .. }: Grant, cost: u64) -> Option<()> {
         if let Some(index) = claim.lease() {
             self.live_lease(index, fence, now)?;
         }

@@ -61,6 +61,9 @@ impl Schedule {
         }
         if self.refuses_waiters() || self.dropping {
             self.refuse_all(now, effects);
+            if self.dialogue.is_some() && self.queue.is_empty() {
+                self.serve_by_store(now, effects); // what came back is to be told
+            }
             return;
         }
         if !self.queue.is_swept() {
@@ -125,6 +128,9 @@ impl Schedule {
     /// small their cost, because otherwise a large one would starve.
     #[inline(always)]
     fn serve(&mut self, now: Moment, effects: &mut Effects) {
+        if self.dialogue.is_some() {
+            return self.serve_by_store(now, effects);
+        }
         let before = std::mem::replace(&mut self.front_ready_at, Moment::NEVER);
         self.serving = false;
         let mut moved = false;

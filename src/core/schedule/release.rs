@@ -15,6 +15,9 @@ impl Schedule {
     pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
         self.catch_up(now, effects);
         let was_front = self.queue.is_front(id);
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.forget(id);
+        }
         match self.queue.abandon(id) {
             Abandoned::Waiting(waker) => {
                 effects.discard(Some(waker));
@@ -38,7 +41,7 @@ impl Schedule {
     /// [`Schedule::release_to_next`] must be called.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
-        let unawaited = self.queue.is_empty() && !self.closed;
+        let unawaited = self.queue.is_empty() && !self.closed && self.dialogue.is_none();
         if unawaited {
             self.gate.release(fence, cost, claim);
         }

@@ -383,6 +383,9 @@ impl Reference {
         let leased = self.ttl().filter(|_| has_place).map(|_| now);
         let units = if self.counts_by_unit() { cost.units } else { [None; 2] }; // otherwise they are not recorded
         let cost = Cost { units, ..cost };
+        if !self.counts_by_unit() && !self.is_in_flight() {
+            self.accounts.clear(); // all that former policies counted has come back
+        }
         for account in self.accounts.iter().filter(|_| has_place) {
             accounts[*account] = match account {
                 0 => cost.plain,

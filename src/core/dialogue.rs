@@ -1,0 +1,281 @@
+//! What a schedule says to the store that holds its limits, and what it remembers of the replies.
+//!
+//! One call of a key is under way at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer
+//! calls a grant takes. A denial is remembered until the instant that the store named, or until a release.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::costs::UnitCosts;
+use crate::core::waiter::WaiterId;
+use crate::decision::Decision;
+use crate::exchange::{Asks, LimitReading, OnStoreDown, Reply, Scope, Stop, Until};
+use crate::policy::Policy;
+use crate::strategy::{LimitReport, Moment};
+
+/// How a schedule talks to its store. All times are nanoseconds.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) scope: Scope,
+    /// A random number of this process and limiter.
+    pub(crate) holder: u64,
+    /// Of leases; 0 if the policy has none.
+    pub(crate) ttl: u64,
+    /// How long a reply is awaited.
+    pub(crate) deadline: u64,
+    /// How often a store that tells nobody of releases is asked again, while a place is awaited. `None`: it tells.
+    pub(crate) polls_every: Option<u64>,
+    pub(crate) on_down: OnStoreDown,
+    pub(crate) replaces_policy: bool,
+    /// Of the store, for errors.
+    pub(crate) store: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dialogue {
+    pub(crate) terms: Terms,
+    /// The number of the next lease.
+    next_number: u64,
+    flight: Option<Flight>,
+    /// Of the latest call.
+    generation: u64,
+    /// Until when whoever carries calls must have come for the next one; `None`: nobody was sent for.
+    pub(super) carrier_due: Option<Moment>,
+    /// Returns that may not have arrived, and when their leases expire anyway.
+    pub(super) unconfirmed: Vec<(u64, Moment)>,
+    /// After a failure, nothing is sent before.
+    pub(super) retry_at: Moment,
+    failures: u32,
+    pub(super) denial: Option<Denial>,
+    /// The instant of the latest reply, by both clocks.
+    instant: Option<(Moment, u64)>,
+    /// The waiters that are denied where they are not granted.
+    pub(super) impatient: BTreeSet<WaiterId>,
+    denied: BTreeMap<WaiterId, Decision>,
+    /// Whether somebody renews the leases.
+    pub(super) has_heartbeat: bool,
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) sent_at: Moment,
+    pub(super) asked: Vec<WaiterId>,
+    pub(super) runs: Vec<Asks>,
+    pub(super) returns: Vec<(u64, Moment)>,
+}
+
+/// What the store has denied.
+#[derive(Debug)]
+pub(super) struct Denial {
+    /// The costs, for each limit: what costs as much is denied, too.
+    costs: Box<[u64]>,
+    pub(super) until: Moment,
+    /// A release may end it sooner.
+    pub(super) ends_by_release: bool,
+    pub(super) decision: Decision,
+}
+
+/// Gathers asks into runs of equal ones.
+#[derive(Debug, Default)]
+pub(super) struct Runs<'a> {
+    asked: Vec<WaiterId>,
+    runs: Vec<Asks>,
+    /// What the last ask was made from.
+    last: Option<(u64, Option<&'a Arc<UnitCosts>>)>,
+}
+
+impl<'a> Runs<'a> {
+    pub(super) fn push(
+        &mut self,
+        id: WaiterId,
+        waits: bool,
+        of: (u64, Option<&'a Arc<UnitCosts>>),
+        number: u64,
+        costs: impl FnOnce() -> Box<[u64]>,
+    ) {
+        self.asked.push(id);
+        let same =
+            |(cost, units): (u64, Option<&Arc<UnitCosts>>)| cost == of.0 && units.map(Arc::as_ptr) == of.1.map(Arc::as_ptr);
+        match self.runs.last_mut().filter(|run| run.waits == waits && self.last.is_some_and(same)) {
+            Some(run) => run.count += 1,
+            None => self.runs.push(Asks { first: number, count: 1, costs: costs(), waits }),
+        }
+        self.last = Some(of);
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.asked.len() as u64
+    }
+
+    pub(super) fn runs(&self) -> &[Asks] {
+        &self.runs
+    }
+}
+
+impl Denial {
+    pub(super) fn covers(&self, costs: &[u64]) -> bool {
+        self.costs.iter().zip(costs).all(|(denied, cost)| cost >= denied)
+    }
+}
+
+impl Dialogue {
+    /// Most asks, returns, or renewals of one call. A store serves nobody else meanwhile.
+    pub(crate) const MAX_CALL: usize = 1_000;
+
+    pub(crate) fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            next_number: 0,
+            flight: None,
+            generation: 0,
+            carrier_due: None,
+            unconfirmed: Vec::new(),
+            retry_at: Moment::START,
+            failures: 0,
+            denial: None,
+            instant: None,
+            impatient: BTreeSet::new(),
+            denied: BTreeMap::new(),
+            has_heartbeat: false,
+        }
+    }
+
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    pub(super) fn flight(&self) -> Option<&Flight> {
+        self.flight.as_ref()
+    }
+
+    /// When a reply is no longer awaited.
+    pub(super) fn reply_due(&self) -> Option<Moment> {
+        self.flight.as_ref().map(|flight| flight.sent_at.plus(self.terms.deadline))
+    }
+
+    /// Until when the store has denied the latest request that it denied, if it named an instant.
+    pub(super) fn denied_until(&self, now: Moment) -> Moment {
+        let denial = self.denial.as_ref().filter(|denial| !denial.ends_by_release);
+        denial.and_then(|denial| denial.until.known()).map_or(now, |until| until.max(now))
+    }
+
+    /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
+    pub(super) fn valid_until(&self, now: Moment) -> Option<u64> {
+        /// The clocks of two machines may run apart by a millisecond in ten seconds.
+        const RECENT: u64 = 10_000_000_000;
+        let (at, by_store) = self.instant.filter(|(at, _)| now.since(*at) < RECENT)?;
+        Some(by_store.saturating_add(now.since(at)).saturating_add(self.terms.deadline))
+    }
+
+    /// Sends a call. Returns its generation.
+    pub(super) fn take_off(&mut self, now: Moment, runs: Runs<'_>, returns: Vec<(u64, Moment)>) -> u64 {
+        self.generation += 1;
+        self.next_number += runs.len();
+        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns });
+        self.generation
+    }
+
+    /// The call of this generation has ended. `None`: it was given up before.
+    pub(super) fn land(&mut self, generation: u64) -> Option<Flight> {
+        if generation == self.generation { self.flight.take() } else { None }
+    }
+
+    /// Whoever has brought a reply, or a failure, comes for the next call.
+    pub(super) fn carrier_returns(&mut self, now: Moment) {
+        self.carrier_due = Some(now.plus(self.terms.deadline));
+    }
+
+    /// The generation of the call under way, or of the last one.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Remembers what a reply says of the future.
+    pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply) {
+        (self.failures, self.retry_at) = (0, Moment::START);
+        self.instant = Some((now, reply.now));
+        self.denial = match (reply.stop, denied) {
+            (Some(stop), Some(costs)) => {
+                let until = self.until(now, reply, stop);
+                let ends_by_release = matches!(stop.until, Until::Release { .. });
+                Some(Denial { costs, until, ends_by_release, decision: decision(now, policy, reply) })
+            }
+            _ => None,
+        };
+    }
+
+    fn until(&self, now: Moment, reply: &Reply, stop: Stop) -> Moment {
+        match stop.until {
+            Until::Instant(at) => local(now, reply, at),
+            Until::Never => Moment::NEVER,
+            Until::Release { first_expiry } => {
+                let polled_at = self.terms.polls_every.map_or(Moment::NEVER, |every| now.plus(self.jittered(every)));
+                local(now, reply, first_expiry).min(polled_at)
+            }
+        }
+    }
+
+    /// From half to one and a half times as long, so that processes do not ask at the same instants.
+    fn jittered(&self, nanos: u64) -> u64 {
+        // A multiplicative hash (Knuth, "The art of computer programming", volume 3, 6.4).
+        let hash = (self.terms.holder ^ self.generation).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        nanos / 2 + ((u128::from(nanos) * u128::from(hash)) >> 32) as u64
+    }
+
+    /// A call has failed: the next one is sent after a while, which doubles up to ten seconds.
+    pub(super) fn back_off(&mut self, now: Moment) {
+        const FIRST: u64 = 50_000_000;
+        const LONGEST: u64 = 10_000_000_000;
+        let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures += 1;
+        self.retry_at = now.plus(self.jittered(after));
+        self.instant = None;
+    }
+
+    /// Returns of leases that have expired need no confirmation.
+    pub(super) fn forget_expired(&mut self, now: Moment) {
+        self.unconfirmed.retain(|(_, expires_at)| now < *expires_at);
+    }
+
+    /// The decision that an impatient waiter was denied by. It is taken once.
+    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Decision> {
+        self.denied.remove(&id)
+    }
+
+    pub(super) fn deny(&mut self, id: WaiterId, decision: Decision) {
+        self.denied.insert(id, decision);
+    }
+
+    /// The owner of a request gave it up.
+    pub(super) fn forget(&mut self, id: WaiterId) {
+        self.impatient.remove(&id);
+        self.denied.remove(&id);
+    }
+}
+
+/// An instant of the store on the local clock: never before it, if the clocks run equally fast.
+fn local(now: Moment, reply: &Reply, at: u64) -> Moment {
+    now.plus(at.saturating_sub(reply.now))
+}
+
+/// What a reply says of the first ask that it did not grant, or of a peek.
+pub(crate) fn decision(now: Moment, policy: &Policy, reply: &Reply) -> Decision {
+    let report = |(index, reading): (usize, &LimitReading)| {
+        let stop = reply.stop.filter(|stop| stop.limit == index);
+        let denied_until = stop.map(|stop| match stop.until {
+            Until::Instant(at) => local(now, reply, at),
+            Until::Release { .. } | Until::Never => Moment::NEVER,
+        });
+        let ready_at = denied_until.unwrap_or(now);
+        LimitReport { denied_until, remaining: reading.remaining, ready_at, reset_at: local(now, reply, reading.reset_at) }
+    };
+    let capacity = |by: usize| policy.limits()[by].capacity();
+    Decision::summarize(policy, None, reply.limits.iter().enumerate().map(report), now, 0, capacity)
+}
+
+/// The deadline of a call as it is told.
+pub(super) fn duration(nanos: u64) -> Duration {
+    Duration::from_nanos(nanos)
+}

@@ -1,0 +1,248 @@
+//! A schedule whose limits are in a store: what it asks of the store, and what it makes of the replies.
+//!
+//! The queue, the priorities, deadlines and permits are the same. Only the front is not decided here: the schedule sends for a carrier
+//! ([`Effects::send_for_carrier`]), who takes a [call](Schedule::next_call) out to the store and brings the [reply](Schedule::replied) or a
+//! [failure](Schedule::failed) in.
+
+mod replies;
+
+use std::task::Waker;
+
+use super::{Enqueued, Schedule};
+use crate::core::costs::Costs;
+use crate::core::dialogue::{Dialogue, Runs, decision, duration};
+use crate::core::effects::Effects;
+use crate::core::request::Request;
+use crate::core::waiter::WaiterId;
+use crate::decision::Decision;
+use crate::error::{AcquireError, StoreError};
+use crate::exchange::{Call, Reply};
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+/// What became of a request that does not wait.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// The store is asked: [`Schedule::poll`] has the answer.
+    Queued(WaiterId),
+    /// The store has denied as much before.
+    Denied(Decision),
+}
+
+/// A call with what its carrier must bring back.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) call: Call,
+    pub(crate) generation: u64,
+}
+
+impl Schedule {
+    /// A request that is granted by the next call to the store, or denied.
+    pub(crate) fn ask_once(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        waker: &mut Option<Waker>,
+        effects: &mut Effects,
+    ) -> Result<Asked, AcquireError> {
+        self.gate.fits(request.costs).map_err(AcquireError::from)?;
+        if let Some(decision) = self.known_denial(now, request.costs) {
+            self.counts().denied += 1;
+            return Ok(Asked::Denied(decision));
+        }
+        let Enqueued::Queued(id) = self.request(now, request, waker, effects)? else {
+            unreachable!("a store grants to waiters only")
+        };
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.impatient.insert(id);
+        }
+        Ok(Asked::Queued(id))
+    }
+
+    /// The latest denial of the store, if it is of these costs or less and holds. A penalty is to count each attempt.
+    fn known_denial(&mut self, now: Moment, costs: Costs<'_>) -> Option<Decision> {
+        if self.gate.counts_denials() {
+            return None;
+        }
+        let of_each = self.gate.costs_of_each(costs);
+        let denial = self.dialogue.as_ref()?.denial.as_ref()?;
+        (now < denial.until && denial.covers(&of_each)).then(|| denial.decision.clone())
+    }
+
+    /// [`Dialogue::take_denied`].
+    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Decision> {
+        self.dialogue.as_mut()?.take_denied(id)
+    }
+
+    /// Sends for a carrier if there is something to tell the store now; sets when there will be.
+    #[cold]
+    pub(super) fn serve_by_store(&mut self, now: Moment, effects: &mut Effects) {
+        self.front_ready_at = Moment::NEVER;
+        if let Some(due) = self.dialogue.as_ref().and_then(|dialogue| dialogue.reply_due()) {
+            if now < due {
+                self.front_ready_at = due;
+                return;
+            }
+            // Its carrier may be in a runtime that nothing polls.
+            let (generation, error) = self.unanswered();
+            self.failed(now, generation, &error, true, effects);
+            return;
+        }
+        let at = self.call_at(now);
+        let Some(dialogue) = &mut self.dialogue else { return };
+        if at > now {
+            self.front_ready_at = at;
+            return;
+        }
+        let due = match dialogue.carrier_due {
+            Some(due) if now < due => due,
+            _ => {
+                effects.send_for_carrier();
+                now.plus(dialogue.terms.deadline)
+            }
+        };
+        dialogue.carrier_due = Some(due);
+        self.front_ready_at = due;
+    }
+
+    fn unanswered(&self) -> (u64, StoreError) {
+        let known = self.dialogue.as_ref().map(|dialogue| (dialogue.generation(), &dialogue.terms));
+        let (generation, store, after) = known.map_or((0, String::new(), None), |(generation, terms)| {
+            (generation, terms.store.to_string(), Some(duration(terms.deadline)))
+        });
+        (generation, StoreError::Unanswered { store, after, source: None })
+    }
+
+    /// When the store is to be told something.
+    fn call_at(&mut self, now: Moment) -> Moment {
+        let asks_at = self.asks_at(now);
+        let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
+        let Some(dialogue) = &mut self.dialogue else { return Moment::NEVER };
+        dialogue.forget_expired(now);
+        let tells_at = if owes || !dialogue.unconfirmed.is_empty() { now } else { Moment::NEVER };
+        match asks_at.min(tells_at) {
+            Moment::NEVER => Moment::NEVER,
+            at => at.max(dialogue.retry_at),
+        }
+    }
+
+    /// When the front may ask.
+    fn asks_at(&mut self, now: Moment) -> Moment {
+        let Some(front) = self.queue.front() else { return Moment::NEVER };
+        if self.refuses_waiters() {
+            return Moment::NEVER;
+        }
+        let by_unit = self.queue.unit_costs(front.id);
+        let costs = Costs::new(front.cost, &by_unit);
+        let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
+        let of_each = self.gate.costs_of_each(costs);
+        // A call is made anyway, and what it gives back may be what the front waits for.
+        let gives_back = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
+        let denied_until = match self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref()) {
+            Some(denial) if denial.covers(&of_each) && !gives_back => denial.until,
+            _ => now,
+        };
+        resumed_at.max(denied_until)
+    }
+
+    /// What is to be told to the store now. `None`: nothing, and no carrier is needed any more.
+    pub(crate) fn next_call(&mut self, now: Moment) -> Option<Outgoing> {
+        let is_under_way = self.dialogue.as_ref()?.flight().is_some();
+        if is_under_way || self.call_at(now) > now {
+            self.dialogue.as_mut()?.carrier_due = None;
+            return None;
+        }
+        let asks = self.asks_at(now) <= now;
+        let Self { gate, queue, dialogue, .. } = self;
+        let dialogue = dialogue.as_mut()?;
+        let mut runs = Runs::default();
+        for (id, costs, _) in queue.waiting().take(if asks { Dialogue::MAX_CALL } else { 0 }) {
+            let waits = !dialogue.impatient.contains(&id);
+            let number = dialogue.next_number() + runs.len();
+            runs.push(id, waits, (costs.plain, costs.by_unit), number, || gate.costs_of_each(costs));
+        }
+        let outbox = gate.outbox()?;
+        let expires_at = now.plus(dialogue.terms.ttl);
+        let mut returns = std::mem::take(&mut dialogue.unconfirmed);
+        returns.extend(outbox.returns.drain(..).map(|number| (number, expires_at)));
+        dialogue.unconfirmed = returns.split_off(returns.len().min(Dialogue::MAX_CALL));
+        let settlements = std::mem::take(&mut outbox.settlements);
+        let valid_until = dialogue.valid_until(now);
+        let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
+        let generation = dialogue.take_off(now, runs, returns);
+        dialogue.carrier_due = None;
+        self.front_ready_at = dialogue.reply_due().unwrap_or(Moment::NEVER);
+        let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };
+        Some(Outgoing { call, generation })
+    }
+
+    /// A call that only looks: whether a request would be granted, or else what the limits say.
+    pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
+        let peek = costs.map(|costs| self.gate.costs_of_each(costs));
+        Call { peek, ..self.empty_call() }
+    }
+
+    /// What the reply to such a call says.
+    pub(crate) fn peeked(&self, now: Moment, reply: &Reply) -> (Decision, Vec<LimitStatus>) {
+        (decision(now, self.gate.policy(), reply), self.statuses_of(reply))
+    }
+
+    /// A call of this key without anything to do.
+    fn empty_call(&self) -> Call {
+        let Some(Dialogue { terms, .. }) = self.dialogue.as_deref() else { unreachable!("the limits are in a store") };
+        Call {
+            scope: terms.scope.clone(),
+            policy: self.gate.policy().clone(),
+            holder: terms.holder,
+            valid_until: None,
+            returns: Vec::new(),
+            settlements: Vec::new(),
+            renewals: Vec::new(),
+            ttl: terms.ttl,
+            asks: Vec::new(),
+            peek: None,
+            replaces_policy: terms.replaces_policy,
+        }
+    }
+
+    /// The leases to be renewed, in calls of a bounded size.
+    pub(crate) fn renewals(&mut self, now: Moment) -> Vec<(Call, Vec<u64>)> {
+        let leases = self.gate.renewable(now);
+        let call = |leases: &[(u64, u64)]| {
+            let (fences, renewals) = leases.iter().copied().unzip();
+            (Call { renewals, ..self.empty_call() }, fences)
+        };
+        leases.chunks(Dialogue::MAX_CALL).map(call).collect()
+    }
+
+    /// Whoever has brought a reply, or a failure, comes for the next call.
+    pub(crate) fn carrier_returns(&mut self, now: Moment) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.carrier_returns(now);
+        }
+    }
+
+    /// Whether somebody is to begin to renew the leases.
+    pub(crate) fn begins_heartbeat(&mut self, now: Moment) -> bool {
+        let needs_one = self.dialogue.as_ref().is_some_and(|dialogue| !dialogue.has_heartbeat);
+        let begins = needs_one && self.gate.has_renewable(now);
+        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| begins) {
+            dialogue.has_heartbeat = true;
+        }
+        begins
+    }
+
+    /// Whether nothing is left to renew: nobody does so any more, until a heartbeat begins again.
+    pub(crate) fn ends_heartbeat(&mut self, now: Moment) -> bool {
+        let ends = !self.gate.has_renewable(now);
+        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| ends) {
+            dialogue.has_heartbeat = false;
+        }
+        ends
+    }
+
+    /// The TTL of leases in the store, in nanoseconds.
+    pub(crate) fn store_ttl(&self) -> u64 {
+        self.dialogue.as_ref().map_or(0, |dialogue| dialogue.terms.ttl)
+    }
+}

@@ -1,0 +1,195 @@
+//! What a schedule makes of the store's replies, and of calls that failed.
+
+use crate::core::dialogue::{Flight, duration};
+use crate::core::effects::{Effects, Happening};
+use crate::core::gate::GrantByStore;
+use crate::core::grant::Grant;
+use crate::core::queue::Front;
+use crate::core::request::Request;
+use crate::core::schedule::Schedule;
+use crate::core::waiter::WaiterId;
+use crate::decision::Decision;
+use crate::error::{AcquireError, StoreError};
+use crate::event::EventKind;
+use crate::exchange::{Asks, Call, OnStoreDown, Reply};
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+impl Schedule {
+    /// The store has answered the call of this generation. Returns whether anybody still awaited it.
+    pub(crate) fn replied(&mut self, now: Moment, generation: u64, reply: &Reply, effects: &mut Effects) -> bool {
+        let Some(flight) = self.dialogue.as_mut().and_then(|dialogue| dialogue.land(generation)) else { return false };
+        let is_live = self.dialogue.as_ref().is_some_and(|dialogue| now < flight.sent_at.plus(dialogue.terms.ttl.max(1)));
+        let holds_places = self.gate.holds_places();
+        let mut of_each = each(&flight);
+        for (nth, (id, number, run)) in of_each.by_ref().take(reply.granted as usize).enumerate() {
+            let by_store =
+                GrantByStore { fence: reply.first_fence + nth as u64, number, granted_at: reply.now, sent_at: flight.sent_at };
+            let came_too_late = holds_places && !is_live;
+            if came_too_late || !self.deliver(now, id, by_store, reply, effects) {
+                self.gate.decline(number, run.costs.clone(), reply.now);
+            }
+        }
+        let stopped: Vec<WaiterId> = of_each.map(|(id, ..)| id).collect();
+        let denied = flight.runs.iter().scan(0, |before, run| {
+            *before += run.count;
+            Some((*before, run))
+        });
+        let denied = denied.clone().find(|(before, _)| *before > reply.granted).map(|(_, run)| run.costs.clone());
+        let policy = self.gate.policy().clone();
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.note_reply(now, &policy, denied, reply);
+        }
+        if reply.stop.is_some() {
+            stopped.into_iter().for_each(|id| self.deny_impatient(id, effects));
+        }
+        self.reevaluate_front(now, effects);
+        if self.queue.is_empty() {
+            self.serve_by_store(now, effects); // it may be owed something
+        }
+        true
+    }
+
+    /// Gives a waiter its grant. `false`: it has left.
+    fn deliver(&mut self, now: Moment, id: WaiterId, by_store: GrantByStore, reply: &Reply, effects: &mut Effects) -> bool {
+        let by_unit = self.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return false };
+        let grant = self.gate.record(now, costs, by_store, caller);
+        if costs.explained() {
+            let limits = self.statuses_of(reply);
+            self.queue.explain(grant.fence, limits);
+        }
+        self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
+        true
+    }
+
+    fn hand_over(&mut self, now: Moment, front: Front, grant: Grant, effects: &mut Effects) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.forget(front.id);
+        }
+        self.undelivered += u32::from(!grant.claim.holds_place());
+        if self.queue.knows_arrivals() {
+            self.tell_grant(now, front, grant.fence, effects);
+        }
+        effects.wake(self.queue.grant(front.id, grant));
+    }
+
+    pub(super) fn statuses_of(&self, reply: &Reply) -> Vec<LimitStatus> {
+        let limits = self.gate.policy().limits().iter().zip(&reply.limits);
+        let status = limits.map(|(limit, reading)| LimitStatus {
+            limit: *limit,
+            capacity: limit.capacity(),
+            remaining: reading.remaining,
+            reset_after: duration(reading.reset_at.saturating_sub(reply.now)),
+        });
+        status.collect()
+    }
+
+    /// Denies a waiter that asked once, by the latest denial of the store.
+    fn deny_impatient(&mut self, id: WaiterId, effects: &mut Effects) {
+        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
+        let Some(decision) = denial.map(|denial| denial.decision.clone()) else { return };
+        self.deny_waiter(id, decision, effects);
+    }
+
+    /// Denies a waiter, if it asked once.
+    fn deny_waiter(&mut self, id: WaiterId, decision: Decision, effects: &mut Effects) {
+        if !self.dialogue.as_mut().is_some_and(|dialogue| dialogue.impatient.remove(&id)) {
+            return;
+        }
+        let by_unit = self.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
+        if self.is_observed() {
+            let denied = EventKind::Denied { cost: costs.plain, decision: decision.clone(), requested_in: caller };
+            effects.tell(Happening::Other(denied));
+        }
+        let retry_after = decision.retry_after();
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.deny(id, decision);
+        }
+        self.counts().denied += 1;
+        effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }));
+    }
+
+    /// The call of this generation has failed, and `may_have_run` all the same.
+    pub(crate) fn failed(&mut self, now: Moment, generation: u64, error: &StoreError, may_have_run: bool, effects: &mut Effects) {
+        let holds_places = self.gate.holds_places();
+        let Some(dialogue) = &mut self.dialogue else { return };
+        let Some(flight) = dialogue.land(generation) else { return };
+        dialogue.unconfirmed.extend(&flight.returns);
+        if may_have_run && holds_places {
+            // It may have been granted. Its rates count as spent, and its places come back.
+            let expires_at = now.plus(dialogue.terms.ttl);
+            dialogue.unconfirmed.extend(each(&flight).map(|(_, number, _)| (number, expires_at)));
+        }
+        dialogue.back_off(now);
+        let rule = match error {
+            StoreError::TooLate { .. } => {
+                dialogue.retry_at = now; // it has not run: the same are asked again
+                None
+            }
+            error if error.is_down() => Some(dialogue.terms.on_down),
+            _ => Some(OnStoreDown::Error),
+        };
+        for (rule, (id, ..)) in rule.into_iter().flat_map(|rule| each(&flight).map(move |ask| (rule, ask))) {
+            self.answer_without_store(now, id, rule, error, effects);
+        }
+        self.reevaluate_front(now, effects);
+        if self.queue.is_empty() {
+            self.serve_by_store(now, effects);
+        }
+    }
+
+    fn answer_without_store(&mut self, now: Moment, id: WaiterId, rule: OnStoreDown, error: &StoreError, effects: &mut Effects) {
+        let by_unit = self.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
+        match rule {
+            OnStoreDown::Error => {
+                if let Some(dialogue) = &mut self.dialogue {
+                    dialogue.forget(id);
+                }
+                effects.wake(self.queue.refuse(id, AcquireError::Store(Box::new(error.clone()))));
+            }
+            OnStoreDown::Allow => {
+                let grant = self.gate.grant_without_store(now);
+                self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
+            }
+            OnStoreDown::Deny => {
+                let decision = self.gate.unknown_decision(now);
+                self.deny_waiter(id, decision, effects);
+            }
+        }
+    }
+
+    /// Places of the store came back somewhere: a denial that waits for one is over.
+    pub(crate) fn released_elsewhere(&mut self, now: Moment, effects: &mut Effects) {
+        if let Some(dialogue) = &mut self.dialogue
+            && dialogue.denial.as_ref().is_some_and(|denial| denial.ends_by_release)
+        {
+            dialogue.denial = None;
+            self.reevaluate_front(now, effects);
+        }
+    }
+
+    /// The store has answered renewals that were sent at `sent_at`: these leases live on, or were lost.
+    pub(crate) fn renewed(
+        &mut self,
+        now: Moment,
+        sent_at: Moment,
+        fences: &[u64],
+        call: &Call,
+        reply: &Reply,
+        effects: &mut Effects,
+    ) {
+        for (fence, number) in fences.iter().zip(&call.renewals) {
+            self.gate.renewed(now, *fence, sent_at, reply.lost.contains(number));
+        }
+        self.reevaluate_front(now, effects);
+    }
+}
+
+/// Each ask of a call, in order: the waiter, the number of its lease, and its run.
+fn each(flight: &Flight) -> impl Iterator<Item = (WaiterId, u64, &Asks)> {
+    let numbers = flight.runs.iter().flat_map(|run| (run.first..run.first + run.count).map(move |number| (number, run)));
+    flight.asked.iter().zip(numbers).map(|(id, (number, run))| (*id, number, run))
+}

@@ -1,0 +1,40 @@
+//! Requests to a store that do not wait: they are granted by one call, or denied.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::lock::Manager;
+use super::request_options::RequestOptions;
+use crate::contain_panic::contain_panic;
+use crate::core::effects::Effects;
+use crate::core::schedule::Asked;
+use crate::core::waiter::WaiterId;
+use crate::decision::Decision;
+use crate::error::AcquireError;
+use crate::strategy::Moment;
+
+impl Manager {
+    /// Asks the store once; `waker` is woken when [`Manager::poll`] has the answer.
+    pub(crate) fn ask_once(self: &Arc<Self>, options: &RequestOptions, waker: &Waker) -> Result<Asked, AcquireError> {
+        let mut waker = Some(waker.clone());
+        let mut effects = Effects::default();
+        let (mut state, now) = self.lock_now();
+        let asked = state.schedule.ask_once(now, &options.request(Moment::NEVER), &mut waker, &mut effects);
+        let asked = match asked {
+            Ok(Asked::Queued(id)) => {
+                self.ensure_driver(state, id, options.cost, &mut effects).map(|_| Asked::Queued(id)).map_err(|error| *error)
+            }
+            asked => {
+                self.unlock_and_apply(state, &mut effects);
+                asked
+            }
+        };
+        contain_panic(|| drop(waker));
+        asked
+    }
+
+    /// The decision by which such a request was denied. It is taken once.
+    pub(crate) fn take_denied(self: &Arc<Self>, id: WaiterId) -> Option<Decision> {
+        self.with_schedule(|schedule, _, _| schedule.take_denied(id))
+    }
+}

@@ -1,0 +1,185 @@
+//! Carries the calls of a schedule to its store, and the replies back; and renews its leases.
+//!
+//! The schedule sends for a carrier when there is something to tell. The carrier takes one call after another, until there is nothing
+//! left: so one call of a key is under way at most. It yields before each call but the first: those whom the last reply has woken
+//! ask again first, and go together.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::{self, Handle};
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::lock::Manager;
+use super::request_options::RequestOptions;
+use super::store_link::{CallFailed, StoreLink};
+use super::{timekeeper, timers};
+use crate::core::effects::Effects;
+use crate::core::schedule::{Outgoing, Schedule};
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::exchange::{Call, Reply};
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+impl Manager {
+    fn store_link(&self) -> Option<&Arc<StoreLink>> {
+        self.common().store_link.as_ref()
+    }
+
+    /// Starts a carrier in the caller's runtime; where there is none, in the background.
+    #[cold]
+    pub(super) fn start_carrier(self: &Arc<Self>) {
+        let here = Handle::try_current().ok().filter(|here| !timers::are_missing_in(here.id()));
+        if let Some(runtime) = here.or_else(background) {
+            runtime.spawn(carry(Arc::clone(self)));
+        }
+    }
+
+    fn store_name(&self) -> String {
+        self.store_link().map(|link| link.store.name()).unwrap_or_default()
+    }
+
+    fn next_call(self: &Arc<Self>) -> Option<Outgoing> {
+        self.with_schedule(|schedule, now, _| schedule.next_call(now))
+    }
+
+    fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>) {
+        let begins_heartbeat = self.with_timer(|schedule, now, effects| {
+            schedule.carrier_returns(now);
+            match answer {
+                Ok(reply) => _ = schedule.replied(now, generation, reply, effects),
+                Err(CallFailed { error, may_have_run }) => {
+                    schedule.failed(now, generation, error, *may_have_run, effects);
+                }
+            }
+            schedule.begins_heartbeat(now)
+        });
+        if begins_heartbeat {
+            self.start_heartbeat();
+        }
+    }
+
+    /// Places of this key came back in another process.
+    pub(crate) fn released_elsewhere(self: &Arc<Self>) {
+        self.with_schedule(Schedule::released_elsewhere);
+    }
+
+    /// Renews the leases in the background, where no task of the program keeps the thread; on a clock that a test has paused, in its
+    /// runtime.
+    #[cold]
+    fn start_heartbeat(self: &Arc<Self>) {
+        let here = Handle::try_current().ok();
+        let runtime = if timekeeper::clock_is_real() { background().or(here) } else { here };
+        let (Some(runtime), Some(link)) = (runtime, self.store_link()) else { return };
+        runtime.spawn(renew(Arc::downgrade(self), Arc::clone(link)));
+    }
+
+    fn renewals(self: &Arc<Self>) -> (Moment, Vec<(Call, Vec<u64>)>) {
+        self.with_schedule(|schedule, now, _| (now, schedule.renewals(now)))
+    }
+
+    fn lease_ttl(&self) -> Duration {
+        Duration::from_nanos(self.lock().schedule.store_ttl())
+    }
+}
+
+impl Manager {
+    /// What the store would answer to a request, and what each limit says; it takes nothing.
+    pub(crate) async fn ask_store(
+        self: &Arc<Self>,
+        options: Option<&RequestOptions>,
+    ) -> Result<(Decision, Vec<LimitStatus>), StoreError> {
+        let Some(link) = self.store_link() else { unreachable!("only limits in a store are asked") };
+        let peek = self.with_schedule(|schedule, _, _| schedule.peek(options.map(RequestOptions::costs)));
+        let reply = link.call(peek).await.map_err(|failed| failed.error)?;
+        Ok(self.with_schedule(|schedule, now, _| schedule.peeked(now, &reply)))
+    }
+}
+
+/// Tells the schedule of a call that was dropped on its way: the runtime was shut down, or the store's code panicked.
+struct UnderWay<'a> {
+    manager: &'a Arc<Manager>,
+    generation: u64,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let error = StoreError::Unanswered { store: self.manager.store_name(), after: None, source: None };
+        let fail = |schedule: &mut Schedule, now, effects: &mut Effects| {
+            schedule.failed(now, self.generation, &error, true, effects);
+        };
+        self.manager.with_schedule(fail);
+    }
+}
+
+async fn carry(manager: Arc<Manager>) {
+    let Some(link) = manager.store_link().map(Arc::clone) else { return };
+    while let Some(Outgoing { call, generation }) = manager.next_call() {
+        let under_way = UnderWay { manager: &manager, generation };
+        let answer = link.call(call).await;
+        std::mem::forget(under_way);
+        manager.landed(generation, &answer);
+        yield_now().await;
+    }
+}
+
+/// Renews all leases of a manager three times within their TTL, until there are none.
+async fn renew(manager: Weak<Manager>, link: Arc<StoreLink>) {
+    let Some(ttl) = manager.upgrade().map(|manager| manager.lease_ttl()) else { return };
+    let (pause, retry) = (ttl / 3, ttl / 12);
+    let mut next = pause;
+    loop {
+        sleep(next).await;
+        let Some(manager) = manager.upgrade() else { return };
+        let (sent_at, calls) = manager.renewals();
+        if calls.is_empty() && manager.ends_heartbeat() {
+            return;
+        }
+        // Spread over half the pause, so that the store serves others between them.
+        let between = pause / 2 / u32::try_from(calls.len()).unwrap_or(u32::MAX).max(1);
+        let several = calls.len() > 1;
+        next = if several { pause / 2 } else { pause };
+        for (call, fences) in calls {
+            let sent_at = if several { manager.renewals_sent_at() } else { sent_at };
+            match link.call(call.clone()).await {
+                Ok(reply) => manager.with_timer(|schedule, now, effects| {
+                    schedule.renewed(now, sent_at, &fences, &call, &reply, effects);
+                }),
+                Err(_) => next = retry,
+            }
+            if several {
+                sleep(between).await;
+            }
+        }
+    }
+}
+
+impl Manager {
+    /// The present moment, as of which a TTL is counted.
+    fn renewals_sent_at(self: &Arc<Self>) -> Moment {
+        self.with_schedule(|_, now, _| now)
+    }
+
+    /// Whether no lease is out; then the next one begins another heartbeat.
+    fn ends_heartbeat(self: &Arc<Self>) -> bool {
+        self.with_schedule(|schedule, now, _| schedule.ends_heartbeat(now))
+    }
+}
+
+/// A runtime of the crate's own, with one thread: it is there when no other one is, and no task of the program keeps it busy.
+/// `None` if it cannot be started.
+fn background() -> Option<Handle> {
+    static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
+    BACKGROUND.get_or_init(start_background).clone()
+}
+
+fn start_background() -> Option<Handle> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let handle = runtime.handle().clone();
+    let run = move || runtime.block_on(std::future::pending::<()>());
+    thread::Builder::new().name("tollgate-background".to_owned()).spawn(run).ok()?;
+    Some(handle)
+}

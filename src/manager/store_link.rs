@@ -1,0 +1,176 @@
+//! The way to a store: a deadline for each call, and a breaker that gives a store which does not answer time to recover.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::error::StoreError;
+use crate::event::{EventKind, LimiterEvent};
+use crate::exchange::{Call, Reply};
+use crate::observe::Observer;
+use crate::store::{Store, StoreFuture};
+
+/// The way of one limiter, with all its keys, to its store.
+#[derive(Debug)]
+pub(crate) struct StoreLink {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) name: Arc<str>,
+    pub(crate) deadline: Duration,
+    pub(crate) observer: Observer,
+    breaker: Mutex<Breaker>,
+}
+
+/// Why a call brought no reply, and whether it may have been carried out all the same.
+#[derive(Debug)]
+pub(crate) struct CallFailed {
+    pub(crate) error: StoreError,
+    pub(crate) may_have_run: bool,
+}
+
+/// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
+#[derive(Debug, Default)]
+struct Breaker {
+    failures: u32,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    error: StoreError,
+    since: Instant,
+    probe_at: Instant,
+    probing: bool,
+}
+
+impl Breaker {
+    const FAILURES: u32 = 2;
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    /// Whether a call may be made now.
+    fn admit(&mut self, now: Instant) -> Result<(), StoreError> {
+        match &mut self.open {
+            Some(open) if open.probing || now < open.probe_at => Err(open.error.clone()),
+            Some(open) => {
+                open.probing = true;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A call has failed. Returns whether the breaker opened.
+    fn failed(&mut self, now: Instant, error: &StoreError) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures < Self::FAILURES {
+            return false;
+        }
+        let pause = Self::FIRST.saturating_mul(1 << (self.failures - Self::FAILURES).min(16)).min(Self::LONGEST);
+        let opens = self.open.is_none();
+        let since = self.open.as_ref().map_or(now, |open| open.since);
+        self.open = Some(Open { error: error.clone(), since, probe_at: now + pause, probing: false });
+        opens
+    }
+
+    /// A call was answered. Returns since when the breaker was open, if it was.
+    fn answered(&mut self) -> Option<Instant> {
+        self.failures = 0;
+        self.open.take().map(|open| open.since)
+    }
+
+    /// A probe ended without a result: its future was dropped.
+    fn probe_was_dropped(&mut self) {
+        self.open.iter_mut().for_each(|open| open.probing = false);
+    }
+}
+
+/// Ends a probe that is dropped on its way.
+struct Probe<'a>(&'a StoreLink);
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        self.0.breaker().probe_was_dropped();
+    }
+}
+
+impl StoreLink {
+    pub(crate) fn new(store: Arc<dyn Store>, name: Arc<str>, deadline: Duration, observer: Observer) -> Self {
+        Self { store, name, deadline, observer, breaker: Mutex::default() }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the store, within the deadline.
+    pub(crate) async fn call(&self, call: Call) -> Result<Reply, CallFailed> {
+        self.within_deadline(|| self.store.call(call)).await
+    }
+
+    /// Asks the store something, within the deadline.
+    pub(crate) async fn within_deadline<T>(&self, ask: impl FnOnce() -> StoreFuture<T>) -> Result<T, CallFailed> {
+        self.breaker().admit(Instant::now()).map_err(|error| CallFailed { error, may_have_run: false })?;
+        let probe = Probe(self);
+        let answer = match timeout(self.deadline, ask()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let store = self.store.name();
+                Err(StoreError::Unanswered { store, after: Some(self.deadline), source: None })
+            }
+        };
+        drop(probe);
+        match &answer {
+            Err(error) if error.is_down() => {
+                let opened = self.breaker().failed(Instant::now(), error);
+                if opened {
+                    self.tell(EventKind::StoreDown { error: error.clone() });
+                }
+            }
+            _ => {
+                let was_down = self.breaker().answered();
+                if let Some(since) = was_down {
+                    self.tell(EventKind::StoreUp { down_for: since.elapsed() });
+                }
+            }
+        }
+        answer.map_err(|error| CallFailed { may_have_run: matches!(error, StoreError::Unanswered { .. }), error })
+    }
+
+    fn tell(&self, kind: EventKind) {
+        self.observer.emit(&LimiterEvent::new(Some(Arc::clone(&self.name)), kind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
+        let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(()), false));
+        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(()), true));
+        assert_eq!(breaker.admit(now), Err(error.clone()));
+        let later = now + Breaker::FIRST;
+        assert_eq!((breaker.admit(later), breaker.admit(later)), (Ok(()), Err(error.clone())));
+        assert!(!breaker.failed(later, &error), "it is open already");
+        assert_eq!(breaker.admit(later + Breaker::FIRST), Err(error.clone()), "the pause has doubled");
+        let much_later = later + 2 * Breaker::FIRST;
+        assert_eq!(breaker.admit(much_later), Ok(()));
+        assert_eq!(breaker.answered(), Some(now));
+        assert_eq!((breaker.admit(much_later), breaker.admit(much_later)), (Ok(()), Ok(())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_dropped_does_not_keep_it_open() {
+        let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
+        let later = now + Breaker::FIRST;
+        assert_eq!(breaker.admit(later), Ok(()));
+        breaker.probe_was_dropped();
+        assert_eq!(breaker.admit(later), Ok(()));
+    }
+}

@@ -1,0 +1,396 @@
+//! Limits that many processes share.
+
+mod ask;
+mod builder;
+mod request;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use ask::TryAcquireShared;
+pub use builder::SharedLimiterBuilder;
+pub use request::SharedPermitRequest;
+
+use crate::acquire::{Acquire, AcquireOwned, Run};
+use crate::core::dialogue::{Dialogue, Terms};
+use crate::core::gate::{Gate, Holdings};
+use crate::core::plan::Plan;
+use crate::core::schedule::Options;
+use crate::core::suspension::Hold;
+use crate::decision::Decision;
+use crate::error::{ConfigError, StoreError};
+use crate::exchange::{OnStoreDown, Scope};
+use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, StoreLink, TimeSource, TimerHost};
+use crate::observe::Observer;
+use crate::policy::Policy;
+use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::store::{KeyPage, Store};
+use crate::strategy::Moment;
+
+/// Limits that many processes share, through a [store](crate::store). Clones share its state.
+///
+/// It is a [`Limiter`](crate::Limiter) whose limits are elsewhere: requests queue in this process, in the same order and with the same
+/// priorities and timeouts, and their permits are the same. What a [`Limiter`](crate::Limiter) decides, the store decides here, in one
+/// atomic step for a whole policy, by its own clock. So `try_acquire` and `check` are async.
+///
+/// # Round trips
+///
+/// One call for each key and process is under way at most. Requests that come meanwhile go together into the next one, and the store
+/// grants as many of them as it can: the busier a key, the fewer calls a grant takes. What the store has denied is not asked again
+/// before the instant that it named.
+///
+/// # Places
+///
+/// A permit of a [`MaxConcurrency`](crate::MaxConcurrency) is a lease, which the limiter renews three times within its TTL as long as the
+/// permit lives. So a process that dies gives its places back within one TTL, and a long job keeps its own. A lease that was lost all
+/// the same (the store was away for longer, or the machine stood still) is [reclaimed](crate::Permit::reclaimed). The holder counts the
+/// TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store, whatever their clocks
+/// show. [`Permit::fence`](crate::Permit::fence) rises with every grant of a key, over all processes.
+///
+/// # When the store is down
+///
+/// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
+/// time, until the store answers. [`OnStoreDown`] says what becomes of requests meanwhile. No call whose fate is unknown is made again:
+/// its units count as used, and its places are given back.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::SharedLimiter;
+/// use tollgate::store::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new(); // or one that processes share
+/// let api = SharedLimiter::new(store, "api", "2 concurrent and 100/min")?;
+/// let permit = api.acquire().await?;
+/// let alice = api.key("alice"); // has limits of its own
+/// let _other = alice.try_acquire().await?;
+/// assert_eq!(alice.check(1).await?.remaining(), 1);
+/// drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedLimiter {
+    manager: Arc<Manager>,
+    key: Arc<[u8]>,
+    shared: Arc<SharedBy>,
+}
+
+/// What the handles of all keys share.
+#[derive(Debug)]
+struct SharedBy {
+    link: Arc<StoreLink>,
+    plan: Arc<Plan>,
+    options: Arc<Options>,
+    holder: u64,
+    ttl: NonZeroU64,
+    /// The next ones in nanoseconds.
+    max_hold: Option<u64>,
+    polls_every: Option<u64>,
+    deadline: u64,
+    on_store_down: OnStoreDown,
+    replaces_policy: bool,
+    keys: Arc<Keys>,
+}
+
+/// The keys that are in use.
+#[derive(Debug)]
+struct Keys {
+    managers: Mutex<HashMap<Arc<[u8]>, Weak<Manager>>>,
+}
+
+impl Keys {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Weak<Manager>>> {
+        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places of this key came back in some process.
+    fn released(&self, key: &[u8]) {
+        let manager = self.lock().get(key).and_then(Weak::upgrade);
+        if let Some(manager) = manager {
+            manager.released_elsewhere();
+        }
+    }
+
+    /// The manager of a key: one for all its handles.
+    fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
+        let mut managers = self.lock();
+        if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
+            return manager;
+        }
+        if managers.len() == managers.capacity() {
+            managers.retain(|_, manager| manager.strong_count() > 0); // before it would grow
+        }
+        let manager = open();
+        managers.insert(Arc::clone(key), Arc::downgrade(&manager));
+        manager
+    }
+}
+
+impl SharedBy {
+    fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
+        let Self { link, plan, options, .. } = self;
+        let name = if key.is_empty() { Arc::clone(&link.name) } else { format!("{}/{}", link.name, key.escape_ascii()).into() };
+        let clock = Clock::new(TimeSource::TOKIO);
+        let timer_host = TimerHost::Own(OwnDrivers::new(false));
+        let origin = Arc::new(Origin { name: Some(name), since_epoch: Duration::ZERO, timer_host });
+        let id_prefix = Uuid::new_v4().as_u64_pair().0;
+        let common = Common::new(Arc::clone(plan), Arc::clone(options), origin, id_prefix, clock.clone());
+        let common = Arc::new(common.with_store_link(Arc::clone(link)));
+        let gate = Gate::shared(Arc::clone(plan), Moment::START, Holdings::new(self.ttl, self.max_hold));
+        let observer = if link.observer.is_some() {
+            let link = Arc::clone(link);
+            Observer::new(move |event| link.observer.pass_on(event))
+        } else {
+            Observer::NONE
+        };
+        let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
+        Manager::open_shared(parts, Dialogue::new(self.terms(key)))
+    }
+
+    fn terms(&self, key: &Arc<[u8]>) -> Terms {
+        Terms {
+            scope: self.scope(key),
+            holder: self.holder,
+            ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
+            deadline: self.deadline,
+            polls_every: self.polls_every,
+            on_down: self.on_store_down,
+            replaces_policy: self.replaces_policy,
+            store: self.link.store.name().into(),
+        }
+    }
+
+    fn scope(&self, key: &Arc<[u8]>) -> Scope {
+        Scope { limiter: Arc::clone(&self.link.name), key: Arc::clone(key) }
+    }
+}
+
+impl SharedLimiter {
+    /// Builds a limiter with the default options: a store, the name that the limiter has there, and a limit, a tuple of limits, a
+    /// [`Policy`], or its [text](Policy#as-text). It calls no store yet.
+    ///
+    /// Processes share a limiter if they share its store and its name, and must have the same policy.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedLimiterBuilder::build`].
+    pub fn new(
+        store: impl Store,
+        name: impl Into<String>,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder(store, name, policy).build()
+    }
+
+    /// Starts to build a limiter with options. See [`SharedLimiterBuilder`].
+    pub fn builder(
+        store: impl Store,
+        name: impl Into<String>,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> SharedLimiterBuilder {
+        SharedLimiterBuilder::new(Arc::new(store), name.into().into(), policy.try_into().map_err(Into::into))
+    }
+
+    fn of_key(shared: Arc<SharedBy>, key: Arc<[u8]>) -> Self {
+        let manager = shared.keys.manager(&key, || shared.open(&key));
+        Self { manager, key, shared }
+    }
+
+    /// The handle of one key, which has limits of its own: any bytes. In one process, all handles of a key share one queue.
+    ///
+    /// The limiter without a key is that of the empty key.
+    #[must_use]
+    pub fn key(&self, key: impl AsRef<[u8]>) -> Self {
+        Self::of_key(Arc::clone(&self.shared), key.as_ref().into())
+    }
+
+    /// The name that the limiter has in its store.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.link.name
+    }
+
+    /// The key; empty for a limiter without keys.
+    #[must_use]
+    pub fn key_bytes(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.shared.plan.policy().clone()
+    }
+
+    /// Waits until the store grants one unit, and returns the permit. As [`Limiter::acquire`](crate::Limiter::acquire), but for
+    /// one error more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: a request that waits leaves the queue, and what the store has granted goes back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::Store`](crate::AcquireError::Store).
+    #[track_caller]
+    pub fn acquire(&self) -> Acquire<'_> {
+        self.acquire_many(1)
+    }
+
+    /// [`SharedLimiter::acquire`] for `cost` units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit); [`AcquireError::ZeroCost`](crate::AcquireError::ZeroCost).
+    #[track_caller]
+    pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
+        self.request_of(cost).acquire()
+    }
+
+    /// [`SharedLimiter::acquire`] as a future that borrows nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::acquire`].
+    #[track_caller]
+    pub fn acquire_owned(&self) -> AcquireOwned {
+        self.request().acquire_owned()
+    }
+
+    /// Starts a request with a cost, costs by unit, a priority or a timeout.
+    #[track_caller]
+    pub fn request(&self) -> SharedPermitRequest<'_> {
+        self.request_of(1)
+    }
+
+    #[track_caller]
+    fn request_of(&self, cost: u64) -> SharedPermitRequest<'_> {
+        SharedPermitRequest::new(self, cost, Location::caller())
+    }
+
+    /// Takes one unit now, or nothing. It waits for the reply of the store, but not for its turn; several such requests share a call.
+    ///
+    /// # Errors
+    ///
+    /// [`TryAcquireError::Denied`](crate::TryAcquireError::Denied) with the [`Decision`] of the store;
+    /// [`TryAcquireError::Store`](crate::TryAcquireError::Store); those of [`Limiter::try_acquire`](crate::Limiter::try_acquire).
+    #[track_caller]
+    pub fn try_acquire(&self) -> TryAcquireShared {
+        self.try_acquire_many(1)
+    }
+
+    /// [`SharedLimiter::try_acquire`] for `cost` units.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::try_acquire`].
+    #[track_caller]
+    pub fn try_acquire_many(&self, cost: u64) -> TryAcquireShared {
+        self.request_of(cost).try_acquire()
+    }
+
+    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn check(&self, cost: u64) -> Result<Decision, StoreError> {
+        self.request_of(cost).check().await
+    }
+
+    /// Waits for a permit, and runs the future while it holds it. As [`Limiter::run`](crate::Limiter::run).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::run`](crate::Limiter::run), and [`AcquireError::Store`](crate::AcquireError::Store).
+    #[track_caller]
+    pub fn run<F: Future>(&self, future: F) -> Run<F> {
+        self.request().run(future)
+    }
+
+    /// What each limit says now.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn limits(&self) -> Result<Vec<LimitStatus>, StoreError> {
+        self.manager.ask_store(None).await.map(|(_, limits)| limits)
+    }
+
+    /// The numbers of this process: what it has in flight, its queue, and its counts.
+    #[must_use]
+    pub fn snapshot(&self) -> LimiterSnapshot {
+        self.manager.snapshot()
+    }
+
+    /// Refuses all requests in this process from now on, the waiting ones first. Permits in flight stay valid.
+    pub fn close(&self) {
+        self.manager.close();
+    }
+
+    /// Refuses later requests in this process; those that wait are served.
+    pub fn close_to_new(&self) {
+        self.manager.close_to_new();
+    }
+
+    /// Whether it was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.manager.is_closed()
+    }
+
+    /// Completes when no request waits in this process, and it holds no place.
+    pub async fn drained(&self) {
+        self.manager.drained().await;
+    }
+
+    /// About `max` keys that the store has of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn keys(&self, from: Option<Vec<u8>>, max: usize) -> Result<KeyPage, StoreError> {
+        let link = &self.shared.link;
+        link.within_deadline(|| link.store.keys(&link.name, from, max)).await.map_err(|failed| failed.error)
+    }
+
+    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn reset(&self) -> Result<(), StoreError> {
+        let link = &self.shared.link;
+        link.within_deadline(|| link.store.reset(self.shared.scope(&self.key))).await.map_err(|failed| failed.error)
+    }
+
+    /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn purge(&self, max: usize) -> Result<u64, StoreError> {
+        let link = &self.shared.link;
+        link.within_deadline(|| link.store.purge(&link.name, max)).await.map_err(|failed| failed.error)
+    }
+}
+
+impl fmt::Debug for SharedLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLimiter")
+            .field("name", &self.name())
+            .field("key", &format_args!("{}", self.key.escape_ascii()))
+            .field("policy", &format_args!("{}", self.shared.plan.policy()))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop;
+
+use crate::core::schedule::{Asked, Enqueued};
+use crate::core::waiter::WaiterId;
+use crate::error::{AcquireError, TryAcquireError};
+use crate::manager::{FromGrant, Manager, RequestOptions, TimedGrant};
+use crate::permit::Permit;
+
+/// A request to a store that does not wait for its turn, only for the reply. [`SharedLimiter::try_acquire`](super::SharedLimiter::try_acquire)
+/// returns it.
+///
+/// # Cancel safety
+///
+/// Dropping it loses nothing: what the store has granted goes back.
+#[must_use = "futures do nothing unless polled"]
+pub struct TryAcquireShared {
+    manager: Arc<Manager>,
+    options: RequestOptions,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    New,
+    Queued(WaiterId),
+    Done,
+}
+
+impl TryAcquireShared {
+    pub(super) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
+        Self { manager, options, stage: Stage::New }
+    }
+
+    fn answer(&mut self, cx: &Context<'_>) -> Poll<Result<Permit, TryAcquireError>> {
+        let Stage::Queued(id) = self.stage else { unreachable!("it was queued") };
+        let mut granted = TimedGrant::NOTHING;
+        match self.manager.poll(id, self.options.cost, cx.waker(), &mut granted) {
+            Ok(Enqueued::Queued(_)) => Poll::Pending,
+            Ok(Enqueued::Granted(())) => {
+                self.stage = Stage::Done;
+                Poll::Ready(Ok(Permit::held(&self.manager, granted, self.options.cost)))
+            }
+            Err(error) => {
+                self.stage = Stage::Done;
+                Poll::Ready(Err(match self.manager.take_denied(id) {
+                    Some(decision) => TryAcquireError::Denied(decision),
+                    None => without_decision(*error),
+                }))
+            }
+        }
+    }
+}
+
+/// The error of a request that was not denied by the store.
+fn without_decision(error: AcquireError) -> TryAcquireError {
+    match error {
+        AcquireError::ExceedsLimit { cost, max, limit } => TryAcquireError::ExceedsLimit { cost, max, limit },
+        AcquireError::MissingCost { unit, limit } => TryAcquireError::MissingCost { unit, limit },
+        AcquireError::ZeroCost => TryAcquireError::ZeroCost,
+        AcquireError::Store(error) => TryAcquireError::Store(error),
+        AcquireError::Closed => TryAcquireError::Closed,
+        error => TryAcquireError::NotAsked(Box::new(error)),
+    }
+}
+
+impl Future for TryAcquireShared {
+    type Output = Result<Permit, TryAcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let progress = ready!(coop::poll_proceed(cx));
+        if let Stage::New = self.stage {
+            let asked = self.manager.ask_once(&self.options, cx.waker());
+            self.stage = Stage::Done;
+            match asked {
+                Ok(Asked::Queued(id)) => self.stage = Stage::Queued(id),
+                Ok(Asked::Denied(decision)) => return Poll::Ready(Err(TryAcquireError::Denied(decision))),
+                Err(error) => return Poll::Ready(Err(without_decision(error))),
+            }
+        }
+        let answer = ready!(self.answer(cx));
+        progress.made_progress();
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for TryAcquireShared {
+    fn drop(&mut self) {
+        if let Stage::Queued(id) = self.stage {
+            self.manager.abandon(id, self.options.cost);
+        }
+    }
+}
+
+impl fmt::Debug for TryAcquireShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TryAcquireShared").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}

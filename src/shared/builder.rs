@@ -1,0 +1,176 @@
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Keys, SharedBy, SharedLimiter};
+use crate::core::plan::Plan;
+use crate::core::schedule::Options;
+use crate::error::ConfigError;
+use crate::event::LimiterEvent;
+use crate::exchange::OnStoreDown;
+use crate::manager::{StoreLink, nonzero_nanos};
+use crate::observe::Observer;
+use crate::overflow::Overflow;
+use crate::policy::Policy;
+use crate::store::Store;
+
+/// Builds a [`SharedLimiter`] with options. [`SharedLimiter::builder`] returns it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::SharedLimiter;
+/// use tollgate::store::{MemoryStore, OnStoreDown};
+///
+/// let limiter = SharedLimiter::builder(MemoryStore::new(), "search", "8 concurrent and 100/s")
+///     .deadline(Duration::from_millis(200))
+///     .on_store_down(OnStoreDown::Allow)
+///     .build()?;
+/// assert_eq!(limiter.name(), "search");
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct SharedLimiterBuilder {
+    store: Arc<dyn Store>,
+    name: Arc<str>,
+    policy: Result<Policy, ConfigError>,
+    options: Options,
+    deadline: Duration,
+    lease: Duration,
+    max_hold: Option<Duration>,
+    poll_every: Duration,
+    on_store_down: OnStoreDown,
+    replaces_policy: bool,
+    observer: Observer,
+}
+
+impl SharedLimiterBuilder {
+    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>, policy: Result<Policy, ConfigError>) -> Self {
+        Self {
+            store,
+            name,
+            policy,
+            options: Options::default(),
+            deadline: Duration::from_secs(1),
+            lease: Duration::from_secs(30),
+            max_hold: None,
+            poll_every: Duration::from_millis(100),
+            on_store_down: OnStoreDown::Error,
+            replaces_policy: false,
+            observer: Observer::NONE,
+        }
+    }
+
+    /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After it, what was asked follows
+    /// [the rule](Self::on_store_down). A call may be carried out by the store all the same: then its units count as used, and its
+    /// places come back.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets what becomes of requests while the store does not answer. Defaults to [`OnStoreDown::Error`].
+    pub fn on_store_down(mut self, rule: OnStoreDown) -> Self {
+        self.on_store_down = rule;
+        self
+    }
+
+    /// Sets the TTL of leases where the policy sets none: 1 ns to 100 years, 30 seconds by default. A live permit renews its lease
+    /// by itself, so this is how long the places of a process that dies are missing.
+    pub fn lease(mut self, ttl: Duration) -> Self {
+        self.lease = ttl;
+        self
+    }
+
+    /// Sets how long a permit may be held at most, although its holder lives. Defaults to no bound: then a permit that is leaked in a
+    /// process that lives on is never reclaimed.
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.max_hold = Some(max);
+        self
+    }
+
+    /// Sets how often the store is asked for a place that is awaited, where it tells nobody of releases. Defaults to 100 ms. Each
+    /// time it is from half to one and a half times as long.
+    pub fn poll_every(mut self, interval: Duration) -> Self {
+        self.poll_every = interval;
+        self
+    }
+
+    /// Goes on with this policy where the store has another one for a key, whose usage is dropped. Processes with the other policy get
+    /// [an error](crate::store::StoreError::PolicyDiffers) from then on.
+    pub fn replace_policy(mut self) -> Self {
+        self.replaces_policy = true;
+        self
+    }
+
+    /// As for [one process](crate::LimiterBuilder::max_queue): how many requests of a key wait in this process.
+    pub fn max_queue(mut self, requests: usize) -> Self {
+        self.options.max_queue = requests;
+        self
+    }
+
+    /// As for [one process](crate::LimiterBuilder::overflow).
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.options.overflow = overflow;
+        self
+    }
+
+    /// As for [one process](crate::LimiterBuilder::newest_first).
+    pub fn newest_first(mut self) -> Self {
+        self.options.newest_first = true;
+        self
+    }
+
+    /// As for [one process](crate::LimiterBuilder::on_event). The events of a key have `name/key` as the name of their limiter.
+    pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
+        self.observer = self.observer.and(observer);
+        self
+    }
+
+    /// Builds the limiter. It calls no store yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; [`ConfigError::Store`] when the store cannot keep it.
+    pub fn build(self) -> Result<SharedLimiter, ConfigError> {
+        let Self {
+            store,
+            name,
+            policy,
+            options,
+            deadline,
+            lease,
+            max_hold,
+            poll_every,
+            on_store_down,
+            replaces_policy,
+            observer,
+        } = self;
+        let plan = Arc::new(Plan::new(policy?, Duration::ZERO)?);
+        store.supports(plan.policy()).map_err(|error| ConfigError::Store(Box::new(error)))?;
+        let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
+        let options = Arc::new(Options { observed: observer.is_some(), ..options });
+        let link = Arc::new(StoreLink::new(store, name, deadline, observer));
+        let keys = Arc::new(Keys { managers: Mutex::default() });
+        let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
+        let tells = plan.holds_places() && link.store.listen(&link.name, listener);
+        let shared = Arc::new(SharedBy {
+            link,
+            plan,
+            options,
+            holder: Uuid::new_v4().as_u64_pair().0,
+            ttl,
+            max_hold: max_hold.map(|max| nonzero_nanos(max).get()),
+            polls_every: (!tells).then(|| nonzero_nanos(poll_every).get()),
+            deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
+            on_store_down,
+            replaces_policy,
+            keys,
+        });
+        Ok(SharedLimiter::of_key(shared, Arc::default()))
+    }
+}

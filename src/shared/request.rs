@@ -1,0 +1,89 @@
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SharedLimiter;
+use super::ask::TryAcquireShared;
+use crate::acquire::{Acquire, AcquireOwned, Run, request_setters};
+use crate::core::request::Caller;
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::manager::RequestOptions;
+use crate::priority::Priority;
+
+/// A request with more than a cost: what [`SharedLimiter::request`] returns.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::MemoryStore;
+/// use tollgate::{Priority, SharedLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = SharedLimiter::new(MemoryStore::new(), "model", "2 concurrent per request and 1000 tokens/min")?;
+/// let request = limiter.request().cost_of("tokens", 400).priority(Priority::HIGH).timeout(Duration::from_secs(5));
+/// let permit = request.acquire().await?;
+/// assert!(permit.settle_costs([("tokens", 250)]));
+/// assert_eq!(limiter.limits().await?[1].remaining, 750);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a request does nothing until `acquire` is called"]
+pub struct SharedPermitRequest<'a> {
+    limiter: &'a SharedLimiter,
+    options: RequestOptions,
+}
+
+impl<'a> SharedPermitRequest<'a> {
+    pub(super) fn new(limiter: &'a SharedLimiter, cost: u64, caller: Caller) -> Self {
+        Self { limiter, options: RequestOptions::new(cost, caller) }
+    }
+
+    request_setters!();
+
+    /// Waits for the permit. See [`SharedLimiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::acquire`], and [`AcquireError::TimedOut`](crate::AcquireError::TimedOut).
+    pub fn acquire(self) -> Acquire<'a> {
+        Acquire::new(&self.limiter.manager, self.options)
+    }
+
+    /// [`SharedPermitRequest::acquire`] as a future that borrows nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedPermitRequest::acquire`].
+    pub fn acquire_owned(self) -> AcquireOwned {
+        AcquireOwned::new(Arc::clone(&self.limiter.manager), self.options)
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`SharedLimiter::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::run`].
+    pub fn run<F: Future>(self, future: F) -> Run<F> {
+        Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`SharedLimiter::try_acquire`]. A priority and a timeout have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::try_acquire`].
+    pub fn try_acquire(self) -> TryAcquireShared {
+        TryAcquireShared::new(Arc::clone(&self.limiter.manager), self.options)
+    }
+
+    /// What [`SharedPermitRequest::try_acquire`] would answer now; it takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn check(self) -> Result<Decision, StoreError> {
+        self.limiter.manager.ask_store(Some(&self.options)).await.map(|(decision, _)| decision)
+    }
+}

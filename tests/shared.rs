@@ -1,0 +1,180 @@
+//! Limits in a store, in memory, by many limiters that stand for processes. The clock is paused, so that the instants are exact.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use common::ms;
+use tokio::time::{Instant, sleep};
+use tollgate::store::MemoryStore;
+use tollgate::{AcquireError, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError};
+
+/// As many limiters as processes, on one store.
+fn processes(store: &MemoryStore, count: usize, policy: &str) -> Vec<SharedLimiter> {
+    (0..count).map(|_| SharedLimiter::new(store.clone(), "test", policy).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_one_for_all_processes() {
+    let store = MemoryStore::new();
+    let all = processes(&store, 4, "throttle every 100ms");
+    let start = Instant::now();
+    let granted = Arc::new(AtomicU64::new(0));
+    for limiter in &all {
+        for _ in 0..5 {
+            let (limiter, granted) = (limiter.clone(), Arc::clone(&granted));
+            tokio::spawn(async move {
+                drop(limiter.acquire().await.unwrap());
+                granted.fetch_add(1, Relaxed);
+            });
+        }
+    }
+    for expected in 1..=20 {
+        sleep(ms(100)).await;
+        let granted = granted.load(Relaxed);
+        assert!(granted <= expected + 1, "{granted} after {:?}", start.elapsed());
+    }
+    sleep(ms(200)).await;
+    assert_eq!(granted.load(Relaxed), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_are_shared_and_pass_from_process_to_process() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "2 concurrent").try_into().unwrap();
+    let first = one.acquire().await.unwrap();
+    let _second = other.acquire().await.unwrap();
+    assert!(matches!(one.try_acquire().await, Err(TryAcquireError::Denied(_))));
+    let waiting = tokio::spawn(async move { other.acquire().await.unwrap().fence() });
+    sleep(ms(10)).await;
+    let fence = first.fence();
+    drop(first);
+    sleep(ms(1)).await;
+    assert!(waiting.is_finished(), "it learns of the release");
+    assert!(waiting.await.unwrap() > fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_while_its_permit_lives() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "1 concurrent ttl 3s").try_into().unwrap();
+    let permit = one.acquire().await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    assert!(permit.is_live());
+    assert!(matches!(other.try_acquire().await, Err(TryAcquireError::Denied(_))));
+    drop(permit);
+    sleep(ms(1)).await;
+    assert!(other.try_acquire().await.is_ok());
+    sleep(Duration::from_secs(60)).await;
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_held_for_the_longest_time_at_most() {
+    let store = MemoryStore::new();
+    let limiter = SharedLimiter::builder(store.clone(), "test", MaxConcurrency::new(1).ttl(Duration::from_secs(3)))
+        .max_hold(Duration::from_secs(10))
+        .build()
+        .unwrap();
+    let start = Instant::now();
+    let leaked = limiter.acquire().await.unwrap();
+    let _next = limiter.acquire().await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 10);
+    assert!(!leaked.is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_names_the_limit_and_the_instant() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "5 concurrent and 2/s").try_into().unwrap();
+    let _permits = [one.acquire().await.unwrap(), other.acquire().await.unwrap()];
+    let Err(TryAcquireError::Denied(decision)) = one.try_acquire().await else { panic!() };
+    assert_eq!(decision.denied_by().unwrap().to_string(), "2/s");
+    assert_eq!(decision.retry_after(), Some(ms(500)));
+    sleep(ms(499)).await;
+    assert!(other.try_acquire().await.is_err());
+    sleep(ms(1)).await;
+    assert!(other.try_acquire().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_future_loses_nothing() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "1 concurrent and 10/s burst 10").try_into().unwrap();
+    for _ in 0..3 {
+        let mut acquire = tokio_test::task::spawn(one.acquire());
+        assert!(acquire.poll().is_pending());
+        drop(acquire); // its call is under way
+        sleep(ms(5)).await;
+    }
+    assert!(other.try_acquire().await.is_ok());
+    sleep(ms(1)).await; // its release is on its way
+    let limits = one.limits().await.unwrap();
+    assert_eq!((limits[0].remaining, limits[1].remaining), (1, 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn costs_by_unit_are_settled_in_the_store() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "2 concurrent per request and 1000 tokens/min").try_into().unwrap();
+    let permit = one.request().cost_of("tokens", 900).acquire().await.unwrap();
+    let denied = other.request().cost_of("tokens", 200).try_acquire().await;
+    assert!(matches!(denied, Err(TryAcquireError::Denied(_))), "{denied:?}");
+    let waiting = tokio::spawn(async move { one.request().cost_of("tokens", 800).acquire().await.map(drop) });
+    sleep(ms(1)).await;
+    assert!(permit.settle_costs([("tokens", 100)]));
+    sleep(ms(1)).await;
+    assert!(waiting.is_finished(), "this process asks again with what it gives back");
+    assert!(waiting.await.unwrap().is_ok());
+    let limits = other.limits().await.unwrap();
+    assert_eq!((limits[0].remaining, limits[1].remaining), (2, 100));
+    assert!(matches!(other.acquire().await, Err(AcquireError::MissingCost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_have_limits_of_their_own() {
+    let store = MemoryStore::new();
+    let limiter = SharedLimiter::new(store.clone(), "test", TokenBucket::new(Rate::per_second(1), 1)).unwrap();
+    for key in ["", "a", "b", "a\0b"] {
+        assert!(limiter.key(key).try_acquire().await.is_ok());
+        assert!(limiter.key(key).try_acquire().await.is_err());
+    }
+    assert_eq!(limiter.keys(None, 10).await.unwrap().keys.len(), 4);
+    limiter.key("a").reset().await.unwrap();
+    assert!(limiter.key("a").try_acquire().await.is_ok());
+    sleep(Duration::from_secs(2)).await;
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_limiter_still_gives_its_places_back() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "1 concurrent").try_into().unwrap();
+    let permit = one.acquire().await.unwrap();
+    one.close();
+    assert_eq!(one.acquire().await.unwrap_err(), AcquireError::Closed);
+    drop(permit);
+    one.drained().await;
+    drop(one);
+    sleep(ms(1)).await;
+    assert!(other.try_acquire().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_policy_is_an_error_that_shows_both() {
+    let store = MemoryStore::new();
+    let ten = SharedLimiter::new(store.clone(), "test", Throttle::every(ms(100))).unwrap();
+    let _permit = ten.acquire().await.unwrap();
+    let twenty = SharedLimiter::new(store.clone(), "test", Throttle::every(ms(50))).unwrap();
+    let Err(AcquireError::Store(error)) = twenty.acquire().await else { panic!() };
+    assert_eq!(
+        error.to_string(),
+        "the store has the limiter \"test\" with the policy `throttle every 100ms`, not `throttle every 50ms`; use that one, another name, or replace_policy"
+    );
+    let policy = Policy::from(Throttle::every(ms(50)));
+    let replaced = SharedLimiter::builder(store, "test", policy).replace_policy().build().unwrap();
+    assert!(replaced.try_acquire().await.is_ok());
+    assert!(matches!(ten.acquire().await, Err(AcquireError::Store(_))));
+}
