@@ -178,3 +178,51 @@ async fn another_policy_is_an_error_that_shows_both() {
     assert!(replaced.try_acquire().await.is_ok());
     assert!(matches!(ten.acquire().await, Err(AcquireError::Store(_))));
 }
+
+/// Four processes of several threads, with callers that wait, that do not wait, and that give up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn under_contention_exactly_the_limit_is_granted() {
+    const LIMIT: u64 = 600;
+    let store = MemoryStore::new();
+    let [granted, in_flight, most] = [0; 3].map(|_| Arc::new(AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for limiter in processes(&store, 4, &format!("3 concurrent and window {LIMIT}/h")) {
+        for nth in 0..32 {
+            let limiter = limiter.clone();
+            let (granted, in_flight, most) = (Arc::clone(&granted), Arc::clone(&in_flight), Arc::clone(&most));
+            tasks.spawn(async move {
+                loop {
+                    let permit = match nth % 3 {
+                        0 => match limiter.try_acquire().await {
+                            Ok(permit) => permit,
+                            Err(TryAcquireError::Denied(decision))
+                                if decision.retry_after().is_some_and(|after| after > ms(1_000)) =>
+                            {
+                                break;
+                            }
+                            Err(_) => continue,
+                        },
+                        1 => match limiter.request().timeout(ms(500)).acquire().await {
+                            Ok(permit) => permit,
+                            Err(_) => break,
+                        },
+                        _ => match tokio::time::timeout(Duration::from_micros(300), limiter.acquire()).await {
+                            Ok(permit) => permit.unwrap(),
+                            Err(_) if granted.load(Relaxed) >= LIMIT => break,
+                            Err(_) => continue, // it may have been granted: then it is refunded
+                        },
+                    };
+                    most.fetch_max(in_flight.fetch_add(1, Relaxed) + 1, Relaxed);
+                    granted.fetch_add(1, Relaxed);
+                    tokio::task::yield_now().await;
+                    in_flight.fetch_sub(1, Relaxed);
+                    drop(permit);
+                }
+            });
+        }
+    }
+    let all = async { while tasks.join_next().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("nobody hangs");
+    assert!(most.load(Relaxed) <= 3, "{}", most.load(Relaxed));
+    assert_eq!(granted.load(Relaxed), LIMIT);
+}

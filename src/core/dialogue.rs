@@ -55,6 +55,8 @@ pub(crate) struct Dialogue {
     denied: BTreeMap<WaiterId, Decision>,
     /// Whether somebody renews the leases.
     pub(super) has_heartbeat: bool,
+    /// Whether a carrier waits to tell what a failed call has not told.
+    pub(super) has_retrier: bool,
 }
 
 /// A call under way.
@@ -139,6 +141,7 @@ impl Dialogue {
             impatient: BTreeSet::new(),
             denied: BTreeMap::new(),
             has_heartbeat: false,
+            has_retrier: false,
         }
     }
 
@@ -232,6 +235,16 @@ impl Dialogue {
         self.failures += 1;
         self.retry_at = now.plus(self.jittered(after));
         self.instant = None;
+    }
+
+    /// Whether returns may not have arrived.
+    pub(super) fn owes(&self) -> bool {
+        !self.unconfirmed.is_empty()
+    }
+
+    /// Whether requests wait while the store does not answer.
+    pub(super) fn waits_for_store(&self) -> bool {
+        self.terms.on_down == OnStoreDown::Deny
     }
 
     /// Returns of leases that have expired need no confirmation.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::lock::Manager;
 use super::request_options::RequestOptions;
@@ -44,6 +44,10 @@ impl Manager {
 
     fn next_call(self: &Arc<Self>) -> Option<Outgoing> {
         self.with_schedule(|schedule, now, _| schedule.next_call(now))
+    }
+
+    fn waits_to_retry(self: &Arc<Self>) -> Option<Instant> {
+        self.with_state(|state, now, _| Some(state.clock.instant(state.schedule.waits_to_retry(now)?)))
     }
 
     fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>) {
@@ -115,14 +119,29 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// A carrier that waits to tell the store what a failed call has not told: it holds the manager, as nobody else may.
+struct Retrier<'a>(&'a Arc<Manager>);
+
+impl Drop for Retrier<'_> {
+    fn drop(&mut self) {
+        self.0.with_schedule(|schedule, _, _| schedule.retrier_left());
+    }
+}
+
 async fn carry(manager: Arc<Manager>) {
     let Some(link) = manager.store_link().map(Arc::clone) else { return };
-    while let Some(Outgoing { call, generation }) = manager.next_call() {
-        let under_way = UnderWay { manager: &manager, generation };
-        let answer = link.call(call).await;
-        std::mem::forget(under_way);
-        manager.landed(generation, &answer);
-        yield_now().await;
+    loop {
+        while let Some(Outgoing { call, generation }) = manager.next_call() {
+            let under_way = UnderWay { manager: &manager, generation };
+            let answer = link.call(call).await;
+            std::mem::forget(under_way);
+            manager.landed(generation, &answer);
+            yield_now().await;
+        }
+        let Some(retry_at) = manager.waits_to_retry() else { return };
+        let retrier = Retrier(&manager);
+        sleep_until(retry_at).await;
+        drop(retrier);
     }
 }
 

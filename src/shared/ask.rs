@@ -37,8 +37,20 @@ impl TryAcquireShared {
         Self { manager, options, stage: Stage::New }
     }
 
+    /// Asks, if that was not done yet.
+    fn begin(&mut self, cx: &Context<'_>) -> Result<(), TryAcquireError> {
+        if let Stage::New = self.stage {
+            self.stage = Stage::Done;
+            match self.manager.ask_once(&self.options, cx.waker()).map_err(without_decision)? {
+                Asked::Queued(id) => self.stage = Stage::Queued(id),
+                Asked::Denied(decision) => return Err(TryAcquireError::Denied(decision)),
+            }
+        }
+        Ok(())
+    }
+
     fn answer(&mut self, cx: &Context<'_>) -> Poll<Result<Permit, TryAcquireError>> {
-        let Stage::Queued(id) = self.stage else { unreachable!("it was queued") };
+        let Stage::Queued(id) = self.stage else { panic!("a try_acquire future was polled after it had completed") };
         let mut granted = TimedGrant::NOTHING;
         match self.manager.poll(id, self.options.cost, cx.waker(), &mut granted) {
             Ok(Enqueued::Queued(_)) => Poll::Pending,
@@ -73,17 +85,12 @@ impl Future for TryAcquireShared {
     type Output = Result<Permit, TryAcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task that is denied in a loop must let its neighbours have a turn: nothing else may be awaited there.
         let progress = ready!(coop::poll_proceed(cx));
-        if let Stage::New = self.stage {
-            let asked = self.manager.ask_once(&self.options, cx.waker());
-            self.stage = Stage::Done;
-            match asked {
-                Ok(Asked::Queued(id)) => self.stage = Stage::Queued(id),
-                Ok(Asked::Denied(decision)) => return Poll::Ready(Err(TryAcquireError::Denied(decision))),
-                Err(error) => return Poll::Ready(Err(without_decision(error))),
-            }
-        }
-        let answer = ready!(self.answer(cx));
+        let answer = match self.begin(cx) {
+            Ok(()) => ready!(self.answer(cx)),
+            Err(error) => Err(error),
+        };
         progress.made_progress();
         Poll::Ready(answer)
     }

@@ -46,7 +46,9 @@ impl Schedule {
         effects: &mut Effects,
     ) -> Result<Asked, AcquireError> {
         self.gate.fits(request.costs).map_err(AcquireError::from)?;
-        if let Some(decision) = self.known_denial(now, request.costs) {
+        let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_for_store() && now < dialogue.retry_at);
+        let down = is_down.then(|| self.gate.unknown_decision(now));
+        if let Some(decision) = down.or_else(|| self.known_denial(now, request.costs)) {
             self.counts().denied += 1;
             return Ok(Asked::Denied(decision));
         }
@@ -119,11 +121,27 @@ impl Schedule {
         let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
         let Some(dialogue) = &mut self.dialogue else { return Moment::NEVER };
         dialogue.forget_expired(now);
-        let tells_at = if owes || !dialogue.unconfirmed.is_empty() { now } else { Moment::NEVER };
-        match asks_at.min(tells_at) {
-            Moment::NEVER => Moment::NEVER,
-            at => at.max(dialogue.retry_at),
-        }
+        let tells_at = if owes || dialogue.owes() { dialogue.retry_at.max(now) } else { Moment::NEVER };
+        // Whoever does not wait for the store has an answer at once.
+        let asks_at =
+            if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
+        asks_at.min(tells_at)
+    }
+
+    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something. One carrier waits for
+    /// that instant at most.
+    pub(crate) fn waits_to_retry(&mut self, now: Moment) -> Option<Moment> {
+        let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
+        let dialogue = self.dialogue.as_mut()?;
+        dialogue.forget_expired(now);
+        let waits = (owes || dialogue.owes()) && dialogue.flight().is_none() && !dialogue.has_retrier;
+        dialogue.has_retrier |= waits;
+        waits.then_some(dialogue.retry_at)
+    }
+
+    /// That carrier waits no longer.
+    pub(crate) fn retrier_left(&mut self) {
+        self.dialogue.iter_mut().for_each(|dialogue| dialogue.has_retrier = false);
     }
 
     /// When the front may ask.

@@ -1,0 +1,310 @@
+//! A store that does not answer, refuses, or answers late. Nobody hangs, nothing is over, nothing is lost.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::ms;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::store::{
+    Call, Cause, KeyPage, MemoryStore, OnStoreDown, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture,
+};
+use tollgate::{AcquireError, EventKind, Policy, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError};
+
+/// What the way to the store does with calls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Open,
+    Slow(Duration),
+    /// Calls do not arrive, and nobody learns of it.
+    Cut,
+    /// Calls are carried out, and their replies are lost.
+    LosesReplies,
+    Refuses,
+}
+
+/// A store in memory behind a way that a test controls.
+#[derive(Debug, Clone)]
+struct Faulty {
+    store: MemoryStore,
+    way: Arc<Mutex<Way>>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Faulty {
+    fn new() -> Self {
+        Self { store: MemoryStore::new(), way: Arc::new(Mutex::new(Way::Open)), calls: Arc::default() }
+    }
+
+    fn set(&self, way: Way) {
+        *self.way.lock().unwrap() = way;
+    }
+
+    fn builder(&self, policy: &str) -> SharedLimiterBuilder {
+        SharedLimiter::builder(self.clone(), "test", policy).deadline(ms(500))
+    }
+
+    /// A limiter of another process, whose way is open.
+    fn elsewhere(&self, policy: &str) -> SharedLimiter {
+        SharedLimiter::new(self.store.clone(), "test", policy).unwrap()
+    }
+}
+
+impl Store for Faulty {
+    fn name(&self) -> String {
+        "faulty".to_owned()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        self.store.supports(policy)
+    }
+
+    fn call(&self, call: Call) -> StoreFuture<Reply> {
+        let (store, way) = (self.store.clone(), *self.way.lock().unwrap());
+        self.calls.fetch_add(1, Relaxed);
+        Box::pin(async move {
+            match way {
+                Way::Open => {
+                    sleep(ms(1)).await;
+                    store.call(call).await
+                }
+                Way::Slow(time) => {
+                    sleep(time).await;
+                    store.call(call).await
+                }
+                Way::Cut => std::future::pending().await,
+                Way::LosesReplies => {
+                    drop(store.call(call).await);
+                    std::future::pending().await
+                }
+                Way::Refuses => Err(StoreError::Refused {
+                    store: "faulty".to_owned(),
+                    source: Cause::new(std::io::Error::other("read only")),
+                }),
+            }
+        })
+    }
+
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        self.store.listen(limiter, listener)
+    }
+
+    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
+        self.store.keys(limiter, from, max)
+    }
+
+    fn reset(&self, scope: Scope) -> StoreFuture<()> {
+        self.store.reset(scope)
+    }
+
+    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
+        self.store.purge(limiter, max)
+    }
+}
+
+fn is_unanswered(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Store(error) if matches!(**error, StoreError::Unanswered { .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_an_error_at_the_deadline_and_then_at_once() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("10/s").build().unwrap();
+    faulty.set(Way::Cut);
+    for expected in [ms(500), ms(500), ms(0), ms(0)] {
+        let start = Instant::now();
+        assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
+        assert!(start.elapsed() <= expected + ms(60), "{:?}", start.elapsed());
+    }
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert!(matches!(error, TryAcquireError::Store(_)), "{error:?}");
+    assert!(limiter.check(1).await.is_err());
+    assert_eq!(faulty.calls.load(Relaxed), 2);
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(6)).await;
+    assert!(limiter.acquire().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_told_when_the_store_goes_down_and_comes_back() {
+    let faulty = Faulty::new();
+    let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let limiter = faulty.builder("10/s").on_event(move |event| drop(events.send(event.clone()))).build().unwrap();
+    faulty.set(Way::Refuses);
+    for _ in 0..3 {
+        assert!(limiter.key("k").acquire().await.is_err());
+    }
+    let event = seen.recv().await.unwrap();
+    assert!(matches!(event.kind, EventKind::StoreDown { error: StoreError::Refused { .. }, .. }), "{event:?}");
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(2)).await;
+    assert!(limiter.acquire().await.is_ok());
+    let event = seen.recv().await.unwrap();
+    let EventKind::StoreUp { down_for, .. } = event.kind else { panic!("{event:?}") };
+    assert!(down_for >= Duration::from_secs(2) && event.name() == Some("test"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_it_denies_without_a_store_requests_wait_until_it_answers() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("10/s burst 1").on_store_down(OnStoreDown::Deny).build().unwrap();
+    faulty.set(Way::Cut);
+    let waiting = tokio::spawn(limiter.acquire_owned());
+    let denied = limiter.try_acquire().await;
+    assert!(matches!(denied, Err(TryAcquireError::Denied(_))), "{denied:?}");
+    sleep(Duration::from_secs(60)).await;
+    assert!(!waiting.is_finished());
+    faulty.set(Way::Open);
+    let _permit = timeout(Duration::from_secs(16), waiting).await.expect("it asks again").unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_it_allows_without_a_store_all_are_granted_below_all_fences() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent").on_store_down(OnStoreDown::Allow).build().unwrap();
+    let fence = limiter.acquire().await.unwrap().fence();
+    faulty.set(Way::Cut);
+    let permits = [limiter.acquire().await.unwrap(), limiter.acquire().await.unwrap(), limiter.try_acquire().await.unwrap()];
+    assert!(permits.iter().all(|permit| permit.fence() < fence));
+    let ids: std::collections::BTreeSet<_> = permits.iter().map(tollgate::Permit::id).collect();
+    assert_eq!(ids.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_a_lost_reply_come_back() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 1h").build().unwrap();
+    let other = faulty.elsewhere("1 concurrent ttl 1h");
+    faulty.set(Way::LosesReplies);
+    assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
+    assert!(other.try_acquire().await.is_err(), "the store has granted it");
+    faulty.set(Way::Open);
+    let _place = timeout(Duration::from_secs(5), other.acquire()).await.expect("it was given back").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_sent_until_it_arrives() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 1h").build().unwrap();
+    let other = faulty.elsewhere("1 concurrent ttl 1h");
+    let permit = limiter.acquire().await.unwrap();
+    faulty.set(Way::Cut);
+    drop(permit);
+    drop(limiter);
+    sleep(Duration::from_secs(60)).await;
+    assert!(other.try_acquire().await.is_err());
+    faulty.set(Way::Open);
+    let _place = timeout(Duration::from_secs(20), other.acquire()).await.expect("it has arrived").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_ends_for_its_holder_before_it_ends_for_the_store() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 3s").build().unwrap();
+    let other = faulty.elsewhere("1 concurrent ttl 3s");
+    let (permit, start) = (limiter.acquire().await.unwrap(), Instant::now());
+    sleep(ms(1_500)).await; // renewed once
+    faulty.set(Way::Cut);
+    let run = tokio::spawn(async move {
+        permit.reclaimed().await;
+        Instant::now()
+    });
+    let elsewhere = tokio::spawn(async move {
+        let permit = other.acquire().await.unwrap();
+        (Instant::now(), permit.fence())
+    });
+    let ended = run.await.unwrap();
+    let (begun, _) = elsewhere.await.unwrap();
+    assert!(ended <= begun, "{:?} {:?}", ended - start, begun - start);
+    assert!(begun - start <= ms(1_500 + 3_000 + 200), "{:?}", begun - start);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_whose_lease_was_lost_is_dropped() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 3s").build().unwrap();
+    let work = tokio::spawn(limiter.run(sleep(Duration::from_secs(3_600))));
+    sleep(ms(100)).await;
+    limiter.reset().await.unwrap(); // an operator reclaims all leases
+    let ended = timeout(Duration::from_secs(2), work).await.expect("the next renewal tells").unwrap();
+    assert!(matches!(ended, Err(RunError::Reclaimed { .. })), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_slow_store_no_call_is_carried_out_after_its_deadline() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("3/h burst 3").build().unwrap();
+    drop(limiter.acquire().await.unwrap()); // its clock is known now
+    faulty.set(Way::Slow(ms(490)));
+    assert!(limiter.acquire().await.is_ok(), "in time");
+    faulty.set(Way::Slow(ms(800)));
+    assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(faulty.elsewhere("3/h burst 3").limits().await.unwrap()[0].remaining, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_keep_their_order_over_failures() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent").on_store_down(OnStoreDown::Deny).build().unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = limiter.acquire().await.unwrap();
+    for nth in 0..5 {
+        let (limiter, order) = (limiter.clone(), Arc::clone(&order));
+        tokio::spawn(async move {
+            let _permit = limiter.acquire().await.unwrap();
+            order.lock().unwrap().push(nth);
+            sleep(ms(100)).await;
+        });
+        tokio::task::yield_now().await;
+    }
+    faulty.set(Way::Cut);
+    drop(first);
+    sleep(Duration::from_secs(10)).await;
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
+    assert!(faulty.store.is_empty());
+}
+
+/// The runtime that carries a call is shut down. Those who wait elsewhere are served.
+#[test]
+fn a_waiter_does_not_depend_on_another_runtime() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent").build().unwrap();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (stalled, serving) = (runtime(), runtime());
+    faulty.set(Way::Slow(ms(100)));
+    let mut first = Box::pin(limiter.acquire_owned());
+    stalled.block_on(async { assert!(timeout(ms(1), &mut first).await.is_err(), "its call is under way") });
+    // Nothing polls the first runtime now.
+    faulty.set(Way::Open);
+    let start = std::time::Instant::now();
+    let other = limiter.clone();
+    let answer = serving.block_on(async { timeout(Duration::from_secs(5), other.acquire()).await });
+    assert!(answer.is_ok(), "it hangs");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    drop(stalled);
+}
+
+/// A process dies: its places come back within a TTL.
+#[test]
+fn a_dead_process_gives_its_places_back_within_a_ttl() {
+    let faulty = Faulty::new();
+    let policy = "2 concurrent ttl 300ms";
+    let dying = faulty.builder(policy).build().unwrap();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let other = faulty.elsewhere(policy);
+    let held = runtime();
+    let permits = held.block_on(async { [dying.acquire().await.unwrap(), dying.acquire().await.unwrap()] });
+    faulty.set(Way::Cut); // nothing of it arrives any more: neither renewals nor releases
+    let start = std::time::Instant::now();
+    runtime().block_on(async {
+        assert!(other.try_acquire().await.is_err());
+        let _place = other.acquire().await.unwrap();
+    });
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    drop(permits);
+}
