@@ -43,18 +43,9 @@ pub struct LimiterBuilder {
     observer: Observer,
 }
 
-/// The options that [`LimiterBuilder`] and [`KeyedLimiterBuilder`](crate::KeyedLimiterBuilder) share.
-macro_rules! shared_options {
+/// The options of a queue, which all builders share.
+macro_rules! queue_options {
     () => {
-        /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
-        ///
-        /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
-        /// example.
-        pub fn name(mut self, name: impl Into<String>) -> Self {
-            self.name = Some(name.into().into());
-            self
-        }
-
         /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
         /// Defaults to about two billion, which is also the most.
         ///
@@ -109,6 +100,22 @@ macro_rules! shared_options {
             self.options.newest_first = true;
             self
         }
+    };
+}
+
+/// The options that [`LimiterBuilder`] and [`KeyedLimiterBuilder`](crate::KeyedLimiterBuilder) share.
+macro_rules! shared_options {
+    () => {
+        /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
+        ///
+        /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
+        /// example.
+        pub fn name(mut self, name: impl Into<String>) -> Self {
+            self.name = Some(name.into().into());
+            self
+        }
+
+        crate::builder::queue_options!();
 
         /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
         ///
@@ -143,7 +150,7 @@ macro_rules! shared_options {
     };
 }
 
-pub(crate) use shared_options;
+pub(crate) use {queue_options, shared_options};
 
 impl Limiter {
     /// Builds a limiter with the default options from a limit, a tuple of limits, a [`Policy`], or its [text](Policy#as-text).

@@ -1,40 +1,16 @@
 //! What keys cost in memory, by an allocator that counts for each thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod common;
+
 use std::future::Future;
 use std::hash::Hash;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use common::counting::{Counting, LARGEST, LIVE, PEAK};
 use tollgate::{
     Adapt, FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Priority, Rate, SlidingWindow, Throttle, TokenBucket,
 };
-
-struct Counting;
-
-thread_local! {
-    /// Far above zero: a thread may free what another one allocated.
-    static LIVE: Cell<usize> = const { Cell::new(1 << 40) };
-    static PEAK: Cell<usize> = const { Cell::new(0) };
-    static LARGEST: Cell<usize> = const { Cell::new(0) };
-}
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get().wrapping_add(layout.size()));
-        PEAK.set(PEAK.get().max(LIVE.get()));
-        LARGEST.set(LARGEST.get().max(layout.size()));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Keys, SharedBy, SharedLimiter};
+use crate::builder::queue_options;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
@@ -107,23 +108,7 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// As for [one process](crate::LimiterBuilder::max_queue): how many requests of a key wait in this process.
-    pub fn max_queue(mut self, requests: usize) -> Self {
-        self.options.max_queue = requests;
-        self
-    }
-
-    /// As for [one process](crate::LimiterBuilder::overflow).
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.options.overflow = overflow;
-        self
-    }
-
-    /// As for [one process](crate::LimiterBuilder::newest_first).
-    pub fn newest_first(mut self) -> Self {
-        self.options.newest_first = true;
-        self
-    }
+    queue_options!();
 
     /// As for [one process](crate::LimiterBuilder::on_event). The events of a key have `name/key` as the name of their limiter.
     pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {

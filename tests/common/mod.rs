@@ -1,6 +1,8 @@
 //! Helpers of several test files.
 #![allow(dead_code, unreachable_pub)] // each file uses its part
 
+pub mod counting;
+
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
