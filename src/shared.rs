@@ -19,7 +19,7 @@ pub use builder::SharedLimiterBuilder;
 pub use request::SharedPermitRequest;
 
 use crate::acquire::{Acquire, AcquireOwned, Run};
-use crate::core::dialogue::{Dialogue, Terms};
+use crate::core::dialogue::{Ahead, Dialogue, Terms};
 use crate::core::gate::{Gate, Holdings};
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
@@ -99,6 +99,7 @@ struct SharedBy {
     deadline: u64,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
+    ahead: Option<Ahead>,
     keys: Arc<Keys>,
 }
 
@@ -167,6 +168,7 @@ impl SharedBy {
             on_down: self.on_store_down,
             replaces_policy: self.replaces_policy,
             store: self.link.store.name().into(),
+            ahead: self.ahead,
         }
     }
 

@@ -226,3 +226,35 @@ async fn under_contention_exactly_the_limit_is_granted() {
     assert!(most.load(Relaxed) <= 3, "{}", most.load(Relaxed));
     assert_eq!(granted.load(Relaxed), LIMIT);
 }
+
+/// In any instant the store has charged at least what the processes have granted, and never more than the limit.
+#[tokio::test(start_paused = true)]
+async fn units_that_are_taken_ahead_never_exceed_the_limit_and_come_back() {
+    let store = MemoryStore::new();
+    let limiter = || {
+        let builder = SharedLimiter::builder(store.clone(), "test", "window 1000/h");
+        builder.prefetch(100, ms(50)).build().unwrap()
+    };
+    let all = [limiter(), limiter(), limiter()];
+    let mut granted = 0;
+    for round in 0.. {
+        let mut denied = 0;
+        for limiter in &all {
+            match limiter.try_acquire().await {
+                Ok(_) => granted += 1,
+                Err(TryAcquireError::Denied(_)) => denied += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if denied == 3 {
+            sleep(ms(51)).await; // units that were not used have come back
+            if all[0].check(1).await.unwrap().remaining() == 0 {
+                break;
+            }
+        }
+        assert!(round < 2_000);
+    }
+    assert_eq!(granted, 1_000);
+    let places = SharedLimiter::builder(store, "other", "8 concurrent").prefetch(10, ms(50)).build();
+    assert!(matches!(places, Err(tollgate::ConfigError::Store(_))));
+}

@@ -245,6 +245,21 @@ async fn of_a_slow_store_no_call_is_carried_out_after_its_deadline() {
     assert_eq!(faulty.elsewhere("3/h burst 3").limits().await.unwrap()[0].remaining, 1);
 }
 
+/// A fixed bug: a request that does not wait, and came while a call was under way, waited with those whom that call denied.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_is_denied_with_those_who_must() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1/h burst 1").build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    faulty.set(Way::Slow(ms(100)));
+    let waiting = tokio::spawn(limiter.acquire_owned());
+    sleep(ms(50)).await;
+    let start = Instant::now();
+    assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
+    assert!(start.elapsed() <= ms(51), "{:?}", start.elapsed());
+    assert!(!waiting.is_finished());
+}
+
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_keep_their_order_over_failures() {
     let faulty = Faulty::new();

@@ -3,6 +3,8 @@
 //! One call of a key is under way at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer
 //! calls a grant takes. A denial is remembered until the instant that the store named, or until a release.
 
+mod block;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use crate::decision::Decision;
 use crate::exchange::{Asks, LimitReading, OnStoreDown, Reply, Scope, Stop, Until};
 use crate::policy::Policy;
 use crate::strategy::{LimitReport, Moment};
+
+pub(crate) use block::{Ahead, Block, Unused};
 
 /// How a schedule talks to its store. All times are nanoseconds.
 #[derive(Debug, Clone)]
@@ -30,6 +34,8 @@ pub(crate) struct Terms {
     pub(crate) replaces_policy: bool,
     /// Of the store, for errors.
     pub(crate) store: Arc<str>,
+    /// Where units of rates are taken ahead.
+    pub(crate) ahead: Option<Ahead>,
 }
 
 #[derive(Debug)]
@@ -55,6 +61,7 @@ pub(crate) struct Dialogue {
     denied: BTreeMap<WaiterId, Decision>,
     /// Whether somebody renews the leases.
     pub(super) has_heartbeat: bool,
+    pub(super) block: Option<Block>,
     /// Whether a carrier waits to tell what a failed call has not told.
     pub(super) has_retrier: bool,
 }
@@ -111,6 +118,11 @@ impl<'a> Runs<'a> {
         self.asked.len() as u64
     }
 
+    /// Asks for units that nobody waits for yet.
+    pub(super) fn push_ahead(&mut self, units: u64, number: u64, costs: Box<[u64]>) {
+        self.runs.push(Asks { first: number, count: units, costs, waits: true });
+    }
+
     pub(super) fn runs(&self) -> &[Asks] {
         &self.runs
     }
@@ -128,6 +140,7 @@ impl Dialogue {
 
     pub(crate) fn new(terms: Terms) -> Self {
         Self {
+            block: terms.ahead.map(Block::new),
             terms,
             next_number: 0,
             flight: None,

@@ -331,7 +331,7 @@ impl Schedule {
     fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
         self.check_in(now, costs, effects)?;
         if self.dialogue.is_some() {
-            return Err(Refusal::MustWait);
+            return self.take_ahead(now, costs, caller, effects).ok_or(Refusal::MustWait);
         }
         self.admit_front(now, costs, caller).map_err(|_| Refusal::MustWait)
     }

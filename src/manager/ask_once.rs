@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use crate::contain_panic::contain_panic;
@@ -31,6 +32,11 @@ impl Manager {
         };
         contain_panic(|| drop(waker));
         asked
+    }
+
+    /// The clock of the grants that are made now.
+    pub(crate) fn clock_origin(&self) -> ClockOrigin {
+        self.lock().clock.origin()
     }
 
     /// The decision by which such a request was denied. It is taken once.

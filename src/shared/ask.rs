@@ -38,15 +38,19 @@ impl TryAcquireShared {
     }
 
     /// Asks, if that was not done yet.
-    fn begin(&mut self, cx: &Context<'_>) -> Result<(), TryAcquireError> {
+    fn begin(&mut self, cx: &Context<'_>) -> Result<Option<Permit>, TryAcquireError> {
         if let Stage::New = self.stage {
             self.stage = Stage::Done;
             match self.manager.ask_once(&self.options, cx.waker()).map_err(without_decision)? {
                 Asked::Queued(id) => self.stage = Stage::Queued(id),
                 Asked::Denied(decision) => return Err(TryAcquireError::Denied(decision)),
+                Asked::Granted(grant) => {
+                    let granted = TimedGrant { grant, origin: self.manager.clock_origin() };
+                    return Ok(Some(Permit::held(&self.manager, granted, self.options.cost)));
+                }
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn answer(&mut self, cx: &Context<'_>) -> Poll<Result<Permit, TryAcquireError>> {
@@ -88,7 +92,8 @@ impl Future for TryAcquireShared {
         // A task that is denied in a loop must let its neighbours have a turn: nothing else may be awaited there.
         let progress = ready!(coop::poll_proceed(cx));
         let answer = match self.begin(cx) {
-            Ok(()) => ready!(self.answer(cx)),
+            Ok(None) => ready!(self.answer(cx)),
+            Ok(Some(permit)) => Ok(permit),
             Err(error) => Err(error),
         };
         progress.made_progress();

@@ -6,9 +6,10 @@ use uuid::Uuid;
 
 use super::{Keys, SharedBy, SharedLimiter};
 use crate::builder::queue_options;
+use crate::core::dialogue::Ahead;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, StoreError};
 use crate::event::LimiterEvent;
 use crate::exchange::OnStoreDown;
 use crate::manager::{StoreLink, nonzero_nanos};
@@ -16,6 +17,7 @@ use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::store::Store;
+use crate::strategy::Counts;
 
 /// Builds a [`SharedLimiter`] with options. [`SharedLimiter::builder`] returns it.
 ///
@@ -46,6 +48,7 @@ pub struct SharedLimiterBuilder {
     poll_every: Duration,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
+    ahead: Option<Ahead>,
     observer: Observer,
 }
 
@@ -62,6 +65,7 @@ impl SharedLimiterBuilder {
             poll_every: Duration::from_millis(100),
             on_store_down: OnStoreDown::Error,
             replaces_policy: false,
+            ahead: None,
             observer: Observer::NONE,
         }
     }
@@ -101,6 +105,38 @@ impl SharedLimiterBuilder {
         self
     }
 
+    /// Takes units of rates ahead, `max_units` at most, each for `kept_for` at most. Defaults to none.
+    ///
+    /// A call then asks for more than is waited for: twice what was used since the last call. The store charges these units at once, and
+    /// the process grants them without another call, so that a hot key is not bound by round trips. What is not used in time goes back,
+    /// as far as a refund [can be proved](crate::Permit::settle). The store never charges more than the limits admit, for all processes
+    /// together. But a unit may be used up to `kept_for` after it was charged: as seen from outside, a span of any length may hold what
+    /// the limits admit in that span and `kept_for`.
+    ///
+    /// 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and count the plain cost: for any
+    /// other, [`build`](Self::build) fails.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = SharedLimiter::builder(MemoryStore::new(), "hits", "100000/s")
+    ///     .prefetch(1_000, Duration::from_millis(20))
+    ///     .build()?;
+    /// for _ in 0..50 {
+    ///     let _permit = limiter.acquire().await?; // the store was called a few times
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prefetch(mut self, max_units: u64, kept_for: Duration) -> Self {
+        self.ahead = Some(Ahead { max: max_units, kept_for: nonzero_nanos(kept_for).get() });
+        self
+    }
+
     /// Goes on with this policy where the store has another one for a key, whose usage is dropped. Processes with the other policy get
     /// [an error](crate::store::StoreError::PolicyDiffers) from then on.
     pub fn replace_policy(mut self) -> Self {
@@ -133,10 +169,18 @@ impl SharedLimiterBuilder {
             poll_every,
             on_store_down,
             replaces_policy,
+            ahead,
             observer,
         } = self;
         let plan = Arc::new(Plan::new(policy?, Duration::ZERO)?);
         store.supports(plan.policy()).map_err(|error| ConfigError::Store(Box::new(error)))?;
+        if let Some(limit) =
+            plan.limits().iter().find(|limit| ahead.is_some() && (limit.counts_places() || limit.counts() != Counts::Cost))
+        {
+            let reason = "prefetch takes units of the plain cost ahead, and no places";
+            let unsupported = StoreError::Unsupported { store: store.name(), limit: limit.to_string(), reason };
+            return Err(ConfigError::Store(Box::new(unsupported)));
+        }
         let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
         let link = Arc::new(StoreLink::new(store, name, deadline, observer));
@@ -154,6 +198,7 @@ impl SharedLimiterBuilder {
             deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
             on_store_down,
             replaces_policy,
+            ahead,
             keys,
         });
         Ok(SharedLimiter::of_key(shared, Arc::default()))

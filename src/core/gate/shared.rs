@@ -148,10 +148,20 @@ impl Gate {
 
     /// A grant of the store that nobody takes.
     pub(crate) fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
-        let Some(outbox) = self.outbox() else { return };
-        outbox.returns.push(number);
+        if self.place.holds_place()
+            && let Some(outbox) = self.outbox()
+        {
+            outbox.returns.push(number);
+        }
+        self.decline_units(charged, granted_at);
+    }
+
+    /// Units of the store that nobody takes.
+    pub(crate) fn decline_units(&mut self, charged: Box<[u64]>, granted_at: u64) {
         let actual = vec![0; charged.len()].into();
-        outbox.settlements.push(Settlement { granted_at, charged, actual });
+        if let Some(outbox) = self.outbox() {
+            outbox.settlements.push(Settlement { granted_at, charged, actual });
+        }
     }
 
     /// [`Gate::settle`]: the store is to be told of the difference.

@@ -4,6 +4,7 @@
 //! ([`Effects::send_for_carrier`]), who takes a [call](Schedule::next_call) out to the store and brings the [reply](Schedule::replied) or a
 //! [failure](Schedule::failed) in.
 
+mod ahead;
 mod replies;
 
 use std::task::Waker;
@@ -12,6 +13,7 @@ use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
 use crate::core::dialogue::{Dialogue, Runs, decision, duration};
 use crate::core::effects::Effects;
+use crate::core::grant::Grant;
 use crate::core::request::Request;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
@@ -27,6 +29,8 @@ pub(crate) enum Asked {
     Queued(WaiterId),
     /// The store has denied as much before.
     Denied(Decision),
+    /// The store had granted it ahead.
+    Granted(Grant),
 }
 
 /// A call with what its carrier must bring back.
@@ -52,8 +56,9 @@ impl Schedule {
             self.counts().denied += 1;
             return Ok(Asked::Denied(decision));
         }
-        let Enqueued::Queued(id) = self.request(now, request, waker, effects)? else {
-            unreachable!("a store grants to waiters only")
+        let id = match self.request(now, request, waker, effects)? {
+            Enqueued::Queued(id) => id,
+            Enqueued::Granted(grant) => return Ok(Asked::Granted(grant)),
         };
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.impatient.insert(id);
@@ -80,6 +85,7 @@ impl Schedule {
     #[cold]
     pub(super) fn serve_by_store(&mut self, now: Moment, effects: &mut Effects) {
         self.front_ready_at = Moment::NEVER;
+        self.serve_ahead(now, effects);
         if let Some(due) = self.dialogue.as_ref().and_then(|dialogue| dialogue.reply_due()) {
             if now < due {
                 self.front_ready_at = due;
@@ -89,6 +95,9 @@ impl Schedule {
             let (generation, error) = self.unanswered();
             self.failed(now, generation, &error, true, effects);
             return;
+        }
+        if self.asks_at(now) > now {
+            self.deny_all_impatient(now, effects); // they came while a call was under way, and are not asked for
         }
         let at = self.call_at(now);
         let Some(dialogue) = &mut self.dialogue else { return };
@@ -117,6 +126,7 @@ impl Schedule {
 
     /// When the store is to be told something.
     fn call_at(&mut self, now: Moment) -> Moment {
+        self.give_unused_back(now);
         let asks_at = self.asks_at(now);
         let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
         let Some(dialogue) = &mut self.dialogue else { return Moment::NEVER };
@@ -125,7 +135,7 @@ impl Schedule {
         // Whoever does not wait for the store has an answer at once.
         let asks_at =
             if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
-        asks_at.min(tells_at)
+        asks_at.min(tells_at).min(self.refill_at(now))
     }
 
     /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something. One carrier waits for
@@ -156,8 +166,10 @@ impl Schedule {
         let of_each = self.gate.costs_of_each(costs);
         // A call is made anyway, and what it gives back may be what the front waits for.
         let gives_back = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
-        let denied_until = match self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref()) {
-            Some(denial) if denial.covers(&of_each) && !gives_back => denial.until,
+        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
+        let is_counted = self.gate.counts_denials() && self.dialogue.as_ref().is_some_and(|it| !it.impatient.is_empty());
+        let denied_until = match denial {
+            Some(denial) if denial.covers(&of_each) && !gives_back && !is_counted => denial.until,
             _ => now,
         };
         resumed_at.max(denied_until)
@@ -178,6 +190,14 @@ impl Schedule {
             let waits = !dialogue.impatient.contains(&id);
             let number = dialogue.next_number() + runs.len();
             runs.push(id, waits, (costs.plain, costs.by_unit), number, || gate.costs_of_each(costs));
+            dialogue.block.iter_mut().for_each(|block| block.note_demand(costs.plain));
+        }
+        let all_ask = runs.len() == queue.len() as u64 && (asks || queue.is_empty());
+        if let Some(block) = dialogue.block.as_mut().filter(|_| all_ask && !self.closed)
+            && let ahead @ 1.. = block.wanted()
+        {
+            let number = dialogue.next_number() + runs.len();
+            runs.push_ahead(ahead, number, gate.costs_of_each(Costs::plain(1)));
         }
         let outbox = gate.outbox()?;
         let expires_at = now.plus(dialogue.terms.ttl);

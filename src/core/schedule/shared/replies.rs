@@ -31,6 +31,13 @@ impl Schedule {
             }
         }
         let stopped: Vec<WaiterId> = of_each.map(|(id, ..)| id).collect();
+        let ahead = reply.granted.saturating_sub(flight.asked.len() as u64);
+        if ahead > 0 {
+            let first = reply.first_fence + flight.asked.len() as u64;
+            let block = self.dialogue.as_mut().and_then(|dialogue| dialogue.block.as_mut());
+            let left = block.and_then(|block| block.fill(now, ahead, first, reply.now));
+            self.give_back_unused(left);
+        }
         let denied = flight.runs.iter().scan(0, |before, run| {
             *before += run.count;
             Some((*before, run))
@@ -63,7 +70,7 @@ impl Schedule {
         true
     }
 
-    fn hand_over(&mut self, now: Moment, front: Front, grant: Grant, effects: &mut Effects) {
+    pub(super) fn hand_over(&mut self, now: Moment, front: Front, grant: Grant, effects: &mut Effects) {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.forget(front.id);
         }
@@ -90,6 +97,16 @@ impl Schedule {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
         let Some(decision) = denial.map(|denial| denial.decision.clone()) else { return };
         self.deny_waiter(id, decision, effects);
+    }
+
+    /// Denies all waiters that asked once: the front must wait, and they must not.
+    pub(super) fn deny_all_impatient(&mut self, now: Moment, effects: &mut Effects) {
+        let Some(dialogue) = self.dialogue.as_ref().filter(|dialogue| !dialogue.impatient.is_empty()) else { return };
+        let denial = dialogue.denial.as_ref().map(|denial| denial.decision.clone());
+        let decision = denial.unwrap_or_else(|| self.gate.unknown_decision(now));
+        for id in self.dialogue.as_mut().map(|dialogue| dialogue.impatient.clone()).unwrap_or_default() {
+            self.deny_waiter(id, decision.clone(), effects);
+        }
     }
 
     /// Denies a waiter, if it asked once.

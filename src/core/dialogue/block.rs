@@ -1,0 +1,111 @@
+//! Units of rates that were taken ahead: the store has charged them already, and this process grants them without a call.
+
+use crate::strategy::Moment;
+
+/// How many units are taken ahead, and for how long they are kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    /// The most, at least 1.
+    pub(crate) max: u64,
+    /// Nanoseconds after which those that are left go back.
+    pub(crate) kept_for: u64,
+}
+
+/// The units that are left.
+#[derive(Debug)]
+pub(crate) struct Block {
+    ahead: Ahead,
+    units: u64,
+    /// Of the next grant.
+    fence: u64,
+    /// By the store's clock.
+    granted_at: u64,
+    kept_until: Moment,
+    /// Units granted since the last call: so many are likely to be wanted until the next one.
+    demand: u64,
+    /// As many were there after the last call.
+    filled: u64,
+}
+
+/// Units that go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unused {
+    pub(crate) units: u64,
+    pub(crate) granted_at: u64,
+}
+
+impl Block {
+    pub(crate) fn new(ahead: Ahead) -> Self {
+        Self { ahead, units: 0, fence: 0, granted_at: 0, kept_until: Moment::NEVER, demand: 0, filled: 0 }
+    }
+
+    /// Takes units out. Returns the fence of the grant and when the store granted it; `None`, without a change: there are too few.
+    pub(crate) fn take(&mut self, now: Moment, cost: u64) -> Option<(u64, u64)> {
+        if self.units < cost || now >= self.kept_until {
+            return None;
+        }
+        self.units -= cost;
+        self.demand = self.demand.saturating_add(cost);
+        self.fence += cost;
+        Some((self.fence - cost, self.granted_at))
+    }
+
+    /// Units were asked for by the requests of a call.
+    pub(crate) fn note_demand(&mut self, units: u64) {
+        self.demand = self.demand.saturating_add(units);
+    }
+
+    /// Whether it is time to ask for more: less than half is left of what was in use.
+    pub(crate) fn runs_low(&self) -> bool {
+        self.demand > 0 && self.units < self.filled.div_ceil(2)
+    }
+
+    /// How many to ask for in a call that is made now: twice the demand since the last one.
+    pub(crate) fn wanted(&mut self) -> u64 {
+        let demand = std::mem::take(&mut self.demand);
+        demand.saturating_mul(2).min(self.ahead.max).saturating_sub(self.units)
+    }
+
+    /// The store has granted more. Returns what was left of the former ones: units of two instants do not mix.
+    pub(crate) fn fill(&mut self, now: Moment, units: u64, first_fence: u64, granted_at: u64) -> Option<Unused> {
+        let left = self.empty();
+        (self.units, self.fence, self.granted_at) = (units, first_fence, granted_at);
+        (self.kept_until, self.filled) = (now.plus(self.ahead.kept_for), units);
+        left
+    }
+
+    /// When what is left goes back.
+    pub(crate) fn ends_at(&self) -> Moment {
+        if self.units > 0 { self.kept_until } else { Moment::NEVER }
+    }
+
+    /// Takes all out.
+    pub(crate) fn empty(&mut self) -> Option<Unused> {
+        self.kept_until = Moment::NEVER;
+        let units = std::mem::take(&mut self.units);
+        (units > 0).then_some(Unused { units, granted_at: self.granted_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_size_follows_the_demand() {
+        let mut block = Block::new(Ahead { max: 100, kept_for: 10 });
+        let now = Moment::START;
+        assert_eq!(block.take(now, 1), None);
+        block.note_demand(4);
+        assert!(block.wanted() == 8 && block.wanted() == 0);
+        assert_eq!(block.fill(now, 8, 50, 7), None);
+        assert_eq!((block.take(now, 3), block.take(now, 1)), (Some((50, 7)), Some((53, 7))));
+        assert!(!block.runs_low(), "half is left");
+        assert_eq!(block.take(now, 1), Some((54, 7)));
+        assert!(block.runs_low());
+        assert_eq!(block.wanted(), 10 - 3);
+        assert_eq!(block.fill(now, 7, 90, 9), Some(Unused { units: 3, granted_at: 7 }));
+        assert_eq!((block.ends_at(), block.take(now.plus(10), 1)), (now.plus(10), None));
+        assert_eq!((block.empty(), block.ends_at()), (Some(Unused { units: 7, granted_at: 9 }), Moment::NEVER));
+    }
+}
