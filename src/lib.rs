@@ -195,7 +195,7 @@ pub use keyed::{
     KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,
     WhenFull,
 };
-pub use limiter::{Limiter, PollLimiter};
+pub use limiter::{AnyLimiter, Limiter, PollLimiter};
 pub use overflow::Overflow;
 pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
 pub use policy::{Limit, Policy};

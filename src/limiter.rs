@@ -1,5 +1,6 @@
 //! The handle of one limiter, and how callers ask it for permits.
 
+mod any;
 mod control;
 mod poll_limiter;
 
@@ -16,6 +17,8 @@ use crate::manager::Manager;
 use crate::permit::Permit;
 use crate::snapshot::{LimitStatus, LimiterSnapshot};
 
+pub use any::AnyLimiter;
+pub(crate) use any::Handle;
 pub use poll_limiter::PollLimiter;
 
 /// An async rate limiter and concurrency limiter for one [`Policy`](crate::Policy). Clones share its state.

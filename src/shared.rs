@@ -27,6 +27,7 @@ use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{ConfigError, StoreError};
 use crate::exchange::{OnStoreDown, Scope};
+use crate::limiter::{Handle, Limiter};
 use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, StoreLink, TimeSource, TimerHost};
 use crate::observe::Observer;
 use crate::policy::Policy;
@@ -384,6 +385,12 @@ impl SharedLimiter {
     pub async fn purge(&self, max: usize) -> Result<u64, StoreError> {
         let link = &self.shared.link;
         link.within_deadline(|| link.store.purge(&link.name, max)).await.map_err(|failed| failed.error)
+    }
+}
+
+impl Handle for SharedLimiter {
+    fn handle(&self) -> Limiter {
+        Limiter::from_manager(Arc::clone(&self.manager))
     }
 }
 

@@ -16,7 +16,7 @@ pub use throttled::{Throttled, TryThrottled};
 pub use throttled_sink::{SinkError, SinkLimitExt, ThrottledSink};
 pub use with_permits::WithPermits;
 
-use crate::limiter::Limiter;
+use crate::limiter::AnyLimiter;
 
 /// Rate limits and concurrency limits for any [`Stream`]: its items wait for permits of one unit each.
 ///
@@ -61,7 +61,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn throttled(self, limiter: &Limiter) -> Throttled<Self> {
+    fn throttled(self, limiter: &impl AnyLimiter) -> Throttled<Self> {
         Throttled::new(self.try_throttled(limiter))
     }
 
@@ -92,8 +92,9 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn try_throttled(self, limiter: &Limiter) -> TryThrottled<Self> {
-        TryThrottled::new(WithPermits::new(self, limiter, Location::caller()), limiter)
+    fn try_throttled(self, limiter: &impl AnyLimiter) -> TryThrottled<Self> {
+        let limiter = limiter.handle();
+        TryThrottled::new(WithPermits::new(self, &limiter, Location::caller()), &limiter)
     }
 
     /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
@@ -122,8 +123,8 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn with_permits(self, limiter: &Limiter) -> WithPermits<Self> {
-        WithPermits::new(self, limiter, Location::caller())
+    fn with_permits(self, limiter: &impl AnyLimiter) -> WithPermits<Self> {
+        WithPermits::new(self, &limiter.handle(), Location::caller())
     }
 
     /// Runs `work` on every item, concurrently, and holds a permit of one unit for each future: as many run at the same time, and
@@ -160,7 +161,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn for_each_permitted<W, F>(self, limiter: &Limiter, work: W) -> ForEachPermitted<Self, W, F>
+    fn for_each_permitted<W, F>(self, limiter: &impl AnyLimiter, work: W) -> ForEachPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future<Output = ()>,
@@ -191,12 +192,12 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn map_permitted<W, F>(self, limiter: &Limiter, work: W) -> MapPermitted<Self, W, F>
+    fn map_permitted<W, F>(self, limiter: &impl AnyLimiter, work: W) -> MapPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::in_order(WithPermits::new(self, limiter, Location::caller()), work)
+        MapPermitted::in_order(WithPermits::new(self, &limiter.handle(), Location::caller()), work)
     }
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs as they are complete.
@@ -233,12 +234,12 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn map_permitted_unordered<W, F>(self, limiter: &Limiter, work: W) -> MapPermitted<Self, W, F>
+    fn map_permitted_unordered<W, F>(self, limiter: &impl AnyLimiter, work: W) -> MapPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::unordered(WithPermits::new(self, limiter, Location::caller()), work)
+        MapPermitted::unordered(WithPermits::new(self, &limiter.handle(), Location::caller()), work)
     }
 }
 

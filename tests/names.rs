@@ -10,13 +10,14 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use tollgate::{
-    Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, ConfigError, Counts, Decision, EventKind, FixedWindow,
-    ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire, KeyedAcquireOwned,
-    KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter, LimiterBuilder,
-    LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError, ParseErrorKind,
-    Penalty, Permit, PermitRequest, Policy, PollLimiter, Priority, PriorityError, Rate, Reservation, Run, RunError, ShedReason,
-    SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled, TokenBucket, TryAcquireError, TryThrottled, Unit,
-    UpstreamSignal, UsageCarryOver, WhenFull, WithPermits,
+    Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
+    FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire,
+    KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter,
+    LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError,
+    ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter, Priority, PriorityError, Rate, Reservation, Run,
+    RunError, SharedLimiter, SharedLimiterBuilder, SharedPermitRequest, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt,
+    Throttle, Throttled, TokenBucket, TryAcquireError, TryAcquireShared, TryThrottled, Unit, UpstreamSignal, UsageCarryOver,
+    WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -41,8 +42,12 @@ struct Names<'a, S: Stream>(
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
     Option<(AcquireExplained, Counts, LimitStatus, Reservation, Unit)>,
+    Option<(SharedLimiter, SharedLimiterBuilder, SharedPermitRequest<'a>, TryAcquireShared)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );
+
+#[expect(dead_code, reason = "only its name matters")]
+fn any(_: &impl AnyLimiter) {}
 
 /// The methods of the extension traits do not hide each other either.
 #[tokio::test(start_paused = true)]

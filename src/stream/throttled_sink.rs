@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
-use crate::limiter::Limiter;
+use crate::limiter::AnyLimiter;
 use crate::manager::RequestOptions;
 
 /// Rate limits for any [`Sink`].
@@ -53,8 +53,8 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn throttled_sink(self, limiter: &Limiter) -> ThrottledSink<Self> {
-        let manager = Arc::clone(limiter.manager());
+    fn throttled_sink(self, limiter: &impl AnyLimiter) -> ThrottledSink<Self> {
+        let manager = Arc::clone(limiter.handle().manager());
         let policy = manager.policy();
         ThrottledSink {
             inner: self,
