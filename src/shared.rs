@@ -2,43 +2,33 @@
 
 mod ask;
 mod builder;
+mod keys;
 mod request;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU64;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
-use uuid::Uuid;
+use keys::SharedBy;
 
 pub use ask::TryAcquireShared;
 pub use builder::SharedLimiterBuilder;
 pub use request::SharedPermitRequest;
 
 use crate::acquire::{Acquire, AcquireOwned, Run};
-use crate::core::dialogue::{Ahead, Dialogue, Terms};
-use crate::core::gate::{Gate, Holdings};
-use crate::core::plan::Plan;
-use crate::core::schedule::Options;
-use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{ConfigError, StoreError};
-use crate::exchange::{OnStoreDown, Scope};
 use crate::limiter::{Handle, Limiter};
-use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, StoreLink, TimeSource, TimerHost};
-use crate::observe::Observer;
+use crate::manager::Manager;
 use crate::policy::Policy;
 use crate::snapshot::{LimitStatus, LimiterSnapshot};
 use crate::store::{KeyPage, Store};
-use crate::strategy::Moment;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
-/// It is a [`Limiter`](crate::Limiter) whose limits are elsewhere: requests queue in this process, in the same order and with the same
-/// priorities and timeouts, and their permits are the same. What a [`Limiter`](crate::Limiter) decides, the store decides here, in one
+/// It is a [`Limiter`] whose limits are elsewhere: requests queue in this process, in the same order and with the same
+/// priorities and timeouts, and their permits are the same. What a [`Limiter`] decides, the store decides here, in one
 /// atomic step for a whole policy, by its own clock. So `try_acquire` and `check` are async.
 ///
 /// # Round trips
@@ -58,7 +48,7 @@ use crate::strategy::Moment;
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
-/// time, until the store answers. [`OnStoreDown`] says what becomes of requests meanwhile. No call whose fate is unknown is made again:
+/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile. No call whose fate is unknown is made again:
 /// its units count as used, and its places are given back.
 ///
 /// # Examples
@@ -84,98 +74,6 @@ pub struct SharedLimiter {
     manager: Arc<Manager>,
     key: Arc<[u8]>,
     shared: Arc<SharedBy>,
-}
-
-/// What the handles of all keys share.
-#[derive(Debug)]
-struct SharedBy {
-    link: Arc<StoreLink>,
-    plan: Arc<Plan>,
-    options: Arc<Options>,
-    holder: u64,
-    ttl: NonZeroU64,
-    /// The next ones in nanoseconds.
-    max_hold: Option<u64>,
-    polls_every: Option<u64>,
-    deadline: u64,
-    on_store_down: OnStoreDown,
-    replaces_policy: bool,
-    ahead: Option<Ahead>,
-    keys: Arc<Keys>,
-}
-
-/// The keys that are in use.
-#[derive(Debug)]
-struct Keys {
-    managers: Mutex<HashMap<Arc<[u8]>, Weak<Manager>>>,
-}
-
-impl Keys {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Weak<Manager>>> {
-        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Places of this key came back in some process.
-    fn released(&self, key: &[u8]) {
-        let manager = self.lock().get(key).and_then(Weak::upgrade);
-        if let Some(manager) = manager {
-            manager.released_elsewhere();
-        }
-    }
-
-    /// The manager of a key: one for all its handles.
-    fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
-        let mut managers = self.lock();
-        if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
-            return manager;
-        }
-        if managers.len() == managers.capacity() {
-            managers.retain(|_, manager| manager.strong_count() > 0); // before it would grow
-        }
-        let manager = open();
-        managers.insert(Arc::clone(key), Arc::downgrade(&manager));
-        manager
-    }
-}
-
-impl SharedBy {
-    fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
-        let Self { link, plan, options, .. } = self;
-        let name = if key.is_empty() { Arc::clone(&link.name) } else { format!("{}/{}", link.name, key.escape_ascii()).into() };
-        let clock = Clock::new(TimeSource::TOKIO);
-        let timer_host = TimerHost::Own(OwnDrivers::new(false));
-        let origin = Arc::new(Origin { name: Some(name), since_epoch: Duration::ZERO, timer_host });
-        let id_prefix = Uuid::new_v4().as_u64_pair().0;
-        let common = Common::new(Arc::clone(plan), Arc::clone(options), origin, id_prefix, clock.clone());
-        let common = Arc::new(common.with_store_link(Arc::clone(link)));
-        let gate = Gate::shared(Arc::clone(plan), Moment::START, Holdings::new(self.ttl, self.max_hold));
-        let observer = if link.observer.is_some() {
-            let link = Arc::clone(link);
-            Observer::new(move |event| link.observer.pass_on(event))
-        } else {
-            Observer::NONE
-        };
-        let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
-        Manager::open_shared(parts, Dialogue::new(self.terms(key)))
-    }
-
-    fn terms(&self, key: &Arc<[u8]>) -> Terms {
-        Terms {
-            scope: self.scope(key),
-            holder: self.holder,
-            ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
-            deadline: self.deadline,
-            polls_every: self.polls_every,
-            on_down: self.on_store_down,
-            replaces_policy: self.replaces_policy,
-            store: self.link.store.name().into(),
-            ahead: self.ahead,
-        }
-    }
-
-    fn scope(&self, key: &Arc<[u8]>) -> Scope {
-        Scope { limiter: Arc::clone(&self.link.name), key: Arc::clone(key) }
-    }
 }
 
 impl SharedLimiter {

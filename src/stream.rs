@@ -69,7 +69,7 @@ pub trait StreamLimitExt: Stream + Sized {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`], as the last item. [`AcquireError::NoRate`](crate::AcquireError::NoRate), as the only one, if the
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), as the last item. [`AcquireError::NoRate`](crate::AcquireError::NoRate), as the only one, if the
     /// policy has no limit but of concurrency.
     ///
     /// ```
@@ -131,7 +131,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// start as fast, as the limiter allows.
     ///
     /// All futures run in the task that awaits this one. A future whose permit is reclaimed runs on; to stop it, call
-    /// [`Limiter::run`] inside `work`.
+    /// [`Limiter::run`](crate::Limiter::run) inside `work`.
     ///
     /// # Cancel safety
     ///

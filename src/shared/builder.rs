@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Keys, SharedBy, SharedLimiter};
+use super::SharedLimiter;
+use super::keys::{Keys, SharedBy};
 use crate::builder::queue_options;
 use crate::core::dialogue::Ahead;
 use crate::core::plan::Plan;

@@ -23,7 +23,8 @@ use crate::priority::Priority;
 /// let limiter = SharedLimiter::new(MemoryStore::new(), "model", "2 concurrent per request and 1000 tokens/min")?;
 /// let request = limiter.request().cost_of("tokens", 400).priority(Priority::HIGH).timeout(Duration::from_secs(5));
 /// let permit = request.acquire().await?;
-/// assert!(permit.settle_costs([("tokens", 250)]));
+/// assert!(permit.settle_costs([("tokens", 250)])); // the store is told in the background
+/// tokio::time::sleep(Duration::from_millis(1)).await;
 /// assert_eq!(limiter.limits().await?[1].remaining, 750);
 /// # Ok(())
 /// # }

@@ -85,7 +85,7 @@ pub struct ThrottledSink<S> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SinkError<E> {
-    /// The limiter refused it: an error of [`Limiter::acquire`], or [`AcquireError::NoRate`] for a policy of nothing but
+    /// The limiter refused it: an error of [`Limiter::acquire`](crate::Limiter::acquire), or [`AcquireError::NoRate`] for a policy of nothing but
     /// concurrency.
     #[error("the limiter refused the item")]
     Refused(#[source] AcquireError),

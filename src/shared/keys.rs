@@ -1,0 +1,110 @@
+//! The keys of a shared limiter that are in use in this process, each with a manager.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::core::dialogue::{Ahead, Dialogue, Terms};
+use crate::core::gate::{Gate, Holdings};
+use crate::core::plan::Plan;
+use crate::core::schedule::Options;
+use crate::core::suspension::Hold;
+use crate::exchange::{OnStoreDown, Scope};
+use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, StoreLink, TimeSource, TimerHost};
+use crate::observe::Observer;
+use crate::strategy::Moment;
+
+/// What the handles of all keys share.
+#[derive(Debug)]
+pub(super) struct SharedBy {
+    pub(super) link: Arc<StoreLink>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) options: Arc<Options>,
+    pub(super) holder: u64,
+    pub(super) ttl: NonZeroU64,
+    /// The next ones in nanoseconds.
+    pub(super) max_hold: Option<u64>,
+    pub(super) polls_every: Option<u64>,
+    pub(super) deadline: u64,
+    pub(super) on_store_down: OnStoreDown,
+    pub(super) replaces_policy: bool,
+    pub(super) ahead: Option<Ahead>,
+    pub(super) keys: Arc<Keys>,
+}
+
+/// The keys that are in use.
+#[derive(Debug)]
+pub(super) struct Keys {
+    pub(super) managers: Mutex<HashMap<Arc<[u8]>, Weak<Manager>>>,
+}
+
+impl Keys {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Weak<Manager>>> {
+        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places of this key came back in some process.
+    pub(super) fn released(&self, key: &[u8]) {
+        let manager = self.lock().get(key).and_then(Weak::upgrade);
+        if let Some(manager) = manager {
+            manager.released_elsewhere();
+        }
+    }
+
+    /// The manager of a key: one for all its handles.
+    pub(super) fn manager(&self, key: &Arc<[u8]>, open: impl FnOnce() -> Arc<Manager>) -> Arc<Manager> {
+        let mut managers = self.lock();
+        if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
+            return manager;
+        }
+        if managers.len() == managers.capacity() {
+            managers.retain(|_, manager| manager.strong_count() > 0); // before it would grow
+        }
+        let manager = open();
+        managers.insert(Arc::clone(key), Arc::downgrade(&manager));
+        manager
+    }
+}
+
+impl SharedBy {
+    pub(super) fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
+        let Self { link, plan, options, .. } = self;
+        let name = if key.is_empty() { Arc::clone(&link.name) } else { format!("{}/{}", link.name, key.escape_ascii()).into() };
+        let clock = Clock::new(TimeSource::TOKIO);
+        let timer_host = TimerHost::Own(OwnDrivers::new(false));
+        let origin = Arc::new(Origin { name: Some(name), since_epoch: Duration::ZERO, timer_host });
+        let id_prefix = Uuid::new_v4().as_u64_pair().0;
+        let common = Common::new(Arc::clone(plan), Arc::clone(options), origin, id_prefix, clock.clone());
+        let common = Arc::new(common.with_store_link(Arc::clone(link)));
+        let gate = Gate::shared(Arc::clone(plan), Moment::START, Holdings::new(self.ttl, self.max_hold));
+        let observer = if link.observer.is_some() {
+            let link = Arc::clone(link);
+            Observer::new(move |event| link.observer.pass_on(event))
+        } else {
+            Observer::NONE
+        };
+        let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
+        Manager::open_shared(parts, Dialogue::new(self.terms(key)))
+    }
+
+    fn terms(&self, key: &Arc<[u8]>) -> Terms {
+        Terms {
+            scope: self.scope(key),
+            holder: self.holder,
+            ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
+            deadline: self.deadline,
+            polls_every: self.polls_every,
+            on_down: self.on_store_down,
+            replaces_policy: self.replaces_policy,
+            store: self.link.store.name().into(),
+            ahead: self.ahead,
+        }
+    }
+
+    pub(super) fn scope(&self, key: &Arc<[u8]>) -> Scope {
+        Scope { limiter: Arc::clone(&self.link.name), key: Arc::clone(key) }
+    }
+}
