@@ -6,8 +6,11 @@
 //! | store | where the limits are | feature |
 //! |---|---|---|
 //! | [`MemoryStore`] | in this process | |
+//! | `RedisStore` | in Redis or Valkey | `redis` |
 
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::fmt;
 use std::future::Future;
@@ -16,6 +19,8 @@ use std::sync::Arc;
 
 use crate::policy::{Limit, Policy};
 
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::error::{Cause, StoreError};
 pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;

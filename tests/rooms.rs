@@ -86,7 +86,7 @@ fn sources(convert: fn(&str) -> String) -> Sources {
             let module = [module, &[name.to_owned()]].concat();
             if path.is_dir() {
                 visit(&path, &module, convert, sources);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 sources.insert(module, convert(&fs::read_to_string(&path).unwrap()));
             }
         }

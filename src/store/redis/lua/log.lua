@@ -1,0 +1,105 @@
+-- A sliding log: a list of (instant, units), oldest first. sum$: the units in it. oldest$: no entry is older. newest$: the latest
+-- entry. gone$: expired entries that are still in the list.
+--@helpers
+local function entries(key, from, to, visit)
+  while true do
+    local page = call('LRANGE', key, from, to)
+    for i = 1, #page do
+      if #page[i] ~= 16 then error('a log holds something else') end
+      if not visit(decode('<dd', page[i])) then return end
+    end
+    if #page <= to - from then return end
+    from, to = to + 1, to + 1024
+  end
+end
+local function give_back(key, instant, units)
+  local index, length = -1, call('LLEN', key)
+  while index >= -length do
+    local page = call('LRANGE', key, max(-length, index - 63), index)
+    for i = #page, 1, -1 do
+      local entry, had = decode('<dd', page[i])
+      if entry < instant then return 0 end
+      if entry == instant then
+        if had > units then
+          call('LSET', key, index - #page + i, encode('<dd', entry, had - units))
+          return units
+        end
+        call('LSET', key, index - #page + i, '')
+        call('LREM', key, -1, '')
+        return had < units and had + give_back(key, instant, units - had) or had
+      end
+    end
+    index = index - 64
+  end
+  return 0
+end
+--@declare
+local sum$, oldest$, newest$, gone$, add$ = 0, 0, 0, 0, 0
+--@load
+if sum$ > 0 and oldest$ + @PERIOD <= now then
+  local found = false
+  entries(@LOG, 0, 31, function(instant, units)
+    oldest$, found = instant, instant + @PERIOD > now
+    if not found then sum$, gone$ = sum$ - units, gone$ + 1 end
+    return not found
+  end)
+  if not found or sum$ < 0 then sum$, gone$ = 0, 0 end
+end
+--@settle
+local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+if actual > charged then
+  add$ = add$ + actual - charged
+  sum$ = sum$ + actual - charged
+elseif refunds and actual < charged and granted_at + @PERIOD > now and sum$ > add$ then
+  local back = charged - actual
+  sum$ = max(add$, sum$ - give_back(@LOG, granted_at, back))
+  local tail = call('LINDEX', @LOG, -1)
+  if tail then newest$ = decode('<d', tail) end
+end
+--@room
+if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - sum$) / cost$)) end
+--@charge
+add$, sum$ = add$ + room * cost$, sum$ + room * cost$
+--@when
+t = nil
+if sum$ + cost$ > @LIMIT then
+  local must = sum$ + cost$ - @LIMIT
+  if sum$ > add$ then
+    entries(@LOG, gone$, gone$ + 31, function(instant, units)
+      must = must - units
+      t = instant + @PERIOD
+      return must > 0
+    end)
+  end
+  if must > 0 then t = now + @PERIOD end
+end
+--@write
+if sum$ == 0 then
+  if dirty and raw then call('DEL', @LOG) end
+elseif add$ > 0 then
+  if sum$ == add$ then
+    call('DEL', @LOG)
+    oldest$ = now
+  elseif gone$ > 0 then
+    call('LTRIM', @LOG, gone$, -1)
+  end
+  newest$ = now
+  if call('RPUSH', @LOG, encode('<dd', now, min(add$, BIG))) > max(64, @LIMIT) and sum$ > @LIMIT then
+    -- More entries than the limit have a debt among them: the oldest unit, which no request can use, may leave with the next.
+    local _, units = decode('<dd', call('LPOP', @LOG))
+    local instant, next_units = decode('<dd', call('LINDEX', @LOG, 0))
+    call('LSET', @LOG, 0, encode('<dd', instant, units + next_units))
+  end
+  call('PEXPIRE', @LOG, px(@PERIOD))
+elseif dirty and gone$ > 0 then
+  call('LTRIM', @LOG, gone$, -1)
+end
+sum$ = min(sum$, BIG)
+--@remaining
+max(0, @LIMIT - sum$)
+--@reset
+sum$ > 0 and newest$ + @PERIOD or now
+--@life
+if sum$ > 0 then life = max(life, newest$ + @PERIOD - now) end
+--@words
+sum$, oldest$, newest$

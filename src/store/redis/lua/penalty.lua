@@ -1,0 +1,77 @@
+-- A penalty. at$: in the future: banned until then; else the latest step of the counter, or since when it is not zero, or is zero.
+-- value$: the counter. bans$: bans that are not forgiven.
+--@helpers
+-- The steps from a value to a target or below.
+local function halvings(_, value, target)
+  for steps = 0, 31 do
+    if floor(value / 2 ^ steps) <= target then return steps end
+  end
+  return 32
+end
+local function subtractions(units, value, target) return ceil(max(0, value - target) / units) end
+local function halved(_, value, steps) return floor(value / 2 ^ steps) end
+local function lowered(units, value, steps) return value - steps * units end
+--@declare
+local at$, value$, bans$ = 0, 0, 0
+--@load
+if at$ <= now then
+  local resting = true
+  if value$ > 0 then
+    local passed, to_zero = floor((now - at$) / @PERIOD), @TO(@UNITS, value$, 0)
+    if passed < to_zero then
+      value$, at$, resting = @FALL(@UNITS, value$, passed), at$ + passed * @PERIOD, false
+    else
+      value$, at$ = 0, at$ + to_zero * @PERIOD
+    end
+  end
+  if resting and not (bans$ > 0 and now - at$ < @FORGIVE) then at$, bans$ = 0, 0 end
+end
+--@settle
+local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+if actual > charged then
+  if at$ <= now then
+    if value$ == 0 then at$ = now end
+    value$ = min(@CEILING, value$ + actual - charged)
+  end
+elseif refunds and actual < charged and at$ <= granted_at then
+  local before = value$
+  value$ = max(0, value$ - charged + actual)
+  if value$ == 0 and before > 0 then
+    at$ = now
+    if not (bans$ > 0 and @FORGIVE > 0) then at$, bans$ = 0, 0 end
+  end
+end
+--@room
+if cost$ > 0 then room = at$ > now and 0 or min(room, floor(max(0, @THRESHOLD - value$) / cost$)) end
+--@charge
+if cost$ > 0 then
+  if value$ == 0 then at$ = now end
+  value$ = min(@CEILING, value$ + room * cost$)
+end
+--@deny
+if cost$ > 0 and at$ <= now and cost$ > max(0, @THRESHOLD - value$) then
+  @DENY
+end
+--@deny_ban
+at$, value$, bans$, dirty = now + min(@LONGEST, @FIRST * 2 ^ bans$), 0, min(65535, bans$ + 1), true
+--@deny_raise
+if value$ == 0 then at$ = now end
+local raised = min(@CEILING, value$ + attempts * cost$)
+dirty = dirty or raised ~= value$
+value$ = raised
+--@deny_ignore
+--@when
+t = nil
+if at$ > now then
+  t = at$
+elseif cost$ > max(0, @THRESHOLD - value$) then
+  t = max(now, at$ + @TO(@UNITS, value$, max(0, @THRESHOLD - cost$)) * @PERIOD)
+end
+--@remaining
+at$ > now and 0 or max(0, @THRESHOLD - value$)
+--@reset
+(at$ == 0 and value$ == 0 and bans$ == 0) and now or max(now, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0))
+--@life
+life = max(life, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0) - now)
+--@words
+at$, value$, bans$

@@ -1,0 +1,48 @@
+-- A fixed window. ends$: when the window ends; 0 if none is open. used$: units in it. carried$: when the window ended whose debt the
+-- present one has begun with.
+--@declare
+local ends$, used$, carried$ = 0, 0, nil
+--@load
+if now >= ends$ then
+  local over = floor((now - ends$) / @PERIOD) + 1
+  if used$ - @LIMIT * over > 0 then
+    carried$ = ends$
+    ends$, used$ = ends$ + over * @PERIOD, used$ - @LIMIT * over
+  else
+    ends$, used$ = @NEXT, 0
+  end
+end
+--@settle
+local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+if actual > charged then
+  if ends$ == 0 then ends$ = now + @PERIOD end
+  used$, carried$ = min(BIG, used$ + actual - charged), nil
+elseif refunds and actual < charged then
+  local within = granted_at >= ends$ - @PERIOD and granted_at < ends$
+  if within or carried$ and granted_at >= carried$ - @PERIOD and granted_at < carried$ then
+    used$ = max(0, used$ - charged + actual)
+    if used$ == 0 then ends$, carried$ = @NEXT, nil end
+  end
+end
+--@room
+if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - used$) / cost$)) end
+--@charge
+if cost$ > 0 then
+  if ends$ == 0 then ends$ = now + @PERIOD end
+  used$, carried$ = min(BIG, used$ + room * cost$), nil
+end
+--@when
+local windows = floor((used$ + cost$ - 1) / @LIMIT)
+t = windows > 0 and ends$ + (windows - 1) * @PERIOD or nil
+--@remaining
+max(0, @LIMIT - used$)
+--@reset
+used$ == 0 and now or ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD
+--@life
+if used$ > 0 then life = max(life, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD - now) end
+if carried$ then
+  -- As it was, so that a grant of that window can still be refunded.
+  used$, ends$ = used$ + @LIMIT * floor((ends$ - carried$) / @PERIOD), carried$
+end
+--@words
+ends$, used$

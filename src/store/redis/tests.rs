@@ -1,0 +1,352 @@
+//! The scripts against the ledger: the same calls at the same instants have the same replies.
+//!
+//! The scripts take their clock from the test, and their keys do not expire meanwhile.
+
+#[path = "../../../tests/support/redis_server.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod redis_server;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Connection;
+
+use super::names::Names;
+use super::script::PolicyScript;
+use super::wire::{self, Answer};
+use crate::core::ledger::Ledger;
+use crate::core::plan::Plan;
+use crate::exchange::{Asks, Call, Reply, Scope, Settlement, Stop, Until};
+use crate::policy::{Limit, Policy};
+use crate::rate::Rate;
+use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Penalty, SlidingWindow, Throttle, TokenBucket};
+
+const EPOCH: u64 = 1_790_000_000_000_000; // microseconds
+
+/// The script, with the instant as its last key.
+fn with_clock_of_test(script: &str) -> String {
+    let replaced = [
+        ("local clock = call('TIME')\n", ""),
+        ("local now = clock[1] * 1000000 + clock[2]\n", "local now = tonumber(KEYS[#KEYS])\n"),
+        ("return format('%.0f', ceil(min(time, BIG) / 1000) + 1) end\n", "return '100000000' end\n"),
+    ];
+    replaced.iter().fold(script.to_owned(), |script, (from, to)| {
+        assert_eq!(script.matches(from).count(), 1, "{from:?} in {script}");
+        script.replace(from, to)
+    })
+}
+
+/// The script of a policy, with the clock of the test.
+struct Given {
+    script: PolicyScript,
+    text: String,
+    hash: String,
+}
+
+impl Given {
+    fn new(policy: &Policy) -> Self {
+        let script = PolicyScript::new(policy).unwrap();
+        let text = with_clock_of_test(&script.text);
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { script, text, hash }
+    }
+}
+
+struct Server {
+    connection: Connection,
+    names: Names,
+    _server: Option<redis_server::RedisServer>,
+}
+
+impl Server {
+    fn new(prefix: &str) -> Self {
+        let (server, url) = redis_server::any_server();
+        let connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        Self { connection, names: Names::new(&format!("{prefix}-{}", std::process::id())), _server: server }
+    }
+
+    fn answer(&mut self, given: &Given, call: &Call, micros: u64) -> Result<Answer, redis::RedisError> {
+        let Given { script, text, hash } = given;
+        let keys = wire::keys(call, script, &self.names);
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(hash).arg(keys.len() + 1).arg(keys).arg(micros);
+        wire::write_arguments(&mut cmd, call, script, &self.names);
+        let value = cmd.query(&mut self.connection).or_else(|error: redis::RedisError| {
+            if !super::error::is_unknown_script(&error) {
+                return Err(error);
+            }
+            redis::cmd("SCRIPT").arg("LOAD").arg(text).exec(&mut self.connection)?;
+            cmd.query(&mut self.connection)
+        })?;
+        Ok(wire::read(&value, call).unwrap_or_else(|| panic!("a strange answer: {value:?}")))
+    }
+}
+
+fn call_of(key: u64, policy: &Policy) -> Call {
+    Call {
+        scope: Scope { limiter: "oracle".into(), key: Arc::from(&key.to_be_bytes()[..]) },
+        policy: policy.clone(),
+        holder: 0,
+        valid_until: None,
+        returns: Vec::new(),
+        settlements: Vec::new(),
+        renewals: Vec::new(),
+        ttl: 0,
+        asks: Vec::new(),
+        peek: None,
+        replaces_policy: false,
+    }
+}
+
+/// A xorshift: the same numbers in each run. Units and times are multiplied, and get digits behind.
+struct Random {
+    state: u64,
+    units: u64,
+    time: u64,
+}
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state % end
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn micros(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_micros((from + self.below(to - from)) * self.time + self.below(self.time))
+    }
+
+    fn units(&mut self, from: u64, to: u64) -> u64 {
+        (from + self.below(to - from)) * self.units + self.below(self.units)
+    }
+
+    fn limit(&mut self) -> Limit {
+        let (units, period) = (self.units(1, 10), self.micros(2, 60));
+        let any_nanos = period + Duration::from_nanos(self.below(1_000));
+        match self.below(11) {
+            0 => Throttle::every(any_nanos / 4).burst(units).into(),
+            1 | 2 => {
+                let bucket = TokenBucket::new(Rate::new(self.units(1, 8), any_nanos), units);
+                if self.one_in(2) { bucket.into() } else { bucket.initial(self.below(units + 1)).into() }
+            }
+            3 => TokenBucket::new(Rate::new(self.units(1, 8), period), units)
+                .refill_each_period()
+                .initial(self.units(0, 10))
+                .into(),
+            4 => FixedWindow::new(units, period).align(Align::FirstGrant).into(),
+            5 => FixedWindow::new(units, period).align(Align::WallClock).into(),
+            6 => SlidingWindow::log(units, any_nanos).into(),
+            7 => SlidingWindow::counter(units, period).into(),
+            8 | 9 => self.penalty(units, period).into(),
+            _ => MaxConcurrency::new(units).into(),
+        }
+    }
+
+    fn penalty(&mut self, threshold: u64, period: Duration) -> Penalty {
+        let mut penalty = Penalty::new(threshold, Rate::new(self.units(1, 4), period));
+        if self.one_in(2) {
+            penalty = penalty.half_life(period);
+        }
+        if self.one_in(2) {
+            penalty = penalty.ceiling(self.units(0, 40));
+        }
+        if self.one_in(3) {
+            penalty = penalty.ignore_denied();
+        }
+        if self.one_in(2) {
+            penalty = penalty.ban(self.micros(1, 30));
+            if self.one_in(2) {
+                penalty = penalty.escalate(self.micros(1, 100));
+            }
+            if self.one_in(2) {
+                penalty = penalty.forgive_after(self.micros(0, 100));
+            }
+        }
+        penalty
+    }
+
+    /// One whose numbers fit.
+    fn policy(&mut self) -> Policy {
+        loop {
+            let policy: Policy = (0..=self.below(3)).map(|_| self.limit()).collect();
+            if PolicyScript::new(&policy).is_ok() {
+                return policy;
+            }
+        }
+    }
+
+    fn costs(&mut self, policy: &Policy) -> Box<[u64]> {
+        policy
+            .limits()
+            .iter()
+            .map(|_| match self.below(20) {
+                0 => self.units(0, 15),
+                1..5 => 0,
+                _ => self.units(0, 3),
+            })
+            .collect()
+    }
+}
+
+/// What the holders know.
+#[derive(Default)]
+struct Known {
+    /// Leases, as holder and number.
+    leases: VecDeque<(u64, u64)>,
+    /// Grants: when, and at what costs.
+    grants: VecDeque<(u64, Box<[u64]>)>,
+    numbers: u64,
+}
+
+fn is_pace(limit: &Limit) -> bool {
+    matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_))
+}
+
+fn random_call(random: &mut Random, known: &mut Known, key: u64, policy: &Policy, now: u64) -> Call {
+    let mut call = call_of(key, policy);
+    call.holder = random.below(2);
+    if policy.limits().iter().any(Limit::counts_places) {
+        call.ttl = 1 + random.below(80_000 * random.time);
+    }
+    for _ in 0..random.below(3) {
+        let picked = known.leases.get(random.below(8) as usize).copied().filter(|(holder, _)| *holder == call.holder);
+        let number = picked.map_or(1_000_000 + random.below(5), |(_, number)| number);
+        let list = if random.one_in(2) && call.ttl > 0 { &mut call.renewals } else { &mut call.returns };
+        if !list.contains(&number) {
+            list.push(number);
+        }
+    }
+    if random.one_in(4)
+        && let Some((granted_at, charged)) = known.grants.pop_back()
+    {
+        let mut actual = random.costs(policy);
+        for ((limit, charged), actual) in policy.limits().iter().zip(&charged).zip(&mut actual) {
+            // A pace of the store knows less of its past than the ledger's.
+            if is_pace(limit) && granted_at < now {
+                *actual = (*actual).max(*charged);
+            }
+        }
+        call.settlements.push(Settlement { granted_at: granted_at * 1_000, charged, actual });
+    }
+    if random.one_in(6) {
+        call.peek = Some(random.costs(policy));
+        return call;
+    }
+    for _ in 0..random.below(4) {
+        let count = 1 + random.below(4);
+        call.asks.push(Asks { first: known.numbers, count, costs: random.costs(policy), waits: random.one_in(2) });
+        known.numbers += count;
+    }
+    call
+}
+
+/// Notes what a reply has granted.
+fn note(known: &mut Known, call: &Call, reply: &Reply, now: u64) {
+    let mut left = reply.granted;
+    for asks in &call.asks {
+        for number in asks.first..asks.first + asks.count.min(left) {
+            known.leases.push_front((call.holder, number));
+            known.grants.push_back((now, asks.costs.clone()));
+        }
+        left -= asks.count.min(left);
+    }
+    known.leases.truncate(30);
+}
+
+/// In whole microseconds, as the store says it.
+fn rounded(mut reply: Reply, counts_reclaimed: bool) -> Reply {
+    let up = |nanos: u64| nanos.div_ceil(1_000).saturating_mul(1_000);
+    reply.limits.iter_mut().for_each(|reading| reading.reset_at = up(reading.reset_at));
+    if let Some(Stop { until, .. }) = &mut reply.stop {
+        match until {
+            Until::Instant(at) | Until::Release { first_expiry: at } => *at = up(*at),
+            Until::Never => {}
+        }
+    }
+    if reply.granted == 0 {
+        reply.first_fence = 0; // of no meaning
+    }
+    if !counts_reclaimed {
+        reply.reclaimed = 0;
+    }
+    reply
+}
+
+fn plan(policy: &Policy) -> Arc<Plan> {
+    Arc::new(Plan::new(policy.clone(), Duration::ZERO).unwrap())
+}
+
+/// Returns how many were stopped, lost and reclaimed.
+fn assert_replies_as_the_ledger(server: &mut Server, mut random: Random, policies: u64) -> [u64; 3] {
+    let (mut stopped, mut lost, mut reclaimed) = (0, 0, 0);
+    let first = random.units << 32;
+    for key in first..first + policies {
+        let (mut policy, mut known) = (random.policy(), Known::default());
+        let mut script = Given::new(&policy);
+        let mut now = EPOCH + random.below(1_000 * random.time);
+        let mut ledger: Option<Ledger> = None;
+        let mut history = Vec::new();
+        for _ in 0..40 {
+            let far = random.one_in(4);
+            now += random.below(if far { 50 } else { 6 } * random.time);
+            let replaces = random.one_in(25);
+            if replaces {
+                policy = random.policy();
+                script = Given::new(&policy);
+                known.grants.clear();
+            }
+            let mut call = random_call(&mut random, &mut known, key, &policy, now);
+            call.replaces_policy = replaces;
+            let moment = Moment::from_nanos(now * 1_000);
+            let ledger = ledger.get_or_insert_with(|| Ledger::new(plan(&policy), moment));
+            if *ledger.plan().policy() != policy {
+                ledger.replace_policy(plan(&policy), moment);
+            }
+            // Under a policy without places, leases of the one before expire unseen.
+            let counts_reclaimed = script.script.holds_places() && !replaces;
+            let expected = rounded(ledger.call(moment, &call), counts_reclaimed);
+            let answer = server.answer(&script, &call, now).unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.text));
+            let Answer::Reply(found) = answer else { panic!("{policy}: {answer:?}") };
+            note(&mut known, &call, &found, now);
+            let mut found = rounded(found, counts_reclaimed);
+            if let (Some(found), Some(expected)) = (&mut found.stop, &expected.stop)
+                && matches!(expected.until, Until::Instant(_))
+                && found.limit < expected.limit
+            {
+                found.limit = expected.limit; // they stop until the same microsecond: the store names the first of them
+            }
+            let Call { holder, returns, settlements, renewals, ttl, asks, peek, .. } = &call;
+            let brief = format!("{holder} {returns:?} {settlements:?} {renewals:?} {ttl} {asks:?} {peek:?}");
+            history.push(format!("{now}: {policy}: {brief}\n   -> {expected:?}"));
+            let last = history.len().saturating_sub(12);
+            assert_eq!(found, expected, "key {key}, {policy}\n{}", history[last..].join("\n"));
+            stopped += u64::from(found.stop.is_some());
+            lost += found.lost.len() as u64;
+            reclaimed += found.reclaimed;
+        }
+    }
+    [stopped, lost, reclaimed]
+}
+
+#[test]
+fn each_script_replies_as_the_ledger_does() {
+    let random = Random { state: 0x9E37_79B9_7F4A_7C15, units: 1, time: 1 };
+    let counts = assert_replies_as_the_ledger(&mut Server::new("oracle"), random, 1_000);
+    assert!(counts[0] > 10_000 && counts[1] > 500 && counts[2] > 500, "stopped, lost, reclaimed: {counts:?}");
+}
+
+#[test]
+fn large_numbers_are_exact() {
+    let mut server = Server::new("large");
+    for (units, time) in [(1, 40_000_000), (100_000, 1_000), (20_000_000, 30_000_000_000)] {
+        let random = Random { state: units ^ time, units, time };
+        let counts = assert_replies_as_the_ledger(&mut server, random, 100);
+        assert!(counts[0] > 500, "stopped, lost, reclaimed: {counts:?}");
+    }
+}
