@@ -267,6 +267,10 @@ impl Shared {
 }
 
 impl Store for RedisStore {
+    fn name(&self) -> String {
+        self.shared.connections.store.clone()
+    }
+
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
         self.shared.prepared(policy).map(drop)
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 /// Ends with it.
-pub struct RedisServer {
+pub(crate) struct RedisServer {
     child: Child,
     port: u16,
     folder: PathBuf,
@@ -17,7 +17,7 @@ pub struct RedisServer {
 
 impl RedisServer {
     /// Starts one, with these options besides its port.
-    pub fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("tollgate-redis-{}-{number}", process::id()));
@@ -31,24 +31,24 @@ impl RedisServer {
     }
 
     /// The address, without a password.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
     /// Ends it without a chance to tidy up.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts it again at the same port, after [`kill`](Self::kill).
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.child = spawn(self.port, &self.folder, &self.options);
         self.await_start();
     }
 
     /// Sends it a signal, such as `STOP`.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
         assert!(status.success(), "kill -{name}");
     }
@@ -81,7 +81,7 @@ impl Drop for RedisServer {
 }
 
 /// The server of `TOLLGATE_REDIS_URL`, or one of the test's own.
-pub fn any_server() -> (Option<RedisServer>, String) {
+pub(crate) fn any_server() -> (Option<RedisServer>, String) {
     match env::var("TOLLGATE_REDIS_URL") {
         Ok(url) => (None, url),
         Err(_) => {
