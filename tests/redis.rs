@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use redis_server::{RedisServer, any_server};
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
-use tollgate::store::{Cause, RedisStore, StoreError};
+use tollgate::store::{RedisStore, StoreError};
 use tollgate::{SharedLimiter, TryAcquireError};
 
 fn ms(ms: u64) -> Duration {
@@ -166,7 +166,7 @@ async fn every_key_expires() {
 #[tokio::test]
 async fn a_denial_writes_nothing() {
     let server = RedisServer::start(&[]);
-    let policy = "1/h and window 1/h and sliding log 1/h and sliding counter 1/h and penalty 5 falling 1/h and 1 concurrent";
+    let policy = "1/h and window 1/h and sliding log 1/h and sliding counter 1/h and 1 concurrent ttl 1h";
     let limiter = limiter(&store_at(&server.url(), "denials"), policy);
     let _permit = limiter.acquire().await.unwrap();
     let changes = || {
@@ -397,9 +397,4 @@ fn what_redis_cannot_keep_exactly_is_refused_with_a_reason() {
     for policy in ["3/7ns", "sliding log 10/1001ns", "1000000/d", "sliding counter 4000000000/d", &many[..many.len() - 8]] {
         assert!(SharedLimiter::new(store.clone(), "limiter", policy).is_ok(), "{policy}");
     }
-}
-
-#[test]
-fn a_cause_is_shown_once() {
-    assert_eq!(Cause::new("broken").to_string(), "broken");
 }

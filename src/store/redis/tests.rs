@@ -3,8 +3,10 @@
 //! The scripts take their clock from the test, and their keys do not expire meanwhile.
 
 #[path = "../../../tests/support/redis_server.rs"]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, reason = "tests of faults use the rest")]
 mod redis_server;
+
+mod calls;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
