@@ -4,6 +4,7 @@
 //! cargo bench -p peers --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
+//! scripts/servers cargo bench -p peers --bench peers --features redis -- W9     limits in Redis
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -20,6 +21,8 @@ mod keyed;
 mod memory;
 mod rounds;
 mod setup;
+#[cfg(feature = "redis")]
+mod stores;
 mod stream;
 mod table;
 mod trace;
@@ -52,6 +55,8 @@ const WORKLOADS: &[Workload] = &[
     ("W6", waiting::at_a_rate),
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),
+    #[cfg(feature = "redis")]
+    ("W9", stores::in_redis),
 ];
 
 fn main() {

@@ -159,6 +159,11 @@ impl Schedule {
         self.gate.leases_permits()
     }
 
+    /// Whether the limits are in a store.
+    pub(crate) fn asks_a_store(&self) -> bool {
+        self.dialogue.is_some()
+    }
+
     /// Restarts the TTL of a permit. Returns whether it is live.
     pub(crate) fn renew(&mut self, now: Moment, index: Index, fence: u64) -> bool {
         self.gate.renew(index, fence, now)

@@ -70,9 +70,11 @@ impl State {
     pub(super) fn timer_action(&mut self) -> TimerAction {
         let next = self.schedule.next_wake();
         if next >= self.armed {
-            // There is nothing to wake for, so the timer stops. The timer for a lease that was released in time keeps running:
-            // stopping and starting it for each lease would cost more than the rest of the call, and it fires once at most.
-            if next == Moment::NEVER && self.armed != Moment::NEVER && !self.schedule.leases_permits() {
+            // There is nothing to wake for, so the timer stops. The timer for a lease that was released in time keeps running, and so
+            // does that for the deadline of a call to a store: stopping and starting it for each would cost more than the rest,
+            // and it fires once at most.
+            let is_short_lived = self.schedule.leases_permits() || self.schedule.asks_a_store();
+            if next == Moment::NEVER && self.armed != Moment::NEVER && !is_short_lived {
                 self.armed = Moment::NEVER;
                 return TimerAction::WakeDriver;
             }
