@@ -80,7 +80,7 @@ fn sources(convert: fn(&str) -> String) -> Sources {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap();
-            if ["model", "tests", "lib"].contains(&name) {
+            if ["model", "simulation", "tests", "lib"].contains(&name) {
                 continue;
             }
             let module = [module, &[name.to_owned()]].concat();

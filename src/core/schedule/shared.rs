@@ -6,6 +6,8 @@
 
 mod ahead;
 mod replies;
+#[cfg(test)]
+mod simulation;
 
 use std::task::Waker;
 

@@ -1,0 +1,444 @@
+//! Many processes on one key of a store, in virtual time: a seeded network that delays, loses and is cut, processes that die, clocks
+//! that differ. Whatever happens, the limits hold at every instant, and nothing stays lost.
+//!
+//! `SIMULATED_PROCESSES=1000 cargo test --release simulation -- --nocapture` prints a table of larger runs.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::num::NonZeroU64;
+use std::panic::Location;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::core::costs::Costs;
+use crate::core::dialogue::{Ahead, Dialogue, Terms};
+use crate::core::effects::Effects;
+use crate::core::gate::{Gate, Holdings};
+use crate::core::grant::Grant;
+use crate::core::ledger::Ledger;
+use crate::core::plan::Plan;
+use crate::core::request::Request;
+use crate::core::schedule::{Enqueued, Options, Schedule};
+use crate::core::waiter::WaiterId;
+use crate::error::StoreError;
+use crate::exchange::{Call, OnStoreDown, Reply, Scope};
+use crate::policy::Policy;
+use crate::priority::Priority;
+use crate::strategy::Moment;
+
+const MS: u64 = 1_000_000;
+const DEADLINE: u64 = 500 * MS;
+
+/// What happens at an instant.
+#[derive(Debug)]
+enum Event {
+    /// Somebody asks in this process, again and again.
+    Demand(usize),
+    /// The timer of a process.
+    Wake(usize),
+    /// A call reaches the store.
+    Arrive(usize, Box<Call>, Sent),
+    /// A reply reaches its process.
+    Reply(usize, Box<(Call, Reply)>, Sent),
+    /// A carrier awaits the reply no longer.
+    GiveUp(usize, u64),
+    /// The work under a permit is done.
+    Release(usize, u64),
+    Heartbeat(usize),
+    Retry(usize),
+    Die(usize),
+}
+
+/// What a process knows of a call that it has sent.
+#[derive(Debug, Clone)]
+enum Sent {
+    Call { generation: u64 },
+    Renewal { sent_at: Moment, fences: Vec<u64> },
+}
+
+struct Process {
+    schedule: Schedule,
+    /// How much its clock is ahead of the true time.
+    offset: u64,
+    alive: bool,
+    waiting: Vec<WaiterId>,
+    permits: BTreeMap<u64, Grant>,
+    granted: u64,
+    /// When its timer is set to.
+    wakes_at: u64,
+}
+
+/// How hard it is, and what is measured.
+#[derive(Debug, Clone)]
+struct Setting {
+    policy: &'static str,
+    processes: usize,
+    /// Of a thousand messages, so many are lost.
+    lost: u64,
+    /// Whether some processes die, and some are cut off for a while.
+    faults: bool,
+    ahead: Option<Ahead>,
+    until: u64,
+    seed: u64,
+}
+
+struct Simulation {
+    setting: Setting,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    pending: BTreeMap<u64, Event>,
+    sequence: u64,
+    random: u64,
+    processes: Vec<Process>,
+    ledger: Ledger,
+    calls: u64,
+    /// When the store granted each unit of a rate that was used, or each place.
+    grants: Vec<u64>,
+    most_places: u64,
+}
+
+impl Simulation {
+    fn new(setting: Setting) -> Self {
+        let policy: Policy = setting.policy.parse().unwrap();
+        let plan = Arc::new(Plan::new(policy, Duration::ZERO).unwrap());
+        let epoch = 1_700_000_000_000 * MS;
+        let ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(epoch));
+        let mut simulation = Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            pending: BTreeMap::new(),
+            sequence: 0,
+            random: setting.seed | 1,
+            processes: Vec::new(),
+            ledger,
+            calls: 0,
+            grants: Vec::new(),
+            most_places: 0,
+            setting,
+        };
+        for index in 0..simulation.setting.processes {
+            let offset = simulation.below(3_600_000) * MS;
+            let terms = Terms {
+                scope: Scope { limiter: "simulated".into(), key: Arc::default() },
+                holder: index as u64,
+                ttl: if plan.holds_places() { plan.ttl().unwrap().get() } else { 0 },
+                deadline: DEADLINE,
+                polls_every: Some(100 * MS),
+                on_down: OnStoreDown::Deny,
+                replaces_policy: false,
+                store: "simulated".into(),
+                ahead: simulation.setting.ahead,
+            };
+            let ttl = plan.ttl().unwrap_or(NonZeroU64::MIN);
+            let gate = Gate::shared(Arc::clone(&plan), Moment::from_nanos(offset), Holdings::new(ttl, None));
+            let schedule = Schedule::new(gate, Options::default()).with_dialogue(Dialogue::new(terms));
+            let (waiting, permits) = (Vec::new(), BTreeMap::new());
+            simulation.processes.push(Process {
+                schedule,
+                offset,
+                alive: true,
+                waiting,
+                permits,
+                granted: 0,
+                wakes_at: u64::MAX,
+            });
+            let start = simulation.below(100) * MS;
+            simulation.at(start, Event::Demand(index));
+            simulation.at(start, Event::Heartbeat(index));
+            if simulation.setting.faults && index % 5 == 4 {
+                let death = simulation.below(simulation.setting.until);
+                simulation.at(death, Event::Die(index));
+            }
+        }
+        simulation
+    }
+
+    /// A xorshift generator.
+    fn below(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % end.max(1)
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.pending.insert(self.sequence, event);
+        self.events.push(Reverse((at.max(self.now), self.sequence)));
+    }
+
+    fn moment(&self, index: usize) -> Moment {
+        Moment::from_nanos(self.now + self.processes[index].offset)
+    }
+
+    fn store_time(&self) -> Moment {
+        Moment::from_nanos(1_700_000_000_000 * MS + self.now)
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse((at, sequence))) = self.events.pop() {
+            if at > self.setting.until {
+                break;
+            }
+            self.now = at;
+            let event = self.pending.remove(&sequence).unwrap();
+            self.happen(event);
+            self.check();
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(index, call, sent) => return self.arrive(index, call, sent),
+            Event::Die(index) => return self.processes[index].alive = false,
+            _ => {}
+        }
+        let index = match &event {
+            Event::Demand(index) | Event::Wake(index) | Event::Release(index, _) | Event::Reply(index, ..) => *index,
+            Event::GiveUp(index, _) | Event::Heartbeat(index) | Event::Retry(index) => *index,
+            Event::Arrive(index, ..) | Event::Die(index) => *index,
+        };
+        if !self.processes[index].alive {
+            return;
+        }
+        let now = self.moment(index);
+        let mut effects = Effects::default();
+        match event {
+            Event::Demand(_) => self.demand(index, now, &mut effects),
+            Event::Wake(_) => {
+                self.processes[index].wakes_at = u64::MAX;
+                self.processes[index].schedule.run_due(now, &mut effects);
+            }
+            Event::Release(_, fence) => self.release(index, now, fence, &mut effects),
+            Event::Reply(_, answer, sent) => self.reply(index, now, &answer, sent, &mut effects),
+            Event::GiveUp(_, generation) => {
+                let error = StoreError::Unanswered { store: String::new(), after: None, source: None };
+                let schedule = &mut self.processes[index].schedule;
+                schedule.carrier_returns(now);
+                schedule.failed(now, generation, &error, true, &mut effects);
+                self.carry(index);
+            }
+            Event::Heartbeat(_) => self.heartbeat(index, now),
+            Event::Retry(_) => {
+                self.processes[index].schedule.retrier_left();
+                self.carry(index);
+            }
+            Event::Arrive(..) | Event::Die(_) => {}
+        }
+        self.settle(index, effects);
+    }
+
+    /// What an input has led to.
+    fn settle(&mut self, index: usize, effects: Effects) {
+        if effects.rest.as_ref().is_some_and(|rest| rest.sends_for_carrier) {
+            self.carry(index);
+        }
+        let process = &mut self.processes[index];
+        let answered: Vec<_> = process.waiting.iter().map(|id| (*id, process.schedule.poll(*id, Waker::noop()))).collect();
+        process.waiting.clear();
+        for (id, answer) in answered {
+            match answer {
+                Err(_) => self.processes[index].waiting.push(id),
+                Ok(Ok(grant)) => self.hold(index, grant),
+                Ok(Err(_)) => {}
+            }
+        }
+        let next = self.processes[index].schedule.next_wake();
+        if let Some(next) = next.known() {
+            let at = next.nanos().saturating_sub(self.processes[index].offset).max(self.now + 1);
+            if at < self.processes[index].wakes_at {
+                self.processes[index].wakes_at = at;
+                self.at(at, Event::Wake(index));
+            }
+        }
+    }
+
+    fn hold(&mut self, index: usize, grant: Grant) {
+        let process = &mut self.processes[index];
+        process.granted += 1;
+        process.permits.insert(grant.fence, grant);
+        let by_store = grant.claim.reached().map(|at| at - 1_700_000_000_000 * MS);
+        self.grants.push(by_store.unwrap_or(self.now));
+        let work = 1 + self.below(40);
+        self.at(self.now + work * MS, Event::Release(index, grant.fence));
+    }
+
+    /// As many ask as want more than the limits admit.
+    fn demand(&mut self, index: usize, now: Moment, effects: &mut Effects) {
+        let process = &mut self.processes[index];
+        while process.waiting.len() < 4 {
+            let request = Request {
+                costs: Costs::plain(1),
+                priority: Priority::NORMAL,
+                deadline: Moment::NEVER,
+                caller: Location::caller(),
+                blocking: false,
+            };
+            match process.schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects) {
+                Ok(Enqueued::Queued(id)) => process.waiting.push(id),
+                Ok(Enqueued::Granted(grant)) => return self.hold(index, grant),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Some give up.
+        if self.below(10) == 0 {
+            let process = &mut self.processes[index];
+            let id = process.waiting.swap_remove(0);
+            process.schedule.abandon(now, id, 1, effects);
+        }
+        let pause = 1 + self.below(20);
+        self.at(self.now + pause * MS, Event::Demand(index));
+    }
+
+    fn release(&mut self, index: usize, now: Moment, fence: u64, effects: &mut Effects) {
+        let process = &mut self.processes[index];
+        if let Some(grant) = process.permits.remove(&fence) {
+            process.schedule.release_to_next(now, fence, 1, grant.claim, effects);
+        }
+        self.at(self.now, Event::Demand(index));
+    }
+
+    /// A carrier takes what there is to tell.
+    fn carry(&mut self, index: usize) {
+        let now = self.moment(index);
+        let Some(outgoing) = self.processes[index].schedule.next_call(now) else {
+            if let Some(at) = self.processes[index].schedule.waits_to_retry(now) {
+                let at = at.nanos().saturating_sub(self.processes[index].offset);
+                self.at(at, Event::Retry(index));
+            }
+            return;
+        };
+        let sent = Sent::Call { generation: outgoing.generation };
+        self.at(self.now + DEADLINE, Event::GiveUp(index, outgoing.generation));
+        self.send(index, outgoing.call, sent);
+    }
+
+    fn heartbeat(&mut self, index: usize, now: Moment) {
+        let ttl = self.processes[index].schedule.store_ttl();
+        if ttl == 0 {
+            return;
+        }
+        for (call, fences) in self.processes[index].schedule.renewals(now) {
+            self.send(index, call, Sent::Renewal { sent_at: now, fences });
+        }
+        self.at(self.now + ttl / 3, Event::Heartbeat(index));
+    }
+
+    /// The way takes 1 to 20 ms, and some messages are lost. Every seventh process is cut off for a part of each second.
+    fn delay(&mut self, index: usize) -> Option<u64> {
+        let is_cut = self.setting.faults && index % 7 == 3 && self.now / MS % 1_000 < 300;
+        if is_cut || self.below(1_000) < self.setting.lost {
+            return None;
+        }
+        Some((1 + self.below(20)) * MS)
+    }
+
+    fn send(&mut self, index: usize, call: Call, sent: Sent) {
+        self.calls += 1;
+        if let Some(delay) = self.delay(index) {
+            self.at(self.now + delay, Event::Arrive(index, Box::new(call), sent));
+        }
+    }
+
+    fn arrive(&mut self, index: usize, call: Box<Call>, sent: Sent) {
+        let now = self.store_time();
+        if call.valid_until.is_some_and(|until| until <= now.nanos()) {
+            return; // its carrier gives up
+        }
+        let reply = self.ledger.call(now, &call);
+        if let Some(delay) = self.delay(index) {
+            self.at(self.now + delay, Event::Reply(index, Box::new((*call, reply)), sent));
+        }
+    }
+
+    fn reply(&mut self, index: usize, now: Moment, answer: &(Call, Reply), sent: Sent, effects: &mut Effects) {
+        let (call, reply) = answer;
+        let schedule = &mut self.processes[index].schedule;
+        match sent {
+            Sent::Renewal { sent_at, fences } => schedule.renewed(now, sent_at, &fences, call, reply, effects),
+            Sent::Call { generation } => {
+                schedule.carrier_returns(now);
+                schedule.replied(now, generation, reply, effects);
+                self.carry(index);
+            }
+        }
+    }
+
+    /// The permits that are live as their holders see it, dead processes included, are no more than the limit of places.
+    fn check(&mut self) {
+        let mut live = 0;
+        for index in 0..self.processes.len() {
+            let now = self.moment(index);
+            let process = &mut self.processes[index];
+            for grant in process.permits.values() {
+                if let Some(lease) = grant.claim.lease() {
+                    live += u64::from(process.schedule.live_lease(now, lease, grant.fence).is_some());
+                }
+            }
+        }
+        self.most_places = self.most_places.max(live);
+    }
+
+    /// The most units in any span of this length.
+    fn most_in(&mut self, span: u64) -> usize {
+        self.grants.sort_unstable();
+        let within = |(first, start): (usize, &u64)| self.grants[first..].partition_point(|at| at - start < span);
+        self.grants.iter().enumerate().map(within).max().unwrap_or(0)
+    }
+
+    fn granted(&self) -> u64 {
+        self.processes.iter().map(|process| process.granted).sum()
+    }
+}
+
+fn seeds() -> impl Iterator<Item = u64> {
+    (1..=8).map(|seed: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+#[test]
+fn places_are_never_over_and_come_back_from_the_dead() {
+    for seed in seeds() {
+        let (policy, until) = ("5 concurrent ttl 400ms", 5_000 * MS);
+        let setting = Setting { policy, processes: 12, lost: 50, faults: true, ahead: None, until, seed };
+        let mut simulation = Simulation::new(setting);
+        simulation.run();
+        assert!(simulation.most_places <= 5, "seed {seed}: {}", simulation.most_places);
+        assert!(simulation.granted() > 100, "seed {seed}: {}", simulation.granted());
+        let late = simulation.grants.iter().filter(|at| **at > 4_000 * MS).count();
+        assert!(late > 10, "seed {seed}: places were lost");
+    }
+}
+
+#[test]
+fn a_rate_is_never_over_and_mostly_used() {
+    for (seed, ahead) in seeds().zip([None, Some(Ahead { max: 20, kept_for: 100 * MS })].into_iter().cycle()) {
+        let until = 6_000 * MS;
+        let setting = Setting { policy: "sliding log 50/s", processes: 12, lost: 20, faults: true, ahead, until, seed };
+        let mut simulation = Simulation::new(setting);
+        simulation.run();
+        assert!(simulation.most_in(1_000 * MS) <= 50, "seed {seed}: {}", simulation.most_in(1_000 * MS));
+        assert!(simulation.granted() > 150, "seed {seed}: {}", simulation.granted());
+    }
+}
+
+#[test]
+fn larger_runs_are_printed() {
+    let Ok(most) = std::env::var("SIMULATED_PROCESSES") else { return };
+    let most: usize = most.parse().expect("a number of processes");
+    println!("| processes | prefetched | granted of the limit | calls a grant | fewest to most of a process |");
+    for processes in [1, 10, 100, 1_000].into_iter().filter(|processes| *processes <= most) {
+        for ahead in [None, Some(Ahead { max: 100, kept_for: 100 * MS })] {
+            let until = 5_000 * MS;
+            let setting = Setting { policy: "1000/s burst 100", processes, lost: 0, faults: false, ahead, until, seed: 7 };
+            let mut simulation = Simulation::new(setting);
+            simulation.run();
+            let each = || simulation.processes.iter().map(|process| process.granted);
+            let (granted, limit) = (simulation.granted(), 5_100.0);
+            let spread = format!("{} to {}", each().min().unwrap_or(0), each().max().unwrap_or(0));
+            let calls = simulation.calls as f64 / granted as f64;
+            let share = granted as f64 / limit * 100.0;
+            println!("| {processes} | {} | {share:.1} % | {calls:.2} | {spread} |", ahead.is_some());
+        }
+    }
+}
