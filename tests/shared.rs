@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::ms;
 use tokio::time::{Instant, sleep};
 use tollgate::store::MemoryStore;
-use tollgate::{AcquireError, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError};
+use tollgate::{AcquireError, Limiter, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError};
 
 /// As many limiters as processes, on one store.
 fn processes(store: &MemoryStore, count: usize, policy: &str) -> Vec<SharedLimiter> {
@@ -257,4 +257,22 @@ async fn units_that_are_taken_ahead_never_exceed_the_limit_and_come_back() {
     assert_eq!(granted, 1_000);
     let places = SharedLimiter::builder(store, "other", "8 concurrent").prefetch(10, ms(50)).build();
     assert!(matches!(places, Err(tollgate::ConfigError::Store(_))));
+}
+
+/// A fixed bug: where a penalty counts each attempt, one that was sure to be denied by another limit asked nobody, and waited.
+#[tokio::test(start_paused = true)]
+async fn a_penalty_counts_attempts_that_another_limit_is_known_to_deny() {
+    let store = MemoryStore::new();
+    let policy = "penalty 5 falling 1/h and 1 concurrent";
+    let (limiter, alone) = (SharedLimiter::new(store, "test", policy).unwrap(), Limiter::new(policy).unwrap());
+    let _permits = (limiter.acquire().await.unwrap(), alone.acquire().await.unwrap());
+    let start = Instant::now();
+    for _ in 0..8 {
+        assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
+        assert!(alone.try_acquire().is_err());
+        let remaining = limiter.limits().await.unwrap()[0].remaining;
+        assert_eq!(remaining, alone.limits()[0].remaining);
+        sleep(ms(5)).await; // nobody carries calls any more
+    }
+    assert_eq!(start.elapsed(), ms(40), "each is answered at once");
 }

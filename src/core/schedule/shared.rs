@@ -65,6 +65,7 @@ impl Schedule {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.impatient.insert(id);
         }
+        self.reevaluate_front(now, effects); // it is asked for where a request that waits would not be
         Ok(Asked::Queued(id))
     }
 
