@@ -198,9 +198,8 @@ fn assemble(policy: &Policy, parts: &[Part]) -> String {
     }
     let text = policy.to_string();
     let (head_size, doubles) = (text.len() + 2, 4 + words.matches(',').count());
-    let reading = |(index, part): (usize, &Part)| {
-        format!(", {}, min(NEVER, {})", part.section("remaining", index), part.section("reset", index))
-    };
+    let reading =
+        |(index, part): (usize, &Part)| format!(", {}, {}", part.section("remaining", index), part.section("reset", index));
     let values = [
         ("VERSION", VERSION.to_owned()),
         ("HEAD", format!("{VERSION}{}\\000", escaped(&text))),

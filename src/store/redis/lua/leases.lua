@@ -35,7 +35,7 @@ if channel then
   end
   held = call('ZCARD', KEYS[2])
   if stored then
-    call('DEL', KEYS[3]) -- each lease holds one place of each new limit
+    call('DEL', KEYS[3])
   elseif held > 0 and not raw then
     -- The state was evicted, and the leases were not.
     local all = call('HGETALL', KEYS[3])
@@ -72,8 +72,8 @@ if renewals > 0 then
   end
   if not lost or #lost < renewals then
     latest, dirty = max(latest, now + ttl), true
-    call('PEXPIRE', KEYS[2], px(latest - now))
-    if unequal > 0 then call('PEXPIRE', KEYS[3], px(latest - now)) end
+    call('PEXPIRE', KEYS[2], ceil((latest - now) / 1000) + 1)
+    if unequal > 0 then call('PEXPIRE', KEYS[3], ceil((latest - now) / 1000) + 1) end
   end
   next_id = next_id + renewals
 end
@@ -99,8 +99,8 @@ for i = 1, #odd_costs, 2000 do
 end
 if #opened > 0 then
   unequal = unequal + #odd_costs / 2
-  call('PEXPIRE', KEYS[2], px(latest - now))
-  if unequal > 0 then call('PEXPIRE', KEYS[3], px(latest - now)) end
+  call('PEXPIRE', KEYS[2], ceil((latest - now) / 1000) + 1)
+  if unequal > 0 then call('PEXPIRE', KEYS[3], ceil((latest - now) / 1000) + 1) end
 end
 if rank == RELEASE then
   local earliest = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')

@@ -90,7 +90,7 @@ elseif add$ > 0 then
     local instant, next_units = decode('<dd', call('LINDEX', @LOG, 0))
     call('LSET', @LOG, 0, encode('<dd', instant, units + next_units))
   end
-  call('PEXPIRE', @LOG, px(@PERIOD))
+  call('PEXPIRE', @LOG, ceil(@PERIOD / 1000) + 1)
 elseif dirty and gone$ > 0 then
   call('LTRIM', @LOG, gone$, -1)
 end

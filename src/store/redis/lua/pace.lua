@@ -3,7 +3,8 @@
 --@declare
 local taken$ = @INITIAL
 --@load
-taken$ = max(0, taken$ - (@STEPS(now) - @STEPS(last)) * @REFILL)
+local back = (@STEPS(now) - @STEPS(last)) * @REFILL
+taken$ = back < taken$ and taken$ - back or 0
 @FRESH
 --@settle
 local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
@@ -16,17 +17,22 @@ elseif refunds and actual < charged then
   taken$ = max(0, taken$ - max(0, min((charged - actual) * @PARTS, left)))
 end
 --@room
-if cost$ > 0 then room = min(room, floor(max(0, floor((@FULL - taken$) / @PARTS)) / cost$)) end
+if cost$ > 0 then
+  local most = floor((@FULL - taken$) / @PARTS)
+  if cost$ > 1 then most = floor(most / cost$) end
+  if most < room then room = most > 0 and most or 0 end
+end
 --@charge
-taken$ = min(BIG, taken$ + room * cost$ * @PARTS)
+taken$ = taken$ + room * cost$ * @PARTS
 --@when
 local excess = taken$ + cost$ * @PARTS - @FULL
 t = excess > 0 and @AFTER(ceil(excess / @REFILL)) or nil
 --@remaining
-max(0, floor((@FULL - taken$) / @PARTS))
+taken$ < @FULL and floor((@FULL - taken$) / @PARTS) or 0
 --@reset
 @AFTER(ceil(taken$ / @REFILL))
 --@life
-life = max(life, @AFTER(ceil((taken$ + @INITIAL) / @REFILL)) - now)
+local forgettable = @AFTER(ceil((taken$ + @INITIAL) / @REFILL)) - now
+if forgettable > life then life = forgettable end
 --@words
 taken$

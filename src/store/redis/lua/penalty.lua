@@ -70,7 +70,8 @@ end
 --@remaining
 at$ > now and 0 or max(0, @THRESHOLD - value$)
 --@reset
-(at$ == 0 and value$ == 0 and bans$ == 0) and now or max(now, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0))
+(at$ == 0 and value$ == 0 and bans$ == 0) and now
+  or min(NEVER, max(now, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0)))
 --@life
 life = max(life, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0) - now)
 --@words

@@ -15,7 +15,6 @@
 local call, decode, encode, format = redis.call, struct.unpack, struct.pack, string.format
 local floor, ceil, max, min, huge = math.floor, math.ceil, math.max, math.min, math.huge
 local BIG, NEVER, RELEASE = 4503599627370496, 18446744073709552, 18446744073709544
-local function px(time) return format('%.0f', ceil(min(time, BIG) / 1000) + 1) end
 --@helpers
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -54,7 +53,7 @@ if ARGV[more] then
   --@renew
   at = 4
 end
-local granted, first, stop, rank, first_expiry = 0, max(fence + 1, now), 0, 0, -1
+local granted, first, stop, rank, first_expiry = 0, fence < now and now or fence + 1, 0, 0, -1
 for _ = 1, runs do
   local count, kind, room = tonumber(ARGV[at]), ARGV[at + 1], 0
   --@costs
@@ -86,10 +85,13 @@ if lost then
   for i = 1, #lost do reply[#reply + 1] = lost[i] end
 end
 if dirty then
-  local life = max(fence - now + 1, latest - now)
+  local life = fence - now + 1
+  if latest - now > life then life = latest - now end
   --@life
+  if life > BIG then life = BIG end
   if life > 0 then
-    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@WORDS), 'PX', px(life))
+    -- An integer of few digits is written in full.
+    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@WORDS), 'PX', ceil(life / 1000) + 1)
   elseif raw then
     call('DEL', KEYS[1])
   end

@@ -37,7 +37,7 @@ t = windows > 0 and ends$ + (windows - 1) * @PERIOD or nil
 --@remaining
 max(0, @LIMIT - used$)
 --@reset
-used$ == 0 and now or ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD
+used$ == 0 and now or min(NEVER, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD)
 --@life
 if used$ > 0 then life = max(life, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD - now) end
 if carried$ then
