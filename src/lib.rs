@@ -146,6 +146,8 @@
 //!   [`KeySnapshot`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
+//! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
+//!   `redis` with few of its features, without TLS.
 //! - `full`: all features.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

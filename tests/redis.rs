@@ -121,6 +121,28 @@ async fn a_release_wakes_who_waits_in_another_process() {
 }
 
 #[tokio::test]
+async fn listeners_hear_of_releases_again_after_a_restart() {
+    let mut server = RedisServer::start(&[]);
+    let [one, other] = [(); 2].map(|()| limiter(&store_at(&server.url(), "listens"), "1 concurrent ttl 1m"));
+    drop(one.acquire().await.unwrap());
+    server.kill();
+    server.restart();
+    let start = Instant::now();
+    while query::<Vec<String>>(&server.url(), "PUBSUB CHANNELS").is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody listens");
+        sleep(ms(20)).await;
+    }
+    while one.check(1).await.is_err() || other.check(1).await.is_err() {}
+    let permit = one.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.acquire().await.map(drop) });
+    sleep(ms(200)).await;
+    let start = Instant::now();
+    drop(permit);
+    waiting.await.unwrap().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "it waited for the expiry");
+}
+
+#[tokio::test]
 async fn a_lease_that_nobody_renews_expires_and_all_keys_vanish() {
     let server = RedisServer::start(&[]);
     let limiter = SharedLimiter::builder(store_at(&server.url(), "leases"), "limiter", "1 concurrent ttl 300ms and 100/s")

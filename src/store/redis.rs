@@ -33,7 +33,8 @@ const MAX_SCRIPTS: usize = 256;
 ///
 /// It makes no connection before its first call. It then makes one for each tokio runtime that calls, and makes it anew when it has
 /// broken or has not answered in time. Calls outside a runtime fail. It never sends a call twice, except where the server did not know
-/// the script, and so has not run it.
+/// the script, and so has not run it. After the server was restarted, the first call of a runtime may fail with
+/// [`Unanswered`](StoreError::Unanswered): it finds out that the connection is broken.
 ///
 /// A call is one script on the server, by the server's clock. The script is assembled from the limits of a policy, with their numbers
 /// in it. What is kept for a key of a limiter are at most three keys of Redis, and one more for each sliding log:
@@ -235,13 +236,16 @@ impl Shared {
     }
 
     async fn keys(&self, limiter: &str, from: Option<Vec<u8>>, max: usize) -> Result<KeyPage, StoreError> {
-        /// As many keys of any kind are looked at in one command, at least.
+        /// As many keys of any kind are looked at in one command.
         const STEP: usize = 1_000;
+        /// As many commands are sent for a page, which may then be empty.
+        const STEPS: usize = 100;
         let pattern = self.names.pattern(limiter);
         let mut page = KeyPage { keys: Vec::new(), next: Some(from.unwrap_or_else(|| b"0".to_vec())) };
-        while let Some(cursor) = page.next.take().filter(|_| page.keys.is_empty() || page.keys.len() < max) {
+        for _ in 0..STEPS {
+            let Some(cursor) = page.next.take_if(|_| page.keys.is_empty() || page.keys.len() < max) else { break };
             let mut cmd = redis::cmd("SCAN");
-            cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(max.clamp(STEP, 10 * STEP));
+            cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
             let answer = self.send(&cmd, &pattern).await?;
             let Ok((next, names)) = redis::from_redis_value::<(Vec<u8>, Vec<Vec<u8>>)>(answer) else {
                 return Err(self.strange_answer());

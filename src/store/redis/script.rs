@@ -206,6 +206,7 @@ fn assemble(policy: &Policy, parts: &[Part]) -> String {
         ("HEAD_SIZE", head_size.to_string()),
         ("SIZE", (head_size + 8 * doubles).to_string()),
         ("FORMAT", format!("<{}", "d".repeat(doubles))),
+        ("SUM", words.replace(',', " +")),
         ("WORDS", words),
         ("RUN", (2 + parts.len()).to_string()),
         ("SETTLEMENT", (1 + 2 * parts.len()).to_string()),

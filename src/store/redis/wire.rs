@@ -44,11 +44,11 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
     cmd.arg(call.asks.len() + usize::from(call.peek.is_some()));
     for asks in &call.asks {
         cmd.arg(asks.count.min(MAX_NUMBER)).arg(u8::from(asks.waits));
-        write_costs(cmd, &asks.costs);
+        write_costs(cmd, script, &asks.costs);
     }
     if let Some(costs) = &call.peek {
         cmd.arg(0).arg(2);
-        write_costs(cmd, costs);
+        write_costs(cmd, script, costs);
     }
     let concerns_leases = concerns_leases(call, script);
     if call.settlements.is_empty() && !concerns_leases {
@@ -57,8 +57,8 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
     cmd.arg(call.settlements.len());
     for settlement in &call.settlements {
         cmd.arg(settlement.granted_at / 1_000);
-        write_costs(cmd, &settlement.charged);
-        write_costs(cmd, &settlement.actual);
+        write_costs(cmd, script, &settlement.charged);
+        write_costs(cmd, script, &settlement.actual);
     }
     if concerns_leases {
         cmd.arg(names.channel(&call.scope.limiter)).arg(&call.scope.key[..]).arg(micros_up(call.ttl).min(MAX_NUMBER));
@@ -70,9 +70,10 @@ pub(super) fn write_arguments(cmd: &mut Cmd, call: &Call, script: &PolicyScript,
     }
 }
 
-fn write_costs(cmd: &mut Cmd, costs: &[u64]) {
-    for cost in costs {
-        cmd.arg(*cost.min(&MAX_NUMBER));
+/// As many as the script reads, whatever the call has.
+fn write_costs(cmd: &mut Cmd, script: &PolicyScript, costs: &[u64]) {
+    for cost in costs.iter().copied().chain(std::iter::repeat(0)).take(script.places.len()) {
+        cmd.arg(cost.min(MAX_NUMBER));
     }
 }
 

@@ -25,6 +25,8 @@ if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
     if #raw ~= @SIZE then return {3} end
     last, fence, born, latest@WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
+    local sum = last + fence + born + latest@SUM
+    if sum - sum ~= 0 then return {3} end -- a number that is none, or infinite
     if last > now then now = last end
   else
     stored, from = raw:match('^@VERSION([^%z]*)%z()')

@@ -128,7 +128,8 @@ fn a_refund_of_a_rate_never_admits_too_much() {
         let mut charges: Vec<(u64, u64)> = Vec::new(); // when, and what it has cost
         let mut refunded = 0;
         for number in 0..3_000 {
-            caller.now += random.below(400);
+            let idle = random.one_in(4); // so that the bucket gets full
+            caller.now += random.below(if idle { 8_000 } else { 300 });
             let now = caller.now;
             let cost = 1 + random.below(12);
             if random.one_in(2)
@@ -176,6 +177,20 @@ fn a_policy_of_as_many_limits_as_it_may_have_is_one_script() {
         caller.server.names = Names::new(&format!("wide-{}-{limit}", std::process::id()));
         let reply = caller.ask(0, 12, &[1; MAX_LIMITS]);
         assert_eq!((reply.granted, reply.stop.map(|stop| stop.limit)), (9, Some(0)), "{limit}");
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_damaged() {
+    for offset in 0..7 {
+        let mut caller = Caller::new("nan", "window 5/h and 2 concurrent");
+        caller.ask(0, 1, &[1, 1]);
+        let state = caller.state();
+        let head = caller.policy.to_string().len() + 2;
+        let mut cmd = redis::cmd("SETRANGE");
+        cmd.arg(&state).arg(head + 8 * offset).arg(&[0xFF_u8; 8][..]).exec(&mut caller.server.connection).unwrap();
+        assert!(matches!(caller.answer(|call| call.ttl = 1), Answer::Damaged), "{offset}");
+        caller.query::<()>("DEL", &state);
     }
 }
 
