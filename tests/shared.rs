@@ -36,7 +36,7 @@ async fn a_rate_is_one_for_all_processes() {
         let granted = granted.load(Relaxed);
         assert!(granted <= expected + 1, "{granted} after {:?}", start.elapsed());
     }
-    sleep(ms(200)).await;
+    sleep(ms(400)).await; // four processes compete for each instant, and ask a little later for it
     assert_eq!(granted.load(Relaxed), 20);
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Dialogue {
     /// After a failure, nothing is sent before.
     pub(super) retry_at: Moment,
     failures: u32,
+    /// How often replies of late granted nothing, because others take what there is.
+    denials: u32,
     pub(super) denial: Option<Denial>,
     /// The instant of the latest reply, by both clocks.
     instant: Option<(Moment, u64)>,
@@ -149,6 +151,7 @@ impl Dialogue {
             unconfirmed: Vec::new(),
             retry_at: Moment::START,
             failures: 0,
+            denials: 0,
             denial: None,
             instant: None,
             impatient: BTreeSet::new(),
@@ -212,6 +215,9 @@ impl Dialogue {
     pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply) {
         (self.failures, self.retry_at) = (0, Moment::START);
         self.instant = Some((now, reply.now));
+        // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
+        let is_denied = reply.granted == 0 && reply.stop.is_some();
+        self.denials = if is_denied { self.denials.saturating_add(1).min(32) } else { self.denials / 2 };
         self.denial = match (reply.stop, denied) {
             (Some(stop), Some(costs)) => {
                 let until = self.until(now, reply, stop);
@@ -224,7 +230,10 @@ impl Dialogue {
 
     fn until(&self, now: Moment, reply: &Reply, stop: Stop) -> Moment {
         match stop.until {
-            Until::Instant(at) => local(now, reply, at),
+            Until::Instant(at) => {
+                let at = local(now, reply, at);
+                at.plus(self.spread(at.since(now)))
+            }
             Until::Never => Moment::NEVER,
             Until::Release { first_expiry } => {
                 let polled_at = self.terms.polls_every.map_or(Moment::NEVER, |every| now.plus(self.jittered(every)));
@@ -233,11 +242,32 @@ impl Dialogue {
         }
     }
 
-    /// From half to one and a half times as long, so that processes do not ask at the same instants.
-    fn jittered(&self, nanos: u64) -> u64 {
+    /// How much later than at the instant to ask, where others have taken what there was at the last one: so that of many processes few
+    /// ask in vain. It is random, and the longest doubles with each reply that grants nothing, up to 100 ms. `wait`: how long the wait is anyway.
+    fn spread(&self, wait: u64) -> u64 {
+        const LONGEST: u64 = 100_000_000;
+        let doublings = self.denials.saturating_sub(1).min(30);
+        let longest = wait.saturating_mul((1 << doublings) - 1).min(LONGEST);
+        self.random_below(longest)
+    }
+
+    /// Places of the store came back somewhere, and others may want them, too. `None`: ask now.
+    pub(super) fn asks_after_release(&self, now: Moment) -> Option<Moment> {
+        /// A call takes about as long.
+        const CALL: u64 = 500_000;
+        let later = self.spread(CALL);
+        (later > 0).then(|| now.plus(later))
+    }
+
+    fn random_below(&self, end: u64) -> u64 {
         // A multiplicative hash (Knuth, "The art of computer programming", volume 3, 6.4).
         let hash = (self.terms.holder ^ self.generation).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        nanos / 2 + ((u128::from(nanos) * u128::from(hash)) >> 32) as u64
+        ((u128::from(end) * u128::from(hash)) >> 32) as u64
+    }
+
+    /// From half to one and a half times as long, so that processes do not ask at the same instants.
+    fn jittered(&self, nanos: u64) -> u64 {
+        nanos / 2 + self.random_below(nanos)
     }
 
     /// A call has failed: the next one is sent after a while, which doubles up to ten seconds.

@@ -180,12 +180,14 @@ impl Schedule {
 
     /// Places of the store came back somewhere: a denial that waits for one is over.
     pub(crate) fn released_elsewhere(&mut self, now: Moment, effects: &mut Effects) {
-        if let Some(dialogue) = &mut self.dialogue
-            && dialogue.denial.as_ref().is_some_and(|denial| denial.ends_by_release)
-        {
-            dialogue.denial = None;
-            self.reevaluate_front(now, effects);
+        let Some(dialogue) = &mut self.dialogue else { return };
+        let asks_after = dialogue.asks_after_release(now);
+        let Some(denial) = dialogue.denial.as_mut().filter(|denial| denial.ends_by_release) else { return };
+        match asks_after {
+            Some(at) => denial.until = denial.until.min(at),
+            None => dialogue.denial = None,
         }
+        self.reevaluate_front(now, effects);
     }
 
     /// The store has answered renewals that were sent at `sent_at`: these leases live on, or were lost.
