@@ -3,6 +3,9 @@
 //! The same rules decide here as in the gate of one process. A call brings many asks of the same costs; of each run, as many are
 //! granted as every limit has room for, and each limit is charged once, so that a thousand asks take as long as one.
 
+#[cfg(test)]
+mod bytes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

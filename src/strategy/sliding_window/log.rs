@@ -3,6 +3,8 @@ use super::super::{LimitReport, Moment, Ratio, Usage};
 use super::grants::{FEW, Grants};
 
 #[cfg(test)]
+mod entries;
+#[cfg(test)]
 mod tests;
 
 /// The parameters of a [`SlidingWindow::log`](super::SlidingWindow::log), checked.

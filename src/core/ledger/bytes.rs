@@ -1,0 +1,195 @@
+//! A ledger as bytes, for stores that keep bytes.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | the version of this form: 1 |
+//! | 8 | a checksum of all that follows: FNV-1a, little-endian |
+//! | n | the text of the policy |
+//! | n | the latest instant, the fence |
+//! | n | how many limits, then the leases by holder: number, expiry since the latest instant, costs |
+//! | n | the state of each limit: two words, or the grants of a log that still count; of a concurrency none, the leases have it |
+//!
+//! Numbers are LEB128: seven bits a byte, the low ones first. A text has its length before it.
+//!
+//! The past grants of a pace, by which it is [known](crate::strategy::RefundBound) how much can be refunded, are not among them. A
+//! ledger that was read refunds nothing to a pace that was granted before: too little, and so never over.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Lease, Ledger};
+use crate::core::limit_state::LimitState;
+use crate::core::plan::Plan;
+use crate::strategy::{Log, Moment};
+
+const VERSION: u8 = 1;
+const HEAD: usize = 9;
+
+/// The bytes are none that a ledger has written, or a later version of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+impl Ledger {
+    /// As bytes. `text` is the policy's.
+    pub(crate) fn encode(&self, text: &str) -> Vec<u8> {
+        let mut bytes = vec![0; HEAD];
+        put(&mut bytes, text.len() as u64);
+        bytes.extend_from_slice(text.as_bytes());
+        put(&mut bytes, self.latest.nanos());
+        put(&mut bytes, self.fence);
+        self.put_leases(&mut bytes);
+        self.limits.iter().for_each(|limit| put_limit(&mut bytes, limit, self.latest));
+        let checksum = checksum(&bytes[HEAD..]);
+        bytes[0] = VERSION;
+        bytes[1..HEAD].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes, with the plan of a policy and its text. If they were written with another policy, that one's text is returned
+    /// too, and the ledger has [gone on](Ledger::replace_policy) with this one.
+    pub(crate) fn decode(plan: &Arc<Plan>, text: &str, now: Moment, bytes: &[u8]) -> Result<(Self, Option<String>), Damaged> {
+        let (head, mut rest) = bytes.split_at_checked(HEAD).ok_or(Damaged)?;
+        if head[0] != VERSION || head[1..] != checksum(rest).to_le_bytes() {
+            return Err(Damaged);
+        }
+        let bytes = &mut rest;
+        let length = usize::try_from(take(bytes)?).map_err(|_| Damaged)?;
+        let (stored, after) = bytes.split_at_checked(length).ok_or(Damaged)?;
+        *bytes = after;
+        let mut ledger = Self::new(Arc::clone(plan), Moment::from_nanos(take(bytes)?));
+        ledger.fence = take(bytes)?;
+        ledger.take_leases(bytes)?;
+        if ledger.latest > Moment::LAST {
+            return Err(Damaged);
+        }
+        if stored != text.as_bytes() {
+            ledger.replace_policy(Arc::clone(plan), now);
+            return Ok((ledger, Some(String::from_utf8(stored.to_vec()).map_err(|_| Damaged)?)));
+        }
+        for limit in &mut ledger.limits {
+            take_limit(bytes, limit)?;
+        }
+        ledger.occupy_places()?;
+        if bytes.is_empty() { Ok((ledger, None)) } else { Err(Damaged) }
+    }
+
+    fn put_leases(&self, bytes: &mut Vec<u8>) {
+        let mut by_holder: BTreeMap<u64, Vec<(u64, &Lease)>> = BTreeMap::new();
+        for ((holder, number), lease) in &self.leases {
+            by_holder.entry(*holder).or_default().push((*number, lease));
+        }
+        put(bytes, self.limits.len() as u64);
+        put(bytes, by_holder.len() as u64);
+        for (holder, leases) in by_holder {
+            put(bytes, holder);
+            put(bytes, leases.len() as u64);
+            let mut before = 0;
+            for (number, lease) in leases {
+                put(bytes, number - before);
+                before = number;
+                put(bytes, lease.expires_at.since(self.latest));
+                lease.costs.iter().for_each(|cost| put(bytes, *cost));
+            }
+        }
+    }
+
+    fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<(), Damaged> {
+        let limits = take(bytes)?;
+        for _ in 0..take(bytes)? {
+            let holder = take(bytes)?;
+            let mut number = 0_u64;
+            for _ in 0..take(bytes)? {
+                number = number.checked_add(take(bytes)?).ok_or(Damaged)?;
+                let expires_at = self.latest.plus(take(bytes)?);
+                let costs = (0..limits).map(|_| take(bytes)).collect::<Result<_, _>>()?;
+                if self.leases.insert((holder, number), Lease { expires_at, costs }).is_some() {
+                    return Err(Damaged);
+                }
+            }
+        }
+        self.by_expiry = self.leases.iter().map(|(id, lease)| (lease.expires_at, *id)).collect::<BTreeSet<_>>();
+        Ok(())
+    }
+
+    /// Occupies the places that the leases hold.
+    fn occupy_places(&mut self) -> Result<(), Damaged> {
+        for lease in self.leases.values() {
+            if lease.costs.len() != self.limits.len() {
+                return Err(Damaged);
+            }
+            for (limit, cost) in self.limits.iter_mut().zip(&lease.costs) {
+                match limit {
+                    LimitState::Places(_, state, _) => state.in_use = state.in_use.checked_add(*cost).ok_or(Damaged)?,
+                    _ if *cost == 0 => {}
+                    _ => return Err(Damaged),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put_limit(bytes: &mut Vec<u8>, limit: &LimitState, now: Moment) {
+    match limit {
+        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => words.iter().for_each(|word| put(bytes, *word)),
+        LimitState::Log(rule, log) => {
+            let grants = rule.counting(log, now);
+            put(bytes, grants.len() as u64);
+            let mut before = Moment::START;
+            for (at, units) in grants {
+                put(bytes, at.since(before));
+                before = at;
+                put(bytes, units);
+            }
+        }
+        LimitState::Places(..) => {}
+    }
+}
+
+fn take_limit(bytes: &mut &[u8], limit: &mut LimitState) -> Result<(), Damaged> {
+    match limit {
+        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => *words = [take(bytes)?, take(bytes)?],
+        LimitState::Log(_, log) => {
+            let (mut at, mut grants) = (0_u64, Vec::new());
+            for _ in 0..take(bytes)? {
+                at = at.checked_add(take(bytes)?).ok_or(Damaged)?;
+                grants.push((Moment::from_nanos(at), take(bytes)?));
+            }
+            **log = Log::new(grants).ok_or(Damaged)?;
+        }
+        LimitState::Places(..) => {}
+    }
+    Ok(())
+}
+
+/// Appends a number.
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// Takes a number from the front.
+fn take(bytes: &mut &[u8]) -> Result<u64, Damaged> {
+    let mut number = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, rest) = bytes.split_first().ok_or(Damaged)?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return if number >> shift == bits { Ok(number) } else { Err(Damaged) };
+        }
+    }
+    Err(Damaged)
+}
+
+/// FNV-1a of 64 bits (Fowler, Noll, Vo): it finds accidents.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,220 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::exchange::{Asks, Call, Scope, Settlement};
+use crate::policy::{Limit, Policy};
+
+/// With every kind of limit.
+const POLICIES: [&str; 9] = [
+    "7/s burst 5",
+    "100/s burst 3 and 4 concurrent ttl 1s",
+    "100/s burst 20 refilled each period",
+    "window 5/100ms and window 9/s wall clock",
+    "window 3/50ms from first grant",
+    "sliding log 4/80ms and 2 concurrent",
+    "sliding counter 6/100ms",
+    "penalty 5 falling 10/s ban 1s up to 5s",
+    "3 concurrent and sliding log 100/s and 20/s burst 8",
+];
+
+fn policy(text: &str) -> Policy {
+    text.parse().unwrap()
+}
+
+fn plan(policy: &Policy) -> Arc<Plan> {
+    Arc::new(Plan::new(policy.clone(), Duration::ZERO).unwrap())
+}
+
+fn has_pace(policy: &Policy) -> bool {
+    policy.limits().iter().any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)))
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: u64,
+    holder: u64,
+    asks: Vec<(u64, u64, bool)>,
+    returned: Option<prop::sample::Index>,
+    renewed: Option<prop::sample::Index>,
+    settled: Option<(prop::sample::Index, u64)>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let asks = prop::collection::vec((1_u64..4, 1_u64..4, any::<bool>()), 0..3);
+    let index = || prop::option::of(any::<prop::sample::Index>());
+    let settled = prop::option::of((any::<prop::sample::Index>(), 0_u64..8));
+    (0_u64..120_000_000, 0_u64..3, asks, index(), index(), settled)
+        .prop_map(|(after, holder, asks, returned, renewed, settled)| Step { after, holder, asks, returned, renewed, settled })
+}
+
+/// Makes calls of steps.
+struct Caller {
+    policy: Policy,
+    now: u64,
+    next: u64,
+    granted: Vec<(u64, u64)>,
+}
+
+impl Caller {
+    fn new(policy: Policy) -> Self {
+        Self { policy, now: 1_700_000_000_000_000_000, next: 1, granted: Vec::new() }
+    }
+
+    fn call(&mut self, step: &Step) -> (Moment, Call) {
+        self.now += step.after;
+        let costs = |cost: u64| vec![cost; self.policy.limits().len()].into_boxed_slice();
+        let mut asks = Vec::new();
+        for (count, cost, waits) in &step.asks {
+            asks.push(Asks { first: self.next, count: *count, costs: costs(*cost), waits: *waits });
+            self.next += count;
+        }
+        let number = |index: &prop::sample::Index| 1 + index.index(self.next as usize) as u64;
+        let settled = step.settled.as_ref().filter(|_| !self.granted.is_empty()).map(|(index, actual)| {
+            let (granted_at, cost) = self.granted[index.index(self.granted.len())];
+            let actual = if has_pace(&self.policy) { (*actual).max(cost) } else { *actual };
+            Settlement { granted_at, charged: costs(cost), actual: costs(actual) }
+        });
+        let call = Call {
+            scope: Scope { limiter: "api".into(), key: b"k".as_slice().into() },
+            policy: self.policy.clone(),
+            holder: step.holder,
+            valid_until: None,
+            returns: step.returned.iter().map(number).collect(),
+            settlements: settled.into_iter().collect(),
+            renewals: step.renewed.iter().map(number).collect(),
+            ttl: 200_000_000,
+            peek: asks.is_empty().then(|| costs(1)),
+            asks,
+            replaces_policy: false,
+        };
+        self.granted.extend(step.asks.first().map(|(_, cost, _)| (self.now, *cost)));
+        (Moment::from_nanos(self.now), call)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_ledger_that_was_read_behaves_as_the_one_that_was_written(
+        text in prop::sample::select(&POLICIES), steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let policy = policy(text);
+        let (plan, text) = (plan(&policy), policy.to_string());
+        let mut caller = Caller::new(policy);
+        let mut kept = Ledger::new(Arc::clone(&plan), Moment::from_nanos(caller.now));
+        let mut stored = kept.encode(&text);
+        for step in steps {
+            let (now, call) = caller.call(&step);
+            let (mut read, other) = Ledger::decode(&plan, &text, now, &stored).unwrap();
+            prop_assert_eq!(other, None);
+            prop_assert_eq!(read.call(now, &call), kept.call(now, &call));
+            prop_assert_eq!(read.forgettable_at(), kept.forgettable_at());
+            stored = read.encode(&text);
+            prop_assert_eq!(&stored, &kept.encode(&text));
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic(
+        text in prop::sample::select(&POLICIES), steps in prop::collection::vec(step(), 1..12),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), cut in any::<prop::sample::Index>(),
+        cuts in any::<bool>(), tail in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let policy = policy(text);
+        let (plan, text) = (plan(&policy), policy.to_string());
+        let mut caller = Caller::new(policy);
+        let mut ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(caller.now));
+        for step in &steps {
+            let (now, call) = caller.call(step);
+            ledger.call(now, &call);
+        }
+        let mut bytes = ledger.encode(&text);
+        for (index, byte) in changes {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        if cuts {
+            bytes.truncate(cut.index(bytes.len()));
+            bytes.extend(tail);
+        }
+        let as_found = Ledger::decode(&plan, &text, Moment::START, &bytes);
+        prop_assert!(as_found.is_err() || bytes == ledger.encode(&text), "the checksum finds accidents");
+        // Whoever writes a right checksum gets no panic either.
+        if bytes.len() > HEAD {
+            bytes[0] = VERSION;
+            let checksum = checksum(&bytes[HEAD..]).to_le_bytes();
+            bytes[1..HEAD].copy_from_slice(&checksum);
+        }
+        for now in [Moment::START, Moment::from_nanos(caller.now), Moment::LAST] {
+            let Ok((mut ledger, _)) = Ledger::decode(&plan, &text, now, &bytes) else { continue };
+            for step in &steps {
+                let (now, call) = caller.call(step);
+                ledger.call(now, &call);
+                ledger.forgettable_at();
+            }
+            let bytes = ledger.encode(&text);
+            prop_assert!(Ledger::decode(&plan, &text, now, &bytes).is_ok());
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_they_were_written(number in any::<u64>(), bits in 0_u32..64) {
+        let number = number >> bits;
+        let mut bytes = Vec::new();
+        put(&mut bytes, number);
+        prop_assert_eq!(take(&mut bytes.as_slice()), Ok(number));
+    }
+}
+
+fn step_of(asks: Vec<(u64, u64, bool)>) -> Step {
+    Step { after: 0, holder: 1, asks, returned: None, renewed: None, settled: None }
+}
+
+#[test]
+fn another_policy_keeps_the_leases_and_the_fence() {
+    let (old, new) = (policy("4 concurrent and 2/s"), policy("3 concurrent and sliding log 9/min"));
+    let mut caller = Caller::new(old.clone());
+    let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
+    let mut ledger = Ledger::new(plan(&old), now);
+    let fence = ledger.call(now, &call).first_fence + 1;
+    let bytes = ledger.encode(&old.to_string());
+
+    let (mut read, other) = Ledger::decode(&plan(&new), &new.to_string(), now, &bytes).unwrap();
+    assert_eq!(other, Some(old.to_string()));
+    caller.policy = new;
+    let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
+    let reply = read.call(now, &call);
+    assert_eq!((reply.granted, reply.first_fence), (1, fence + 1), "two places are taken");
+    assert_eq!(reply.limits[1].remaining, 8, "the limits of time are as new");
+}
+
+/// How much could be refunded is not known after reading.
+#[test]
+fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
+    let policy = policy("1/s burst 5");
+    let (plan, text) = (plan(&policy), policy.to_string());
+    let mut caller = Caller::new(policy);
+    let (granted_at, mut call) = caller.call(&step_of(vec![(1, 5, true)]));
+    let mut ledger = Ledger::new(Arc::clone(&plan), granted_at);
+    assert_eq!(ledger.call(granted_at, &call).granted, 1);
+    let (mut read, _) = Ledger::decode(&plan, &text, granted_at, &ledger.encode(&text)).unwrap();
+    let (charged, actual) = (Box::new([5]), Box::new([0]));
+    call.settlements = vec![Settlement { granted_at: granted_at.nanos(), charged, actual }];
+    call.asks = Vec::new();
+    assert_eq!(read.call(granted_at, &call).limits[0].remaining, 0);
+    assert_eq!(ledger.call(granted_at, &call).limits[0].remaining, 5, "one that was kept does");
+}
+
+#[test]
+fn a_later_version_is_refused() {
+    let policy = policy("1/s");
+    let text = policy.to_string();
+    let mut bytes = Ledger::new(plan(&policy), Moment::START).encode(&text);
+    assert!(bytes.len() < 32, "{} bytes", bytes.len());
+    assert!(Ledger::decode(&plan(&policy), &text, Moment::START, &bytes).is_ok());
+    bytes[0] += 1;
+    assert_eq!(Ledger::decode(&plan(&policy), &text, Moment::START, &bytes).err(), Some(Damaged));
+}
