@@ -7,10 +7,18 @@
 //! |---|---|---|
 //! | [`MemoryStore`] | in this process | |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
+//! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 
+mod listeners;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "_sql")]
+mod sql;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::future::Future;
@@ -24,6 +32,8 @@ pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::error::{Cause, StoreError};
 pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 
 /// What a [`Store`] returns.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;

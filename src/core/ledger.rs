@@ -3,7 +3,7 @@
 //! The same rules decide here as in the gate of one process. A call brings many asks of the same costs; of each run, as many are
 //! granted as every limit has room for, and each limit is charged once, so that a thousand asks take as long as one.
 
-#[cfg(test)]
+#[cfg(any(test, feature = "_sql"))]
 mod bytes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,9 @@ use crate::core::limit_state::LimitState;
 use crate::core::plan::Plan;
 use crate::exchange::{Asks, Call, LimitReading, Reply, Settlement, Stop, Until};
 use crate::strategy::Moment;
+
+#[cfg(feature = "_sql")]
+pub(crate) use bytes::Damaged;
 
 /// What a store keeps for one key.
 #[derive(Debug)]

@@ -65,6 +65,16 @@ pub enum StoreError {
         /// Where it is.
         at: String,
     },
+    /// The tables of the store are of a later version of this crate.
+    #[error("the tables of the store {store} have version {found}; this version of tollgate knows {known}: update it")]
+    NewerSchema {
+        /// The store, without any password.
+        store: String,
+        /// The version of the tables.
+        found: i64,
+        /// The version that this crate knows.
+        known: i64,
+    },
     /// The policy is invalid.
     #[error("the policy is invalid")]
     Policy(#[source] ConfigError),
@@ -84,7 +94,7 @@ impl StoreError {
     /// Whether it says that the store is down, or will refuse other calls, too.
     #[must_use]
     pub const fn is_down(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Refused { .. })
+        matches!(self, Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Refused { .. } | Self::NewerSchema { .. })
     }
 }
 

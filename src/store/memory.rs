@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use super::listeners::Listeners;
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::core::ledger::Ledger;
 use crate::core::plan::Plan;
@@ -30,12 +31,12 @@ struct Shared {
     /// The wall clock when it was built.
     since_epoch: Duration,
     kept: Mutex<Kept>,
+    listeners: Listeners,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     ledgers: HashMap<Scope, Ledger>,
-    listeners: Vec<(Arc<str>, ReleaseListener)>,
     /// A purge is made when there are as many keys as this.
     purge_at: usize,
 }
@@ -51,7 +52,14 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { shared: Arc::new(Shared { built: Instant::now(), since_epoch, kept: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                built: Instant::now(),
+                since_epoch,
+                kept: Mutex::default(),
+                listeners: Listeners::default(),
+            }),
+        }
     }
 
     /// The keys that it holds now, of all limiters.
@@ -85,10 +93,10 @@ impl MemoryStore {
         let mut kept = self.lock();
         kept.make_room(now);
         let reply = kept.ledger(now, call)?.call(now, call);
-        let listeners =
-            if call.returns.is_empty() && reply.reclaimed == 0 { Vec::new() } else { kept.listeners(&call.scope.limiter) };
         drop(kept);
-        listeners.iter().for_each(|listener| listener.released(&call.scope.key));
+        if !call.returns.is_empty() || reply.reclaimed > 0 {
+            self.shared.listeners.released(&call.scope.limiter, &call.scope.key);
+        }
         Ok(reply)
     }
 }
@@ -136,11 +144,6 @@ impl Kept {
         });
         (before - self.ledgers.len()) as u64
     }
-
-    fn listeners(&mut self, limiter: &Arc<str>) -> Vec<ReleaseListener> {
-        self.listeners.retain(|(_, listener)| !listener.is_closed());
-        self.listeners.iter().filter(|(of, _)| of == limiter).map(|(_, listener)| listener.clone()).collect()
-    }
 }
 
 fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
@@ -163,7 +166,7 @@ impl Store for MemoryStore {
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
-        self.lock().listeners.push((Arc::clone(limiter), listener));
+        self.shared.listeners.add(limiter, listener);
         true
     }
 
@@ -175,11 +178,8 @@ impl Store for MemoryStore {
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        let mut kept = self.lock();
-        kept.ledgers.remove(&scope);
-        let listeners = kept.listeners(&scope.limiter);
-        drop(kept);
-        listeners.iter().for_each(|listener| listener.released(&scope.key));
+        self.lock().ledgers.remove(&scope);
+        self.shared.listeners.released(&scope.limiter, &scope.key);
         Box::pin(ready(Ok(())))
     }
 

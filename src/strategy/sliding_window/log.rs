@@ -2,7 +2,7 @@ use super::super::usage::carried_age;
 use super::super::{LimitReport, Moment, Ratio, Usage};
 use super::grants::{FEW, Grants};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "_sql"))]
 mod entries;
 #[cfg(test)]
 mod tests;

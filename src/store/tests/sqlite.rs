@@ -1,0 +1,153 @@
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use super::conformance::{asks, blank, policy};
+use crate::exchange::Scope;
+use crate::store::{SqliteStore, SqliteStoreOptions, SqliteSynchronous, Store, StoreError};
+
+/// A folder that goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-test-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("limits.db")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+async fn new() -> (Arc<dyn Store>, Folder) {
+    let folder = Folder::new();
+    (Arc::new(SqliteStore::open(folder.file()).unwrap()), folder)
+}
+
+super::conforms!(new());
+
+fn scope() -> Scope {
+    Scope { limiter: "api".into(), key: [].into() }
+}
+
+async fn take(store: &SqliteStore, policy_text: &str, count: u64) -> u64 {
+    let mut call = blank(scope(), policy(policy_text), std::process::id().into());
+    call.asks = vec![asks(1, count, &[1], true)];
+    store.call(call).await.unwrap().granted
+}
+
+#[tokio::test]
+async fn the_limits_survive_a_restart() {
+    let folder = Folder::new();
+    let options = SqliteStoreOptions::new().synchronous(SqliteSynchronous::Full);
+    assert_eq!(take(&options.clone().open(folder.file()).unwrap(), "10/h", 7).await, 7);
+    assert_eq!(take(&options.create_tables(false).open(folder.file()).unwrap(), "10/h", 7).await, 3);
+}
+
+#[tokio::test]
+async fn a_call_is_carried_out_although_nobody_awaits_it() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).unwrap();
+    let mut call = blank(scope(), policy("10/h"), 1);
+    call.asks = vec![asks(1, 7, &[1], true)];
+    drop(store.call(call));
+    assert_eq!(take(&store, "10/h", 7).await, 3);
+}
+
+const TAKES: u64 = 200;
+const IN_ALL: u64 = 500;
+
+/// The test starts itself several times.
+#[tokio::test]
+async fn processes_that_contend_get_exactly_the_limit() {
+    const FILE: &str = "TOLLGATE_TEST_SQLITE";
+    if let Ok(path) = std::env::var(FILE) {
+        let store = SqliteStore::open(path).unwrap();
+        let mut granted = 0;
+        for _ in 0..TAKES {
+            granted += take(&store, &format!("{IN_ALL}/100d"), 1).await;
+        }
+        println!("granted {granted}.");
+        return;
+    }
+    let folder = Folder::new();
+    let start = |_| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture", "store::tests::sqlite::processes_that_contend_get_exactly_the_limit"]);
+        command.env(FILE, folder.file()).stdout(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let children: Vec<_> = (0..4).map(start).collect();
+    let granted = children.into_iter().map(|child| {
+        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let granted = output.split_once("granted ").and_then(|(_, rest)| rest.split_once('.')).expect(&output).0;
+        granted.parse::<u64>().unwrap()
+    });
+    assert_eq!(granted.sum::<u64>(), IN_ALL, "of {}", 4 * TAKES);
+}
+
+fn execute(path: &Path, sql: &str) {
+    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_file_is_a_typed_error() {
+    let folder = Folder::new();
+    assert!(matches!(SqliteStore::open(folder.0.join("no/such.db")), Err(StoreError::Unreachable { .. })));
+    std::fs::write(folder.0.join("text"), "no database, but a text of more than a hundred bytes\n".repeat(100)).unwrap();
+    assert!(matches!(SqliteStore::open(folder.0.join("text")), Err(StoreError::Damaged { .. })));
+    let without_tables = SqliteStoreOptions::new().create_tables(false);
+    assert!(matches!(without_tables.clone().open(folder.file()), Err(StoreError::Refused { .. })));
+    execute(&folder.file(), SqliteStore::schema());
+    let store = without_tables.open(folder.file()).unwrap();
+    assert_eq!(take(&store, "10/h", 7).await, 7);
+    execute(&folder.file(), "UPDATE tollgate_keys SET state = x'01020304'");
+    let mut call = blank(scope(), policy("10/h"), 1);
+    call.asks = vec![asks(1, 1, &[1], true)];
+    let error = store.call(call).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Damaged { at, .. } if at == "api/"), "{error:?}");
+    store.reset(scope()).await.unwrap();
+    assert_eq!(take(&store, "10/h", 7).await, 7);
+    execute(&folder.file(), "INSERT INTO tollgate_schema VALUES (9)");
+    match SqliteStore::open(folder.file()) {
+        Err(StoreError::NewerSchema { found: 9, known: 1, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_locked_for_too_long_is_unreachable() {
+    let folder = Folder::new();
+    let options = SqliteStoreOptions::new().busy_timeout(std::time::Duration::from_millis(20));
+    let store = options.open(folder.file()).unwrap();
+    let other = rusqlite::Connection::open(folder.file()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let call = blank(scope(), policy("10/h"), 1);
+    let waits = store.call(call.clone());
+    assert!(matches!(waits.await, Err(StoreError::Unreachable { .. })));
+    other.execute_batch("ROLLBACK").unwrap();
+    store.call(call).await.unwrap();
+}
+
+/// The own purge, without which keys that nobody comes back to would stay for ever.
+#[tokio::test]
+async fn expired_keys_go_by_themselves() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).unwrap();
+    for key in 0..1_000_u32 {
+        let mut call = blank(Scope { key: key.to_le_bytes().as_slice().into(), ..scope() }, policy("1000000/s"), 1);
+        call.asks = vec![asks(1, 1, &[1], true)];
+        store.call(call).await.unwrap();
+    }
+    let connection = rusqlite::Connection::open(folder.file()).unwrap();
+    let rows: u32 = connection.query_row("SELECT count(*) FROM tollgate_keys", (), |row| row.get(0)).unwrap();
+    assert!(rows < 500, "{rows} rows");
+}
