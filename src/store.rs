@@ -6,11 +6,14 @@
 //! | store | where the limits are | feature |
 //! |---|---|---|
 //! | [`MemoryStore`] | in this process | |
+//! | `PostgresStore` | in PostgreSQL | `postgres` |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 
 mod listeners;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "_sql")]
@@ -32,6 +35,8 @@ pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::error::{Cause, StoreError};
 pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresStore, PostgresStoreOptions};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 

@@ -16,6 +16,14 @@ impl Listeners {
         listeners.push((Arc::clone(limiter), listener));
     }
 
+    /// Whether nobody listens any more.
+    #[cfg(feature = "postgres")]
+    pub(super) fn is_empty(&self) -> bool {
+        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|(_, listener)| !listener.is_closed());
+        listeners.is_empty()
+    }
+
     /// Tells those of this limiter. None of them is called under the lock.
     pub(super) fn released(&self, limiter: &str, key: &[u8]) {
         let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,9 @@
 //! What the SQL stores have in common: one row for each key, whose bytes are a [`Ledger`]. The rules of this crate decide, while
 //! the store holds the lock of the row.
 
+#[cfg(feature = "postgres")]
+pub(super) mod table;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

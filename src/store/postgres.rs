@@ -1,0 +1,254 @@
+//! A store in PostgreSQL.
+
+use std::fmt;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
+use tokio_postgres::{Config, Socket};
+
+use super::listeners::Listeners;
+use super::sql::table::{Contention, carry_out};
+use super::sql::{Policies, rows};
+use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use crate::error::{Cause, StoreError};
+use crate::exchange::{Call, Reply, Scope};
+use crate::policy::Policy;
+use connection::{SCHEMA, connector};
+use server::{Purge, Server};
+
+mod connection;
+mod server;
+
+/// A store in PostgreSQL 11 or later. Clones share it.
+///
+/// The clock of the server counts. A call takes two round trips, or one if it changes nothing, such as a denial. Where several
+/// processes write the same key, a call locks its row. A connection is made for the first call, and anew when it breaks; calls of
+/// contended keys have up to four more, and listeners one. They must be made in a tokio runtime with `enable_all`.
+///
+/// Places that come back are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that: their waiters poll.
+///
+/// What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants are
+/// not kept. A sliding log is written anew by each call, in about ten bytes an entry.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tollgate::store::PostgresStore;
+///
+/// let store = PostgresStore::open("postgres://limits@db.example/limits")?;
+/// # Ok::<(), tollgate::store::StoreError>(())
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    server: Arc<Server>,
+}
+
+/// How a [`PostgresStore`] is opened.
+///
+/// ```no_run
+/// use tollgate::store::PostgresStoreOptions;
+///
+/// let store = PostgresStoreOptions::new().create_tables(false).open("postgres://limits@db.example/limits")?;
+/// # Ok::<(), tollgate::store::StoreError>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct PostgresStoreOptions {
+    creates_tables: bool,
+}
+
+impl Default for PostgresStoreOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PostgresStoreOptions {
+    /// Tables that are missing are created.
+    pub const fn new() -> Self {
+        Self { creates_tables: true }
+    }
+
+    /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
+    pub const fn create_tables(self, creates_tables: bool) -> Self {
+        Self { creates_tables }
+    }
+
+    /// A store at this URL, or of these [`key=value` pairs](Config), without TLS. It does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unreachable`] if that is no address.
+    pub fn open(self, url: &str) -> Result<PostgresStore, StoreError> {
+        match url.parse() {
+            Ok(config) => Ok(self.open_with(config, NoTls)),
+            Err(error) => Err(StoreError::Unreachable { store: NAME.to_owned(), source: Cause::new(error) }),
+        }
+    }
+
+    /// A store at this address, with TLS as one of the crates for tokio-postgres does it. It does not connect yet.
+    ///
+    /// A connection is given up after 5 seconds without an answer at its start, and 30 seconds later on, where `config` does not say.
+    pub fn open_with<T>(self, mut config: Config, tls: T) -> PostgresStore
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send,
+        T::TlsConnect: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(5));
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(30));
+        }
+        let server = Server {
+            name: name(&config),
+            connector: connector(config, tls),
+            creates_tables: self.creates_tables,
+            connection: Mutex::new(None),
+            idle: StdMutex::default(),
+            transactions: Arc::new(Semaphore::new(4)),
+            policies: Policies::default(),
+            contention: Contention::default(),
+            listeners: Listeners::default(),
+            listening: StdMutex::default(),
+            purge: Purge::default(),
+        };
+        PostgresStore { server: Arc::new(server) }
+    }
+}
+
+const NAME: &str = "PostgreSQL";
+
+/// Without user and password.
+fn name(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "?".to_owned(),
+    };
+    let port = config.get_ports().first().unwrap_or(&5432);
+    format!("{NAME} at {host}:{port}/{}", config.get_dbname().unwrap_or_default())
+}
+
+impl PostgresStore {
+    /// A store at this URL, with the default [options](PostgresStoreOptions). It does not connect yet.
+    ///
+    /// See the [type's example](PostgresStore#examples).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PostgresStoreOptions::open`].
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        PostgresStoreOptions::new().open(url)
+    }
+
+    /// The statements that create the tables. They change nothing where the tables exist.
+    ///
+    /// ```
+    /// println!("{}", tollgate::store::PostgresStore::schema());
+    /// ```
+    #[must_use]
+    pub const fn schema() -> &'static str {
+        SCHEMA
+    }
+
+    /// Does the work in a task, which a caller that gives up does not stop.
+    fn order<T, F>(&self, work: impl FnOnce(Arc<Server>) -> F + Send + 'static) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let server = Arc::clone(&self.server);
+        Box::pin(async move {
+            let store = server.name.clone();
+            let Ok(runtime) = Handle::try_current() else {
+                return Err(StoreError::Unreachable { store, source: Cause::new("this needs a tokio runtime") });
+            };
+            let ended = |error| Err(StoreError::Unanswered { store, after: None, source: Some(Cause::new(error)) });
+            runtime.spawn(work(server)).await.unwrap_or_else(ended)
+        })
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PostgresStore").field("name", &self.server.name).finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn name(&self) -> String {
+        self.server.name.clone()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        super::shares(&self.server.name, policy)?;
+        self.server.policies.rules(policy).map(drop)
+    }
+
+    fn call(&self, call: Call) -> StoreFuture<Reply> {
+        self.order(async move |server| {
+            let reply = carry_out(&*server, &server.policies, &server.contention, &call).await;
+            if server.purge.is_due() {
+                let server = Arc::clone(&server);
+                tokio::spawn(async move { server.purge_some().await.ok() });
+            }
+            reply
+        })
+    }
+
+    /// Listens in the present runtime. Without one it returns `false`.
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        self.server.listeners.add(limiter, listener);
+        let Ok(runtime) = Handle::try_current() else { return false };
+        let mut listening = self.server.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if listening.as_ref().is_none_or(JoinHandle::is_finished) {
+            *listening = Some(runtime.spawn(Server::listen(Arc::downgrade(&self.server))));
+        }
+        true
+    }
+
+    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
+        let limiter = Arc::clone(limiter);
+        self.order(async move |server| {
+            // The ids of a limiter begin with the same 32 bytes.
+            let select = "SELECT id, k FROM tollgate_keys WHERE id > coalesce($2, sha256($1)) \
+                          AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
+                          AND expires > (extract(epoch FROM clock_timestamp()) * 1000000)::int8 ORDER BY id LIMIT $3";
+            let max = max.max(1);
+            let (limiter, from) = (limiter.as_bytes(), &from);
+            let found =
+                server.ask(|connection| async move { connection.client.query(select, &[&limiter, from, &rows(max)]).await });
+            let found = found.await?;
+            let next = if found.len() == max { found.last().map(|row| row.get(0)) } else { None };
+            Ok(KeyPage { keys: found.iter().map(|row| row.get::<_, &[u8]>(1).into()).collect(), next })
+        })
+    }
+
+    fn reset(&self, scope: Scope) -> StoreFuture<()> {
+        self.order(async move |server| {
+            let connection = server.connection().await?;
+            connection.reset(&scope).await.map_err(|error| server.unknown(error))
+        })
+    }
+
+    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
+        let limiter = Arc::clone(limiter);
+        self.order(async move |server| {
+            let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > sha256($1) \
+                          AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
+                          AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+            let connection = server.connection().await?;
+            let deleted = connection.client.execute(delete, &[&limiter.as_bytes(), &rows(max)]).await;
+            deleted.map_err(|error| server.unknown(error))
+        })
+    }
+}

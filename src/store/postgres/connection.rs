@@ -1,0 +1,204 @@
+//! A connection to PostgreSQL with the statements of a store.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use futures_core::Stream;
+use futures_util::future::{try_join, try_join3, try_join4};
+use futures_util::stream::{StreamExt as _, poll_fn};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
+
+use super::super::sql::table::{Found, Write};
+use super::super::sql::{Row, SCHEMA_VERSION};
+use crate::exchange::Scope;
+
+pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
+
+/// Two processes that create tables at the same time get in each other's way, in spite of `IF NOT EXISTS`.
+const SCHEMA_LOCK: &str = "SELECT pg_advisory_xact_lock(7166201905337)";
+
+/// A transaction that is left open, because its process was stopped, ends by itself: it holds the lock of a row.
+const SETTINGS: &str = "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '10s'";
+
+/// Where releases are announced.
+pub(super) const CHANNEL: &str = "tollgate";
+
+/// A longer message is not taken by PostgreSQL.
+const MAX_MESSAGE: usize = 7_999;
+
+pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, Error>> + Send>>;
+pub(super) type Connecting = Pin<Box<dyn Future<Output = Result<(Client, Messages), Error>> + Send>>;
+pub(super) type Connector = Box<dyn Fn() -> Connecting + Send + Sync>;
+
+pub(super) fn connector<T>(config: Config, tls: T) -> Connector
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    Box::new(move || {
+        let (config, tls) = (config.clone(), tls.clone());
+        Box::pin(async move {
+            let (client, mut connection) = config.connect(tls).await?;
+            Ok((client, Box::pin(poll_fn(move |context| connection.poll_message(context))) as Messages))
+        })
+    })
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) client: Client,
+    read: Statement,
+    update: Statement,
+    insert: Statement,
+    claim: Statement,
+    lock: Statement,
+    now: Statement,
+}
+
+/// Why there is no connection.
+pub(super) enum Refusal {
+    Failed(Error),
+    NewerSchema(i64),
+    NoTables,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+const ID: &str = "sha256($1) || sha256($2)";
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
+/// A row if something was `done`, and a message, if one is given.
+const NOTIFY: &str = "SELECT CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
+
+impl Connection {
+    /// Its messages are read by a task in this runtime.
+    pub(super) async fn open(connector: &Connector, creates_tables: bool) -> Result<Self, Refusal> {
+        let (client, mut messages) = connector().await?;
+        tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
+        client.batch_execute(SETTINGS).await?;
+        let exists = client.query_one("SELECT to_regclass('tollgate_schema') IS NOT NULL", &[]).await?;
+        match exists.get(0) {
+            false if creates_tables => client.batch_execute(&format!("{SCHEMA_LOCK}; {SCHEMA}")).await?,
+            false => return Err(Refusal::NoTables),
+            true => {
+                let found = client.query_one("SELECT coalesce(max(version), 0) FROM tollgate_schema", &[]).await?.get(0);
+                if found > SCHEMA_VERSION {
+                    return Err(Refusal::NewerSchema(found));
+                }
+            }
+        }
+        let in_time = format!("($6::int8 IS NULL OR {NOW} < $6)");
+        let sql = [
+            format!("SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {ID}"),
+            format!(
+                "WITH done AS (UPDATE tollgate_keys SET ver = ver + 1, expires = $4, state = $5 WHERE id = {ID} AND ver = $3 \
+                 AND {in_time} RETURNING 1) {NOTIFY}"
+            ),
+            format!(
+                "WITH done AS (INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) \
+                 SELECT {ID}, $1, $2, $3::int8, $4::int8, $5::bytea WHERE {in_time} ON CONFLICT (id) DO NOTHING RETURNING 1) {NOTIFY}"
+            ),
+            format!(
+                "INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) VALUES ({ID}, $1, $2, $3, 0, '') \
+                 ON CONFLICT (id) DO NOTHING"
+            ),
+            format!("SELECT ver, expires, state FROM tollgate_keys WHERE id = {ID} FOR UPDATE"),
+            format!("SELECT {NOW}"),
+        ];
+        let [read, update, insert, claim, lock, now] = sql.each_ref().map(|sql| client.prepare(sql));
+        let (read, update, insert) = try_join3(read, update, insert).await?;
+        let (claim, lock, now) = try_join3(claim, lock, now).await?;
+        Ok(Self { client, read, update, insert, claim, lock, now })
+    }
+
+    pub(super) async fn read(&self, scope: &Scope) -> Result<Found, Error> {
+        let row = self.client.query_one(&self.read, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
+        let version: Option<i64> = row.try_get(1)?;
+        let found = match version {
+            None => None,
+            Some(version) => Some((version, Row { expires: row.try_get(2)?, state: row.try_get(3)? })),
+        };
+        Ok(Found { now: row.try_get(0)?, row: found })
+    }
+
+    /// Returns whether the row had the version.
+    pub(super) async fn write(&self, write: &Write) -> Result<bool, Error> {
+        let (statement, version) = match write.version {
+            Some(version) => (&self.update, version),
+            None => (&self.insert, first_version()),
+        };
+        let Write { scope, row: Row { expires, state }, valid_until, released, .. } = write;
+        let message = if *released { message(scope) } else { None };
+        let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
+        let rows = self.client.query(statement, &[&limiter, &key, &version, expires, state, valid_until, &message]).await?;
+        Ok(!rows.is_empty())
+    }
+
+    /// Deletes the row, and announces that.
+    pub(super) async fn reset(&self, scope: &Scope) -> Result<(), Error> {
+        let delete = format!("DELETE FROM tollgate_keys WHERE id = {ID}");
+        self.client.execute(&delete, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
+        if let Some(message) = message(scope) {
+            self.client.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction, and locks the row, which there is afterwards. All of it is sent at once.
+    pub(super) async fn lock(&self, scope: &Scope) -> Result<Found, Error> {
+        let (limiter, key, version) = (scope.limiter.as_bytes(), &scope.key[..], first_version());
+        let id: [&(dyn ToSql + Sync); 2] = [&limiter, &key];
+        let claimed: [&(dyn ToSql + Sync); 3] = [&limiter, &key, &version];
+        let (_, _, row, now) = try_join4(
+            self.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            self.client.execute(&self.claim, &claimed),
+            self.client.query_one(&self.lock, &id),
+            // Written beside FOR UPDATE, the clock would be read before the lock is waited for.
+            self.client.query_one(&self.now, &[]),
+        )
+        .await?;
+        let found = (row.try_get(0)?, Row { expires: row.try_get(1)?, state: row.try_get(2)? });
+        Ok(Found { now: now.try_get(0)?, row: Some(found) })
+    }
+
+    /// Writes the locked row, and ends the transaction.
+    pub(super) async fn unlock(&self, write: Option<&Write>) -> Result<(), Error> {
+        match write {
+            None => self.client.batch_execute("ROLLBACK").await,
+            Some(write) => try_join(self.write(write), self.client.batch_execute("COMMIT")).await.map(drop),
+        }
+    }
+}
+
+/// A row that was deleted and made anew must not have a version that it had before.
+fn first_version() -> i64 {
+    (uuid::Uuid::new_v4().as_u64_pair().1 >> 2) as i64
+}
+
+/// What is told of a release: the limiter and the key in hexadecimal digits; nothing, if that is too long.
+fn message(scope: &Scope) -> Option<String> {
+    let fits = 2 * (scope.limiter.len() + scope.key.len()) < MAX_MESSAGE;
+    fits.then(|| format!("{}/{}", hex(scope.limiter.as_bytes()), hex(&scope.key)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The limiter and the key of a message.
+pub(super) fn read_message(message: &str) -> Option<(String, Vec<u8>)> {
+    let (limiter, key) = message.split_once('/')?;
+    Some((String::from_utf8(unhex(limiter)?).ok()?, unhex(key)?))
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<_>>>()?;
+    digits.chunks(2).map(|pair| Some((16 * pair[0] + pair.get(1)?) as u8)).collect()
+}

@@ -1,0 +1,209 @@
+//! The server of a store, and the connections to it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::stream::StreamExt as _;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{AsyncMessage, Error};
+
+use super::super::listeners::Listeners;
+use super::super::sql::table::{Contention, Found, Table, Write};
+use super::super::sql::{Policies, SCHEMA_VERSION};
+use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
+use crate::error::{Cause, StoreError};
+use crate::exchange::Scope;
+
+/// Expired rows are looked for after so many calls, among twice as many rows.
+const PURGED_EVERY: u32 = 256;
+
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) connector: Connector,
+    pub(super) creates_tables: bool,
+    /// For statements that are transactions of their own.
+    pub(super) connection: Mutex<Option<Arc<Connection>>>,
+    /// For transactions that hold a lock, which have a connection of their own each.
+    pub(super) idle: StdMutex<Vec<Connection>>,
+    pub(super) transactions: Arc<Semaphore>,
+    pub(super) policies: Policies,
+    pub(super) contention: Contention,
+    pub(super) listeners: Listeners,
+    pub(super) listening: StdMutex<Option<JoinHandle<()>>>,
+    pub(super) purge: Purge,
+}
+
+/// Where the store's own purge goes on.
+#[derive(Default)]
+pub(super) struct Purge {
+    calls: AtomicU32,
+    after: Mutex<Vec<u8>>,
+}
+
+impl Purge {
+    pub(super) fn is_due(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) % PURGED_EVERY == PURGED_EVERY - 1
+    }
+}
+
+impl Server {
+    /// The connection for single statements.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = connection.as_ref().filter(|connection| !connection.client.is_closed()) {
+            return Ok(Arc::clone(connection));
+        }
+        let new = Arc::new(self.connect().await?);
+        *connection = Some(Arc::clone(&new));
+        Ok(new)
+    }
+
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        let store = self.name.clone();
+        Connection::open(&self.connector, self.creates_tables).await.map_err(|refusal| match refusal {
+            Refusal::Failed(error) => self.not_done(error),
+            Refusal::NewerSchema(found) => StoreError::NewerSchema { store, found, known: SCHEMA_VERSION },
+            Refusal::NoTables => {
+                StoreError::Refused { store, source: Cause::new("it has no tables; run PostgresStore::schema()") }
+            }
+        })
+    }
+
+    /// The error of something that was not carried out.
+    fn not_done(&self, error: Error) -> StoreError {
+        let store = self.name.clone();
+        let is_down = error.as_db_error().is_none_or(|error| {
+            let code = error.code();
+            // Of the class 57, "operator intervention": shutting down, starting up.
+            code.code().starts_with("57P") || [&SqlState::TOO_MANY_CONNECTIONS, &SqlState::LOCK_NOT_AVAILABLE].contains(&code)
+        });
+        let source = Cause::new(error);
+        if is_down { StoreError::Unreachable { store, source } } else { StoreError::Refused { store, source } }
+    }
+
+    /// The error of something that may have been carried out. The server has not if it says so.
+    pub(super) fn unknown(&self, error: Error) -> StoreError {
+        match error.as_db_error() {
+            Some(said) if !said.code().code().starts_with("57P") => self.not_done(error),
+            _ => StoreError::Unanswered { store: self.name.clone(), after: None, source: Some(Cause::new(error)) },
+        }
+    }
+
+    /// Asks something that changes nothing: once more, if the connection has broken in the meantime.
+    pub(super) async fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let connection = self.connection().await?;
+        match question(Arc::clone(&connection)).await {
+            Err(_) if connection.client.is_closed() => {
+                question(self.connection().await?).await.map_err(|error| self.not_done(error))
+            }
+            answer => answer.map_err(|error| self.not_done(error)),
+        }
+    }
+
+    /// Deletes what has expired among the next rows of the table.
+    pub(super) async fn purge_some(&self) -> Result<(), StoreError> {
+        let Ok(mut after) = self.purge.after.try_lock() else { return Ok(()) };
+        let connection = self.connection().await?;
+        let next = "SELECT id FROM tollgate_keys WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
+        let among = i64::from(2 * PURGED_EVERY);
+        let next = connection.client.query_opt(next, &[&*after, &among]).await.map_err(|error| self.not_done(error))?;
+        let until: Option<Vec<u8>> = next.map(|row| row.get(0));
+        // Rows that are locked are in use. Nobody waits here with a lock, so that nobody waits for each other.
+        let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > $1 AND ($2::bytea IS NULL OR id <= $2) \
+                      AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 FOR UPDATE SKIP LOCKED)";
+        connection.client.execute(delete, &[&*after, &until]).await.map_err(|error| self.not_done(error))?;
+        *after = until.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Passes on what is announced, as long as anybody listens.
+    pub(super) async fn listen(server: Weak<Self>) {
+        while let Some(this) = server.upgrade() {
+            let Ok((client, mut messages)) = (this.connector)().await else {
+                drop(this);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            drop(this);
+            let listens = tokio::spawn(async move {
+                client.batch_execute(&format!("LISTEN {CHANNEL}")).await.ok();
+                client // closes the connection when it is dropped
+            });
+            loop {
+                let message = tokio::time::timeout(Duration::from_secs(30), messages.next()).await;
+                let Some(this) = server.upgrade() else { return };
+                match message {
+                    Ok(Some(Ok(AsyncMessage::Notification(said)))) if said.channel() == CHANNEL => {
+                        if let Some((limiter, key)) = read_message(said.payload()) {
+                            this.listeners.released(&limiter, &key);
+                        }
+                    }
+                    Ok(Some(Ok(_))) => {}
+                    Ok(Some(Err(_)) | None) => break,
+                    Err(_) if this.listeners.is_empty() => return,
+                    Err(_) => {}
+                }
+            }
+            drop(listens);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// A connection with a transaction. It is not used again unless the transaction has ended.
+pub(super) struct Locked(Connection, OwnedSemaphorePermit);
+
+impl Table for Server {
+    type Locked = Locked;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn read(&self, scope: &Scope) -> Result<Found, StoreError> {
+        self.ask(|connection| async move { connection.read(scope).await }).await
+    }
+
+    async fn swap(&self, write: Write) -> Result<bool, StoreError> {
+        let written = self.connection().await?.write(&write).await;
+        match written {
+            // Under a stricter isolation level than the default.
+            Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(false),
+            written => written.map_err(|error| self.unknown(error)),
+        }
+    }
+
+    async fn lock(&self, scope: &Scope) -> Result<(Locked, Found), StoreError> {
+        let permit = Arc::clone(&self.transactions).acquire_owned().await;
+        let Ok(permit) = permit else {
+            return Err(StoreError::Unreachable { store: self.name.clone(), source: Cause::new("the store is closed") });
+        };
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let was_idle = idle.is_some();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            match connection.lock(scope).await {
+                Err(_) if was_idle && connection.client.is_closed() => {} // it has broken in the meantime
+                Err(error) => return Err(self.not_done(error)),
+                Ok(found) => return Ok((Locked(connection, permit), found)),
+            }
+        }
+    }
+
+    async fn unlock(&self, locked: Locked, write: Option<Write>) -> Result<(), StoreError> {
+        let Locked(connection, permit) = locked;
+        connection.unlock(write.as_ref()).await.map_err(|error| self.unknown(error))?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        drop(permit);
+        Ok(())
+    }
+}

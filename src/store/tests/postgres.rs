@@ -1,0 +1,166 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio_postgres::{Client, NoTls};
+
+use super::conformance::{asks, blank, policy, unique};
+use crate::exchange::{Call, Scope};
+use crate::store::{PostgresStore, PostgresStoreOptions, Store, StoreError};
+
+fn url() -> String {
+    super::url("TOLLGATE_POSTGRES_URL")
+}
+
+async fn new() -> (Arc<dyn Store>, ()) {
+    (Arc::new(PostgresStore::open(&url()).unwrap()), ())
+}
+
+super::conforms!(new());
+
+async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A database of one test, which is dropped at its end.
+struct Database {
+    name: String,
+    url: String,
+}
+
+impl Database {
+    async fn new() -> Self {
+        let name = format!("tollgate_{}", uuid::Uuid::new_v4().simple());
+        client(&url()).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        let (server, _) = url().rsplit_once('/').map(|(server, name)| (server.to_owned(), name.to_owned())).unwrap();
+        Self { url: format!("{server}/{name}"), name }
+    }
+
+    async fn drop(self) {
+        client(&url()).await.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await.unwrap();
+    }
+}
+
+fn take(limiter: &Arc<str>, policy_text: &str, count: u64) -> Call {
+    let mut call = blank(Scope { limiter: Arc::clone(limiter), key: [].into() }, policy(policy_text), 1);
+    call.asks = vec![asks(1, count, &[1], true)];
+    call
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_that_contend_get_exactly_the_limit() {
+    let limiter = unique("contended");
+    let tasks = (0..8).map(|_| {
+        let (store, limiter) = (PostgresStore::open(&url()).unwrap(), Arc::clone(&limiter));
+        tokio::spawn(async move {
+            let calls = (0..32).map(|_| store.call(take(&limiter, "100/100d", 1)));
+            join_all(calls).await.into_iter().map(|reply| reply.unwrap().granted).sum::<u64>()
+        })
+    });
+    assert_eq!(join_all(tasks).await.into_iter().map(Result::unwrap).sum::<u64>(), 100, "of 256");
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_leaves_nothing_locked() {
+    let store = PostgresStore::open(&url()).unwrap();
+    let limiter = unique("dropped");
+    for wait in 0..40 {
+        let calls = join_all((0..4).map(|_| store.call(take(&limiter, "1000000/h", 1))));
+        tokio::time::timeout(Duration::from_micros(100 * wait), calls).await.ok();
+    }
+    tokio::time::timeout(Duration::from_secs(4), store.call(take(&limiter, "1000000/h", 1))).await.unwrap().unwrap();
+}
+
+/// The trap of a clock that is read before the lock is waited for.
+#[tokio::test]
+async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
+    let store = PostgresStore::open(&url()).unwrap();
+    let limiter = unique("locked");
+    let first = store.call(take(&limiter, "1 concurrent ttl 1m", 1)).await.unwrap();
+    let mut other = client(&url()).await;
+    let transaction = other.transaction().await.unwrap();
+    // It has another version afterwards, so that the call must lock the row.
+    let change = "UPDATE tollgate_keys SET ver = ver + 1 WHERE limiter = $1";
+    transaction.execute(change, &[&limiter.as_bytes()]).await.unwrap();
+    let mut returns = take(&limiter, "1 concurrent ttl 1m", 1);
+    (returns.returns, returns.asks[0].first) = (vec![1], 2);
+    let returns = tokio::spawn(store.call(returns));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    transaction.commit().await.unwrap();
+    let reply = returns.await.unwrap().unwrap();
+    assert_eq!(reply.granted, 1);
+    assert!(reply.now >= first.now + 300_000_000, "{} ns after the first", reply.now - first.now);
+}
+
+#[tokio::test]
+async fn broken_connections_are_made_anew() {
+    let database = Database::new().await;
+    let store = PostgresStore::open(&database.url).unwrap();
+    let limiter = unique("broken");
+    for _ in 0..3 {
+        let calls = (0..8).map(|_| store.call(take(&limiter, "1000000/h", 1))); // with locks
+        join_all(calls).await.into_iter().for_each(|reply| assert_eq!(reply.unwrap().granted, 1));
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+        client(&url()).await.execute(end, &[&database.name]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.call(take(&limiter, "1000000/h", 1)).await.unwrap().granted, 1);
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_server_is_a_typed_error() {
+    assert!(matches!(PostgresStore::open("no url"), Err(StoreError::Unreachable { .. })));
+    let limiter = unique("wrong");
+    let down = PostgresStore::open("postgres://user:secret@127.0.0.1:1/limits").unwrap();
+    let error = down.call(take(&limiter, "1/h", 1)).await.unwrap_err();
+    assert_eq!(error.to_string(), "the store PostgreSQL at 127.0.0.1:1/limits cannot be reached");
+    assert!(!format!("{error:?} {down:?}").contains("secret"));
+    let (server, _) = url().rsplit_once('/').map(|(server, name)| (server.to_owned(), name.to_owned())).unwrap();
+    let no_database = PostgresStore::open(&format!("{server}/no_such_database")).unwrap();
+    assert!(matches!(no_database.call(take(&limiter, "1/h", 1)).await, Err(StoreError::Refused { .. })));
+
+    let database = Database::new().await;
+    let without_tables = PostgresStoreOptions::new().create_tables(false).open(&database.url).unwrap();
+    assert!(matches!(without_tables.call(take(&limiter, "1/h", 1)).await, Err(StoreError::Refused { .. })));
+    let client = client(&database.url).await;
+    client.batch_execute(PostgresStore::schema()).await.unwrap();
+    assert_eq!(without_tables.call(take(&limiter, "10/h", 7)).await.unwrap().granted, 7);
+    client.batch_execute("UPDATE tollgate_keys SET state = '\\x0102'").await.unwrap();
+    assert!(matches!(without_tables.call(take(&limiter, "10/h", 7)).await, Err(StoreError::Damaged { .. })));
+    let read_only = format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name);
+    client.batch_execute(&read_only).await.unwrap();
+    let refused = PostgresStore::open(&database.url).unwrap().call(take(&unique("new"), "10/h", 1)).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    client.batch_execute("INSERT INTO tollgate_schema VALUES (9)").await.unwrap();
+    let newer = PostgresStore::open(&database.url).unwrap().call(take(&limiter, "10/h", 7)).await;
+    assert!(matches!(newer, Err(StoreError::NewerSchema { found: 9, known: 1, .. })), "{newer:?}");
+    database.drop().await;
+}
+
+/// The own purge, without which keys that nobody comes back to would stay for ever.
+#[tokio::test]
+async fn expired_keys_go_by_themselves() {
+    let database = Database::new().await;
+    let store = PostgresStore::open(&database.url).unwrap();
+    for key in 0..3_000_u32 {
+        let mut call = take(&unique("purged"), "1000000/s", 1);
+        call.scope.key = key.to_le_bytes().as_slice().into();
+        store.call(call).await.unwrap();
+    }
+    let rows: i64 = client(&database.url).await.query_one("SELECT count(*) FROM tollgate_keys", &[]).await.unwrap().get(0);
+    assert!(rows < 1_500, "{rows} rows");
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn stores_create_the_tables_at_the_same_time() {
+    let database = Database::new().await;
+    let limiter = unique("created");
+    let stores: Vec<_> = (0..8).map(|_| PostgresStore::open(&database.url).unwrap()).collect();
+    let replies = join_all(stores.iter().map(|store| store.call(take(&limiter, "5/h", 1)))).await;
+    assert_eq!(replies.into_iter().map(|reply| reply.unwrap().granted).sum::<u64>(), 5);
+    database.drop().await;
+}
