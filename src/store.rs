@@ -6,12 +6,15 @@
 //! | store | where the limits are | feature |
 //! |---|---|---|
 //! | [`MemoryStore`] | in this process | |
+//! | `MysqlStore` | in MariaDB or MySQL | `mysql` |
 //! | `PostgresStore` | in PostgreSQL | `postgres` |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
 
 mod listeners;
 mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -35,6 +38,8 @@ pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::error::{Cause, StoreError};
 pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;
+#[cfg(feature = "mysql")]
+pub use mysql::{MysqlStore, MysqlStoreOptions};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresStore, PostgresStoreOptions};
 #[cfg(feature = "sqlite")]

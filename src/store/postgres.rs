@@ -12,14 +12,14 @@ use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
 use super::listeners::Listeners;
-use super::sql::table::{Contention, carry_out};
+use super::sql::table::{Contention, Purge, carry_out, in_task};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
 use connection::{SCHEMA, connector};
-use server::{Purge, Server};
+use server::Server;
 
 mod connection;
 mod server;
@@ -160,21 +160,11 @@ impl PostgresStore {
         SCHEMA
     }
 
-    /// Does the work in a task, which a caller that gives up does not stop.
-    fn order<T, F>(&self, work: impl FnOnce(Arc<Server>) -> F + Send + 'static) -> StoreFuture<T>
+    fn order<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Server>) -> F) -> StoreFuture<T>
     where
-        T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let server = Arc::clone(&self.server);
-        Box::pin(async move {
-            let store = server.name.clone();
-            let Ok(runtime) = Handle::try_current() else {
-                return Err(StoreError::Unreachable { store, source: Cause::new("this needs a tokio runtime") });
-            };
-            let ended = |error| Err(StoreError::Unanswered { store, after: None, source: Some(Cause::new(error)) });
-            runtime.spawn(work(server)).await.unwrap_or_else(ended)
-        })
+        in_task(&self.server.name, work(Arc::clone(&self.server)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the SQL stores have in common: one row for each key, whose bytes are a [`Ledger`]. The rules of this crate decide, while
 //! the store holds the lock of the row.
 
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod table;
 
 use std::collections::HashMap;

@@ -3,6 +3,8 @@
 
 mod conformance;
 mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
@@ -48,7 +50,7 @@ macro_rules! conforms {
 use conforms;
 
 /// The URL of a server.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 fn url(variable: &str) -> String {
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
     url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))

@@ -10,7 +10,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
 
-use super::super::sql::table::{Found, Write};
+use super::super::sql::table::{Found, Write, first_version};
 use super::super::sql::{Row, SCHEMA_VERSION};
 use crate::exchange::Scope;
 
@@ -175,11 +175,6 @@ impl Connection {
             Some(write) => try_join(self.write(write), self.client.batch_execute("COMMIT")).await.map(drop),
         }
     }
-}
-
-/// A row that was deleted and made anew must not have a version that it had before.
-fn first_version() -> i64 {
-    (uuid::Uuid::new_v4().as_u64_pair().1 >> 2) as i64
 }
 
 /// What is told of a release: the limiter and the key in hexadecimal digits; nothing, if that is too long.

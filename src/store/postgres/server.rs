@@ -1,6 +1,5 @@
 //! The server of a store, and the connections to it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,14 +10,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Error};
 
 use super::super::listeners::Listeners;
-use super::super::sql::table::{Contention, Found, Table, Write};
+use super::super::sql::table::{Contention, Found, PURGED_EVERY, Purge, Table, Write};
 use super::super::sql::{Policies, SCHEMA_VERSION};
 use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
-
-/// Expired rows are looked for after so many calls, among twice as many rows.
-const PURGED_EVERY: u32 = 256;
 
 pub(super) struct Server {
     pub(super) name: String,
@@ -34,19 +30,6 @@ pub(super) struct Server {
     pub(super) listeners: Listeners,
     pub(super) listening: StdMutex<Option<JoinHandle<()>>>,
     pub(super) purge: Purge,
-}
-
-/// Where the store's own purge goes on.
-#[derive(Default)]
-pub(super) struct Purge {
-    calls: AtomicU32,
-    after: Mutex<Vec<u8>>,
-}
-
-impl Purge {
-    pub(super) fn is_due(&self) -> bool {
-        self.calls.fetch_add(1, Ordering::Relaxed) % PURGED_EVERY == PURGED_EVERY - 1
-    }
 }
 
 impl Server {

@@ -7,8 +7,12 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+
+use super::super::StoreFuture;
 use super::{Decided, Policies, Row};
-use crate::error::StoreError;
+use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
 /// What is in the row of a key.
@@ -67,6 +71,43 @@ impl Contention {
     fn is_expected(&self) -> bool {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |calls| calls.checked_sub(1)).is_ok()
     }
+}
+
+/// Expired rows are looked for after so many calls, among twice as many rows.
+pub(in crate::store) const PURGED_EVERY: u32 = 256;
+
+/// Where the store's own purge goes on.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Purge {
+    calls: AtomicU32,
+    pub(in crate::store) after: Mutex<Vec<u8>>,
+}
+
+impl Purge {
+    pub(in crate::store) fn is_due(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) % PURGED_EVERY == PURGED_EVERY - 1
+    }
+}
+
+/// Does the work in a task, which a caller that gives up does not stop.
+pub(in crate::store) fn in_task<T, F>(store: &str, work: F) -> StoreFuture<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    let store = store.to_owned();
+    Box::pin(async move {
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(StoreError::Unreachable { store, source: Cause::new("this needs a tokio runtime") });
+        };
+        let ended = |error| Err(StoreError::Unanswered { store, after: None, source: Some(Cause::new(error)) });
+        runtime.spawn(work).await.unwrap_or_else(ended)
+    })
+}
+
+/// A row that was deleted and made anew must not have a version that it had before.
+pub(in crate::store) fn first_version() -> i64 {
+    (uuid::Uuid::new_v4().as_u64_pair().1 >> 2) as i64
 }
 
 /// Carries out a call.
