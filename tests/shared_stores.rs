@@ -1,0 +1,136 @@
+//! Shared limiters over the stores of databases, each with a store of its own, as processes have them. The clock is real.
+#![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tollgate::store::Store;
+use tollgate::{SharedLimiter, TryAcquireError};
+
+fn unique(name: &str) -> String {
+    format!("{name} {}", uuid::Uuid::new_v4())
+}
+
+/// Limiters that share a name.
+fn processes<S: Store>(open: &impl Fn() -> S, count: usize, policy: &str) -> Vec<SharedLimiter> {
+    let name = unique("processes");
+    (0..count).map(|_| SharedLimiter::new(open(), name.as_str(), policy).unwrap()).collect()
+}
+
+async fn places_are_shared<S: Store>(open: impl Fn() -> S) {
+    let held = Arc::new(AtomicU64::new(0));
+    let limiters = processes(&open, 3, "2 concurrent ttl 30s");
+    let tasks: Vec<_> = limiters
+        .iter()
+        .flat_map(|limiter| std::iter::repeat_n(limiter, 4))
+        .map(|limiter| {
+            let (limiter, held) = (limiter.clone(), Arc::clone(&held));
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    let permit = limiter.acquire().await.unwrap();
+                    assert!(held.fetch_add(1, SeqCst) < 2);
+                    tokio::task::yield_now().await;
+                    held.fetch_sub(1, SeqCst);
+                    drop(permit);
+                }
+            })
+        })
+        .collect();
+    let all = async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("a release is noticed long before the TTL");
+}
+
+async fn a_rate_is_shared<S: Store>(open: impl Fn() -> S) {
+    let limiters = processes(&open, 3, "200/s burst 20");
+    let start = Instant::now();
+    let tasks = limiters.into_iter().map(|limiter| {
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                drop(limiter.acquire().await.unwrap());
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_millis(190), "60 after {:?}", start.elapsed());
+}
+
+async fn a_denial_says_when<S: Store>(open: impl Fn() -> S) {
+    let [one, other] = <[_; 2]>::try_from(processes(&open, 2, "window 2/h from first grant")).unwrap();
+    drop(one.try_acquire().await.unwrap());
+    drop(other.key("alice").try_acquire().await.unwrap());
+    drop(other.try_acquire().await.unwrap());
+    let Err(TryAcquireError::Denied(decision)) = one.try_acquire().await else { panic!() };
+    let retry_after = decision.retry_after().unwrap();
+    assert!(retry_after <= Duration::from_secs(3_600) && retry_after > Duration::from_secs(3_000), "{retry_after:?}");
+    one.reset().await.unwrap();
+    drop(other.key("alice").try_acquire().await.unwrap());
+}
+
+macro_rules! shares {
+    ($store:ident, $open:expr) => {
+        mod $store {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn places_are_shared() {
+                let (open, _alive) = $open;
+                super::places_are_shared(open).await;
+            }
+
+            #[tokio::test]
+            async fn a_rate_is_shared() {
+                let (open, _alive) = $open;
+                super::a_rate_is_shared(open).await;
+            }
+
+            #[tokio::test]
+            async fn a_denial_says_when() {
+                let (open, _alive) = $open;
+                super::a_denial_says_when(open).await;
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn url(variable: &str) -> String {
+    let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
+    url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))
+}
+
+/// A folder that goes with it.
+#[cfg(feature = "sqlite")]
+struct Folder(std::path::PathBuf);
+
+#[cfg(feature = "sqlite")]
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-test-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[cfg(feature = "sqlite")]
+shares!(sqlite, {
+    let folder = super::Folder::new();
+    let file = folder.0.join("limits.db");
+    (move || tollgate::store::SqliteStore::open(&file).unwrap(), folder)
+});
+#[cfg(feature = "postgres")]
+shares!(postgres, (|| tollgate::store::PostgresStore::open(&super::url("TOLLGATE_POSTGRES_URL")).unwrap(), ()));
+#[cfg(feature = "mysql")]
+shares!(mysql, (|| tollgate::store::MysqlStore::open(&super::url("TOLLGATE_MYSQL_URL")).unwrap(), ()));
