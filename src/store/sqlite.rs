@@ -14,7 +14,7 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use worker::{Job, Worker};
+use worker::{Job, Settings, Worker};
 
 mod worker;
 
@@ -127,7 +127,13 @@ impl SqliteStoreOptions {
         let path = path.as_ref().to_path_buf();
         let (policies, listeners) = (Arc::new(Policies::default()), Arc::new(Listeners::default()));
         let (sender, jobs) = mpsc::channel();
-        let worker = Worker::open(&path, &self, Arc::clone(&policies), Arc::clone(&listeners))?;
+        let synchronous = match self.synchronous {
+            SqliteSynchronous::Normal => "NORMAL",
+            SqliteSynchronous::Full => "FULL",
+        };
+        let Self { busy_timeout, creates_tables, .. } = self;
+        let settings = Settings { synchronous, busy_timeout, creates_tables };
+        let worker = Worker::open(&path, &settings, Arc::clone(&policies), Arc::clone(&listeners))?;
         thread::Builder::new()
             .name("tollgate-sqlite".to_owned())
             .spawn(move || worker.run(&jobs))

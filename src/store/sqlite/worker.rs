@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::super::KeyPage;
 use super::super::listeners::Listeners;
 use super::super::sql::{Policies, Row, SCHEMA_VERSION, micros, rows};
-use super::{SqliteStoreOptions, SqliteSynchronous};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
@@ -24,6 +23,14 @@ const MAX_TOGETHER: usize = 128;
 const PURGED_EVERY: usize = 256;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// How the file is opened.
+pub(super) struct Settings {
+    /// As SQLite names it.
+    pub(super) synchronous: &'static str,
+    pub(super) busy_timeout: Duration,
+    pub(super) creates_tables: bool,
+}
 
 /// What the thread is to do.
 pub(super) enum Job {
@@ -67,7 +74,7 @@ impl From<rusqlite::Error> for Failed {
 impl Worker {
     pub(super) fn open(
         path: &Path,
-        options: &SqliteStoreOptions,
+        options: &Settings,
         policies: Arc<Policies>,
         listeners: Arc<Listeners>,
     ) -> Result<Self, StoreError> {
@@ -158,18 +165,11 @@ impl Worker {
     }
 }
 
-fn connect(path: &Path, options: &SqliteStoreOptions) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, options: &Settings) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(options.busy_timeout.min(Duration::from_millis(i32::MAX as u64)))?;
     connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
-    connection.pragma_update(
-        None,
-        "synchronous",
-        match options.synchronous {
-            SqliteSynchronous::Normal => "NORMAL",
-            SqliteSynchronous::Full => "FULL",
-        },
-    )?;
+    connection.pragma_update(None, "synchronous", options.synchronous)?;
     Ok(connection)
 }
 
