@@ -43,7 +43,8 @@ use crate::store::{KeyPage, Store};
 /// permit lives. So a process that dies gives its places back within one TTL, and a long job keeps its own. A lease that was lost all
 /// the same (the store was away for longer, or the machine stood still) is [reclaimed](crate::Permit::reclaimed). The holder counts the
 /// TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store, whatever their clocks
-/// show. [`Permit::fence`](crate::Permit::fence) rises with every grant of a key, over all processes.
+/// show. [`Permit::renew`](crate::Permit::renew) and [`renew_for`](crate::Permit::renew_for) only say whether the permit is live;
+/// [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held. [`Permit::fence`](crate::Permit::fence) rises with every grant of a key, over all processes.
 ///
 /// # When the store is down
 ///

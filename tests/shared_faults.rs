@@ -323,3 +323,20 @@ fn a_dead_process_gives_its_places_back_within_a_ttl() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     drop(permits);
 }
+
+/// A fixed bug: the holder believed that it had prolonged the lease, and the store gave the place to another.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_the_store_does_not_know_of_prolongs_nothing() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 3s").build().unwrap();
+    let other = faulty.elsewhere("1 concurrent ttl 3s");
+    let permit = limiter.acquire().await.unwrap();
+    faulty.set(Way::Cut);
+    for _ in 0..10 {
+        _ = permit.renew();
+        _ = permit.renew_for(Duration::from_secs(3));
+        sleep(ms(500)).await;
+        let elsewhere = other.try_acquire().await;
+        assert!(!(permit.is_live() && elsewhere.is_ok()), "two hold one place");
+    }
+}

@@ -305,12 +305,19 @@ impl Gate {
         Some(lease)
     }
 
+    /// Of a lease in a store, only a [renewal there](Gate::renewed) moves the end.
     pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
+        if self.is_shared() {
+            return self.live_lease(index, fence, now).is_some();
+        }
         self.leases.as_mut().is_some_and(|leases| leases.renew(index, fence, now))
     }
 
-    /// See [`Leases::set_own_ttl`].
+    /// See [`Leases::set_own_ttl`] and [`Gate::renew`].
     pub(crate) fn set_own_ttl(&mut self, index: Index, fence: u64, now: Moment, own: NonZeroU64, renews: bool) -> bool {
+        if self.is_shared() {
+            return self.live_lease(index, fence, now).is_some();
+        }
         self.leases.as_mut().is_some_and(|leases| leases.set_own_ttl(index, fence, now, own, renews))
     }
 
