@@ -340,3 +340,13 @@ async fn a_renewal_that_the_store_does_not_know_of_prolongs_nothing() {
         assert!(!(permit.is_live() && elsewhere.is_ok()), "two hold one place");
     }
 }
+
+/// A fixed bug: its lease was renewed for ever.
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_permit_is_not_renewed() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 3s").build().unwrap();
+    limiter.acquire().await.unwrap().forget();
+    let next = timeout(Duration::from_secs(4), limiter.acquire()).await;
+    assert!(next.is_ok(), "its TTL has passed");
+}

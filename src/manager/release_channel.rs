@@ -89,8 +89,8 @@ impl Manager {
 
     /// A permit will never be released.
     pub(crate) fn forget(self: &Arc<Self>, grant: Grant) {
-        if grant.claim.names_units() {
-            self.with_schedule(|schedule, _, _| schedule.forget(grant.fence));
+        if grant.claim.names_units() || grant.claim.lease().is_some() {
+            self.with_schedule(|schedule, _, _| schedule.forget(grant.fence, grant.claim));
         }
     }
 

@@ -115,6 +115,13 @@ impl Gate {
         if let Some(past) = &mut self.past {
             past.named.remove(&fence);
         }
+    }
+
+    /// The permit of this fence will never come back. What a lease holds comes back when its TTL has passed.
+    pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
+        if claim.names_units() {
+            self.forget_units(fence);
+        }
         self.stop_renewing(fence);
     }
 

@@ -208,8 +208,8 @@ impl Gate {
         let Some(leases) = &mut self.leases else { return };
         if lost {
             leases.set_own_ttl(index, fence, now, NonZeroU64::MIN, true);
-        } else {
-            leases.set_own_ttl(index, fence, sent_at, until(sent_at, ttl, renewed_until), true);
+        } else if let Some(own) = until(sent_at, ttl, renewed_until) {
+            leases.set_own_ttl(index, fence, sent_at, own, true);
         }
     }
 
@@ -233,7 +233,7 @@ impl Gate {
     }
 }
 
-/// A TTL from `sent_at` on that ends at `end` at the latest.
-fn until(sent_at: Moment, ttl: NonZeroU64, end: Moment) -> NonZeroU64 {
-    NonZeroU64::new(end.since(sent_at)).map_or(NonZeroU64::MIN, |left| left.min(ttl))
+/// A TTL from `sent_at` on that ends at `end` at the latest. `None`: it was renewed for the last time.
+fn until(sent_at: Moment, ttl: NonZeroU64, end: Moment) -> Option<NonZeroU64> {
+    NonZeroU64::new(end.since(sent_at)).map(|left| left.min(ttl))
 }

@@ -71,8 +71,8 @@ impl Schedule {
     }
 
     /// A permit will never be released.
-    pub(crate) fn forget(&mut self, fence: u64) {
-        self.gate.forget_units(fence);
+    pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
+        self.gate.forget(fence, claim);
     }
 
     /// Releases units that permits held. The caller then serves the queue: see [`Schedule::release`].
