@@ -115,6 +115,7 @@ impl Gate {
         if let Some(past) = &mut self.past {
             past.named.remove(&fence);
         }
+        self.give_back(fence);
     }
 
     /// The permit of this fence will never come back. What a lease holds comes back when its TTL has passed.

@@ -237,3 +237,25 @@ impl Gate {
 fn until(sent_at: Moment, ttl: NonZeroU64, end: Moment) -> Option<NonZeroU64> {
     NonZeroU64::new(end.since(sent_at)).map(|left| left.min(ttl))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::costs::UnitCosts;
+
+    /// A fixed bug: what was recorded of a rate that counts named units was kept for ever.
+    #[test]
+    fn of_a_permit_that_came_back_nothing_is_kept() {
+        let plan = Plan::new("1000 tokens/min".parse().unwrap(), Duration::ZERO).unwrap();
+        let by_unit = Some(Arc::new(UnitCosts::one_of_each(plan.policy())));
+        let mut gate = Gate::shared(Arc::new(plan), Moment::START, Holdings::new(NonZeroU64::MIN, None));
+        let by_store = GrantByStore { fence: 7, number: 0, granted_at: 1, sent_at: Moment::START };
+        let grant = gate.record(Moment::START, Costs::new(1, &by_unit), by_store, Location::caller());
+        assert_eq!(gate.holdings().unwrap().held.len(), 1);
+        gate.release(grant.fence, 1, grant.claim);
+        assert!(gate.holdings().unwrap().held.is_empty());
+    }
+}
