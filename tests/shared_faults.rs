@@ -350,3 +350,37 @@ async fn a_forgotten_permit_is_not_renewed() {
     let next = timeout(Duration::from_secs(4), limiter.acquire()).await;
     assert!(next.is_ok(), "its TTL has passed");
 }
+
+/// A fixed bug: a denial was still known after this process had released the place.
+#[tokio::test(start_paused = true)]
+async fn what_comes_back_here_ends_what_is_known_of_a_denial() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent").build().unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    assert!(limiter.try_acquire().await.is_err());
+    drop(permit);
+    assert!(limiter.try_acquire().await.is_ok());
+}
+
+/// A fixed bug: as above, while the store was being told.
+#[tokio::test(start_paused = true)]
+async fn what_is_on_its_way_back_ends_what_is_known_of_a_denial() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent").build().unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    assert!(limiter.try_acquire().await.is_err());
+    faulty.set(Way::Slow(ms(50)));
+    drop(permit);
+    sleep(ms(10)).await;
+    assert!(limiter.try_acquire().await.is_ok());
+}
+
+/// A fixed bug: a request with a timeout was refused at once, because a larger one had been denied for longer.
+#[tokio::test(start_paused = true)]
+async fn a_denial_of_many_units_is_none_of_few() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "10/h burst 10").unwrap();
+    drop(limiter.request().cost(9).acquire().await.unwrap());
+    assert!(limiter.try_acquire_many(5).await.is_err());
+    let timed = limiter.request().timeout(Duration::from_secs(1)).acquire().await;
+    assert!(timed.is_ok(), "{timed:?}");
+}

@@ -75,6 +75,8 @@ pub(super) struct Flight {
     pub(super) asked: Vec<WaiterId>,
     pub(super) runs: Vec<Asks>,
     pub(super) returns: Vec<(u64, Moment)>,
+    /// Whether what it tells may end a denial.
+    pub(super) gives_back: bool,
 }
 
 /// What the store has denied.
@@ -174,10 +176,11 @@ impl Dialogue {
         self.flight.as_ref().map(|flight| flight.sent_at.plus(self.terms.deadline))
     }
 
-    /// Until when the store has denied the latest request that it denied, if it named an instant.
-    pub(super) fn denied_until(&self, now: Moment) -> Moment {
-        let denial = self.denial.as_ref().filter(|denial| !denial.ends_by_release);
-        denial.and_then(|denial| denial.until.known()).map_or(now, |until| until.max(now))
+    /// What the store has denied, if that is of these costs or less, and holds. While a call that gives something back is under
+    /// way, nothing is known.
+    pub(super) fn known_denial(&self, now: Moment, of_each: &[u64]) -> Option<&Denial> {
+        let gives_back = self.flight.as_ref().is_some_and(|flight| flight.gives_back);
+        self.denial.as_ref().filter(|denial| !gives_back && now < denial.until && denial.covers(of_each))
     }
 
     /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
@@ -189,10 +192,11 @@ impl Dialogue {
     }
 
     /// Sends a call. Returns its generation.
-    pub(super) fn take_off(&mut self, now: Moment, runs: Runs<'_>, returns: Vec<(u64, Moment)>) -> u64 {
+    pub(super) fn take_off(&mut self, now: Moment, runs: Runs<'_>, returns: Vec<(u64, Moment)>, settles: bool) -> u64 {
         self.generation += 1;
         self.next_number += runs.len();
-        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns });
+        let gives_back = settles || !returns.is_empty();
+        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, gives_back });
         self.generation
     }
 

@@ -378,7 +378,8 @@ impl Schedule {
     fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
         let suspended_until =
             self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
-        let denied_until = self.dialogue.as_ref().map_or(now, |dialogue| dialogue.denied_until(now));
+        let denial = self.known_denial(now, costs).filter(|denial| !denial.ends_by_release);
+        let denied_until = denial.and_then(|denial| denial.until.known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, costs).max(suspended_until).max(denied_until)
     }
 }

@@ -99,6 +99,12 @@ impl Gate {
         Some(&mut self.holdings()?.outbox)
     }
 
+    /// Whether there is anything that the store has not been told yet.
+    pub(crate) fn owes(&self) -> bool {
+        let holdings = self.past.as_ref().and_then(|past| past.holdings.as_ref());
+        holdings.is_some_and(|holdings| !holdings.outbox.is_empty())
+    }
+
     /// What a request costs of each limit.
     pub(crate) fn costs_of_each(&self, costs: Costs<'_>) -> Box<[u64]> {
         (0..self.plan.limits().len()).map(|index| charged(self.measures(), index, costs)).collect()

@@ -13,7 +13,7 @@ use std::task::Waker;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Dialogue, Runs, decision, duration};
+use crate::core::dialogue::{Denial, Dialogue, Runs, decision, duration};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Request;
@@ -54,7 +54,9 @@ impl Schedule {
         self.gate.fits(request.costs).map_err(AcquireError::from)?;
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_for_store() && now < dialogue.retry_at);
         let down = is_down.then(|| self.gate.unknown_decision(now));
-        if let Some(decision) = down.or_else(|| self.known_denial(now, request.costs)) {
+        // A penalty is to count each attempt.
+        let known = || self.known_denial(now, request.costs).filter(|_| !self.gate.counts_denials());
+        if let Some(decision) = down.or_else(|| known().map(|denial| denial.decision.clone())) {
             self.counts().denied += 1;
             return Ok(Asked::Denied(decision));
         }
@@ -69,14 +71,10 @@ impl Schedule {
         Ok(Asked::Queued(id))
     }
 
-    /// The latest denial of the store, if it is of these costs or less and holds. A penalty is to count each attempt.
-    fn known_denial(&mut self, now: Moment, costs: Costs<'_>) -> Option<Decision> {
-        if self.gate.counts_denials() {
-            return None;
-        }
-        let of_each = self.gate.costs_of_each(costs);
-        let denial = self.dialogue.as_ref()?.denial.as_ref()?;
-        (now < denial.until && denial.covers(&of_each)).then(|| denial.decision.clone())
+    /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
+    pub(super) fn known_denial(&self, now: Moment, costs: Costs<'_>) -> Option<&Denial> {
+        let dialogue = self.dialogue.as_ref().filter(|_| !self.gate.owes())?;
+        dialogue.known_denial(now, &self.gate.costs_of_each(costs))
     }
 
     /// [`Dialogue::take_denied`].
@@ -131,7 +129,7 @@ impl Schedule {
     fn call_at(&mut self, now: Moment) -> Moment {
         self.give_unused_back(now);
         let asks_at = self.asks_at(now);
-        let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
+        let owes = self.gate.owes();
         let Some(dialogue) = &mut self.dialogue else { return Moment::NEVER };
         dialogue.forget_expired(now);
         let tells_at = if owes || dialogue.owes() { dialogue.retry_at.max(now) } else { Moment::NEVER };
@@ -144,7 +142,7 @@ impl Schedule {
     /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something. One carrier waits for
     /// that instant at most.
     pub(crate) fn waits_to_retry(&mut self, now: Moment) -> Option<Moment> {
-        let owes = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
+        let owes = self.gate.owes();
         let dialogue = self.dialogue.as_mut()?;
         dialogue.forget_expired(now);
         let waits = (owes || dialogue.owes()) && dialogue.flight().is_none() && !dialogue.has_retrier;
@@ -166,16 +164,9 @@ impl Schedule {
         let by_unit = self.queue.unit_costs(front.id);
         let costs = Costs::new(front.cost, &by_unit);
         let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
-        let of_each = self.gate.costs_of_each(costs);
-        // A call is made anyway, and what it gives back may be what the front waits for.
-        let gives_back = self.gate.outbox().is_some_and(|outbox| !outbox.is_empty());
-        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
         let is_counted = self.gate.counts_denials() && self.dialogue.as_ref().is_some_and(|it| !it.impatient.is_empty());
-        let denied_until = match denial {
-            Some(denial) if denial.covers(&of_each) && !gives_back && !is_counted => denial.until,
-            _ => now,
-        };
-        resumed_at.max(denied_until)
+        let denial = self.known_denial(now, costs).filter(|_| !is_counted);
+        resumed_at.max(denial.map_or(now, |denial| denial.until))
     }
 
     /// What is to be told to the store now. `None`: nothing, and no carrier is needed any more.
@@ -210,7 +201,7 @@ impl Schedule {
         let settlements = std::mem::take(&mut outbox.settlements);
         let valid_until = dialogue.valid_until(now);
         let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
-        let generation = dialogue.take_off(now, runs, returns);
+        let generation = dialogue.take_off(now, runs, returns, !settlements.is_empty());
         dialogue.carrier_due = None;
         self.front_ready_at = dialogue.reply_due().unwrap_or(Moment::NEVER);
         let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };
