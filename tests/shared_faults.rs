@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{
     Call, Cause, KeyPage, MemoryStore, OnStoreDown, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture,
 };
-use tollgate::{AcquireError, EventKind, Policy, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError};
+use tollgate::{AcquireError, EventKind, Overflow, Policy, Priority, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError};
 
 /// What the way to the store does with calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -383,4 +383,54 @@ async fn a_denial_of_many_units_is_none_of_few() {
     assert!(limiter.try_acquire_many(5).await.is_err());
     let timed = limiter.request().timeout(Duration::from_secs(1)).acquire().await;
     assert!(timed.is_ok(), "{timed:?}");
+}
+
+/// A fixed bug: the store was called without a pause for the one that still waited.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_dropped_from_the_queue_keeps_nobody_asking() {
+    let faulty = Faulty::new();
+    let builder = faulty.builder("penalty 5 falling 1/h and 1 concurrent").max_queue(2);
+    let limiter = builder.overflow(Overflow::DropLowestPriority).build().unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    faulty.set(Way::Slow(ms(100)));
+    let _waiting = tokio::spawn(limiter.acquire_owned());
+    sleep(ms(10)).await; // its call is under way
+    let mut dropped = tokio_test::task::spawn(limiter.request().priority(Priority::LOW).try_acquire());
+    assert!(dropped.poll().is_pending());
+    let _next = tokio::spawn(limiter.acquire_owned());
+    sleep(ms(200)).await;
+    faulty.set(Way::Open);
+    let before = faulty.calls.load(Relaxed);
+    sleep(ms(500)).await;
+    assert_eq!(faulty.calls.load(Relaxed) - before, 0);
+    assert!(matches!(dropped.await, Err(TryAcquireError::NotAsked(_))));
+}
+
+/// A fixed bug: one that came while that call was under way waited for the next one.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_is_denied_when_a_call_under_way_fails() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("10/s").on_store_down(OnStoreDown::Deny).build().unwrap();
+    faulty.set(Way::Cut);
+    for _ in 0..4 {
+        let waiting = tokio::spawn(limiter.acquire_owned());
+        sleep(ms(100)).await;
+        let start = Instant::now();
+        let denied = limiter.try_acquire().await;
+        assert!(matches!(denied, Err(TryAcquireError::Denied(_))), "{denied:?}");
+        assert!(start.elapsed() <= ms(500), "{:?}", start.elapsed());
+        drop(waiting);
+        sleep(ms(1000)).await;
+    }
+}
+
+/// A fixed bug: it told the last denial instead.
+#[tokio::test(start_paused = true)]
+async fn a_closed_limiter_says_so() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1/h burst 1").unwrap();
+    drop(limiter.acquire().await.unwrap());
+    assert!(limiter.try_acquire().await.is_err());
+    limiter.close();
+    let closed = limiter.try_acquire().await;
+    assert!(matches!(closed, Err(TryAcquireError::Closed)), "{closed:?}");
 }

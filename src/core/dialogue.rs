@@ -294,6 +294,11 @@ impl Dialogue {
         self.terms.on_down == OnStoreDown::Deny
     }
 
+    /// Whether requests wait, and the store is not asked yet, because it has not answered.
+    pub(super) fn waits_to_ask(&self, now: Moment) -> bool {
+        self.waits_for_store() && now < self.retry_at
+    }
+
     /// Returns of leases that have expired need no confirmation.
     pub(super) fn forget_expired(&mut self, now: Moment) {
         self.unconfirmed.retain(|(_, expires_at)| now < *expires_at);

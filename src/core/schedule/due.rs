@@ -205,6 +205,7 @@ impl Schedule {
     fn refuse_all(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.refuses_waiters() {
+                self.asks_no_more(front.id);
                 effects.wake(self.queue.refuse(front.id, AcquireError::Closed));
             } else {
                 self.drop_waiter(now, front.id, effects);
@@ -220,6 +221,7 @@ impl Schedule {
         let by_unit = self.queue.unit_costs(id);
         let Some(request) = self.queue.request(id, &by_unit) else { return };
         self.shed(&request, ShedReason::Dropped, effects);
+        self.asks_no_more(id);
         // It is still among the waiters, and of an overflow all of them are dropped.
         let ahead =
             if self.dropping { 0 } else { self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain) };

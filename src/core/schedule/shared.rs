@@ -51,8 +51,11 @@ impl Schedule {
         waker: &mut Option<Waker>,
         effects: &mut Effects,
     ) -> Result<Asked, AcquireError> {
+        if self.closed {
+            return Err(AcquireError::Closed);
+        }
         self.gate.fits(request.costs).map_err(AcquireError::from)?;
-        let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_for_store() && now < dialogue.retry_at);
+        let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
         let down = is_down.then(|| self.gate.unknown_decision(now));
         // A penalty is to count each attempt.
         let known = || self.known_denial(now, request.costs).filter(|_| !self.gate.counts_denials());
@@ -77,6 +80,13 @@ impl Schedule {
         dialogue.known_denial(now, &self.gate.costs_of_each(costs))
     }
 
+    /// A waiter was refused.
+    pub(super) fn asks_no_more(&mut self, id: WaiterId) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.forget(id);
+        }
+    }
+
     /// [`Dialogue::take_denied`].
     pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Decision> {
         self.dialogue.as_mut()?.take_denied(id)
@@ -97,7 +107,8 @@ impl Schedule {
             self.failed(now, generation, &error, true, effects);
             return;
         }
-        if self.asks_at(now) > now {
+        let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
+        if is_down || self.asks_at(now) > now {
             self.deny_all_impatient(now, effects); // they came while a call was under way, and are not asked for
         }
         let at = self.call_at(now);
