@@ -434,3 +434,16 @@ async fn a_closed_limiter_says_so() {
     let closed = limiter.try_acquire().await;
     assert!(matches!(closed, Err(TryAcquireError::Closed)), "{closed:?}");
 }
+
+/// A fixed bug: they were lost with the last handle of the key.
+#[tokio::test(start_paused = true)]
+async fn units_taken_ahead_outlive_the_handle_of_their_key() {
+    let store = MemoryStore::new();
+    let limiter = SharedLimiter::builder(store.clone(), "test", "window 1000/h").prefetch(100, ms(50)).build().unwrap();
+    for _ in 0..100 {
+        drop(limiter.key("a").try_acquire().await.unwrap());
+        sleep(ms(10)).await;
+    }
+    sleep(ms(100)).await;
+    assert_eq!(limiter.key("a").limits().await.unwrap()[0].remaining, 900);
+}

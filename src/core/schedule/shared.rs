@@ -13,7 +13,7 @@ use std::task::Waker;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Denial, Dialogue, Runs, decision, duration};
+use crate::core::dialogue::{Block, Denial, Dialogue, Runs, decision, duration};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Request;
@@ -150,15 +150,17 @@ impl Schedule {
         asks_at.min(tells_at).min(self.refill_at(now))
     }
 
-    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something. One carrier waits for
-    /// that instant at most.
+    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something, or will be. One
+    /// carrier waits for that instant at most.
     pub(crate) fn waits_to_retry(&mut self, now: Moment) -> Option<Moment> {
         let owes = self.gate.owes();
         let dialogue = self.dialogue.as_mut()?;
         dialogue.forget_expired(now);
-        let waits = (owes || dialogue.owes()) && dialogue.flight().is_none() && !dialogue.has_retrier;
+        let ahead_until = dialogue.block.as_ref().map_or(Moment::NEVER, Block::ends_at);
+        let at = if owes || dialogue.owes() { dialogue.retry_at } else { ahead_until };
+        let waits = at != Moment::NEVER && dialogue.flight().is_none() && !dialogue.has_retrier;
         dialogue.has_retrier |= waits;
-        waits.then_some(dialogue.retry_at)
+        waits.then_some(at)
     }
 
     /// That carrier waits no longer.
