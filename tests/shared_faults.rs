@@ -447,3 +447,17 @@ async fn units_taken_ahead_outlive_the_handle_of_their_key() {
     sleep(ms(100)).await;
     assert_eq!(limiter.key("a").limits().await.unwrap()[0].remaining, 900);
 }
+
+/// A fixed bug: a settlement was lost with a call that had surely not been carried out.
+#[tokio::test(start_paused = true)]
+async fn what_was_settled_while_the_store_refused_is_told_later() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("10/h burst 10").build().unwrap();
+    let permit = limiter.request().cost(5).acquire().await.unwrap();
+    faulty.set(Way::Refuses);
+    assert!(permit.settle(10));
+    sleep(ms(20)).await;
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 0);
+}

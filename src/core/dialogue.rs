@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::core::costs::UnitCosts;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
-use crate::exchange::{Asks, LimitReading, OnStoreDown, Reply, Scope, Stop, Until};
+use crate::exchange::{Asks, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 use crate::policy::Policy;
 use crate::strategy::{LimitReport, Moment};
 
@@ -75,8 +75,7 @@ pub(super) struct Flight {
     pub(super) asked: Vec<WaiterId>,
     pub(super) runs: Vec<Asks>,
     pub(super) returns: Vec<(u64, Moment)>,
-    /// Whether what it tells may end a denial.
-    pub(super) gives_back: bool,
+    pub(super) settlements: Vec<Settlement>,
 }
 
 /// What the store has denied.
@@ -179,7 +178,8 @@ impl Dialogue {
     /// What the store has denied, if that is of these costs or less, and holds. While a call that gives something back is under
     /// way, nothing is known.
     pub(super) fn known_denial(&self, now: Moment, of_each: &[u64]) -> Option<&Denial> {
-        let gives_back = self.flight.as_ref().is_some_and(|flight| flight.gives_back);
+        let gives_back =
+            self.flight.as_ref().is_some_and(|flight| !flight.returns.is_empty() || !flight.settlements.is_empty());
         self.denial.as_ref().filter(|denial| !gives_back && now < denial.until && denial.covers(of_each))
     }
 
@@ -192,11 +192,16 @@ impl Dialogue {
     }
 
     /// Sends a call. Returns its generation.
-    pub(super) fn take_off(&mut self, now: Moment, runs: Runs<'_>, returns: Vec<(u64, Moment)>, settles: bool) -> u64 {
+    pub(super) fn take_off(
+        &mut self,
+        now: Moment,
+        runs: Runs<'_>,
+        returns: Vec<(u64, Moment)>,
+        settlements: Vec<Settlement>,
+    ) -> u64 {
         self.generation += 1;
         self.next_number += runs.len();
-        let gives_back = settles || !returns.is_empty();
-        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, gives_back });
+        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements });
         self.generation
     }
 
@@ -272,6 +277,12 @@ impl Dialogue {
     /// From half to one and a half times as long, so that processes do not ask at the same instants.
     fn jittered(&self, nanos: u64) -> u64 {
         nanos / 2 + self.random_below(nanos)
+    }
+
+    /// Whether what a call has not told is told again. Nobody tries so for ever: returns end with their leases, and settlements
+    /// after a minute or two.
+    pub(super) fn tells_again(&self) -> bool {
+        self.failures < 16
     }
 
     /// A call has failed: the next one is sent after a while, which doubles up to ten seconds.

@@ -214,7 +214,7 @@ impl Schedule {
         let settlements = std::mem::take(&mut outbox.settlements);
         let valid_until = dialogue.valid_until(now);
         let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
-        let generation = dialogue.take_off(now, runs, returns, !settlements.is_empty());
+        let generation = dialogue.take_off(now, runs, returns, settlements.clone());
         dialogue.carrier_due = None;
         self.front_ready_at = dialogue.reply_due().unwrap_or(Moment::NEVER);
         let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };

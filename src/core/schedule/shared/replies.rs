@@ -134,6 +134,12 @@ impl Schedule {
         let Some(dialogue) = &mut self.dialogue else { return };
         let Some(flight) = dialogue.land(generation) else { return };
         dialogue.unconfirmed.extend(&flight.returns);
+        if !may_have_run
+            && dialogue.tells_again()
+            && let Some(outbox) = self.gate.outbox()
+        {
+            outbox.settlements.splice(0..0, flight.settlements.iter().cloned());
+        }
         if may_have_run && holds_places {
             // It may have been granted. Its rates count as spent, and its places come back.
             let expires_at = now.plus(dialogue.terms.ttl);
