@@ -11,7 +11,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{
     Call, Cause, KeyPage, MemoryStore, OnStoreDown, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture,
 };
-use tollgate::{AcquireError, EventKind, Overflow, Policy, Priority, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError};
+use tollgate::{
+    AcquireError, EventKind, Overflow, Policy, Priority, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError,
+};
 
 /// What the way to the store does with calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,11 +33,13 @@ struct Faulty {
     store: MemoryStore,
     way: Arc<Mutex<Way>>,
     calls: Arc<AtomicU64>,
+    /// Whether it tells of releases.
+    tells: bool,
 }
 
 impl Faulty {
     fn new() -> Self {
-        Self { store: MemoryStore::new(), way: Arc::new(Mutex::new(Way::Open)), calls: Arc::default() }
+        Self { store: MemoryStore::new(), way: Arc::new(Mutex::new(Way::Open)), calls: Arc::default(), tells: true }
     }
 
     fn set(&self, way: Way) {
@@ -88,7 +92,7 @@ impl Store for Faulty {
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
-        self.store.listen(limiter, listener)
+        self.tells && self.store.listen(limiter, listener)
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
@@ -460,4 +464,34 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
     faulty.set(Way::Open);
     sleep(Duration::from_secs(30)).await;
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 0);
+}
+
+/// A fixed bug: an overflow where the interval of polls is as long as can be.
+#[tokio::test(start_paused = true)]
+async fn options_of_any_size_do_no_harm() {
+    let faulty = Faulty { tells: false, ..Faulty::new() };
+    for extreme in [Duration::ZERO, Duration::MAX] {
+        let builder = faulty.builder("1 concurrent and 18446744073709551615/s").poll_every(extreme).lease(Duration::MAX);
+        let limiter = builder.deadline(Duration::MAX).max_hold(Duration::MAX).build().unwrap();
+        for _ in 0..16 {
+            let held = timeout(Duration::from_secs(1), limiter.acquire()).await.unwrap().unwrap();
+            assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
+            drop(held);
+        }
+    }
+}
+
+/// A fixed bug: fences overflowed where units were taken ahead by the quintillion.
+#[tokio::test(start_paused = true)]
+async fn no_number_of_units_ahead_uses_the_fences_up() {
+    let store = MemoryStore::new();
+    let builder = SharedLimiter::builder(store, "test", "18446744073709551615/s").prefetch(u64::MAX, Duration::MAX);
+    let limiter = builder.build().unwrap();
+    let mut before = 0;
+    for _ in 0..8 {
+        let fence = limiter.acquire_many(u64::MAX / 4).await.unwrap().fence();
+        assert!(fence > before, "{fence} after {before}");
+        before = fence;
+        sleep(ms(300)).await;
+    }
 }

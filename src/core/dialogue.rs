@@ -178,8 +178,7 @@ impl Dialogue {
     /// What the store has denied, if that is of these costs or less, and holds. While a call that gives something back is under
     /// way, nothing is known.
     pub(super) fn known_denial(&self, now: Moment, of_each: &[u64]) -> Option<&Denial> {
-        let gives_back =
-            self.flight.as_ref().is_some_and(|flight| !flight.returns.is_empty() || !flight.settlements.is_empty());
+        let gives_back = self.flight.as_ref().is_some_and(|flight| !flight.returns.is_empty() || !flight.settlements.is_empty());
         self.denial.as_ref().filter(|denial| !gives_back && now < denial.until && denial.covers(of_each))
     }
 
@@ -276,7 +275,7 @@ impl Dialogue {
 
     /// From half to one and a half times as long, so that processes do not ask at the same instants.
     fn jittered(&self, nanos: u64) -> u64 {
-        nanos / 2 + self.random_below(nanos)
+        (nanos / 2).saturating_add(self.random_below(nanos))
     }
 
     /// Whether what a call has not told is told again. Nobody tries so for ever: returns end with their leases, and settlements

@@ -114,7 +114,7 @@ impl SharedLimiterBuilder {
     /// together. But a unit may be used up to `kept_for` after it was charged: as seen from outside, a span of any length may hold what
     /// the limits admit in that span and `kept_for`.
     ///
-    /// 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and count the plain cost: for any
+    /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and count the plain cost: for any
     /// other, [`build`](Self::build) fails.
     ///
     /// ```
@@ -134,7 +134,8 @@ impl SharedLimiterBuilder {
     /// # }
     /// ```
     pub fn prefetch(mut self, max_units: u64, kept_for: Duration) -> Self {
-        self.ahead = Some(Ahead { max: max_units, kept_for: nonzero_nanos(kept_for).get() });
+        const MOST: u64 = 1 << 32; // each unit takes a fence
+        self.ahead = Some(Ahead { max: max_units.min(MOST), kept_for: nonzero_nanos(kept_for).get() });
         self
     }
 
