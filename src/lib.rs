@@ -148,9 +148,9 @@
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
 //!   `redis` with few of its features, without TLS.
-//! - `mysql`: [`MysqlStore`](store::MysqlStore), a store in MariaDB or MySQL.
-//! - `postgres`: [`PostgresStore`](store::PostgresStore), a store in PostgreSQL.
-//! - `sqlite`: [`SqliteStore`](store::SqliteStore), a store in a file. It builds SQLite, and needs a C compiler.
+//! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
+//! - `postgres`: `PostgresStore`, a store in PostgreSQL.
+//! - `sqlite`: `SqliteStore`, a store in a file. It builds SQLite, and needs a C compiler.
 //! - `full`: all features.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

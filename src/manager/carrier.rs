@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::lock::Manager;
 use super::request_options::RequestOptions;
@@ -134,8 +134,8 @@ async fn carry(manager: Arc<Manager>) {
         while let Some(Outgoing { call, generation }) = manager.next_call() {
             let under_way = UnderWay { manager: &manager, generation };
             let answer = link.call(call).await;
-            std::mem::forget(under_way);
             manager.landed(generation, &answer);
+            drop(under_way); // a call that has landed cannot fail any more
             yield_now().await;
         }
         let Some(retry_at) = manager.waits_to_retry() else { return };
@@ -145,8 +145,21 @@ async fn carry(manager: Arc<Manager>) {
     }
 }
 
+/// Tells the schedule of a heartbeat that was dropped: the runtime was shut down, or the store's code panicked. The next grant begins
+/// another one.
+struct Heartbeat(Weak<Manager>);
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        if let Some(manager) = self.0.upgrade() {
+            manager.with_schedule(|schedule, _, _| schedule.heartbeat_stopped());
+        }
+    }
+}
+
 /// Renews all leases of a manager three times within their TTL, until there are none.
 async fn renew(manager: Weak<Manager>, link: Arc<StoreLink>) {
+    let heartbeat = Heartbeat(manager.clone());
     let Some(ttl) = manager.upgrade().map(|manager| manager.lease_ttl()) else { return };
     let (pause, retry) = (ttl / 3, ttl / 12);
     let mut next = pause;
@@ -155,6 +168,7 @@ async fn renew(manager: Weak<Manager>, link: Arc<StoreLink>) {
         let Some(manager) = manager.upgrade() else { return };
         let (sent_at, calls) = manager.renewals();
         if calls.is_empty() && manager.ends_heartbeat() {
+            std::mem::forget(heartbeat); // another one may have begun by now
             return;
         }
         // Spread over half the pause, so that the store serves others between them.
@@ -163,11 +177,12 @@ async fn renew(manager: Weak<Manager>, link: Arc<StoreLink>) {
         next = if several { pause / 2 } else { pause };
         for (call, fences) in calls {
             let sent_at = if several { manager.renewals_sent_at() } else { sent_at };
-            match link.call(call.clone()).await {
-                Ok(reply) => manager.with_timer(|schedule, now, effects| {
+            // Not longer than a third of the TTL: then there is time for another try.
+            match timeout(pause, link.call(call.clone())).await {
+                Ok(Ok(reply)) => manager.with_timer(|schedule, now, effects| {
                     schedule.renewed(now, sent_at, &fences, &call, &reply, effects);
                 }),
-                Err(_) => next = retry,
+                Ok(Err(_)) | Err(_) => next = retry,
             }
             if several {
                 sleep(between).await;

@@ -48,15 +48,15 @@ impl Breaker {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(5);
 
-    /// Whether a call may be made now.
-    fn admit(&mut self, now: Instant) -> Result<(), StoreError> {
+    /// Whether a call may be made now, and is a probe.
+    fn admit(&mut self, now: Instant) -> Result<bool, StoreError> {
         match &mut self.open {
             Some(open) if open.probing || now < open.probe_at => Err(open.error.clone()),
             Some(open) => {
                 open.probing = true;
-                Ok(())
+                Ok(true)
             }
-            None => Ok(()),
+            None => Ok(false),
         }
     }
 
@@ -110,8 +110,8 @@ impl StoreLink {
 
     /// Asks the store something, within the deadline.
     pub(crate) async fn within_deadline<T>(&self, ask: impl FnOnce() -> StoreFuture<T>) -> Result<T, CallFailed> {
-        self.breaker().admit(Instant::now()).map_err(|error| CallFailed { error, may_have_run: false })?;
-        let probe = Probe(self);
+        let is_probe = self.breaker().admit(Instant::now()).map_err(|error| CallFailed { error, may_have_run: false })?;
+        let probe = is_probe.then(|| Probe(self));
         let answer = match timeout(self.deadline, ask()).await {
             Ok(answer) => answer,
             Err(_) => {
@@ -150,17 +150,17 @@ mod tests {
     async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
         let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
         let (mut breaker, now) = (Breaker::default(), Instant::now());
-        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(()), false));
-        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(()), true));
+        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(false), false));
+        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(false), true));
         assert_eq!(breaker.admit(now), Err(error.clone()));
         let later = now + Breaker::FIRST;
-        assert_eq!((breaker.admit(later), breaker.admit(later)), (Ok(()), Err(error.clone())));
+        assert_eq!((breaker.admit(later), breaker.admit(later)), (Ok(true), Err(error.clone())));
         assert!(!breaker.failed(later, &error), "it is open already");
         assert_eq!(breaker.admit(later + Breaker::FIRST), Err(error.clone()), "the pause has doubled");
         let much_later = later + 2 * Breaker::FIRST;
-        assert_eq!(breaker.admit(much_later), Ok(()));
+        assert_eq!(breaker.admit(much_later), Ok(true));
         assert_eq!(breaker.answered(), Some(now));
-        assert_eq!((breaker.admit(much_later), breaker.admit(much_later)), (Ok(()), Ok(())));
+        assert_eq!((breaker.admit(much_later), breaker.admit(much_later)), (Ok(false), Ok(false)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -169,8 +169,8 @@ mod tests {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
         let later = now + Breaker::FIRST;
-        assert_eq!(breaker.admit(later), Ok(()));
+        assert_eq!(breaker.admit(later), Ok(true));
         breaker.probe_was_dropped();
-        assert_eq!(breaker.admit(later), Ok(()));
+        assert_eq!(breaker.admit(later), Ok(true));
     }
 }

@@ -277,6 +277,11 @@ impl Schedule {
         begins
     }
 
+    /// Nobody renews the leases any more, although some may be left.
+    pub(crate) fn heartbeat_stopped(&mut self) {
+        self.dialogue.iter_mut().for_each(|dialogue| dialogue.has_heartbeat = false);
+    }
+
     /// Whether nothing is left to renew: nobody does so any more, until a heartbeat begins again.
     pub(crate) fn ends_heartbeat(&mut self, now: Moment) -> bool {
         let ends = !self.gate.has_renewable(now);
