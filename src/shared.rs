@@ -36,7 +36,7 @@ use crate::store::{KeyPage, Store};
 /// One call for each key and process is under way at most. Requests that come meanwhile go together into the next one, and the store
 /// grants as many of them as it can: the busier a key, the fewer calls a grant takes. What the store has denied is not asked again
 /// before the instant that it named. A request that awaits a reply is in the queue, also one of [`SharedLimiter::try_acquire`]: with a
-/// [`max_queue`](SharedLimiterBuilder::max_queue) of 0 none is granted.
+/// [`max_queue`](SharedLimiterBuilder::max_queue) of 0 none is granted. Neither is one whose timeout is shorter than a call takes.
 ///
 /// # Places
 ///
