@@ -250,8 +250,9 @@ impl Dialogue {
         }
     }
 
-    /// How much later than at the instant to ask, where others have taken what there was at the last one: so that of many processes few
-    /// ask in vain. It is random, and the longest doubles with each reply that grants nothing, up to 100 ms. `wait`: how long the wait is anyway.
+    /// How much later than at the instant to ask, where others took what there was at the last one: so that of many processes few ask in
+    /// vain. It is random: nothing after one denial, up to the `wait` for that instant after two, about twice as much after each further
+    /// one, and 100 ms at most.
     fn spread(&self, wait: u64) -> u64 {
         const LONGEST: u64 = 100_000_000;
         let doublings = self.denials.saturating_sub(1).min(30);

@@ -54,7 +54,7 @@ impl Manager {
         let begins_heartbeat = self.with_timer(|schedule, now, effects| {
             schedule.carrier_returns(now);
             match answer {
-                Ok(reply) => _ = schedule.replied(now, generation, reply, effects),
+                Ok(reply) => schedule.replied(now, generation, reply, effects),
                 Err(CallFailed { error, may_have_run }) => {
                     schedule.failed(now, generation, error, *may_have_run, effects);
                 }

@@ -2,6 +2,8 @@
 //! server can be shared.
 
 mod conformance;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod contended;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;

@@ -285,8 +285,8 @@ impl Schedule {
     /// Whether nothing is left to renew: nobody does so any more, until a heartbeat begins again.
     pub(crate) fn ends_heartbeat(&mut self, now: Moment) -> bool {
         let ends = !self.gate.has_renewable(now);
-        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| ends) {
-            dialogue.has_heartbeat = false;
+        if ends {
+            self.heartbeat_stopped();
         }
         ends
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio_postgres::{Client, NoTls};
 
-use super::conformance::{asks, blank, policy, unique};
-use crate::exchange::{Call, Scope};
+use super::conformance::unique;
+use super::contended::{self, take};
 use crate::store::{PostgresStore, PostgresStoreOptions, Store, StoreError};
 
 fn url() -> String {
@@ -43,34 +43,14 @@ impl Database {
     }
 }
 
-fn take(limiter: &Arc<str>, policy_text: &str, count: u64) -> Call {
-    let mut call = blank(Scope { limiter: Arc::clone(limiter), key: [].into() }, policy(policy_text), 1);
-    call.asks = vec![asks(1, count, &[1], true)];
-    call
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stores_that_contend_get_exactly_the_limit() {
-    let limiter = unique("contended");
-    let tasks = (0..8).map(|_| {
-        let (store, limiter) = (PostgresStore::open(&url()).unwrap(), Arc::clone(&limiter));
-        tokio::spawn(async move {
-            let calls = (0..32).map(|_| store.call(take(&limiter, "100/100d", 1)));
-            join_all(calls).await.into_iter().map(|reply| reply.unwrap().granted).sum::<u64>()
-        })
-    });
-    assert_eq!(join_all(tasks).await.into_iter().map(Result::unwrap).sum::<u64>(), 100, "of 256");
+    contended::stores_get_exactly_the_limit(|| PostgresStore::open(&url()).unwrap()).await;
 }
 
 #[tokio::test]
 async fn a_caller_that_gives_up_leaves_nothing_locked() {
-    let store = PostgresStore::open(&url()).unwrap();
-    let limiter = unique("dropped");
-    for wait in 0..40 {
-        let calls = join_all((0..4).map(|_| store.call(take(&limiter, "1000000/h", 1))));
-        tokio::time::timeout(Duration::from_micros(100 * wait), calls).await.ok();
-    }
-    tokio::time::timeout(Duration::from_secs(4), store.call(take(&limiter, "1000000/h", 1))).await.unwrap().unwrap();
+    contended::nothing_is_left_locked(&PostgresStore::open(&url()).unwrap()).await;
 }
 
 /// The trap of a clock that is read before the lock is waited for.

@@ -16,9 +16,9 @@ use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
 impl Schedule {
-    /// The store has answered the call of this generation. Returns whether anybody still awaited it.
-    pub(crate) fn replied(&mut self, now: Moment, generation: u64, reply: &Reply, effects: &mut Effects) -> bool {
-        let Some(flight) = self.dialogue.as_mut().and_then(|dialogue| dialogue.land(generation)) else { return false };
+    /// The store has answered the call of this generation. Nothing happens if it was given up before.
+    pub(crate) fn replied(&mut self, now: Moment, generation: u64, reply: &Reply, effects: &mut Effects) {
+        let Some(flight) = self.dialogue.as_mut().and_then(|dialogue| dialogue.land(generation)) else { return };
         let is_live = self.dialogue.as_ref().is_some_and(|dialogue| now < flight.sent_at.plus(dialogue.terms.ttl.max(1)));
         let holds_places = self.gate.holds_places();
         let mut of_each = each(&flight);
@@ -38,11 +38,12 @@ impl Schedule {
             let left = block.and_then(|block| block.fill(now, ahead, first, reply.now));
             self.give_back_unused(left);
         }
-        let denied = flight.runs.iter().scan(0, |before, run| {
-            *before += run.count;
-            Some((*before, run))
+        let mut asked = 0;
+        let denied = flight.runs.iter().find(|run| {
+            asked += run.count;
+            asked > reply.granted
         });
-        let denied = denied.clone().find(|(before, _)| *before > reply.granted).map(|(_, run)| run.costs.clone());
+        let denied = denied.map(|run| run.costs.clone());
         let policy = self.gate.policy().clone();
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.note_reply(now, &policy, denied, reply);
@@ -51,10 +52,6 @@ impl Schedule {
             stopped.into_iter().for_each(|id| self.deny_impatient(id, effects));
         }
         self.reevaluate_front(now, effects);
-        if self.queue.is_empty() {
-            self.serve_by_store(now, effects); // it may be owed something
-        }
-        true
     }
 
     /// Gives a waiter its grant. `false`: it has left.
@@ -158,9 +155,6 @@ impl Schedule {
             self.answer_without_store(now, id, rule, error, effects);
         }
         self.reevaluate_front(now, effects);
-        if self.queue.is_empty() {
-            self.serve_by_store(now, effects);
-        }
     }
 
     fn answer_without_store(&mut self, now: Moment, id: WaiterId, rule: OnStoreDown, error: &StoreError, effects: &mut Effects) {
