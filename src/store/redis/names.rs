@@ -62,7 +62,8 @@ fn encoded(bytes: &[u8]) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.@/+=".contains(byte) {
             encoded.push(char::from(*byte));
         } else {
-            encoded += &format!("%{byte:02X}");
+            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
+            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
         }
     }
     encoded

@@ -54,7 +54,7 @@ impl PolicyScript {
         let parts = limits.iter().enumerate().map(|(index, limit)| {
             let mut part = part(limit).map_err(|reason| unsupported(limit, reason))?;
             part.values.push(("CAPACITY", limit.capacity().to_string()));
-            part.values.extend([("CHARGED", (index + 1).to_string()), ("ACTUAL", (index + 1 + limits.len()).to_string())]);
+            part.values.extend([("CHARGED", (8 * (index + 1)).to_string()), ("ACTUAL", (8 * (index + 1 + limits.len())).to_string())]);
             if part.fragment == LOG {
                 logs += 1;
                 part.values.push(("LOG", format!("KEYS[{}]", 3 + logs)));
@@ -197,25 +197,28 @@ fn assemble(policy: &Policy, parts: &[Part]) -> String {
         words += ", unequal";
     }
     let text = policy.to_string();
-    let (head_size, doubles) = (text.len() + 2, 4 + words.matches(',').count());
+    let (head_size, words_kept) = (text.len() + 2, 4 + words.matches(',').count());
     let reading =
         |(index, part): (usize, &Part)| format!(", {}, {}", part.section("remaining", index), part.section("reset", index));
     let values = [
         ("VERSION", VERSION.to_owned()),
         ("HEAD", format!("{VERSION}{}\\000", escaped(&text))),
         ("HEAD_SIZE", head_size.to_string()),
-        ("SIZE", (head_size + 8 * doubles).to_string()),
-        ("FORMAT", format!("<{}", "d".repeat(doubles))),
+        ("SIZE", (head_size + 8 * words_kept).to_string()),
+        ("FORMAT", doubles(words_kept)),
         ("SUM", words.replace(',', " +")),
         ("WORDS", words),
-        ("RUN", (2 + parts.len()).to_string()),
-        ("SETTLEMENT", (1 + 2 * parts.len()).to_string()),
+        ("RUN", (8 * (2 + parts.len())).to_string()),
+        ("SETTLEMENT", (8 * (1 + 2 * parts.len())).to_string()),
+        ("COSTS", (1..=parts.len()).map(|index| format!(", cost{index}")).collect()),
+        ("ASK", doubles(2 + parts.len())),
+        ("REPLY", doubles(7 + 2 * parts.len())),
         ("REPORT", (1..).zip(parts).map(reading).collect()),
         ("ANY_PLACE", each(" + ", &|index| format!("cost{index}")) + " > 0"),
         ("ONE_EACH", each(" and ", &|index| format!("cost{index} == 1"))),
         ("ODD_COSTS", each("", &|index| format!(", cost{index} - 1"))),
         ("MOST_LEASES", each("", &|index| format!(", floor({} / cost{index})", parts[index - 1].value("LIMIT")))),
-        ("DOUBLES", format!("<{}", "d".repeat(places.len()))),
+        ("DOUBLES", doubles(places.len())),
         ("FORGET", of_lease("-")),
         ("REMEMBER", of_lease("+")),
         ("NONE", each("\n", &|index| format!("odd{index} = 0"))),
@@ -237,7 +240,6 @@ impl Slots<'_> {
         let leases = |wanted: bool, name: &str| if wanted { section(LEASES, name) } else { "" };
         match slot {
             "helpers" => self.helpers(),
-            "costs" => self.each(|index, _| format!("local cost{index} = tonumber(ARGV[at + {}])\n", 1 + index)),
             "stop" => self.each(stop),
             "declare" => {
                 let own = leases(self.holds_places, "declare_places");
@@ -320,6 +322,11 @@ fn expand(text: &str, index: usize, values: &[(&str, String)]) -> String {
         rest = &mark[end..];
     }
     expanded + rest
+}
+
+/// How as many numbers are packed.
+fn doubles(count: usize) -> String {
+    format!("<{}", "d".repeat(count))
 }
 
 /// As within a literal of Lua, whatever bytes.

@@ -31,7 +31,7 @@ end
 to_go$ = @PERIOD - now % @PERIOD
 weighs$ = divide_up(previous$, to_go$, @PERIOD)
 --@settle
-local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   present$ = min(4294967295, present$ + actual - charged)
 elseif refunds and actual < charged then

@@ -6,10 +6,10 @@ local channel, key, ttl, next_id
 --@declare_places
 local odd_costs, opened = {}, {}
 --@leases
-channel, key, ttl, next_id = ARGV[lease], ARGV[lease + 1], tonumber(ARGV[lease + 2]), lease + 5
+channel, key, next_id = ARGV[2], ARGV[3], 4
 local returns, renewals, odd_ids = 0, 0, {}
 if channel then
-  returns, renewals = tonumber(ARGV[lease + 3]), tonumber(ARGV[lease + 4])
+  ttl, returns, renewals = decode('<ddd', packed, lease)
   if unequal > 0 then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
   reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
   if unequal > 0 then
@@ -67,7 +67,7 @@ if renewals > 0 then
   if changed < renewals then
     lost = {}
     for i = next_id, next_id + renewals - 1 do
-      if not call('ZSCORE', KEYS[2], ARGV[i]) then lost[#lost + 1] = i - next_id end
+      if not call('ZSCORE', KEYS[2], ARGV[i]) then lost[#lost + 1] = encode('<d', i - next_id) end
     end
   end
   if not lost or #lost < renewals then

@@ -46,7 +46,7 @@ if sum$ > 0 and oldest$ + @PERIOD <= now then
   if not found or sum$ < 0 then sum$, gone$ = 0, 0 end
 end
 --@settle
-local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   add$ = add$ + actual - charged
   sum$ = sum$ + actual - charged

@@ -7,7 +7,7 @@ local back = (@STEPS(now) - @STEPS(last)) * @REFILL
 taken$ = back < taken$ and taken$ - back or 0
 @FRESH
 --@settle
-local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   taken$ = min(BIG, taken$ + (actual - charged) * @PARTS)
 elseif refunds and actual < charged then

@@ -27,7 +27,7 @@ if at$ <= now then
   if resting and not (bans$ > 0 and now - at$ < @FORGIVE) then at$, bans$ = 0, 0 end
 end
 --@settle
-local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   if at$ <= now then
     if value$ == 0 then at$ = now end

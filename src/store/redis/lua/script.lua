@@ -3,12 +3,12 @@
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
--- ARGV  1 valid until, 2 whether the policy is replaced (0, 1), 3 the number of runs; then each run: count, kind (0 does not wait,
---       1 waits, 2 a peek), a cost for each limit; then, where there is more: the number of settlements; for each: the instant of the
---       grant, charged and actual cost for each limit; then, where leases are concerned: channel, key, TTL, number of returns, number
---       of renewals, the ids of the returns, of the renewals and of the asks with a place
--- reply 0, now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry (-1: none),
---       remaining and reset for each limit, then the renewals that came too late, from 0; or
+-- ARGV  1 packed doubles: valid until, whether the policy is replaced (0, 1), how many runs, how many settlements; each run: count, kind
+--       (0 does not wait, 1 waits, 2 a peek), a cost for each limit; each settlement: the instant of the grant, charged and actual cost
+--       for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
+--       then the ids of the returns, of the renewals and of the asks with a place
+-- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
+--       (-1: none), remaining and reset for each limit, then the renewals that came too late, from 0. Or a list:
 --       1: too late; 2 and a text: the policy that is stored; 3: the state is damaged
 -- state a byte for the version, the policy as text, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
 --       latest expiry of a lease, and the words of each limit
@@ -21,6 +21,8 @@ local now = clock[1] * 1000000 + clock[2]
 local raw, stored, from = call('GET', KEYS[1]), nil, nil
 local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false, 0, nil
 --@declare
+local packed = ARGV[1]
+local valid, replaced, runs, settlements = decode('<dddd', packed)
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
     if #raw ~= @SIZE then return {3} end
@@ -31,35 +33,32 @@ if raw then
   else
     stored, from = raw:match('^@VERSION([^%z]*)%z()')
     if not stored or #raw < from + 31 then return {3} end
-    if ARGV[2] == '0' then return {2, stored} end
+    if replaced == 0 then return {2, stored} end
     last, fence, born, latest = decode('<dddd', raw, from)
     now = max(now, last)
     last, born, dirty = now, now, true
   end
 end
-if now >= tonumber(ARGV[1]) then return {1} end
+if now >= valid then return {1} end
 --@load
-local runs, at = tonumber(ARGV[3]), 4
-local more = 4 + runs * @RUN
-if ARGV[more] then
-  local settlements = tonumber(ARGV[more])
-  local lease = more + 1 + settlements * @SETTLEMENT
+if settlements > 0 or ARGV[2] then
+  local at = 33 + runs * @RUN
+  local lease = at + settlements * @SETTLEMENT
   --@leases
-  at = more + 1
   for _ = 1, settlements do
-    local granted_at = tonumber(ARGV[at])
+    local granted_at = decode('<d', packed, at)
     local refunds = granted_at >= born and granted_at <= now
     --@settle
     at, dirty = at + @SETTLEMENT, true
   end
   --@renew
-  at = 4
 end
+local at = 33
 local granted, first, stop, rank, first_expiry = 0, fence < now and now or fence + 1, 0, 0, -1
 for _ = 1, runs do
-  local count, kind, room = tonumber(ARGV[at]), ARGV[at + 1], 0
-  --@costs
-  if kind ~= '2' then
+  local room = 0
+  local count, kind@COSTS = decode('@ASK', packed, at)
+  if kind ~= 2 then
     if stop == 0 then
       room = count
       --@room
@@ -69,12 +68,12 @@ for _ = 1, runs do
       --@charge
     end
     --@open
-    if room < count and kind == '0' then
+    if room < count and kind == 0 then
       local attempts = min(count - room, 1000)
       --@deny
     end
   end
-  if stop == 0 and (room < count or kind == '2') then
+  if stop == 0 and (room < count or kind == 2) then
     --@stop
   end
   at = at + @RUN
@@ -82,10 +81,8 @@ end
 if granted > 0 then fence, dirty = first + granted - 1, true end
 --@write
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
-local reply = {0, now, granted, first, reclaimed, stop, rank, first_expiry@REPORT}
-if lost then
-  for i = 1, #lost do reply[#reply + 1] = lost[i] end
-end
+local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
+if lost then reply = reply .. table.concat(lost) end
 if dirty then
   local life = fence - now + 1
   if latest - now > life then life = latest - now end

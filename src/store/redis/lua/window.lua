@@ -13,7 +13,7 @@ if now >= ends$ then
   end
 end
 --@settle
-local charged, actual = tonumber(ARGV[at + @CHARGED]), tonumber(ARGV[at + @ACTUAL])
+local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   if ends$ == 0 then ends$ = now + @PERIOD end
   used$, carried$ = min(BIG, used$ + actual - charged), nil
