@@ -100,22 +100,6 @@ async fn a_denial_names_the_limit_and_the_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_future_loses_nothing() {
-    let store = MemoryStore::new();
-    let [one, other] = processes(&store, 2, "1 concurrent and 10/s burst 10").try_into().unwrap();
-    for _ in 0..3 {
-        let mut acquire = tokio_test::task::spawn(one.acquire());
-        assert!(acquire.poll().is_pending());
-        drop(acquire); // its call is under way
-        sleep(ms(5)).await;
-    }
-    assert!(other.try_acquire().await.is_ok());
-    sleep(ms(1)).await; // its release is on its way
-    let limits = one.limits().await.unwrap();
-    assert_eq!((limits[0].remaining, limits[1].remaining), (1, 9));
-}
-
-#[tokio::test(start_paused = true)]
 async fn costs_by_unit_are_settled_in_the_store() {
     let store = MemoryStore::new();
     let [one, other] = processes(&store, 2, "2 concurrent per request and 1000 tokens/min").try_into().unwrap();

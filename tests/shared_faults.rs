@@ -466,6 +466,23 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_dropped_future_loses_nothing() {
+    const POLICY: &str = "1 concurrent and 10/s burst 10";
+    let faulty = Faulty::new();
+    let (one, other) = (faulty.builder(POLICY).build().unwrap(), faulty.elsewhere(POLICY));
+    for _ in 0..3 {
+        let mut acquire = tokio_test::task::spawn(one.acquire());
+        assert!(acquire.poll().is_pending());
+        drop(acquire); // its call is under way
+        sleep(ms(5)).await;
+    }
+    assert!(other.try_acquire().await.is_ok());
+    sleep(ms(1)).await; // its release is on its way
+    let limits = one.limits().await.unwrap();
+    assert_eq!((limits[0].remaining, limits[1].remaining), (1, 9));
+}
+
 /// A fixed bug: an overflow where the interval of polls is as long as can be.
 #[tokio::test(start_paused = true)]
 async fn options_of_any_size_do_no_harm() {
@@ -478,6 +495,7 @@ async fn options_of_any_size_do_no_harm() {
             assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
             drop(held);
         }
+        sleep(ms(5)).await; // the last place is on its way back
     }
 }
 

@@ -63,8 +63,17 @@ impl Effects {
         self.rest.get_or_insert_default().reclaimed.push(lease.fence);
     }
 
-    pub(super) fn send_for_carrier(&mut self) {
+    pub(crate) fn send_for_carrier(&mut self) {
         self.rest.get_or_insert_default().sends_for_carrier = true;
+    }
+
+    pub(crate) fn sends_for_carrier(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.sends_for_carrier)
+    }
+
+    /// Who asks carries the call.
+    pub(crate) fn recall_carrier(&mut self) {
+        self.rest.iter_mut().for_each(|rest| rest.sends_for_carrier = false);
     }
 
     pub(super) fn tell(&mut self, happening: Happening) {

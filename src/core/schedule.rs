@@ -235,6 +235,10 @@ impl Schedule {
         !self.queue.is_empty()
     }
 
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queue.len() as u64
+    }
+
     /// See [`Queue::answers`].
     pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
         self.queue.answers()

@@ -15,7 +15,7 @@ use crate::error::AcquireError;
 use crate::strategy::Moment;
 
 impl Manager {
-    /// Asks the store once; `waker` is woken when [`Manager::poll`] has the answer.
+    /// Asks the store once; `waker` is woken when [`Manager::poll`], which must follow, has the answer.
     pub(crate) fn ask_once(self: &Arc<Self>, options: &RequestOptions, waker: &Waker) -> Result<Asked, AcquireError> {
         let mut waker = Some(waker.clone());
         let mut effects = Effects::default();
@@ -23,6 +23,7 @@ impl Manager {
         let asked = state.schedule.ask_once(now, &options.request(Moment::NEVER), &mut waker, &mut effects);
         let asked = match asked {
             Ok(Asked::Queued(id)) => {
+                state.let_lead(id, &mut effects);
                 self.ensure_driver(state, id, options.cost, &mut effects).map(|_| Asked::Queued(id)).map_err(|error| *error)
             }
             asked => {

@@ -3,6 +3,8 @@
 //! The schedule sends for a carrier when there is something to tell. The carrier takes one call after another, until there is nothing
 //! left: so one call of a key is under way at most. It yields before each call but the first: those whom the last reply has woken
 //! ask again first, and go together.
+//!
+//! A request that finds nobody before it sends for none: whoever polls it [carries its call](super::leader).
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
@@ -12,6 +14,7 @@ use tokio::runtime::{self, Handle};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::carried::Carried;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::store_link::{CallFailed, StoreLink};
@@ -25,16 +28,20 @@ use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
 impl Manager {
-    fn store_link(&self) -> Option<&Arc<StoreLink>> {
+    pub(super) fn store_link(&self) -> Option<&Arc<StoreLink>> {
         self.common().store_link.as_ref()
     }
 
     /// Starts a carrier in the caller's runtime; where there is none, in the background.
     #[cold]
     pub(super) fn start_carrier(self: &Arc<Self>) {
-        let here = Handle::try_current().ok().filter(|here| !timers::are_missing_in(here.id()));
-        if let Some(runtime) = here.or_else(background) {
-            runtime.spawn(carry(Arc::clone(self)));
+        self.start_carrier_with(None);
+    }
+
+    /// Starts a carrier that first goes on with a call.
+    pub(super) fn start_carrier_with(self: &Arc<Self>, call: Option<Carried>) {
+        if let Some(runtime) = timers::runtime_here().or_else(background) {
+            runtime.spawn(carry(Arc::clone(self), call));
         }
     }
 
@@ -42,17 +49,40 @@ impl Manager {
         self.store_link().map(|link| link.store.name()).unwrap_or_default()
     }
 
-    fn next_call(self: &Arc<Self>) -> Option<Outgoing> {
-        self.with_schedule(|schedule, now, _| schedule.next_call(now))
+    /// Begins the next call. One that fails at once has landed, and is followed by the one after it.
+    pub(super) fn begin_call(self: &Arc<Self>) -> Option<Carried> {
+        let link = self.store_link()?;
+        loop {
+            let Outgoing { call, generation } = self.with_schedule(|schedule, now, _| schedule.next_call(now))?;
+            match link.begin(call) {
+                Ok(call) => return Some(Carried { generation, call }),
+                Err(failed) => self.landed(generation, &Err(failed), true),
+            }
+        }
+    }
+
+    /// Lets those who were woken ask again, so that they go together: until as many wait as were `granted`, or no more come.
+    async fn gather(self: &Arc<Self>, granted: u64) {
+        let mut waiting = 0;
+        loop {
+            yield_now().await;
+            let before = std::mem::replace(&mut waiting, self.lock().schedule.waiting());
+            if waiting <= before || waiting >= granted {
+                return;
+            }
+        }
     }
 
     fn waits_to_retry(self: &Arc<Self>) -> Option<Instant> {
         self.with_state(|state, now, _| Some(state.clock.instant(state.schedule.waits_to_retry(now)?)))
     }
 
-    fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>) {
+    /// A call has ended. Whether who carried it `returns` for the next one; otherwise a carrier is sent for.
+    pub(super) fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>, returns: bool) {
         let begins_heartbeat = self.with_timer(|schedule, now, effects| {
-            schedule.carrier_returns(now);
+            if returns {
+                schedule.carrier_returns(now);
+            }
             match answer {
                 Ok(reply) => schedule.replied(now, generation, reply, effects),
                 Err(CallFailed { error, may_have_run }) => {
@@ -128,15 +158,18 @@ impl Drop for Retrier<'_> {
     }
 }
 
-async fn carry(manager: Arc<Manager>) {
-    let Some(link) = manager.store_link().map(Arc::clone) else { return };
+async fn carry(manager: Arc<Manager>, mut begun: Option<Carried>) {
+    let Some(deadline) = manager.store_link().map(|link| link.deadline) else { return };
     loop {
-        while let Some(Outgoing { call, generation }) = manager.next_call() {
+        while let Some(Carried { generation, mut call }) = begun.take().or_else(|| manager.begin_call()) {
             let under_way = UnderWay { manager: &manager, generation };
-            let answer = link.call(call).await;
-            manager.landed(generation, &answer);
+            let answer = match timeout(deadline, &mut call).await {
+                Ok(answer) => answer,
+                Err(_) => Err(call.missed()),
+            };
+            manager.landed(generation, &answer, true);
             drop(under_way); // a call that has landed cannot fail any more
-            yield_now().await;
+            manager.gather(answer.map_or(0, |reply| reply.granted)).await;
         }
         let Some(retry_at) = manager.waits_to_retry() else { return };
         let retrier = Retrier(&manager);

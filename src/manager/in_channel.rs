@@ -218,11 +218,11 @@ impl Manager {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut waker = Some(waker.clone());
+        let mut own = Some(waker.clone());
         let (state, now) = self.lock_now();
-        let answer = self.enqueue(state, now, options, timeout, &mut waker, granted);
-        contain_panic(|| drop(waker)); // or the grant would be lost
-        answer
+        let answer = self.enqueue(state, now, options, timeout, &mut own, granted);
+        contain_panic(|| drop(own)); // or the grant would be lost
+        self.begin_to_lead(answer, options.cost, waker, granted)
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.
@@ -296,7 +296,7 @@ impl Manager {
         granted: &mut TimedGrant,
         reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut waker = Some(waker.clone());
+        let mut own = Some(waker.clone());
         let reading = reading.or_else(|| self.read_clock());
         let mut state = self.lock();
         let now = self.now_at(&mut state, reading);
@@ -304,18 +304,18 @@ impl Manager {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             self.common().has_waited.store(false, Relaxed);
-            contain_panic(|| drop(waker)); // or the grant would be lost
+            contain_panic(|| drop(own)); // or the grant would be lost
             return Ok(Enqueued::Granted(()));
         }
         if timeout.is_none()
             && state.has_driver(options.blocking)
-            && let Some(id) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut waker)
+            && let Some(id) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut own)
         {
             return Ok(Enqueued::Queued(id));
         }
-        let answer = self.enqueue(state, now, options, timeout, &mut waker, granted);
-        contain_panic(|| drop(waker)); // as above
-        answer
+        let answer = self.enqueue(state, now, options, timeout, &mut own, granted);
+        contain_panic(|| drop(own)); // as above
+        self.begin_to_lead(answer, options.cost, waker, granted)
     }
 
     /// The rest of [`Manager::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
@@ -339,6 +339,7 @@ impl Manager {
         let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
         match outcome {
             Ok(Enqueued::Queued(id)) => {
+                state.let_lead(id, &mut effects);
                 let waiting = state.time_begins_to_matter(Some(id));
                 let answer = if state.has_driver(options.blocking) && effects.is_empty() {
                     drop(state);
@@ -374,6 +375,9 @@ impl Manager {
         if driver.is_err() {
             let now = state.now();
             state.schedule.abandon(now, id, cost, effects);
+            if state.take_leader(id).is_some() {
+                effects.send_for_carrier();
+            }
         }
         self.unlock_and_apply(state, effects);
         if let Some(runtime) = driver? {

@@ -33,7 +33,7 @@ impl Manager {
 
     /// The rest of [`Manager::poll`], where the slot holds no place.
     #[inline(never)]
-    fn poll_under_lock(
+    pub(super) fn poll_under_lock(
         self: &Arc<Self>,
         id: WaiterId,
         cost: u64,
@@ -41,6 +41,22 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
+        if let Some(leader) = state.take_leader(id) {
+            return self.poll_leader(state, leader, cost, waker, granted);
+        }
+        self.poll_locked(state, id, cost, waker, granted)
+    }
+
+    /// The same, under the lock.
+    #[inline]
+    pub(super) fn poll_locked<'a>(
+        self: &'a Arc<Self>,
+        mut state: Locked<'a>,
+        id: WaiterId,
+        cost: u64,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
         let own = &self.state.beside().answers;
         if own.get().is_none()
             && let Some(answers) = state.schedule.answers()
@@ -50,11 +66,11 @@ impl Manager {
         match state.schedule.poll(id, waker) {
             Ok(Ok(grant)) => {
                 granted.fill_in(grant, state.clock.origin());
-                self.unlock_after_answer(state);
+                self.unlock_after_answer(state, id);
                 Ok(Enqueued::Granted(()))
             }
             Ok(Err(error)) => {
-                self.unlock_after_answer(state);
+                self.unlock_after_answer(state, id);
                 Err(error.into())
             }
             Err(false) => self.ensure_driver(state, id, cost, &mut Effects::default()),
@@ -93,9 +109,15 @@ impl Manager {
 
     /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
     #[inline(always)]
-    fn unlock_after_answer(self: &Arc<Self>, state: Locked<'_>) {
+    fn unlock_after_answer(self: &Arc<Self>, mut state: Locked<'_>, id: WaiterId) {
+        let leader = state.take_leader(id);
         if state.watchers.is_some() {
             self.unlock_and_apply(state, &mut Effects::default());
+        } else {
+            drop(state);
+        }
+        if let Some(leader) = leader {
+            self.hand_over(leader);
         }
     }
 
@@ -106,6 +128,12 @@ impl Manager {
 
     /// The owner of a queued request of `cost` gives it up.
     pub(crate) fn abandon(self: &Arc<Self>, id: WaiterId, cost: u64) {
-        self.with_schedule(|schedule, now, effects| schedule.abandon(now, id, cost, effects));
+        let leader = self.with_state(|state, now, effects| {
+            state.schedule.abandon(now, id, cost, effects);
+            state.take_leader(id)
+        });
+        if let Some(leader) = leader {
+            self.hand_over(leader);
+        }
     }
 }

@@ -4,10 +4,12 @@ use std::task::Waker;
 
 use tokio::runtime::{self, Handle};
 
+use super::carried::Leader;
 use super::clock::Clock;
 use super::guard::BehindWord;
 use super::runtimes::Runtimes;
 use super::time_source::Reading;
+use super::timers;
 use super::watchers::{Awaited, Watchers};
 use crate::core::effects::Effects;
 use crate::core::line::{Content, Opening};
@@ -29,6 +31,7 @@ pub(super) struct State {
     time_matters: bool,
     /// Allocated for the first watcher: each of a million keys may have a manager.
     pub(super) watchers: Option<Box<Watchers>>,
+    pub(super) leader: Option<Box<Leader>>,
 }
 
 /// What must be done so that a driver wakes at the next instant that matters.
@@ -47,6 +50,7 @@ impl State {
             runtimes: Runtimes::NONE,
             armed: Moment::NEVER,
             watchers: None,
+            leader: None,
         }
     }
 
@@ -152,6 +156,20 @@ impl State {
                 effects.wake(Some(waker));
             }
         }
+    }
+
+    /// Lets a request that was queued carry the next call, in place of the carrier that was sent for, if nobody else waits.
+    pub(super) fn let_lead(&mut self, id: WaiterId, effects: &mut Effects) {
+        let is_alone = effects.sends_for_carrier() && self.schedule.waiting() == 1 && self.leader.is_none();
+        if is_alone && !id.is_blocking() && timers::runtime_here().is_some() {
+            effects.recall_carrier();
+            self.leader = Some(Box::new(Leader { id, carried: None }));
+        }
+    }
+
+    /// What this request carries, if it leads.
+    pub(super) fn take_leader(&mut self, id: WaiterId) -> Option<Box<Leader>> {
+        self.leader.take_if(|leader| leader.id == id)
     }
 
     /// A driver has ended. Returns whether it was the last.

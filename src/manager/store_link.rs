@@ -1,6 +1,12 @@
 //! The way to a store: a deadline for each call, and a breaker that gives a store which does not answer time to recover.
 
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -49,9 +55,9 @@ impl Breaker {
     const LONGEST: Duration = Duration::from_secs(5);
 
     /// Whether a call may be made now, and is a probe.
-    fn admit(&mut self, now: Instant) -> Result<bool, StoreError> {
+    fn admit(&mut self, now: impl FnOnce() -> Instant) -> Result<bool, StoreError> {
         match &mut self.open {
-            Some(open) if open.probing || now < open.probe_at => Err(open.error.clone()),
+            Some(open) if open.probing || now() < open.probe_at => Err(open.error.clone()),
             Some(open) => {
                 open.probing = true;
                 Ok(true)
@@ -86,11 +92,47 @@ impl Breaker {
 }
 
 /// Ends a probe that is dropped on its way.
-struct Probe<'a>(&'a StoreLink);
+#[derive(Debug)]
+struct Probe(Arc<StoreLink>);
 
-impl Drop for Probe<'_> {
+impl Drop for Probe {
     fn drop(&mut self) {
         self.0.breaker().probe_was_dropped();
+    }
+}
+
+/// A call on its way. Whoever polls it watches the deadline, and says if it was [missed](CallUnderWay::missed).
+pub(crate) struct CallUnderWay {
+    reply: StoreFuture<Reply>,
+    link: Arc<StoreLink>,
+    probe: Option<Probe>,
+}
+
+impl Future for CallUnderWay {
+    type Output = Result<Reply, CallFailed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match catch_unwind(AssertUnwindSafe(|| self.reply.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(answer)) => answer,
+            Err(panic) => Err(self.link.panicked(panic)),
+        };
+        self.probe = None;
+        Poll::Ready(self.link.note(answer))
+    }
+}
+
+impl CallUnderWay {
+    /// The deadline has passed.
+    pub(crate) fn missed(mut self) -> CallFailed {
+        self.probe = None;
+        self.link.missed()
+    }
+}
+
+impl fmt::Debug for CallUnderWay {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("CallUnderWay").field("link", &self.link).finish_non_exhaustive()
     }
 }
 
@@ -103,30 +145,53 @@ impl StoreLink {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn admit(self: &Arc<Self>) -> Result<Option<Probe>, CallFailed> {
+        let is_probe = self.breaker().admit(Instant::now).map_err(|error| CallFailed { error, may_have_run: false })?;
+        Ok(is_probe.then(|| Probe(Arc::clone(self))))
+    }
+
+    /// Begins a call of the store.
+    pub(crate) fn begin(self: &Arc<Self>, call: Call) -> Result<CallUnderWay, CallFailed> {
+        let probe = self.admit()?;
+        let reply = catch_unwind(AssertUnwindSafe(|| self.store.call(call))).unwrap_or_else(|panic| {
+            let error = self.panicked(panic);
+            Box::pin(std::future::ready(Err(error)))
+        });
+        Ok(CallUnderWay { reply, link: Arc::clone(self), probe })
+    }
+
     /// Calls the store, within the deadline.
-    pub(crate) async fn call(&self, call: Call) -> Result<Reply, CallFailed> {
-        self.within_deadline(|| self.store.call(call)).await
+    pub(crate) async fn call(self: &Arc<Self>, call: Call) -> Result<Reply, CallFailed> {
+        let mut call = self.begin(call)?;
+        match timeout(self.deadline, &mut call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(call.missed()),
+        }
     }
 
     /// Asks the store something, within the deadline.
-    pub(crate) async fn within_deadline<T>(&self, ask: impl FnOnce() -> StoreFuture<T>) -> Result<T, CallFailed> {
-        let is_probe = self.breaker().admit(Instant::now()).map_err(|error| CallFailed { error, may_have_run: false })?;
-        let probe = is_probe.then(|| Probe(self));
-        let answer = match timeout(self.deadline, ask()).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let store = self.store.name();
-                Err(StoreError::Unanswered { store, after: Some(self.deadline), source: None })
-            }
-        };
+    pub(crate) async fn within_deadline<T>(self: &Arc<Self>, ask: impl FnOnce() -> StoreFuture<T>) -> Result<T, CallFailed> {
+        let probe = self.admit()?;
+        let answer = timeout(self.deadline, ask()).await;
         drop(probe);
+        answer.map_or_else(|_| Err(self.missed()), |answer| self.note(answer))
+    }
+
+    fn panicked(&self, panic: Box<dyn Any + Send>) -> StoreError {
+        std::mem::forget(panic); // its drop may panic too
+        StoreError::Unanswered { store: self.store.name(), after: None, source: None }
+    }
+
+    fn missed(&self) -> CallFailed {
+        let error = StoreError::Unanswered { store: self.store.name(), after: Some(self.deadline), source: None };
+        self.note_failure(&error);
+        CallFailed { error, may_have_run: true }
+    }
+
+    /// Tells the breaker of an answer.
+    fn note<T>(&self, answer: Result<T, StoreError>) -> Result<T, CallFailed> {
         match &answer {
-            Err(error) if error.is_down() => {
-                let opened = self.breaker().failed(Instant::now(), error);
-                if opened {
-                    self.tell(EventKind::StoreDown { error: error.clone() });
-                }
-            }
+            Err(error) if error.is_down() => self.note_failure(error),
             _ => {
                 let was_down = self.breaker().answered();
                 if let Some(since) = was_down {
@@ -135,6 +200,13 @@ impl StoreLink {
             }
         }
         answer.map_err(|error| CallFailed { may_have_run: matches!(error, StoreError::Unanswered { .. }), error })
+    }
+
+    fn note_failure(&self, error: &StoreError) {
+        let opened = self.breaker().failed(Instant::now(), error);
+        if opened {
+            self.tell(EventKind::StoreDown { error: error.clone() });
+        }
     }
 
     fn tell(&self, kind: EventKind) {
@@ -150,17 +222,17 @@ mod tests {
     async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
         let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
         let (mut breaker, now) = (Breaker::default(), Instant::now());
-        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(false), false));
-        assert_eq!((breaker.admit(now), breaker.failed(now, &error)), (Ok(false), true));
-        assert_eq!(breaker.admit(now), Err(error.clone()));
+        assert_eq!((breaker.admit(|| now), breaker.failed(now, &error)), (Ok(false), false));
+        assert_eq!((breaker.admit(|| now), breaker.failed(now, &error)), (Ok(false), true));
+        assert_eq!(breaker.admit(|| now), Err(error.clone()));
         let later = now + Breaker::FIRST;
-        assert_eq!((breaker.admit(later), breaker.admit(later)), (Ok(true), Err(error.clone())));
+        assert_eq!((breaker.admit(|| later), breaker.admit(|| later)), (Ok(true), Err(error.clone())));
         assert!(!breaker.failed(later, &error), "it is open already");
-        assert_eq!(breaker.admit(later + Breaker::FIRST), Err(error.clone()), "the pause has doubled");
+        assert_eq!(breaker.admit(|| later + Breaker::FIRST), Err(error.clone()), "the pause has doubled");
         let much_later = later + 2 * Breaker::FIRST;
-        assert_eq!(breaker.admit(much_later), Ok(true));
+        assert_eq!(breaker.admit(|| much_later), Ok(true));
         assert_eq!(breaker.answered(), Some(now));
-        assert_eq!((breaker.admit(much_later), breaker.admit(much_later)), (Ok(false), Ok(false)));
+        assert_eq!((breaker.admit(|| much_later), breaker.admit(|| much_later)), (Ok(false), Ok(false)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -169,8 +241,8 @@ mod tests {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
         let later = now + Breaker::FIRST;
-        assert_eq!(breaker.admit(later), Ok(true));
+        assert_eq!(breaker.admit(|| later), Ok(true));
         breaker.probe_was_dropped();
-        assert_eq!(breaker.admit(later), Ok(true));
+        assert_eq!(breaker.admit(|| later), Ok(true));
     }
 }

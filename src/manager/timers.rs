@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use tokio::runtime;
+use tokio::runtime::{self, Handle};
 
 /// More than a program has at the same time; a runtime that is forgotten panics once more.
 const REMEMBERED: usize = 32;
@@ -19,6 +19,11 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether the runtime is known to have no timers.
 pub(super) fn are_missing_in(runtime: runtime::Id) -> bool {
     ANY.load(Relaxed) && MISSING_IN.lock().unwrap_or_else(PoisonError::into_inner).contains(&runtime)
+}
+
+/// The caller's runtime, if it has timers.
+pub(super) fn runtime_here() -> Option<Handle> {
+    Handle::try_current().ok().filter(|here| !are_missing_in(here.id()))
 }
 
 /// A driver in the runtime has ended. If it panicked, that was the timer, because it catches all other panics; or the runtime is

@@ -76,7 +76,7 @@ impl Schedule {
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
     pub(super) fn known_denial(&self, now: Moment, costs: Costs<'_>) -> Option<&Denial> {
-        let dialogue = self.dialogue.as_ref().filter(|_| !self.gate.owes())?;
+        let dialogue = self.dialogue.as_ref().filter(|dialogue| dialogue.denial.is_some() && !self.gate.owes())?;
         dialogue.known_denial(now, &self.gate.costs_of_each(costs))
     }
 
@@ -148,6 +148,20 @@ impl Schedule {
         let asks_at =
             if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
         asks_at.min(tells_at).min(self.refill_at(now))
+    }
+
+    /// Whether the call of this generation is under way.
+    pub(crate) fn awaits_reply(&self, generation: u64) -> bool {
+        self.dialogue.as_ref().is_some_and(|dialogue| dialogue.flight().is_some() && dialogue.generation() == generation)
+    }
+
+    /// Whether a carrier is to wait for [that instant](Schedule::waits_to_retry).
+    pub(crate) fn needs_retrier(&mut self, now: Moment) -> bool {
+        let needs_one = self.waits_to_retry(now).is_some();
+        if needs_one {
+            self.retrier_left();
+        }
+        needs_one
     }
 
     /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something, or will be. One

@@ -20,7 +20,14 @@ impl Names {
 
     /// Of the state of a key. What stands between the braces tells the nodes of a cluster where all keys of a call are.
     pub(super) fn state(&self, scope: &Scope) -> String {
-        format!("{}:{{{}:{}}}", self.prefix, encoded(scope.limiter.as_bytes()), encoded(&scope.key))
+        let mut name = String::with_capacity(self.prefix.len() + 4 + 3 * (scope.limiter.len() + scope.key.len()));
+        name += &self.prefix;
+        name += ":{";
+        push_encoded(&mut name, scope.limiter.as_bytes());
+        name += ":";
+        push_encoded(&mut name, &scope.key);
+        name += "}";
+        name
     }
 
     /// Of the channel that tells of released places.
@@ -55,18 +62,22 @@ pub(super) fn log(state: &str, number: usize) -> String {
     format!("{state}:log{number}")
 }
 
-/// Percent signs stand for all bytes that have a meaning in names or patterns, or cannot be read.
+/// A name in which percent signs stand for all bytes that have a meaning in names or patterns, or cannot be read.
 fn encoded(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len());
+    push_encoded(&mut encoded, bytes);
+    encoded
+}
+
+fn push_encoded(to: &mut String, bytes: &[u8]) {
     for byte in bytes {
         if byte.is_ascii_alphanumeric() || b"-_.@/+=".contains(byte) {
-            encoded.push(char::from(*byte));
+            to.push(char::from(*byte));
         } else {
             let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
-            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+            to.extend(['%', digit(byte >> 4), digit(byte & 15)]);
         }
     }
-    encoded
 }
 
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {

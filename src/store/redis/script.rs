@@ -54,7 +54,8 @@ impl PolicyScript {
         let parts = limits.iter().enumerate().map(|(index, limit)| {
             let mut part = part(limit).map_err(|reason| unsupported(limit, reason))?;
             part.values.push(("CAPACITY", limit.capacity().to_string()));
-            part.values.extend([("CHARGED", (8 * (index + 1)).to_string()), ("ACTUAL", (8 * (index + 1 + limits.len())).to_string())]);
+            part.values
+                .extend([("CHARGED", (8 * (index + 1)).to_string()), ("ACTUAL", (8 * (index + 1 + limits.len())).to_string())]);
             if part.fragment == LOG {
                 logs += 1;
                 part.values.push(("LOG", format!("KEYS[{}]", 3 + logs)));
