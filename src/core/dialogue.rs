@@ -66,6 +66,16 @@ pub(crate) struct Dialogue {
     pub(super) block: Option<Block>,
     /// Whether a carrier waits to tell what a failed call has not told.
     pub(super) has_retrier: bool,
+    lead: Lead,
+}
+
+/// Whether the newcomer may carry the next call itself.
+#[derive(Debug, Clone, Copy)]
+enum Lead {
+    NotOffered,
+    Offered,
+    /// By this one, the only waiter.
+    Taken(WaiterId),
 }
 
 /// A call under way.
@@ -159,6 +169,7 @@ impl Dialogue {
             denied: BTreeMap::new(),
             has_heartbeat: false,
             has_retrier: false,
+            lead: Lead::NotOffered,
         }
     }
 
@@ -207,6 +218,28 @@ impl Dialogue {
     /// The call of this generation has ended. `None`: it was given up before.
     pub(super) fn land(&mut self, generation: u64) -> Option<Flight> {
         if generation == self.generation { self.flight.take() } else { None }
+    }
+
+    /// The next newcomer may carry the next call, if nobody else waits.
+    pub(super) fn offer_lead(&mut self) {
+        self.lead = Lead::Offered;
+    }
+
+    /// Lets the only waiter carry the next call. `false`: it was not offered.
+    pub(super) fn let_lead(&mut self, id: WaiterId) -> bool {
+        let offered = matches!(self.lead, Lead::Offered);
+        if offered {
+            self.lead = Lead::Taken(id);
+        }
+        offered
+    }
+
+    /// Withdraws the offer. Returns who has taken it.
+    pub(super) fn take_lead(&mut self) -> Option<WaiterId> {
+        match std::mem::replace(&mut self.lead, Lead::NotOffered) {
+            Lead::Taken(id) => Some(id),
+            Lead::NotOffered | Lead::Offered => None,
+        }
     }
 
     /// Whoever has brought a reply, or a failure, comes for the next call.

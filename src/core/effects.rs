@@ -67,15 +67,6 @@ impl Effects {
         self.rest.get_or_insert_default().sends_for_carrier = true;
     }
 
-    pub(crate) fn sends_for_carrier(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.sends_for_carrier)
-    }
-
-    /// Who asks carries the call.
-    pub(crate) fn recall_carrier(&mut self) {
-        self.rest.iter_mut().for_each(|rest| rest.sends_for_carrier = false);
-    }
-
     pub(super) fn tell(&mut self, happening: Happening) {
         self.rest.get_or_insert_default().events.push(happening);
     }

@@ -257,6 +257,9 @@ impl WaitingLine {
     fn position(&self, id: WaiterId) -> Option<(usize, usize)> {
         let front = self.front()?.id;
         let arrival = id.since(front);
+        if arrival == 0 {
+            return Some((0, 0));
+        }
         let begins_by_then = |chunk: &Chunk| chunk.waiters.front().is_some_and(|first| first.id.since(front) <= arrival);
         let number = self.0.partition_point(begins_by_then) - 1; // the first one does
         Some((number, self.0[number].waiters.partition_point(|waiter| waiter.id.since(front) < arrival)))

@@ -20,10 +20,12 @@ impl Manager {
         let mut waker = Some(waker.clone());
         let mut effects = Effects::default();
         let (mut state, now) = self.lock_now();
+        state.schedule.offer_lead();
         let asked = state.schedule.ask_once(now, &options.request(Moment::NEVER), &mut waker, &mut effects);
+        let queued = if let Ok(Asked::Queued(id)) = asked { Some(id) } else { None };
+        state.let_lead(queued, &mut effects);
         let asked = match asked {
             Ok(Asked::Queued(id)) => {
-                state.let_lead(id, &mut effects);
                 self.ensure_driver(state, id, options.cost, &mut effects).map(|_| Asked::Queued(id)).map_err(|error| *error)
             }
             asked => {

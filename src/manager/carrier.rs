@@ -79,7 +79,7 @@ impl Manager {
 
     /// A call has ended. Whether who carried it `returns` for the next one; otherwise a carrier is sent for.
     pub(super) fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>, returns: bool) {
-        let begins_heartbeat = self.with_timer(|schedule, now, effects| {
+        let (begins_heartbeat, needs_retrier) = self.with_timer(|schedule, now, effects| {
             if returns {
                 schedule.carrier_returns(now);
             }
@@ -89,10 +89,13 @@ impl Manager {
                     schedule.failed(now, generation, error, *may_have_run, effects);
                 }
             }
-            schedule.begins_heartbeat(now)
+            (schedule.begins_heartbeat(now), !returns && schedule.needs_retrier(now))
         });
         if begins_heartbeat {
             self.start_heartbeat();
+        }
+        if needs_retrier {
+            self.start_carrier();
         }
     }
 

@@ -336,10 +336,12 @@ impl Manager {
         let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
         state.forget_time_if_queue_is_empty();
         let mut effects = Effects::default();
+        state.schedule.offer_lead();
         let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
+        let queued = if let Ok(Enqueued::Queued(id)) = outcome { Some(id) } else { None };
+        state.let_lead(queued, &mut effects);
         match outcome {
             Ok(Enqueued::Queued(id)) => {
-                state.let_lead(id, &mut effects);
                 let waiting = state.time_begins_to_matter(Some(id));
                 let answer = if state.has_driver(options.blocking) && effects.is_empty() {
                     drop(state);

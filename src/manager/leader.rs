@@ -48,9 +48,6 @@ impl Manager {
         match Pin::new(&mut call).poll(&mut Context::from_waker(waker)) {
             Poll::Ready(answer) => {
                 self.landed(generation, &answer, false);
-                if self.with_schedule(|schedule, now, _| schedule.needs_retrier(now)) {
-                    self.start_carrier();
-                }
                 self.poll(id, cost, waker, granted)
             }
             Poll::Pending => {

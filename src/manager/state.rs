@@ -158,12 +158,13 @@ impl State {
         }
     }
 
-    /// Lets a request that was queued carry the next call, in place of the carrier that was sent for, if nobody else waits.
-    pub(super) fn let_lead(&mut self, id: WaiterId, effects: &mut Effects) {
-        let is_alone = effects.sends_for_carrier() && self.schedule.waiting() == 1 && self.leader.is_none();
-        if is_alone && !id.is_blocking() && timers::runtime_here().is_some() {
-            effects.recall_carrier();
+    /// Lets a request that was just `queued` carry its own call, if the schedule has said so.
+    pub(super) fn let_lead(&mut self, queued: Option<WaiterId>, effects: &mut Effects) {
+        let Some(id) = self.schedule.take_lead() else { return };
+        if queued == Some(id) && !id.is_blocking() && self.leader.is_none() && timers::runtime_here().is_some() {
             self.leader = Some(Box::new(Leader { id, carried: None }));
+        } else {
+            effects.send_for_carrier();
         }
     }
 

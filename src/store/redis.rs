@@ -93,7 +93,14 @@ struct Shared {
     connections: Connections,
     names: Names,
     releases: Releases,
-    scripts: Mutex<HashMap<Policy, Arc<Prepared>>>,
+    scripts: Mutex<Scripts>,
+}
+
+#[derive(Debug, Default)]
+struct Scripts {
+    by_policy: HashMap<Policy, Arc<Prepared>>,
+    /// Most calls are of one policy, and it is quickly compared with its clone.
+    latest: Option<(Policy, Arc<Prepared>)>,
 }
 
 #[derive(Debug)]
@@ -178,11 +185,22 @@ impl RedisStore {
     }
 }
 
+impl Scripts {
+    fn find(&mut self, policy: &Policy) -> Option<Arc<Prepared>> {
+        if let Some((_, prepared)) = self.latest.as_ref().filter(|(latest, _)| latest == policy) {
+            return Some(Arc::clone(prepared));
+        }
+        let prepared = self.by_policy.get(policy)?;
+        self.latest = Some((policy.clone(), Arc::clone(prepared)));
+        Some(Arc::clone(prepared))
+    }
+}
+
 impl Shared {
     fn prepared(&self, policy: &Policy) -> Result<Arc<Prepared>, StoreError> {
         let lock = || self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(prepared) = lock().get(policy) {
-            return Ok(Arc::clone(prepared));
+        if let Some(prepared) = lock().find(policy) {
+            return Ok(prepared);
         }
         super::shares(NAME, policy)?;
         Plan::new(policy.clone(), Duration::ZERO).map_err(StoreError::Policy)?;
@@ -190,18 +208,18 @@ impl Shared {
         let hash = Script::new(&script.text).get_hash().to_owned();
         let prepared = Arc::new(Prepared { script, hash });
         let mut scripts = lock();
-        if scripts.len() == MAX_SCRIPTS {
-            scripts.clear();
+        if scripts.by_policy.len() == MAX_SCRIPTS {
+            scripts.by_policy.clear();
         }
-        scripts.insert(policy.clone(), Arc::clone(&prepared));
+        scripts.by_policy.insert(policy.clone(), Arc::clone(&prepared));
         Ok(prepared)
     }
 
     async fn call(&self, call: Call) -> Result<Reply, StoreError> {
         let prepared = self.prepared(&call.policy)?;
         let keys = wire::keys(&call, &prepared.script, &self.names);
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&prepared.hash).arg(keys.len()).arg(&keys);
+        let mut cmd = Cmd::with_capacity(8 + keys.len(), 256 + 16 * (call.returns.len() + call.asks.len()));
+        cmd.arg("EVALSHA").arg(&prepared.hash).arg(keys.len()).arg(&keys);
         wire::write_arguments(&mut cmd, &call, &prepared.script, &self.names);
         let answer = match self.connections.send(&cmd).await {
             // It never ran, so that it may be sent again.

@@ -112,6 +112,7 @@ impl Schedule {
             self.deny_all_impatient(now, effects); // they came while a call was under way, and are not asked for
         }
         let at = self.call_at(now);
+        let alone = self.queue.front().filter(|_| self.queue.len() == 1);
         let Some(dialogue) = &mut self.dialogue else { return };
         if at > now {
             self.front_ready_at = at;
@@ -120,7 +121,9 @@ impl Schedule {
         let due = match dialogue.carrier_due {
             Some(due) if now < due => due,
             _ => {
-                effects.send_for_carrier();
+                if !alone.is_some_and(|front| dialogue.let_lead(front.id)) {
+                    effects.send_for_carrier();
+                }
                 now.plus(dialogue.terms.deadline)
             }
         };
@@ -272,6 +275,16 @@ impl Schedule {
             (Call { renewals, ..self.empty_call() }, fences)
         };
         leases.chunks(Dialogue::MAX_CALL).map(call).collect()
+    }
+
+    /// A request that comes now may carry its own call, if nobody else waits: see [`Schedule::take_lead`].
+    pub(crate) fn offer_lead(&mut self) {
+        self.dialogue.iter_mut().for_each(|dialogue| dialogue.offer_lead());
+    }
+
+    /// Withdraws the offer. Returns the request that has taken it, for which no carrier was sent for.
+    pub(crate) fn take_lead(&mut self) -> Option<WaiterId> {
+        self.dialogue.as_mut()?.take_lead()
     }
 
     /// Whoever has brought a reply, or a failure, comes for the next call.
