@@ -8,40 +8,52 @@ use crate::error::AcquireError;
 
 pub(crate) type Answer = Result<Grant, AcquireError>;
 
-/// How many answers are searched one by one: what a tick of the timer grants at ten thousand a second, and more. They are taken out
-/// in about the order in which they were given, so the first one is mostly the right one.
-const IN_TURN: usize = if cfg!(test) { 3 } else { 32 };
+/// How many answers are kept in the order of their waiters, in which they are mostly taken out. That many are granted by a call to a
+/// store, or by a tick of the timer at a million a second.
+const IN_TURN: usize = if cfg!(test) { 3 } else { 1_024 };
+
+/// The memory for as many stays.
+const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    in_turn: VecDeque<(WaiterId, Answer)>,
-    /// Those beyond. A tree: growing a large table would delay all waiters.
+    /// Each waiter is after the one before it. The first one has its answer; of the others, some were taken.
+    in_turn: VecDeque<(WaiterId, Option<Answer>)>,
+    /// Those beyond, and out of order. A tree: growing a large table would delay all waiters.
     others: BTreeMap<WaiterId, Answer>,
 }
 
 impl Kept {
     pub(crate) fn insert(&mut self, id: WaiterId, answer: Answer) {
-        if self.in_turn.len() < IN_TURN {
-            self.in_turn.push_back((id, answer));
+        if self.in_turn.len() < IN_TURN && self.in_turn.back().is_none_or(|(last, _)| *last < id) {
+            self.in_turn.push_back((id, Some(answer)));
         } else {
             self.others.insert(id, answer);
         }
     }
 
     pub(crate) fn take(&mut self, id: WaiterId) -> Option<Answer> {
-        if self.in_turn.front().is_some_and(|(kept, _)| *kept == id) {
-            return self.in_turn.pop_front().map(|(_, answer)| answer);
+        let nth = match self.in_turn.front() {
+            Some((first, _)) if *first == id => 0,
+            _ => match self.in_turn.binary_search_by_key(&id, |(kept, _)| *kept) {
+                Ok(nth) => nth,
+                Err(_) => return self.others.remove(&id),
+            },
+        };
+        let answer = self.in_turn[nth].1.take();
+        while self.in_turn.front().is_some_and(|(_, answer)| answer.is_none()) {
+            self.in_turn.pop_front();
         }
-        match self.in_turn.iter().position(|(kept, _)| *kept == id) {
-            Some(nth) => self.in_turn.remove(nth).map(|(_, answer)| answer),
-            None => self.others.remove(&id),
+        if self.in_turn.is_empty() && self.in_turn.capacity() > FEW {
+            self.in_turn = VecDeque::new(); // a million keys may each have had many
         }
+        answer
     }
 
     #[cfg(test)]
     pub(crate) fn get(&self, id: WaiterId) -> Option<&Answer> {
-        let in_turn = self.in_turn.iter().find(|(kept, _)| *kept == id).map(|(_, answer)| answer);
-        in_turn.or_else(|| self.others.get(&id))
+        let in_turn = self.in_turn.iter().find(|(kept, _)| *kept == id);
+        in_turn.and_then(|(_, answer)| answer.as_ref()).or_else(|| self.others.get(&id))
     }
 }
 

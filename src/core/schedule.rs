@@ -270,8 +270,17 @@ impl Schedule {
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
         let waits =
             !self.queue.is_empty() && !self.closed && self.next_wake() > now && !self.queue.would_be_front(request.priority);
-        let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() && self.has_room();
-        if waits && fits && self.suspension.is_none() && request.deadline == Moment::NEVER && !self.options.observed {
+        let fits = match self.dialogue {
+            None => request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place(),
+            Some(_) => self.gate.fits(request.costs).is_ok(),
+        };
+        if waits
+            && fits
+            && self.has_room()
+            && self.suspension.is_none()
+            && request.deadline == Moment::NEVER
+            && !self.options.observed
+        {
             return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
         }
         None

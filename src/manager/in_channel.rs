@@ -25,6 +25,12 @@ use crate::error::TryAcquireError;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
+/// Who asks: its waker, and a clone that goes into the queue.
+struct Task<'a> {
+    waker: &'a Waker,
+    clone: Option<Waker>,
+}
+
 impl Manager {
     /// Grants in place, or charges nothing.
     #[inline(always)]
@@ -218,11 +224,11 @@ impl Manager {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut own = Some(waker.clone());
+        let mut task = Task { waker, clone: Some(waker.clone()) };
         let (state, now) = self.lock_now();
-        let answer = self.enqueue(state, now, options, timeout, &mut own, granted);
-        contain_panic(|| drop(own)); // or the grant would be lost
-        self.begin_to_lead(answer, options.cost, waker, granted)
+        let answer = self.enqueue(state, now, options, timeout, &mut task, granted);
+        contain_panic(|| drop(task.clone)); // or the grant would be lost
+        answer
     }
 
     /// Grants in place, or enqueues the request: `waker` is woken when [`Manager::poll`] has the answer. `timeout` in nanoseconds.
@@ -296,7 +302,7 @@ impl Manager {
         granted: &mut TimedGrant,
         reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
-        let mut own = Some(waker.clone());
+        let mut task = Task { waker, clone: Some(waker.clone()) };
         let reading = reading.or_else(|| self.read_clock());
         let mut state = self.lock();
         let now = self.now_at(&mut state, reading);
@@ -304,18 +310,18 @@ impl Manager {
             granted.fill_in(grant, state.clock.origin());
             self.unlock_after_grant(state, &grant);
             self.common().has_waited.store(false, Relaxed);
-            contain_panic(|| drop(own)); // or the grant would be lost
+            contain_panic(|| drop(task.clone)); // or the grant would be lost
             return Ok(Enqueued::Granted(()));
         }
         if timeout.is_none()
             && state.has_driver(options.blocking)
-            && let Some(id) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut own)
+            && let Some(id) = state.schedule.enqueue_behind(now, &options.request(Moment::NEVER), &mut task.clone)
         {
             return Ok(Enqueued::Queued(id));
         }
-        let answer = self.enqueue(state, now, options, timeout, &mut own, granted);
-        contain_panic(|| drop(own)); // as above
-        self.begin_to_lead(answer, options.cost, waker, granted)
+        let answer = self.enqueue(state, now, options, timeout, &mut task, granted);
+        contain_panic(|| drop(task.clone)); // as above
+        answer
     }
 
     /// The rest of [`Manager::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
@@ -326,7 +332,7 @@ impl Manager {
         now: Moment,
         options: &RequestOptions,
         timeout: Option<u64>,
-        waker: &mut Option<Waker>,
+        task: &mut Task<'_>,
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let (mut state, mut now) = self.advance_if_due(state, now);
@@ -337,9 +343,9 @@ impl Manager {
         state.forget_time_if_queue_is_empty();
         let mut effects = Effects::default();
         state.schedule.offer_lead();
-        let outcome = state.schedule.request(now, &options.request(deadline), waker, &mut effects);
+        let outcome = state.schedule.request(now, &options.request(deadline), &mut task.clone, &mut effects);
         let queued = if let Ok(Enqueued::Queued(id)) = outcome { Some(id) } else { None };
-        state.let_lead(queued, &mut effects);
+        let leads = state.let_lead(queued, &mut effects);
         match outcome {
             Ok(Enqueued::Queued(id)) => {
                 let waiting = state.time_begins_to_matter(Some(id));
@@ -350,7 +356,7 @@ impl Manager {
                     self.ensure_driver(state, id, options.cost, &mut effects)
                 };
                 wake_all(waiting);
-                answer
+                if leads && answer.is_ok() { self.poll_under_lock(id, options.cost, task.waker, granted) } else { answer }
             }
             Ok(Enqueued::Granted(grant)) => {
                 granted.fill_in(grant, state.clock.origin());

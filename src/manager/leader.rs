@@ -15,21 +15,6 @@ use super::lock::{Locked, Manager};
 use crate::core::schedule::Enqueued;
 
 impl Manager {
-    /// The last step of a request that was queued, if it may lead.
-    #[inline(always)]
-    pub(super) fn begin_to_lead(
-        self: &Arc<Self>,
-        queued: Result<Enqueued<()>, Refused>,
-        cost: u64,
-        waker: &Waker,
-        granted: &mut TimedGrant,
-    ) -> Result<Enqueued<()>, Refused> {
-        match queued {
-            Ok(Enqueued::Queued(id)) if self.store_link().is_some() => self.poll_under_lock(id, cost, waker, granted),
-            answer => answer,
-        }
-    }
-
     /// Polls the call for a request that leads, and then its answer.
     #[inline(never)]
     pub(super) fn poll_leader(

@@ -158,14 +158,16 @@ impl State {
         }
     }
 
-    /// Lets a request that was just `queued` carry its own call, if the schedule has said so.
-    pub(super) fn let_lead(&mut self, queued: Option<WaiterId>, effects: &mut Effects) {
-        let Some(id) = self.schedule.take_lead() else { return };
-        if queued == Some(id) && !id.is_blocking() && self.leader.is_none() && timers::runtime_here().is_some() {
+    /// Lets a request that was just `queued` carry its own call, if the schedule has said so. Returns whether it must poll now.
+    pub(super) fn let_lead(&mut self, queued: Option<WaiterId>, effects: &mut Effects) -> bool {
+        let Some(id) = self.schedule.take_lead() else { return false };
+        let leads = queued == Some(id) && !id.is_blocking() && self.leader.is_none() && timers::runtime_here().is_some();
+        if leads {
             self.leader = Some(Box::new(Leader { id, carried: None }));
         } else {
             effects.send_for_carrier();
         }
+        leads
     }
 
     /// What this request carries, if it leads.
