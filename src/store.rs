@@ -30,6 +30,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::policy::{Limit, Policy};
 
@@ -66,6 +67,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Any [`StoreError`]. Only [`StoreError::Unanswered`] leaves open whether the call was carried out.
     fn call(&self, call: Call) -> StoreFuture<Reply>;
+
+    /// Within what time a [call](Store::call) surely ends, with a reply or an error. `None`, the default: the limiter sets a timer for
+    /// each call.
+    fn answers_within(&self) -> Option<Duration> {
+        None
+    }
 
     /// Tells the listener from now on, until it [is closed](ReleaseListener::is_closed), which keys of this limiter have got places
     /// back. Messages may be lost. Returns whether the store can do that; if not, whoever waits polls.

@@ -235,10 +235,6 @@ impl Schedule {
         !self.queue.is_empty()
     }
 
-    pub(crate) fn waiting(&self) -> u64 {
-        self.queue.len() as u64
-    }
-
     /// See [`Queue::answers`].
     pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
         self.queue.answers()
@@ -270,10 +266,7 @@ impl Schedule {
     pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
         let waits =
             !self.queue.is_empty() && !self.closed && self.next_wake() > now && !self.queue.would_be_front(request.priority);
-        let fits = match self.dialogue {
-            None => request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place(),
-            Some(_) => self.gate.fits(request.costs).is_ok(),
-        };
+        let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() || self.asks_for(request.costs);
         if waits
             && fits
             && self.has_room()
@@ -320,6 +313,7 @@ impl Schedule {
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let bare_place = self.gate.grants_bare_places() && !costs.explained();
         let id = self.queue.push(request, waker, bare_place);
+        self.watch_leader();
         if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
             return Ok(self.waits(now, id)); // nothing to decide before the requests ahead are served
         }

@@ -50,10 +50,10 @@ impl Manager {
     }
 
     /// Begins the next call. One that fails at once has landed, and is followed by the one after it.
-    pub(super) fn begin_call(self: &Arc<Self>) -> Option<Carried> {
+    pub(super) fn begin_call(self: &Arc<Self>, led: bool) -> Option<Carried> {
         let link = self.store_link()?;
         loop {
-            let Outgoing { call, generation } = self.with_schedule(|schedule, now, _| schedule.next_call(now))?;
+            let Outgoing { call, generation } = self.with_schedule(|schedule, now, _| schedule.next_call(now, led))?;
             match link.begin(call) {
                 Ok(call) => return Some(Carried { generation, call }),
                 Err(failed) => self.landed(generation, &Err(failed), true),
@@ -162,14 +162,10 @@ impl Drop for Retrier<'_> {
 }
 
 async fn carry(manager: Arc<Manager>, mut begun: Option<Carried>) {
-    let Some(deadline) = manager.store_link().map(|link| link.deadline) else { return };
     loop {
-        while let Some(Carried { generation, mut call }) = begun.take().or_else(|| manager.begin_call()) {
+        while let Some(Carried { generation, call }) = begun.take().or_else(|| manager.begin_call(false)) {
             let under_way = UnderWay { manager: &manager, generation };
-            let answer = match timeout(deadline, &mut call).await {
-                Ok(answer) => answer,
-                Err(_) => Err(call.missed()),
-            };
+            let answer = call.await;
             manager.landed(generation, &answer, true);
             drop(under_way); // a call that has landed cannot fail any more
             manager.gather(answer.map_or(0, |reply| reply.granted)).await;

@@ -27,7 +27,7 @@ impl Manager {
     ) -> Result<Enqueued<()>, Refused> {
         drop(state);
         let id = leader.id;
-        let Some(Carried { generation, mut call }) = leader.carried.take().or_else(|| self.begin_call()) else {
+        let Some(Carried { generation, mut call }) = leader.carried.take().or_else(|| self.begin_call(true)) else {
             return self.poll(id, cost, waker, granted);
         };
         match Pin::new(&mut call).poll(&mut Context::from_waker(waker)) {
@@ -38,8 +38,8 @@ impl Manager {
             Poll::Pending => {
                 let mut state = self.lock();
                 if !state.schedule.awaits_reply(generation) {
-                    drop(state);
-                    call.missed();
+                    drop(state); // it was given up; the breaker has heard of it, or will
+                    self.start_carrier_with(Some(Carried { generation, call }));
                     return self.poll(id, cost, waker, granted);
                 }
                 leader.carried = Some(Carried { generation, call });

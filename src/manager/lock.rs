@@ -98,9 +98,10 @@ impl Common {
         Self { plan, options, origin, id_prefix, clock, time_source, reads_clock, has_waited, registered, store_link }
     }
 
-    /// The same for limits in a store.
+    /// The same for one manager whose limits are in a store. It is registered, although its driver serves all keys.
     pub(crate) fn with_store_link(self, link: Arc<StoreLink>) -> Self {
-        Self { store_link: Some(link), ..self }
+        let registered = Some(Registered { clock: self.clock().first(), rate: Rate::default() });
+        Self { store_link: Some(link), registered, ..self }
     }
 
     /// The same for managers that begin with another plan.

@@ -41,14 +41,16 @@ impl Manager {
         granted: &mut TimedGrant,
     ) -> Result<Enqueued<()>, Refused> {
         let mut state = self.lock();
-        if let Some(leader) = state.take_leader(id) {
+        if state.leader.is_some()
+            && let Some(leader) = state.take_leader(id)
+        {
             return self.poll_leader(state, leader, cost, waker, granted);
         }
         self.poll_locked(state, id, cost, waker, granted)
     }
 
     /// The same, under the lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll_locked<'a>(
         self: &'a Arc<Self>,
         mut state: Locked<'a>,
@@ -109,13 +111,16 @@ impl Manager {
 
     /// The answer was taken: no time moves and no waiter is to be woken; only [`Manager::drained`] can have become true.
     #[inline(always)]
-    fn unlock_after_answer(self: &Arc<Self>, mut state: Locked<'_>, id: WaiterId) {
-        let leader = state.take_leader(id);
-        if state.watchers.is_some() {
-            self.unlock_and_apply(state, &mut Effects::default());
-        } else {
-            drop(state);
+    fn unlock_after_answer(self: &Arc<Self>, state: Locked<'_>, id: WaiterId) {
+        if state.watchers.is_some() || state.leader.is_some() {
+            self.unlock_watched(state, id);
         }
+    }
+
+    #[cold]
+    fn unlock_watched(self: &Arc<Self>, mut state: Locked<'_>, id: WaiterId) {
+        let leader = state.take_leader(id);
+        self.unlock_and_apply(state, &mut Effects::default());
         if let Some(leader) = leader {
             self.hand_over(leader);
         }

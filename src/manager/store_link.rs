@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::error::StoreError;
 use crate::event::{EventKind, LimiterEvent};
@@ -101,9 +101,11 @@ impl Drop for Probe {
     }
 }
 
-/// A call on its way. Whoever polls it watches the deadline, and says if it was [missed](CallUnderWay::missed).
+/// A call on its way. It ends by the deadline.
 pub(crate) struct CallUnderWay {
     reply: StoreFuture<Reply>,
+    /// `None`: the store sees to it.
+    deadline: Option<Pin<Box<Sleep>>>,
     link: Arc<StoreLink>,
     probe: Option<Probe>,
 }
@@ -112,21 +114,18 @@ impl Future for CallUnderWay {
     type Output = Result<Reply, CallFailed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match catch_unwind(AssertUnwindSafe(|| self.reply.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(answer)) => answer,
+        let Self { reply, deadline, link, .. } = &mut *self;
+        let poll = || match reply.as_mut().poll(cx) {
+            Poll::Pending => deadline.as_mut()?.as_mut().poll(cx).is_ready().then(|| Err(link.missed())),
+            Poll::Ready(answer) => Some(answer),
+        };
+        let answer = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(None) => return Poll::Pending,
+            Ok(Some(answer)) => answer,
             Err(panic) => Err(self.link.panicked(panic)),
         };
         self.probe = None;
         Poll::Ready(self.link.note(answer))
-    }
-}
-
-impl CallUnderWay {
-    /// The deadline has passed.
-    pub(crate) fn missed(mut self) -> CallFailed {
-        self.probe = None;
-        self.link.missed()
     }
 }
 
@@ -157,16 +156,14 @@ impl StoreLink {
             let error = self.panicked(panic);
             Box::pin(std::future::ready(Err(error)))
         });
-        Ok(CallUnderWay { reply, link: Arc::clone(self), probe })
+        let is_sure = self.store.answers_within().is_some_and(|time| time <= self.deadline);
+        let deadline = (!is_sure).then(|| Box::pin(sleep(self.deadline)));
+        Ok(CallUnderWay { reply, deadline, link: Arc::clone(self), probe })
     }
 
     /// Calls the store, within the deadline.
     pub(crate) async fn call(self: &Arc<Self>, call: Call) -> Result<Reply, CallFailed> {
-        let mut call = self.begin(call)?;
-        match timeout(self.deadline, &mut call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(call.missed()),
-        }
+        self.begin(call)?.await
     }
 
     /// Asks the store something, within the deadline.
@@ -174,7 +171,7 @@ impl StoreLink {
         let probe = self.admit()?;
         let answer = timeout(self.deadline, ask()).await;
         drop(probe);
-        answer.map_or_else(|_| Err(self.missed()), |answer| self.note(answer))
+        self.note(answer.unwrap_or_else(|_| Err(self.missed())))
     }
 
     fn panicked(&self, panic: Box<dyn Any + Send>) -> StoreError {
@@ -182,10 +179,8 @@ impl StoreLink {
         StoreError::Unanswered { store: self.store.name(), after: None, source: None }
     }
 
-    fn missed(&self) -> CallFailed {
-        let error = StoreError::Unanswered { store: self.store.name(), after: Some(self.deadline), source: None };
-        self.note_failure(&error);
-        CallFailed { error, may_have_run: true }
+    fn missed(&self) -> StoreError {
+        StoreError::Unanswered { store: self.store.name(), after: Some(self.deadline), source: None }
     }
 
     /// Tells the breaker of an answer.

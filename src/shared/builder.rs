@@ -13,7 +13,7 @@ use crate::core::schedule::Options;
 use crate::error::{ConfigError, StoreError};
 use crate::event::LimiterEvent;
 use crate::exchange::OnStoreDown;
-use crate::manager::{StoreLink, nonzero_nanos};
+use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -202,6 +202,7 @@ impl SharedLimiterBuilder {
             replaces_policy,
             ahead,
             keys,
+            driver: SharedDriver::new(false),
         });
         Ok(SharedLimiter::of_key(shared, Arc::default()))
     }

@@ -13,7 +13,7 @@ use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::core::suspension::Hold;
 use crate::exchange::{OnStoreDown, Scope};
-use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, StoreLink, TimeSource, TimerHost};
+use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, SharedDriver, StoreLink, TimeSource, TimerHost};
 use crate::observe::Observer;
 use crate::strategy::Moment;
 
@@ -33,6 +33,7 @@ pub(super) struct SharedBy {
     pub(super) replaces_policy: bool,
     pub(super) ahead: Option<Ahead>,
     pub(super) keys: Arc<Keys>,
+    pub(super) driver: Arc<SharedDriver<Manager>>,
 }
 
 /// The keys that are in use.
@@ -74,7 +75,7 @@ impl SharedBy {
         let Self { link, plan, options, .. } = self;
         let name = if key.is_empty() { Arc::clone(&link.name) } else { format!("{}/{}", link.name, key.escape_ascii()).into() };
         let clock = Clock::new(TimeSource::TOKIO);
-        let timer_host = TimerHost::Own(OwnDrivers::new(false));
+        let timer_host = TimerHost::SharedDriver(Arc::clone(&self.driver));
         let origin = Arc::new(Origin { name: Some(name), since_epoch: Duration::ZERO, timer_host });
         let id_prefix = Uuid::new_v4().as_u64_pair().0;
         let common = Common::new(Arc::clone(plan), Arc::clone(options), origin, id_prefix, clock.clone());

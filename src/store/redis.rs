@@ -136,9 +136,9 @@ impl RedisStoreBuilder {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// How long a connection may take, and how long an answer. The default is 500 ms.
+    /// How long a call may take, with the connection if there is none yet. The default is 500 ms.
     ///
-    /// After that, a call fails with [`StoreError::Unanswered`] if it was sent; the server may still carry it out.
+    /// After that, it fails with [`StoreError::Unanswered`] if it was sent; the server may still carry it out.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -221,11 +221,13 @@ impl Shared {
         let mut cmd = Cmd::with_capacity(8 + keys.len(), 256 + 16 * (call.returns.len() + call.asks.len()));
         cmd.arg("EVALSHA").arg(&prepared.hash).arg(keys.len()).arg(&keys);
         wire::write_arguments(&mut cmd, &call, &prepared.script, &self.names);
-        let answer = match self.connections.send(&cmd).await {
+        let by = self.connections.deadline();
+        let answer = match self.connections.send(&cmd, by).await {
             // It never ran, so that it may be sent again.
             Err(Failure::Client(error)) if error::is_unknown_script(&error) => {
-                self.send(redis::cmd("SCRIPT").arg("LOAD").arg(&prepared.script.text), &keys[0]).await?;
-                self.send(&cmd, &keys[0]).await?
+                let mut load = redis::cmd("SCRIPT");
+                self.understood(self.connections.send(load.arg("LOAD").arg(&prepared.script.text), by).await, &keys[0])?;
+                self.understood(self.connections.send(&cmd, by).await, &keys[0])?
             }
             answer => self.understood(answer, &keys[0])?,
         };
@@ -243,7 +245,7 @@ impl Shared {
     }
 
     async fn send(&self, cmd: &Cmd, at: &str) -> Result<Value, StoreError> {
-        self.understood(self.connections.send(cmd).await, at)
+        self.understood(self.connections.send(cmd, self.connections.deadline()).await, at)
     }
 
     fn understood(&self, answer: Result<Value, Failure>, at: &str) -> Result<Value, StoreError> {
@@ -295,6 +297,10 @@ impl Store for RedisStore {
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
         self.shared.prepared(policy).map(drop)
+    }
+
+    fn answers_within(&self) -> Option<Duration> {
+        Some(self.shared.connections.timeout)
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {

@@ -120,14 +120,15 @@ impl Schedule {
         }
         let due = match dialogue.carrier_due {
             Some(due) if now < due => due,
-            _ => {
-                if !alone.is_some_and(|front| dialogue.let_lead(front.id)) {
-                    effects.send_for_carrier();
-                }
-                now.plus(dialogue.terms.deadline)
-            }
+            _ => now.plus(dialogue.terms.deadline),
         };
-        dialogue.carrier_due = Some(due);
+        let is_new = dialogue.carrier_due.replace(due) != Some(due);
+        if is_new && alone.is_some_and(|front| dialogue.let_lead(front.id)) {
+            return; // it comes at once, and watches the deadline
+        }
+        if is_new {
+            effects.send_for_carrier();
+        }
         self.front_ready_at = due;
     }
 
@@ -151,6 +152,23 @@ impl Schedule {
         let asks_at =
             if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
         asks_at.min(tells_at).min(self.refill_at(now))
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queue.len() as u64
+    }
+
+    /// Whether such a request can join a queue whose front waits for the store, and somebody watches it.
+    pub(super) fn asks_for(&self, costs: Costs<'_>) -> bool {
+        self.dialogue.is_some() && self.front_ready_at != Moment::NEVER && self.gate.fits(costs).is_ok()
+    }
+
+    /// Somebody waits behind a request that carries its own call, and must not wait for ever if that one is not polled any more.
+    pub(super) fn watch_leader(&mut self) {
+        if let Some(dialogue) = self.dialogue.as_ref().filter(|_| self.queue.len() > 1) {
+            let due = dialogue.reply_due().or(dialogue.carrier_due).unwrap_or(Moment::NEVER);
+            self.front_ready_at = self.front_ready_at.min(due);
+        }
     }
 
     /// Whether the call of this generation is under way.
@@ -199,8 +217,9 @@ impl Schedule {
         resumed_at.max(denial.map_or(now, |denial| denial.until))
     }
 
-    /// What is to be told to the store now. `None`: nothing, and no carrier is needed any more.
-    pub(crate) fn next_call(&mut self, now: Moment) -> Option<Outgoing> {
+    /// What is to be told to the store now. `None`: nothing, and no carrier is needed any more. `led`: a request carries it, which
+    /// watches the deadline.
+    pub(crate) fn next_call(&mut self, now: Moment, led: bool) -> Option<Outgoing> {
         let is_under_way = self.dialogue.as_ref()?.flight().is_some();
         if is_under_way || self.call_at(now) > now {
             self.dialogue.as_mut()?.carrier_due = None;
@@ -233,7 +252,8 @@ impl Schedule {
         let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
         let generation = dialogue.take_off(now, runs, returns, settlements.clone());
         dialogue.carrier_due = None;
-        self.front_ready_at = dialogue.reply_due().unwrap_or(Moment::NEVER);
+        let watched = dialogue.reply_due().filter(|_| !led || self.queue.len() > 1);
+        self.front_ready_at = watched.unwrap_or(Moment::NEVER);
         let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };
         Some(Outgoing { call, generation })
     }

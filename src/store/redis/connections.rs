@@ -13,13 +13,16 @@ use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
 use tokio::runtime::{self, Handle};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error;
 use crate::error::{Cause, StoreError};
 
 /// More runtimes than this at once make and give up connections in turn.
 const MAX_RUNTIMES: usize = 32;
+
+/// As far as a timer reaches.
+const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// The connections to one server.
 pub(super) struct Connections {
@@ -59,17 +62,26 @@ impl Connections {
         Self { client, store, timeout, lines: Mutex::default() }
     }
 
-    /// Sends a command and awaits the answer.
-    pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, Failure> {
+    /// When a call that begins now must have ended.
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
+    }
+
+    /// Sends a command and awaits the answer, until that instant.
+    pub(super) async fn send(&self, cmd: &Cmd, by: Instant) -> Result<Value, Failure> {
         let line = self.line().map_err(Failure::Known)?;
-        let mut connection = match line.connection.clone().await {
+        let made = timeout_at(by, line.connection.clone()).await;
+        let made = made
+            .unwrap_or_else(|elapsed| Err(StoreError::Unreachable { store: self.store.clone(), source: Cause::new(elapsed) }));
+        let mut connection = match made {
             Ok(connection) => connection,
             Err(error) => {
                 self.give_up(line.number);
                 return Err(Failure::Known(error));
             }
         };
-        match timeout(self.timeout, cmd.query_async(&mut connection)).await {
+        match timeout_at(by, cmd.query_async(&mut connection)).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 if error.is_unrecoverable_error() {

@@ -302,7 +302,7 @@ impl Simulation {
     /// A carrier takes what there is to tell.
     fn carry(&mut self, index: usize) {
         let now = self.moment(index);
-        let Some(outgoing) = self.processes[index].schedule.next_call(now) else {
+        let Some(outgoing) = self.processes[index].schedule.next_call(now, false) else {
             if let Some(at) = self.processes[index].schedule.waits_to_retry(now) {
                 let at = at.nanos().saturating_sub(self.processes[index].offset);
                 self.at(at, Event::Retry(index));
