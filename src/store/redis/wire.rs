@@ -160,11 +160,10 @@ fn until_of(until: f64, first_expiry: f64) -> Until {
 
 /// The error of an answer that is no reply.
 pub(super) fn refusal(answer: Answer, call: &Call, store: &str, state: &str) -> Result<Reply, StoreError> {
-    let store = store.to_owned();
     Err(match answer {
         Answer::Reply(reply) => return Ok(reply),
-        Answer::TooLate => StoreError::TooLate { store },
-        Answer::Damaged => StoreError::Damaged { store, at: state.to_owned() },
+        Answer::TooLate => StoreError::TooLate { store: store.to_owned() },
+        Answer::Damaged => StoreError::Damaged { store: store.to_owned(), at: state.to_owned() },
         Answer::PolicyDiffers(stored) => {
             StoreError::PolicyDiffers { limiter: Arc::clone(&call.scope.limiter), stored, given: call.policy.to_string() }
         }
