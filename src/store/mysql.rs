@@ -7,7 +7,8 @@ use mysql_async::{Opts, OptsBuilder};
 use tokio::sync::Semaphore;
 
 use super::listeners::Listeners;
-use super::sql::table::{Contention, Purge, carry_out, in_task};
+use super::sql::known::Known;
+use super::sql::table::{Purge, carry_out, in_task};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
@@ -19,9 +20,12 @@ mod server;
 
 /// A store in MariaDB 10.3 or later, or MySQL 8. Clones share it.
 ///
-/// The clock of the server counts. A call takes two round trips, or one if it changes nothing, such as a denial. Where several
-/// callers write the same key at the same time, a call locks its row. Up to eight connections are made, and anew when they break.
-/// Calls must be made in a tokio runtime with `enable_all`.
+/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if it
+/// changes nothing, such as a denial; otherwise two. What takes one may be decided as of an instant that is a round trip earlier, and
+/// its leases end so much later in the server. Where several processes write a key at the same time, a call locks its row. What is
+/// known of keys takes 64 MiB at most.
+///
+/// Up to eight connections are made, and anew when they break. Calls must be made in a tokio runtime with `enable_all`.
 ///
 /// Places that come back are told to waiters in this process; those of other processes poll.
 ///
@@ -98,7 +102,7 @@ impl MysqlStoreOptions {
             idle: Mutex::default(),
             connections: Arc::new(Semaphore::new(8)),
             policies: Policies::default(),
-            contention: Contention::default(),
+            known: Known::default(),
             listeners: Listeners::default(),
             purge: Purge::default(),
         };
@@ -160,7 +164,7 @@ impl Store for MysqlStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         self.order(async move |server| {
-            let reply = carry_out(&*server, &server.policies, &server.contention, &call).await;
+            let reply = carry_out(&*server, &server.policies, &server.known, call).await;
             if server.purge.is_due() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move { server.purge_some().await.ok() });

@@ -2,17 +2,18 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime;
 use tokio::sync::{Mutex, Semaphore};
-use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
 use super::listeners::Listeners;
-use super::sql::table::{Contention, Purge, carry_out, in_task};
+use super::sql::known::Known;
+use super::sql::table::{Purge, carry_out, in_task};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
@@ -26,9 +27,13 @@ mod server;
 
 /// A store in PostgreSQL 11 or later. Clones share it.
 ///
-/// The clock of the server counts. A call takes two round trips, or one if it changes nothing, such as a denial. Where several
-/// processes write the same key, a call locks its row. A connection is made for the first call, and anew when it breaks; calls of
-/// contended keys have up to four more, and listeners one. They must be made in a tokio runtime with `enable_all`.
+/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if it
+/// changes nothing, such as a denial; otherwise two. What takes one may be decided as of an instant that is a round trip earlier, and
+/// its leases end so much later in the server. Where several processes write a key at the same time, a call locks its row. What is
+/// known of keys takes 64 MiB at most.
+///
+/// A connection is made for the first call, and anew when it breaks; calls of contended keys have up to four more, and listeners one.
+/// Calls must be made in a tokio runtime with `enable_all`.
 ///
 /// Places that come back are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that: their waiters poll.
 ///
@@ -115,7 +120,7 @@ impl PostgresStoreOptions {
             idle: StdMutex::default(),
             transactions: Arc::new(Semaphore::new(4)),
             policies: Policies::default(),
-            contention: Contention::default(),
+            known: Known::default(),
             listeners: Listeners::default(),
             listening: StdMutex::default(),
             purge: Purge::default(),
@@ -186,7 +191,7 @@ impl Store for PostgresStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         self.order(async move |server| {
-            let reply = carry_out(&*server, &server.policies, &server.contention, &call).await;
+            let reply = carry_out(&*server, &server.policies, &server.known, call).await;
             if server.purge.is_due() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move { server.purge_some().await.ok() });
@@ -195,15 +200,17 @@ impl Store for PostgresStore {
         })
     }
 
-    /// Listens in the present runtime. Without one it returns `false`.
+    /// A thread listens, with a runtime of its own: it outlives whichever runtime was the first to listen.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.server.listeners.add(limiter, listener);
-        let Ok(runtime) = Handle::try_current() else { return false };
         let mut listening = self.server.listening.lock().unwrap_or_else(PoisonError::into_inner);
         if listening.as_ref().is_none_or(JoinHandle::is_finished) {
-            *listening = Some(runtime.spawn(Server::listen(Arc::downgrade(&self.server))));
+            let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return false };
+            let server = Arc::downgrade(&self.server);
+            let listens = move || runtime.block_on(Server::listen(server));
+            *listening = thread::Builder::new().name("tollgate-postgres".to_owned()).spawn(listens).ok();
         }
-        true
+        listening.is_some()
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {

@@ -2,6 +2,8 @@
 //! the store holds the lock of the row.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) mod known;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod table;
 
 use std::collections::HashMap;

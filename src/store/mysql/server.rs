@@ -10,7 +10,8 @@ use mysql_async::{Conn, Error, Opts, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::listeners::Listeners;
-use super::super::sql::table::{Contention, Found, PURGED_EVERY, Purge, Table, Write, first_version};
+use super::super::sql::known::Known;
+use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
 use super::super::sql::{Policies, Row, SCHEMA_VERSION};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
@@ -47,7 +48,7 @@ pub(super) struct Server {
     pub(super) idle: Mutex<Vec<Conn>>,
     pub(super) connections: Arc<Semaphore>,
     pub(super) policies: Policies,
-    pub(super) contention: Contention,
+    pub(super) known: Known,
     pub(super) listeners: Listeners,
     pub(super) purge: Purge,
 }
@@ -101,6 +102,7 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<Conn, StoreError> {
+        self.known.forget_clock();
         let connecting = tokio::time::timeout(CONNECTS_WITHIN, Conn::new(self.opts.clone())).await;
         let mut conn = connecting.map_err(|error| self.unreachable(error))?.map_err(|error| self.not_done(error))?;
         conn.query_drop(SETTINGS).await.map_err(|error| self.not_done(error))?;
@@ -215,23 +217,24 @@ impl Table for Server {
         found.ok_or_else(|| self.damaged("tollgate_keys"))
     }
 
-    async fn swap(&self, write: Write) -> Result<bool, StoreError> {
+    async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
         let mut connection = self.connection().await?;
-        let answer = match connection.run(&write_sql(&write)).await {
-            Err(error) if is_deadlock(&error) => return Ok(false),
+        let answer = match connection.run(&format!("SELECT {NOW}; {}", write_sql(write))).await {
+            Err(error) if is_deadlock(&error) => return Ok(None),
             answer => answer.map_err(|error| self.unknown(error))?,
         };
         self.put_back(connection);
-        let swapped = answer.changed == 1;
-        if swapped {
-            self.tell_listeners(&write);
+        if answer.changed != 1 {
+            return Ok(None);
         }
-        Ok(swapped)
+        self.tell_listeners(write);
+        let unanswered = StoreError::Unanswered { store: self.name.clone(), after: None, source: None };
+        answer.rows.first().and_then(|row| number(row, 0)).map(Some).ok_or(unanswered)
     }
 
     /// The row is made first, if there is none, which locks it. To look for it first would lock nothing.
-    async fn lock(&self, scope: &Scope) -> Result<(Connection, Found), StoreError> {
-        let (id, version) = (id(scope), first_version());
+    async fn lock(&self, scope: &Scope, version: i64) -> Result<(Connection, Found), StoreError> {
+        let id = id(scope);
         let (limiter, key) = (hex(scope.limiter.as_bytes()), hex(&scope.key));
         let (connection, answer) = self
             .begin(&format!(
@@ -249,34 +252,34 @@ impl Table for Server {
         Ok((connection, found.ok_or_else(|| self.damaged("tollgate_keys"))?))
     }
 
-    async fn unlock(&self, mut connection: Connection, write: Option<Write>) -> Result<(), StoreError> {
+    async fn unlock(&self, mut connection: Connection, write: Option<&Write>) -> Result<(), StoreError> {
         let Some(write) = write else {
             connection.run("ROLLBACK").await.map_err(|error| self.unknown(error))?;
             self.put_back(connection);
             return Ok(());
         };
-        connection.run(&format!("{}; COMMIT", write_sql(&write))).await.map_err(|error| self.unknown(error))?;
+        connection.run(&format!("{}; COMMIT", write_sql(write))).await.map_err(|error| self.unknown(error))?;
         self.put_back(connection);
-        self.tell_listeners(&write);
+        self.tell_listeners(write);
         Ok(())
     }
 }
 
 /// It changes one row, or none if that has not the version.
 fn write_sql(write: &Write) -> String {
-    let Write { scope, version, row: Row { expires, state }, valid_until, .. } = write;
+    let Write { scope, version, next_version, row: Row { expires, state }, valid_until, .. } = write;
     let (id, state) = (id(scope), hex(state));
     let in_time = valid_until.map(|until| format!("AND {NOW} < {until}")).unwrap_or_default();
     match version {
         Some(version) => format!(
-            "UPDATE tollgate_keys SET ver = ver + 1, expires = {expires}, state = {state} \
+            "UPDATE tollgate_keys SET ver = {next_version}, expires = {expires}, state = {state} \
              WHERE id = {id} AND ver = {version} {in_time}"
         ),
         None => {
-            let (limiter, key, version) = (hex(scope.limiter.as_bytes()), hex(&scope.key), first_version());
+            let (limiter, key) = (hex(scope.limiter.as_bytes()), hex(&scope.key));
             format!(
                 "INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) \
-                 SELECT {id}, {limiter}, {key}, {version}, {expires}, {state} FROM DUAL WHERE TRUE {in_time} \
+                 SELECT {id}, {limiter}, {key}, {next_version}, {expires}, {state} FROM DUAL WHERE TRUE {in_time} \
                  ON DUPLICATE KEY UPDATE ver = tollgate_keys.ver"
             )
         }

@@ -10,7 +10,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
 
-use super::super::sql::table::{Found, Write, first_version};
+use super::super::sql::table::{Found, Write};
 use super::super::sql::{Row, SCHEMA_VERSION};
 use crate::exchange::Scope;
 
@@ -74,8 +74,8 @@ impl From<Error> for Refusal {
 
 const ID: &str = "sha256($1) || sha256($2)";
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
-/// A row if something was `done`, and a message, if one is given.
-const NOTIFY: &str = "SELECT CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
+/// A row if something was `done`, with the clock, and a message, if one is given.
+const DONE: &str = "SELECT now, CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
 
 impl Connection {
     /// Its messages are read by a task in this runtime.
@@ -98,12 +98,12 @@ impl Connection {
         let sql = [
             format!("SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {ID}"),
             format!(
-                "WITH done AS (UPDATE tollgate_keys SET ver = ver + 1, expires = $4, state = $5 WHERE id = {ID} AND ver = $3 \
-                 AND {in_time} RETURNING 1) {NOTIFY}"
+                "WITH done AS (UPDATE tollgate_keys SET ver = $3, expires = $4, state = $5 WHERE id = {ID} AND ver = $8 \
+                 AND {in_time} RETURNING {NOW} AS now) {DONE}"
             ),
             format!(
                 "WITH done AS (INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) \
-                 SELECT {ID}, $1, $2, $3::int8, $4::int8, $5::bytea WHERE {in_time} ON CONFLICT (id) DO NOTHING RETURNING 1) {NOTIFY}"
+                 SELECT {ID}, $1, $2, $3::int8, $4::int8, $5::bytea WHERE {in_time} ON CONFLICT (id) DO NOTHING RETURNING {NOW} AS now) {DONE}"
             ),
             format!(
                 "INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) VALUES ({ID}, $1, $2, $3, 0, '') \
@@ -128,17 +128,21 @@ impl Connection {
         Ok(Found { now: row.try_get(0)?, row: found })
     }
 
-    /// Returns whether the row had the version.
-    pub(super) async fn write(&self, write: &Write) -> Result<bool, Error> {
-        let (statement, version) = match write.version {
-            Some(version) => (&self.update, version),
-            None => (&self.insert, first_version()),
-        };
-        let Write { scope, row: Row { expires, state }, valid_until, released, .. } = write;
+    /// Returns the clock if the row had the version.
+    pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
+        let Write { scope, version, next_version, row: Row { expires, state }, valid_until, released } = write;
         let message = if *released { message(scope) } else { None };
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
-        let rows = self.client.query(statement, &[&limiter, &key, &version, expires, state, valid_until, &message]).await?;
-        Ok(!rows.is_empty())
+        let of: [&(dyn ToSql + Sync); 7] = [&limiter, &key, next_version, expires, state, valid_until, &message];
+        let done = match version {
+            Some(version) => {
+                let [limiter, key, next_version, expires, state, valid_until, message] = of;
+                let of = [limiter, key, next_version, expires, state, valid_until, message, version];
+                self.client.query_opt(&self.update, &of).await?
+            }
+            None => self.client.query_opt(&self.insert, &of).await?,
+        };
+        done.map(|done| done.try_get(0)).transpose()
     }
 
     /// Deletes the row, and announces that.
@@ -151,21 +155,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Begins a transaction, and locks the row, which there is afterwards. All of it is sent at once.
-    pub(super) async fn lock(&self, scope: &Scope) -> Result<Found, Error> {
-        let (limiter, key, version) = (scope.limiter.as_bytes(), &scope.key[..], first_version());
+    /// Begins a transaction, and locks the row, which is made if there is none. All of it is sent at once. `None`: the row that there was
+    /// has been deleted meanwhile.
+    pub(super) async fn lock(&self, scope: &Scope, version: i64) -> Result<Option<Found>, Error> {
+        let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
         let id: [&(dyn ToSql + Sync); 2] = [&limiter, &key];
         let claimed: [&(dyn ToSql + Sync); 3] = [&limiter, &key, &version];
         let (_, _, row, now) = try_join4(
             self.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
             self.client.execute(&self.claim, &claimed),
-            self.client.query_one(&self.lock, &id),
+            self.client.query_opt(&self.lock, &id),
             // Written beside FOR UPDATE, the clock would be read before the lock is waited for.
             self.client.query_one(&self.now, &[]),
         )
         .await?;
+        let Some(row) = row else { return Ok(None) };
         let found = (row.try_get(0)?, Row { expires: row.try_get(1)?, state: row.try_get(2)? });
-        Ok(Found { now: now.try_get(0)?, row: Some(found) })
+        Ok(Some(Found { now: now.try_get(0)?, row: Some(found) }))
     }
 
     /// Writes the locked row, and ends the transaction.

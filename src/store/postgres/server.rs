@@ -1,16 +1,17 @@
 //! The server of a store, and the connections to it.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::stream::StreamExt as _;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Error};
 
 use super::super::listeners::Listeners;
-use super::super::sql::table::{Contention, Found, PURGED_EVERY, Purge, Table, Write};
+use super::super::sql::known::Known;
+use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
 use super::super::sql::{Policies, SCHEMA_VERSION};
 use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
 use crate::error::{Cause, StoreError};
@@ -26,7 +27,7 @@ pub(super) struct Server {
     pub(super) idle: StdMutex<Vec<Connection>>,
     pub(super) transactions: Arc<Semaphore>,
     pub(super) policies: Policies,
-    pub(super) contention: Contention,
+    pub(super) known: Known,
     pub(super) listeners: Listeners,
     pub(super) listening: StdMutex<Option<JoinHandle<()>>>,
     pub(super) purge: Purge,
@@ -46,6 +47,7 @@ impl Server {
 
     async fn connect(&self) -> Result<Connection, StoreError> {
         let store = self.name.clone();
+        self.known.forget_clock();
         Connection::open(&self.connector, self.creates_tables).await.map_err(|refusal| match refusal {
             Refusal::Failed(error) => self.not_done(error),
             Refusal::NewerSchema(found) => StoreError::NewerSchema { store, found, known: SCHEMA_VERSION },
@@ -153,16 +155,16 @@ impl Table for Server {
         self.ask(|connection| async move { connection.read(scope).await }).await
     }
 
-    async fn swap(&self, write: Write) -> Result<bool, StoreError> {
-        let written = self.connection().await?.write(&write).await;
+    async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
+        let written = self.connection().await?.write(write).await;
         match written {
             // Under a stricter isolation level than the default.
-            Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(false),
+            Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(None),
             written => written.map_err(|error| self.unknown(error)),
         }
     }
 
-    async fn lock(&self, scope: &Scope) -> Result<(Locked, Found), StoreError> {
+    async fn lock(&self, scope: &Scope, version: i64) -> Result<(Locked, Found), StoreError> {
         let permit = Arc::clone(&self.transactions).acquire_owned().await;
         let Ok(permit) = permit else {
             return Err(StoreError::Unreachable { store: self.name.clone(), source: Cause::new("the store is closed") });
@@ -174,17 +176,21 @@ impl Table for Server {
                 Some(connection) => connection,
                 None => self.connect().await?,
             };
-            match connection.lock(scope).await {
+            match connection.lock(scope, version).await {
                 Err(_) if was_idle && connection.client.is_closed() => {} // it has broken in the meantime
                 Err(error) => return Err(self.not_done(error)),
-                Ok(found) => return Ok((Locked(connection, permit), found)),
+                Ok(Some(found)) => return Ok((Locked(connection, permit), found)),
+                Ok(None) => {
+                    connection.unlock(None).await.map_err(|error| self.not_done(error))?;
+                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+                }
             }
         }
     }
 
-    async fn unlock(&self, locked: Locked, write: Option<Write>) -> Result<(), StoreError> {
+    async fn unlock(&self, locked: Locked, write: Option<&Write>) -> Result<(), StoreError> {
         let Locked(connection, permit) = locked;
-        connection.unlock(write.as_ref()).await.map_err(|error| self.unknown(error))?;
+        connection.unlock(write).await.map_err(|error| self.unknown(error))?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         drop(permit);
         Ok(())

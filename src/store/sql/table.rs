@@ -3,15 +3,24 @@
 //! First without a lock: read the row, decide, and write if its version is still the same. That takes two flights, one if nothing
 //! is to be written, and leaves nothing open. When somebody else has written meanwhile, the call takes the row's lock, which always
 //! gets on; so do the next calls, because they would fail too.
+//!
+//! The row need not be read if it is [known] since the last call. Then the call is decided as of an instant that the server's clock
+//! has surely reached, at most a flight before: what is granted by it is never too much. Leases count from an instant that the clock
+//! has surely not passed, so that none ends in the store before it ends for its holder.
+
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use super::super::StoreFuture;
-use super::{Decided, Policies, Row};
+use super::known::{Bounds, Known, KnownRow};
+use super::{Decided, Policies, Row, Rules};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
@@ -30,6 +39,8 @@ pub(in crate::store) struct Write {
     pub(in crate::store) scope: Scope,
     /// The version that the row must have; `None`: there must be none.
     pub(in crate::store) version: Option<i64>,
+    /// The version that it has afterwards.
+    pub(in crate::store) next_version: i64,
     pub(in crate::store) row: Row,
     /// Whether places came back.
     pub(in crate::store) released: bool,
@@ -47,30 +58,14 @@ pub(in crate::store) trait Table: Send + Sync {
     /// Reads the row without a lock.
     fn read(&self, scope: &Scope) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
-    /// Writes the row if it still has that version. Returns whether it had.
-    fn swap(&self, write: Write) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    /// Writes the row if it still has that version. Returns the clock of the server if it had.
+    fn swap(&self, write: &Write) -> impl Future<Output = Result<Option<i64>, StoreError>> + Send;
 
-    /// Locks the row, and reads it.
-    fn lock(&self, scope: &Scope) -> impl Future<Output = Result<(Self::Locked, Found), StoreError>> + Send;
+    /// Locks the row, and reads it. If there is none, it is made with this version.
+    fn lock(&self, scope: &Scope, version: i64) -> impl Future<Output = Result<(Self::Locked, Found), StoreError>> + Send;
 
     /// Writes the row, if it is to be written, and ends the transaction.
-    fn unlock(&self, locked: Self::Locked, write: Option<Write>) -> impl Future<Output = Result<(), StoreError>> + Send;
-}
-
-/// How many calls take the lock at once because one before them was too late.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Contention(AtomicU32);
-
-impl Contention {
-    const CALLS: u32 = 16;
-
-    fn note(&self) {
-        self.0.store(Self::CALLS, Ordering::Relaxed);
-    }
-
-    fn is_expected(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |calls| calls.checked_sub(1)).is_ok()
-    }
+    fn unlock(&self, locked: Self::Locked, write: Option<&Write>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Expired rows are looked for after so many calls, among twice as many rows.
@@ -105,40 +100,56 @@ where
     })
 }
 
-/// A row that was deleted and made anew must not have a version that it had before.
-pub(in crate::store) fn first_version() -> i64 {
-    (uuid::Uuid::new_v4().as_u64_pair().1 >> 2) as i64
-}
+/// How many calls of a key lock the row at once, because one before them was too late.
+const LOCKS: u32 = 16;
 
 /// Carries out a call.
 pub(in crate::store) async fn carry_out<T: Table>(
     table: &T,
     policies: &Policies,
-    contention: &Contention,
-    call: &Call,
+    known: &Known,
+    mut call: Call,
 ) -> Result<Reply, StoreError> {
     let rules = policies.rules(&call.policy)?;
-    let decide = |found: &Found| {
-        let now = u64::try_from(found.now).unwrap_or_default().saturating_mul(1_000);
-        // A row that was made to be locked is empty.
-        let row = found.row.as_ref().map(|(_, row)| row).filter(|row| !row.state.is_empty());
-        rules.decide(table.name(), now, row, call)
-    };
-    if !contention.is_expected() {
+    let last = known.take(&call.scope);
+    let mut locks = last.as_ref().map_or(0, |last| last.locks);
+    // Whoever gives back has often written last, although others ask for it, too.
+    if let Some(last) = last.as_ref().filter(|last| locks == 0 && (!last.is_shared || call.asks.is_empty()))
+        && let Some(reply) = at_once(table, &rules, known, &mut call, last).await?
+    {
+        return Ok(reply);
+    }
+    let is_shared = |found: &Found| last.as_ref().is_some_and(|last| found.version() != Some(last.version));
+    if locks == 0 {
+        let asked = Instant::now();
         let found = table.read(&call.scope).await?;
-        let Decided { reply, row, released } = decide(&found)?;
-        let Some(row) = row else { return Ok(reply) };
-        if table.swap(write(call, &found, row, released)).await? {
+        known.note_clock(found.now, asked);
+        let is_shared = is_shared(&found);
+        let Decided { reply, row, released } = decide(table, &rules, &found, &call)?;
+        let Some(row) = row else {
+            if let Some((version, row)) = found.row {
+                known.keep(call.scope, KnownRow { version, row, is_shared, locks });
+            }
+            return Ok(reply);
+        };
+        let write = Write { released, ..write(known, &call, found.version(), row) };
+        let asked = Instant::now();
+        if let Some(now) = swap(table, &write).await? {
+            known.note_clock(now, asked);
+            write.known(known, is_shared, locks);
             return Ok(reply);
         }
-        contention.note();
+        locks = LOCKS;
     }
-    let (locked, found) = table.lock(&call.scope).await?;
-    match decide(&found) {
+    let (locked, found) = table.lock(&call.scope, known.next_version()).await?;
+    match decide(table, &rules, &found, &call) {
         Ok(Decided { reply, row, released }) => {
             // It was in time when the lock was got, and nobody can come between.
-            let write = row.map(|row| Write { valid_until: None, ..write(call, &found, row, released) });
-            table.unlock(locked, write).await?;
+            let write = row.map(|row| Write { released, valid_until: None, ..write(known, &call, found.version(), row) });
+            table.unlock(locked, write.as_ref()).await?;
+            if let Some(write) = write {
+                write.known(known, is_shared(&found), locks - 1);
+            }
             Ok(reply)
         }
         Err(error) => {
@@ -148,8 +159,69 @@ pub(in crate::store) async fn carry_out<T: Table>(
     }
 }
 
-fn write(call: &Call, found: &Found, row: Row, released: bool) -> Write {
-    let version = found.row.as_ref().map(|(version, _)| *version);
+/// Carries the call out in one flight, if the row is still as it was `last` known, and is to be written. `None`: nothing has happened.
+async fn at_once<T: Table>(
+    table: &T,
+    rules: &Rules,
+    known: &Known,
+    call: &mut Call,
+    last: &KnownRow,
+) -> Result<Option<Reply>, StoreError> {
+    let asked = Instant::now();
+    let Some(Bounds { earliest, latest }) = known.bounds(asked) else { return Ok(None) };
+    if call.ttl > 0 {
+        call.ttl = call.ttl.saturating_add(1_000 * (latest - earliest) as u64);
+    }
+    let Ok(Decided { reply, row: Some(row), released }) = rules.decide(table.name(), nanos(earliest), Some(&last.row), call)
+    else {
+        return Ok(None); // it is not granted by then, or there is something wrong with it
+    };
+    let write = Write { released, ..write(known, call, Some(last.version), row) };
+    let Some(now) = swap(table, &write).await? else { return Ok(None) };
+    known.note_clock(now, asked);
+    write.known(known, last.is_shared, 0);
+    Ok(Some(reply))
+}
+
+/// [`Table::swap`]. If the connection breaks, the row says what has become of it, because no other write makes it have that version.
+async fn swap<T: Table>(table: &T, write: &Write) -> Result<Option<i64>, StoreError> {
+    let unanswered = match table.swap(write).await {
+        Err(unanswered @ StoreError::Unanswered { .. }) => unanswered,
+        known => return known,
+    };
+    match table.read(&write.scope).await {
+        Ok(found) if found.version() == Some(write.next_version) => Ok(Some(found.now)),
+        Ok(found) if found.version() == write.version => Ok(None), // were it carried out later, another write would come first
+        _ => Err(unanswered),
+    }
+}
+
+fn decide<T: Table>(table: &T, rules: &Rules, found: &Found, call: &Call) -> Result<Decided, StoreError> {
+    // A row that was made to be locked is empty.
+    let row = found.row.as_ref().map(|(_, row)| row).filter(|row| !row.state.is_empty());
+    rules.decide(table.name(), nanos(found.now), row, call)
+}
+
+/// Microseconds as nanoseconds.
+fn nanos(micros: i64) -> u64 {
+    u64::try_from(micros).unwrap_or_default().saturating_mul(1_000)
+}
+
+fn write(known: &Known, call: &Call, version: Option<i64>, row: Row) -> Write {
     let valid_until = call.valid_until.map(|until| until.div_ceil(1_000) as i64);
-    Write { scope: call.scope.clone(), version, row, released, valid_until }
+    Write { scope: call.scope.clone(), version, next_version: known.next_version(), row, released: false, valid_until }
+}
+
+impl Found {
+    fn version(&self) -> Option<i64> {
+        self.row.as_ref().map(|(version, _)| *version)
+    }
+}
+
+impl Write {
+    /// It was written.
+    fn known(self, known: &Known, is_shared: bool, locks: u32) {
+        let Self { scope, next_version: version, row, .. } = self;
+        known.keep(scope, KnownRow { version, row, is_shared, locks });
+    }
 }

@@ -65,7 +65,7 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     database.conn.query_drop("START TRANSACTION; UPDATE tollgate_keys SET ver = ver + 1").await.unwrap();
     let mut returns = take(&limiter, "1 concurrent ttl 1m", 1);
     (returns.returns, returns.asks[0].first) = (vec![1], 2);
-    let returns = tokio::spawn(store.call(returns));
+    let returns = tokio::spawn(database.store().call(returns));
     tokio::time::sleep(Duration::from_millis(300)).await;
     database.conn.query_drop("COMMIT").await.unwrap();
     let reply = returns.await.unwrap().unwrap();
@@ -117,7 +117,7 @@ async fn what_is_wrong_with_the_server_is_a_typed_error() {
     assert!(matches!(without_tables.call(take(&limiter, "1/h", 1)).await, Err(StoreError::Refused { .. })));
     database.conn.query_drop(MysqlStore::schema()).await.unwrap();
     assert_eq!(without_tables.call(take(&limiter, "10/h", 7)).await.unwrap().granted, 7);
-    database.conn.query_drop("UPDATE tollgate_keys SET state = x'0102'").await.unwrap();
+    database.conn.query_drop("UPDATE tollgate_keys SET ver = ver + 1, state = x'0102'").await.unwrap();
     assert!(matches!(without_tables.call(take(&limiter, "10/h", 7)).await, Err(StoreError::Damaged { .. })));
     database.conn.query_drop("INSERT INTO tollgate_schema VALUES (9)").await.unwrap();
     let newer = database.store().call(take(&limiter, "10/h", 7)).await;

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, NoTls};
 
 use super::conformance::unique;
 use super::contended::{self, take};
-use crate::store::{PostgresStore, PostgresStoreOptions, Store, StoreError};
+use crate::store::{PostgresStore, PostgresStoreOptions, ReleaseListener, Store, StoreError};
 
 fn url() -> String {
     super::url("TOLLGATE_POSTGRES_URL")
@@ -66,12 +66,54 @@ async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     transaction.execute(change, &[&limiter.as_bytes()]).await.unwrap();
     let mut returns = take(&limiter, "1 concurrent ttl 1m", 1);
     (returns.returns, returns.asks[0].first) = (vec![1], 2);
-    let returns = tokio::spawn(store.call(returns));
+    let returns = tokio::spawn(PostgresStore::open(&url()).unwrap().call(returns));
     tokio::time::sleep(Duration::from_millis(300)).await;
     transaction.commit().await.unwrap();
     let reply = returns.await.unwrap().unwrap();
     assert_eq!(reply.granted, 1);
     assert!(reply.now >= first.now + 300_000_000, "{} ns after the first", reply.now - first.now);
+}
+
+/// A fixed bug: the runtime in which the limiter was built listened, if there was one.
+#[test]
+fn a_store_listens_although_no_runtime_does() {
+    let (limiter, (told, tells)) = (unique("listened"), std::sync::mpsc::channel());
+    let (store, listener) = (PostgresStore::open(&url()).unwrap(), Arc::new(told));
+    assert!(store.listen(&limiter, ReleaseListener::new(&listener, |told, _| told.send(()).unwrap())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let other = PostgresStore::open(&url()).unwrap();
+    // A message may be lost while nobody follows the channel yet.
+    let released = || runtime.block_on(other.reset(take(&limiter, "1 concurrent ttl 1m", 1).scope)).unwrap();
+    let hears = || tells.recv_timeout(Duration::from_millis(100)).is_ok();
+    assert!((0..50).any(|_| {
+        released();
+        hears()
+    }));
+}
+
+/// A fixed bug: the purge may delete the row between the two statements that make it, if there is none, and lock it.
+#[tokio::test]
+async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {
+    let database = Database::new().await;
+    let store = PostgresStore::open(&database.url).unwrap();
+    let limiter = unique("deleted");
+    store.call(take(&limiter, "10/h", 3)).await.unwrap();
+    let mut other = client(&database.url).await;
+    let deletes = "CREATE SEQUENCE claims; \
+        CREATE FUNCTION delete_once() RETURNS trigger LANGUAGE plpgsql AS \
+        $$BEGIN IF nextval('claims') = 1 THEN DELETE FROM tollgate_keys; END IF; RETURN NULL; END$$; \
+        CREATE TRIGGER deletes AFTER INSERT ON tollgate_keys FOR EACH STATEMENT EXECUTE FUNCTION delete_once()";
+    other.batch_execute(deletes).await.unwrap();
+    let transaction = other.transaction().await.unwrap();
+    transaction.execute("UPDATE tollgate_keys SET ver = ver + 1", &[]).await.unwrap();
+    // It does not know the row, and has read it when it waits to write.
+    let locks = tokio::spawn(PostgresStore::open(&database.url).unwrap().call(take(&limiter, "10/h", 3)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    transaction.commit().await.unwrap();
+    assert_eq!(locks.await.unwrap().unwrap().granted, 3);
+    let claims: i64 = other.query_one("SELECT last_value FROM claims", &[]).await.unwrap().get(0);
+    assert_eq!(claims, 2, "it was locked, and once more");
+    database.drop().await;
 }
 
 #[tokio::test]
@@ -108,7 +150,7 @@ async fn what_is_wrong_with_the_server_is_a_typed_error() {
     let client = client(&database.url).await;
     client.batch_execute(PostgresStore::schema()).await.unwrap();
     assert_eq!(without_tables.call(take(&limiter, "10/h", 7)).await.unwrap().granted, 7);
-    client.batch_execute("UPDATE tollgate_keys SET state = '\\x0102'").await.unwrap();
+    client.batch_execute("UPDATE tollgate_keys SET ver = ver + 1, state = '\\x0102'").await.unwrap();
     assert!(matches!(without_tables.call(take(&limiter, "10/h", 7)).await, Err(StoreError::Damaged { .. })));
     let read_only = format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name);
     client.batch_execute(&read_only).await.unwrap();
