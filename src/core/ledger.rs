@@ -36,7 +36,8 @@ type LeaseId = (u64, u64);
 #[derive(Debug)]
 struct Lease {
     expires_at: Moment,
-    costs: Box<[u64]>,
+    /// Many leases share them.
+    costs: Arc<[u64]>,
 }
 
 impl Ledger {
@@ -56,7 +57,7 @@ impl Ledger {
         self.limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
         self.plan = plan;
         // A lease took its costs of limits that are gone. Of the new ones, it takes one place each.
-        let places: Box<[u64]> = self.limits.iter().map(|limit| u64::from(limit.places().is_some())).collect();
+        let places: Arc<[u64]> = self.limits.iter().map(|limit| u64::from(limit.places().is_some())).collect();
         for lease in self.leases.values_mut() {
             lease.costs.clone_from(&places);
             charge(&mut self.limits, now, &lease.costs, 1);
@@ -102,7 +103,7 @@ impl Ledger {
     fn take_lease(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         self.by_expiry.remove(&(lease.expires_at, id));
-        for (limit, cost) in self.limits.iter_mut().zip(&lease.costs) {
+        for (limit, cost) in self.limits.iter_mut().zip(&*lease.costs) {
             limit.release(*cost);
         }
         Some(lease)
@@ -162,10 +163,10 @@ impl Ledger {
             return;
         }
         let places = |(limit, cost): (&LimitState, &u64)| if limit.places().is_some() { *cost } else { 0 };
-        let costs: Box<[u64]> = self.limits.iter().zip(&asks.costs).map(places).collect();
+        let costs: Arc<[u64]> = self.limits.iter().zip(&asks.costs).map(places).collect();
         for number in asks.first..asks.first.saturating_add(count) {
             let (id, expires_at) = ((call.holder, number), now.plus(call.ttl));
-            let former = self.leases.insert(id, Lease { expires_at, costs: costs.clone() });
+            let former = self.leases.insert(id, Lease { expires_at, costs: Arc::clone(&costs) });
             debug_assert!(former.is_none(), "the number {number} was given twice");
             self.by_expiry.insert((expires_at, id));
         }

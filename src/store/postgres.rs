@@ -1,6 +1,7 @@
 //! A store in PostgreSQL.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -32,8 +33,8 @@ mod server;
 /// its leases end so much later in the server. Where several processes write a key at the same time, a call locks its row. What is
 /// known of keys takes 64 MiB at most.
 ///
-/// A connection is made for the first call, and anew when it breaks; calls of contended keys have up to four more, and listeners one.
-/// Calls must be made in a tokio runtime with `enable_all`.
+/// A connection is made for the first call, and anew when it breaks; many calls at a time have up to three more, those of contended
+/// keys up to four, and listeners one. Calls must be made in a tokio runtime with `enable_all`.
 ///
 /// Places that come back are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that: their waiters poll.
 ///
@@ -116,7 +117,8 @@ impl PostgresStoreOptions {
             name: name(&config),
             connector: connector(config, tls),
             creates_tables: self.creates_tables,
-            connection: Mutex::new(None),
+            connections: Mutex::default(),
+            grows: AtomicBool::new(false),
             idle: StdMutex::default(),
             transactions: Arc::new(Semaphore::new(4)),
             policies: Policies::default(),
@@ -191,7 +193,7 @@ impl Store for PostgresStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         self.order(async move |server| {
-            let reply = carry_out(&*server, &server.policies, &server.known, call).await;
+            let reply = carry_out(&server, &server.policies, &server.known, call).await;
             if server.purge.is_due() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move { server.purge_some().await.ok() });
@@ -240,9 +242,10 @@ impl Store for PostgresStore {
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
         let limiter = Arc::clone(limiter);
         self.order(async move |server| {
-            let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > sha256($1) \
+            // Unlike `IN`, an array is made once: a plan that makes the list several times would delete more than `max`.
+            let delete = "DELETE FROM tollgate_keys WHERE id = ANY(ARRAY(SELECT id FROM tollgate_keys WHERE id > sha256($1) \
                           AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
-                          AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+                          AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED))";
             let connection = server.connection().await?;
             let deleted = connection.client.execute(delete, &[&limiter.as_bytes(), &rows(max)]).await;
             deleted.map_err(|error| server.unknown(error))

@@ -20,6 +20,9 @@ use crate::strategy::Moment;
 /// The version of the tables. A store refuses a later one.
 pub(super) const SCHEMA_VERSION: i64 = 1;
 
+/// Microseconds for which an expired row is spared: whoever comes back soon updates it, which is cheaper than to make it anew.
+pub(super) const SPARED_MICROS: i64 = 10_000_000;
+
 /// The row of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
@@ -120,4 +123,11 @@ pub(super) fn micros(nanos: u64) -> i64 {
 /// A number of rows, for SQL.
 pub(super) fn rows(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+/// Two digits a byte.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn hex_digits(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

@@ -17,10 +17,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Lease, Ledger};
+use super::{Lease, LeaseId, Ledger};
 use crate::core::limit_state::LimitState;
 use crate::core::plan::Plan;
 use crate::strategy::{Log, Moment};
@@ -77,19 +76,17 @@ impl Ledger {
     }
 
     fn put_leases(&self, bytes: &mut Vec<u8>) {
-        let mut by_holder: BTreeMap<u64, Vec<(u64, &Lease)>> = BTreeMap::new();
-        for ((holder, number), lease) in &self.leases {
-            by_holder.entry(*holder).or_default().push((*number, lease));
-        }
+        let leases: Vec<_> = self.leases.iter().collect();
+        let by_holder = || leases.chunk_by(|((one, _), _), ((next, _), _)| one == next);
         put(bytes, self.limits.len() as u64);
-        put(bytes, by_holder.len() as u64);
-        for (holder, leases) in by_holder {
-            put(bytes, holder);
+        put(bytes, by_holder().count() as u64);
+        for leases in by_holder() {
+            put(bytes, leases[0].0.0);
             put(bytes, leases.len() as u64);
             let mut before = 0;
-            for (number, lease) in leases {
+            for ((_, number), lease) in leases {
                 put(bytes, number - before);
-                before = number;
+                before = *number;
                 put(bytes, lease.expires_at.since(self.latest));
                 lease.costs.iter().for_each(|cost| put(bytes, *cost));
             }
@@ -98,19 +95,29 @@ impl Ledger {
 
     fn take_leases(&mut self, bytes: &mut &[u8]) -> Result<(), Damaged> {
         let limits = take(bytes)?;
+        let mut leases: Vec<(LeaseId, Lease)> = Vec::new();
+        let mut costs = Vec::new();
         for _ in 0..take(bytes)? {
             let holder = take(bytes)?;
             let mut number = 0_u64;
             for _ in 0..take(bytes)? {
                 number = number.checked_add(take(bytes)?).ok_or(Damaged)?;
                 let expires_at = self.latest.plus(take(bytes)?);
-                let costs = (0..limits).map(|_| take(bytes)).collect::<Result<_, _>>()?;
-                if self.leases.insert((holder, number), Lease { expires_at, costs }).is_some() {
+                costs.clear();
+                for _ in 0..limits {
+                    costs.push(take(bytes)?);
+                }
+                let (id, last) = ((holder, number), leases.last());
+                if last.is_some_and(|(last, _)| id <= *last) {
                     return Err(Damaged);
                 }
+                let same = last.filter(|(_, last)| *last.costs == costs).map(|(_, last)| Arc::clone(&last.costs));
+                let costs = same.unwrap_or_else(|| costs.as_slice().into());
+                leases.push((id, Lease { expires_at, costs }));
             }
         }
-        self.by_expiry = self.leases.iter().map(|(id, lease)| (lease.expires_at, *id)).collect::<BTreeSet<_>>();
+        self.by_expiry = leases.iter().map(|(id, lease)| (lease.expires_at, *id)).collect();
+        self.leases = leases.into_iter().collect();
         Ok(())
     }
 
@@ -120,7 +127,7 @@ impl Ledger {
             if lease.costs.len() != self.limits.len() {
                 return Err(Damaged);
             }
-            for (limit, cost) in self.limits.iter_mut().zip(&lease.costs) {
+            for (limit, cost) in self.limits.iter_mut().zip(&*lease.costs) {
                 match limit {
                     LimitState::Places(_, state, _) => state.in_use = state.in_use.checked_add(*cost).ok_or(Damaged)?,
                     _ if *cost == 0 => {}

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
 use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
-use super::super::sql::{Policies, Row, SCHEMA_VERSION};
+use super::super::sql::{Policies, Row, SCHEMA_VERSION, SPARED_MICROS, hex_digits};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
 
@@ -160,7 +160,10 @@ impl Server {
             self.ask(&format!("SELECT id FROM tollgate_keys WHERE id > {from} ORDER BY id LIMIT 1 OFFSET {among}")).await?;
         let until = next.rows.first().and_then(|row| bytes(row, 0));
         let end = until.as_ref().map(|until| format!("AND id <= {}", hex(until))).unwrap_or_default();
-        self.tell(&format!("DELETE FROM tollgate_keys WHERE id > {from} {end} AND expires <= {NOW} ORDER BY id")).await?;
+        self.tell(&format!(
+            "DELETE FROM tollgate_keys WHERE id > {from} {end} AND expires <= {NOW} - {SPARED_MICROS} ORDER BY id"
+        ))
+        .await?;
         *after = until.unwrap_or_default();
         Ok(())
     }
@@ -292,8 +295,7 @@ pub(super) fn id(scope: &Scope) -> String {
 
 /// A literal of bytes.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("x'{digits}'")
+    format!("x'{}'", hex_digits(bytes))
 }
 
 /// The version, the expiry and the state from this column on; `None` if there is no row.

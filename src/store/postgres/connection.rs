@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
 
 use super::super::sql::table::{Found, Write};
-use super::super::sql::{Row, SCHEMA_VERSION};
+use super::super::sql::{Row, SCHEMA_VERSION, hex_digits};
 use crate::exchange::Scope;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
@@ -186,11 +186,7 @@ impl Connection {
 /// What is told of a release: the limiter and the key in hexadecimal digits; nothing, if that is too long.
 fn message(scope: &Scope) -> Option<String> {
     let fits = 2 * (scope.limiter.len() + scope.key.len()) < MAX_MESSAGE;
-    fits.then(|| format!("{}/{}", hex(scope.limiter.as_bytes()), hex(&scope.key)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    fits.then(|| format!("{}/{}", hex_digits(scope.limiter.as_bytes()), hex_digits(&scope.key)))
 }
 
 /// The limiter and the key of a message.

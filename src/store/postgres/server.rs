@@ -1,5 +1,6 @@
 //! The server of a store, and the connections to it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio_postgres::{AsyncMessage, Error};
 use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
 use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
-use super::super::sql::{Policies, SCHEMA_VERSION};
+use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS};
 use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
@@ -22,7 +23,9 @@ pub(super) struct Server {
     pub(super) connector: Connector,
     pub(super) creates_tables: bool,
     /// For statements that are transactions of their own.
-    pub(super) connection: Mutex<Option<Arc<Connection>>>,
+    pub(super) connections: Mutex<Vec<Arc<Connection>>>,
+    /// Whether one more is being made.
+    pub(super) grows: AtomicBool,
     /// For transactions that hold a lock, which have a connection of their own each.
     pub(super) idle: StdMutex<Vec<Connection>>,
     pub(super) transactions: Arc<Semaphore>,
@@ -34,15 +37,31 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The connection for single statements.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let mut connection = self.connection.lock().await;
-        if let Some(connection) = connection.as_ref().filter(|connection| !connection.client.is_closed()) {
-            return Ok(Arc::clone(connection));
+    /// A connection for a single statement: of those that there are, the one with the fewest under way.
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, StoreError> {
+        /// As many statements follow one another without a wait before another connection is made.
+        const BUSY: usize = 8;
+        const MAX: usize = 4;
+        let mut connections = self.connections.lock().await;
+        connections.retain(|connection| !connection.client.is_closed());
+        let idlest = connections.iter().min_by_key(|connection| Arc::strong_count(connection)).map(Arc::clone);
+        let Some(idlest) = idlest else {
+            let new = Arc::new(self.connect().await?);
+            connections.push(Arc::clone(&new));
+            return Ok(new);
+        };
+        if Arc::strong_count(&idlest) > BUSY && connections.len() < MAX && !self.grows.swap(true, Ordering::Relaxed) {
+            tokio::spawn(Arc::clone(self).grow());
         }
-        let new = Arc::new(self.connect().await?);
-        *connection = Some(Arc::clone(&new));
-        Ok(new)
+        Ok(idlest)
+    }
+
+    async fn grow(self: Arc<Self>) {
+        match self.connect().await {
+            Ok(connection) => self.connections.lock().await.push(Arc::new(connection)),
+            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await, // the others go on
+        }
+        self.grows.store(false, Ordering::Relaxed);
     }
 
     async fn connect(&self) -> Result<Connection, StoreError> {
@@ -78,7 +97,7 @@ impl Server {
     }
 
     /// Asks something that changes nothing: once more, if the connection has broken in the meantime.
-    pub(super) async fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
+    pub(super) async fn ask<T, F>(self: &Arc<Self>, question: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -92,7 +111,7 @@ impl Server {
     }
 
     /// Deletes what has expired among the next rows of the table.
-    pub(super) async fn purge_some(&self) -> Result<(), StoreError> {
+    pub(super) async fn purge_some(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(mut after) = self.purge.after.try_lock() else { return Ok(()) };
         let connection = self.connection().await?;
         let next = "SELECT id FROM tollgate_keys WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
@@ -101,8 +120,8 @@ impl Server {
         let until: Option<Vec<u8>> = next.map(|row| row.get(0));
         // Rows that are locked are in use. Nobody waits here with a lock, so that nobody waits for each other.
         let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > $1 AND ($2::bytea IS NULL OR id <= $2) \
-                      AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 FOR UPDATE SKIP LOCKED)";
-        connection.client.execute(delete, &[&*after, &until]).await.map_err(|error| self.not_done(error))?;
+                      AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 - $3 FOR UPDATE SKIP LOCKED)";
+        connection.client.execute(delete, &[&*after, &until, &SPARED_MICROS]).await.map_err(|error| self.not_done(error))?;
         *after = until.unwrap_or_default();
         Ok(())
     }
@@ -144,7 +163,7 @@ impl Server {
 /// A connection with a transaction. It is not used again unless the transaction has ended.
 pub(super) struct Locked(Connection, OwnedSemaphorePermit);
 
-impl Table for Server {
+impl Table for Arc<Server> {
     type Locked = Locked;
 
     fn name(&self) -> &str {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::KeyPage;
 use super::super::listeners::Listeners;
-use super::super::sql::{Policies, Row, SCHEMA_VERSION, micros, rows};
+use super::super::sql::{Policies, Row, SCHEMA_VERSION, SPARED_MICROS, micros, rows};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
@@ -136,7 +136,7 @@ impl Worker {
         self.calls += jobs.iter().filter(|job| matches!(job, Job::Call(..))).count();
         if self.calls >= PURGED_EVERY {
             self.calls = 0;
-            purge(&transaction, None, 2 * PURGED_EVERY)?;
+            purge(&transaction, None, micros(now()) - SPARED_MICROS, 2 * PURGED_EVERY)?;
         }
         transaction.commit().map_err(|error| match error.sqlite_error_code() {
             Some(ErrorCode::SystemIoFailure) => Failed::Unknown(error),
@@ -191,7 +191,7 @@ fn step(store: &str, policies: &Policies, transaction: &Transaction<'_>, job: &J
             statement.execute(params![scope.limiter.as_bytes(), &scope.key[..]])?;
             Done::Reset
         }
-        Job::Purge(limiter, max, _) => Done::Purge(purge(transaction, Some(limiter), *max)?),
+        Job::Purge(limiter, max, _) => Done::Purge(purge(transaction, Some(limiter), micros(now()), *max)?),
     })
 }
 
@@ -226,12 +226,13 @@ fn keys(transaction: &Transaction<'_>, limiter: &str, from: Option<&[u8]>, max: 
     Ok(KeyPage { keys: keys.into_iter().map(Into::into).collect(), next })
 }
 
-fn purge(transaction: &Transaction<'_>, limiter: Option<&str>, max: usize) -> rusqlite::Result<u64> {
+/// Deletes rows that have expired by that instant.
+fn purge(transaction: &Transaction<'_>, limiter: Option<&str>, by: i64, max: usize) -> rusqlite::Result<u64> {
     let mut delete = transaction.prepare_cached(
         "DELETE FROM tollgate_keys WHERE (limiter, k) IN (SELECT limiter, k FROM tollgate_keys WHERE expires <= ?1 \
          AND (?2 IS NULL OR limiter = ?2) LIMIT ?3)",
     )?;
-    Ok(delete.execute(params![micros(now()), limiter.map(str::as_bytes), rows(max)])? as u64)
+    Ok(delete.execute(params![by, limiter.map(str::as_bytes), rows(max)])? as u64)
 }
 
 /// The clock of the host, in nanoseconds since 1970.
