@@ -5,6 +5,7 @@
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
 //! scripts/servers cargo bench -p peers --bench peers --features redis -- W9     limits in Redis
+//! scripts/servers cargo bench -p peers --bench peers --features postgres,mysql,sqlite -- W10     limits in databases, or one of them: SQLite
 //! ```
 //!
 //! Absolute figures differ between machines and change from minute to minute; only ratios within one run are meaningful. So the
@@ -21,7 +22,7 @@ mod keyed;
 mod memory;
 mod rounds;
 mod setup;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod stores;
 mod stream;
 mod table;
@@ -56,7 +57,13 @@ const WORKLOADS: &[Workload] = &[
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),
     #[cfg(feature = "redis")]
-    ("W9", stores::in_redis),
+    ("W9", stores::redis::rows),
+    #[cfg(feature = "postgres")]
+    ("W10 PostgreSQL", stores::postgres::rows),
+    #[cfg(feature = "mysql")]
+    ("W10 MariaDB", stores::mysql::rows),
+    #[cfg(feature = "sqlite")]
+    ("W10 SQLite", stores::sqlite::rows),
 ];
 
 fn main() {
@@ -68,7 +75,8 @@ fn main() {
     }
     let mut rows = Vec::new();
     for &(name, run) in WORKLOADS {
-        if names.is_empty() || names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)) {
+        let is_wanted = |wanted: &String| name.split(' ').any(|part| part.eq_ignore_ascii_case(wanted));
+        if names.is_empty() || names.iter().any(is_wanted) {
             eprintln!("{name} ...");
             rows.extend(run());
         }

@@ -55,6 +55,7 @@ impl Unit {
         match self {
             Self::Nanos => format!("{figure:.1} ns"),
             Self::Micros => format!("{figure:.2} µs"),
+            Self::Millions if figure < 0.1 => format!("{:.2} k/s", 1_000.0 * figure),
             Self::Millions => format!("{figure:.2} M/s"),
             Self::Bytes => format!("{figure:.0} B"),
             Self::CpuSeconds => format!("{figure:.3} s CPU"),
