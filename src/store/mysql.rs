@@ -163,8 +163,9 @@ impl Store for MysqlStore {
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
+        // In a task: a connection whose answer nobody awaits could not be used again.
         self.order(async move |server| {
-            let reply = carry_out(&*server, &server.policies, &server.known, call).await;
+            let reply = carry_out(&server, call).await;
             if server.purge.is_due() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move { server.purge_some().await.ok() });

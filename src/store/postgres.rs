@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
 use super::listeners::Listeners;
 use super::sql::known::Known;
-use super::sql::table::{Purge, carry_out, in_task};
+use super::sql::table::{Purge, carry_out, in_task, runtime};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
@@ -117,7 +116,7 @@ impl PostgresStoreOptions {
             name: name(&config),
             connector: connector(config, tls),
             creates_tables: self.creates_tables,
-            connections: Mutex::default(),
+            connections: Arc::default(),
             grows: AtomicBool::new(false),
             idle: StdMutex::default(),
             transactions: Arc::new(Semaphore::new(4)),
@@ -192,11 +191,12 @@ impl Store for PostgresStore {
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
-        self.order(async move |server| {
-            let reply = carry_out(&server, &server.policies, &server.known, call).await;
+        let server = Arc::clone(&self.server);
+        Box::pin(async move {
+            let runtime = runtime(&server.name)?;
+            let reply = carry_out(&server, call).await;
             if server.purge.is_due() {
-                let server = Arc::clone(&server);
-                tokio::spawn(async move { server.purge_some().await.ok() });
+                runtime.spawn(async move { server.purge_some().await.ok() });
             }
             reply
         })
@@ -207,7 +207,7 @@ impl Store for PostgresStore {
         self.server.listeners.add(limiter, listener);
         let mut listening = self.server.listening.lock().unwrap_or_else(PoisonError::into_inner);
         if listening.as_ref().is_none_or(JoinHandle::is_finished) {
-            let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return false };
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
             let server = Arc::downgrade(&self.server);
             let listens = move || runtime.block_on(Server::listen(server));
             *listening = thread::Builder::new().name("tollgate-postgres".to_owned()).spawn(listens).ok();

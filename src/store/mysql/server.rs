@@ -205,11 +205,19 @@ fn is_deadlock(error: &Error) -> bool {
     matches!(error, Error::Server(error) if error.code == DEADLOCK)
 }
 
-impl Table for Server {
+impl Table for Arc<Server> {
     type Locked = Connection;
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    fn known(&self) -> &Known {
+        &self.known
     }
 
     async fn read(&self, scope: &Scope) -> Result<Found, StoreError> {

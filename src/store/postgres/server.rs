@@ -12,7 +12,7 @@ use tokio_postgres::{AsyncMessage, Error};
 
 use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
-use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
+use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write, in_task};
 use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS};
 use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
 use crate::error::{Cause, StoreError};
@@ -23,7 +23,7 @@ pub(super) struct Server {
     pub(super) connector: Connector,
     pub(super) creates_tables: bool,
     /// For statements that are transactions of their own.
-    pub(super) connections: Mutex<Vec<Arc<Connection>>>,
+    pub(super) connections: Arc<Mutex<Vec<Arc<Connection>>>>,
     /// Whether one more is being made.
     pub(super) grows: AtomicBool,
     /// For transactions that hold a lock, which have a connection of their own each.
@@ -42,13 +42,18 @@ impl Server {
         /// As many statements follow one another without a wait before another connection is made.
         const BUSY: usize = 8;
         const MAX: usize = 4;
-        let mut connections = self.connections.lock().await;
+        let mut connections = Arc::clone(&self.connections).lock_owned().await;
         connections.retain(|connection| !connection.client.is_closed());
         let idlest = connections.iter().min_by_key(|connection| Arc::strong_count(connection)).map(Arc::clone);
         let Some(idlest) = idlest else {
-            let new = Arc::new(self.connect().await?);
-            connections.push(Arc::clone(&new));
-            return Ok(new);
+            let this = Arc::clone(self);
+            let connects = async move {
+                let new = Arc::new(this.connect().await?);
+                connections.push(Arc::clone(&new));
+                Ok(new)
+            };
+            // Callers may be more impatient than that takes.
+            return in_task(&self.name, connects).await;
         };
         if Arc::strong_count(&idlest) > BUSY && connections.len() < MAX && !self.grows.swap(true, Ordering::Relaxed) {
             tokio::spawn(Arc::clone(self).grow());
@@ -168,6 +173,14 @@ impl Table for Arc<Server> {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    fn known(&self) -> &Known {
+        &self.known
     }
 
     async fn read(&self, scope: &Scope) -> Result<Found, StoreError> {

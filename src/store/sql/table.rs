@@ -12,6 +12,7 @@
 mod tests;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -49,11 +50,15 @@ pub(in crate::store) struct Write {
 }
 
 /// A table of rows by key on a server.
-pub(in crate::store) trait Table: Send + Sync {
+pub(in crate::store) trait Table: Clone + Send + Sync + 'static {
     /// A transaction that holds the lock of a row.
     type Locked: Send;
 
     fn name(&self) -> &str;
+
+    fn policies(&self) -> &Policies;
+
+    fn known(&self) -> &Known;
 
     /// Reads the row without a lock.
     fn read(&self, scope: &Scope) -> impl Future<Output = Result<Found, StoreError>> + Send;
@@ -92,39 +97,37 @@ where
 {
     let store = store.to_owned();
     Box::pin(async move {
-        let Ok(runtime) = Handle::try_current() else {
-            return Err(StoreError::Unreachable { store, source: Cause::new("this needs a tokio runtime") });
-        };
-        let ended = |error| Err(StoreError::Unanswered { store, after: None, source: Some(Cause::new(error)) });
-        runtime.spawn(work).await.unwrap_or_else(ended)
+        let ended = |error| Err(StoreError::Unanswered { store: store.clone(), after: None, source: Some(Cause::new(error)) });
+        runtime(&store)?.spawn(work).await.unwrap_or_else(ended)
     })
+}
+
+/// The caller's runtime.
+pub(in crate::store) fn runtime(store: &str) -> Result<Handle, StoreError> {
+    let missing = |_| StoreError::Unreachable { store: store.to_owned(), source: Cause::new("this needs a tokio runtime") };
+    Handle::try_current().map_err(missing)
 }
 
 /// How many calls of a key lock the row at once, because one before them was too late.
 const LOCKS: u32 = 16;
 
-/// Carries out a call.
-pub(in crate::store) async fn carry_out<T: Table>(
-    table: &T,
-    policies: &Policies,
-    known: &Known,
-    mut call: Call,
-) -> Result<Reply, StoreError> {
-    let rules = policies.rules(&call.policy)?;
+/// Carries out a call. A caller that gives it up leaves nothing open.
+pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call) -> Result<Reply, StoreError> {
+    let (rules, known) = (table.policies().rules(&call.policy)?, table.known());
     let last = known.take(&call.scope);
     let mut locks = last.as_ref().map_or(0, |last| last.locks);
     // Whoever gives back has often written last, although others ask for it, too.
     if let Some(last) = last.as_ref().filter(|last| locks == 0 && (!last.is_shared || call.asks.is_empty()))
-        && let Some(reply) = at_once(table, &rules, known, &mut call, last).await?
+        && let Some(reply) = at_once(table, &rules, &mut call, last).await?
     {
         return Ok(reply);
     }
-    let is_shared = |found: &Found| last.as_ref().is_some_and(|last| found.version() != Some(last.version));
+    let last = last.map(|last| last.version);
     if locks == 0 {
         let asked = Instant::now();
         let found = table.read(&call.scope).await?;
         known.note_clock(found.now, asked);
-        let is_shared = is_shared(&found);
+        let is_shared = found.is_not(last);
         let Decided { reply, row, released } = decide(table, &rules, &found, &call)?;
         let Some(row) = row else {
             if let Some((version, row)) = found.row {
@@ -141,14 +144,26 @@ pub(in crate::store) async fn carry_out<T: Table>(
         }
         locks = LOCKS;
     }
+    in_task(table.name(), under_lock(table.clone(), rules, call, last, locks)).await
+}
+
+/// Carries the call out under the lock of the row, whose version was the `last` one.
+async fn under_lock<T: Table>(
+    table: T,
+    rules: Arc<Rules>,
+    call: Call,
+    last: Option<i64>,
+    locks: u32,
+) -> Result<Reply, StoreError> {
+    let known = table.known();
     let (locked, found) = table.lock(&call.scope, known.next_version()).await?;
-    match decide(table, &rules, &found, &call) {
+    match decide(&table, &rules, &found, &call) {
         Ok(Decided { reply, row, released }) => {
             // It was in time when the lock was got, and nobody can come between.
             let write = row.map(|row| Write { released, valid_until: None, ..write(known, &call, found.version(), row) });
             table.unlock(locked, write.as_ref()).await?;
             if let Some(write) = write {
-                write.known(known, is_shared(&found), locks - 1);
+                write.known(known, found.is_not(last), locks - 1);
             }
             Ok(reply)
         }
@@ -160,14 +175,8 @@ pub(in crate::store) async fn carry_out<T: Table>(
 }
 
 /// Carries the call out in one flight, if the row is still as it was `last` known, and is to be written. `None`: nothing has happened.
-async fn at_once<T: Table>(
-    table: &T,
-    rules: &Rules,
-    known: &Known,
-    call: &mut Call,
-    last: &KnownRow,
-) -> Result<Option<Reply>, StoreError> {
-    let asked = Instant::now();
+async fn at_once<T: Table>(table: &T, rules: &Rules, call: &mut Call, last: &KnownRow) -> Result<Option<Reply>, StoreError> {
+    let (known, asked) = (table.known(), Instant::now());
     let Some(Bounds { earliest, latest }) = known.bounds(asked) else { return Ok(None) };
     if call.ttl > 0 {
         call.ttl = call.ttl.saturating_add(1_000 * (latest - earliest) as u64);
@@ -215,6 +224,11 @@ fn write(known: &Known, call: &Call, version: Option<i64>, row: Row) -> Write {
 impl Found {
     fn version(&self) -> Option<i64> {
         self.row.as_ref().map(|(version, _)| *version)
+    }
+
+    /// Whether somebody else has written it since its version was the `last` one.
+    fn is_not(&self, last: Option<i64>) -> bool {
+        last.is_some() && self.version() != last
     }
 }
 

@@ -3,13 +3,21 @@ use std::sync::Mutex as StdMutex;
 use super::*;
 use crate::exchange::Asks;
 
-/// A table of one row in this process, which counts the flights. Its clock is that of the test.
+/// A table of one row in this process, which counts the flights. Its clock stands still.
 #[derive(Default)]
 struct Fake {
     row: StdMutex<Option<(i64, Row)>>,
     flights: AtomicU32,
     /// The answer to the next write is lost; before or after the write.
     loses: StdMutex<Option<bool>>,
+}
+
+/// A process.
+#[derive(Clone, Default)]
+struct Process {
+    table: Arc<Fake>,
+    policies: Arc<Policies>,
+    known: Arc<Known>,
 }
 
 impl Fake {
@@ -36,25 +44,33 @@ impl Fake {
     }
 }
 
-impl Table for Fake {
+impl Table for Process {
     type Locked = ();
 
     fn name(&self) -> &str {
         "fake"
     }
 
+    fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    fn known(&self) -> &Known {
+        &self.known
+    }
+
     async fn read(&self, _: &Scope) -> Result<Found, StoreError> {
-        Ok(self.found())
+        Ok(self.table.found())
     }
 
     async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
         let unanswered = StoreError::Unanswered { store: "fake".to_owned(), after: None, source: None };
-        let loses = self.loses.lock().unwrap().take();
+        let loses = self.table.loses.lock().unwrap().take();
         match loses {
-            None => Ok(self.put(write)),
+            None => Ok(self.table.put(write)),
             Some(was_written) => {
                 if was_written {
-                    self.put(write);
+                    self.table.put(write);
                 }
                 Err(unanswered)
             }
@@ -62,32 +78,34 @@ impl Table for Fake {
     }
 
     async fn lock(&self, _: &Scope, _: i64) -> Result<((), Found), StoreError> {
-        Ok(((), self.found()))
+        Ok(((), self.table.found()))
     }
 
     async fn unlock(&self, (): (), write: Option<&Write>) -> Result<(), StoreError> {
-        write.map(|write| self.put(write));
+        write.map(|write| self.table.put(write));
         Ok(())
     }
 }
 
-/// A process.
-#[derive(Default)]
-struct Process(Policies, Known);
-
 impl Process {
-    /// Returns how many of as many asks were granted, and the flights that it took.
-    async fn take(&self, table: &Fake, policy: &str, count: u64) -> (u64, u32) {
-        let before = table.flights.load(Ordering::Relaxed);
-        let call = Call { asks: vec![Asks { first: 1, count, costs: [1].into(), waits: true }], ..blank(policy) };
-        let granted = carry_out(table, &self.0, &self.1, call).await.unwrap().granted;
-        (granted, table.flights.load(Ordering::Relaxed) - before)
+    /// Another one.
+    fn other(&self) -> Self {
+        Self { table: Arc::clone(&self.table), ..Self::default() }
     }
 
-    async fn give_back(&self, table: &Fake, policy: &str) -> u32 {
-        let before = table.flights.load(Ordering::Relaxed);
-        carry_out(table, &self.0, &self.1, Call { returns: vec![1], ..blank(policy) }).await.unwrap();
-        table.flights.load(Ordering::Relaxed) - before
+    async fn call(&self, call: Call) -> (u64, u32) {
+        let before = self.table.flights.load(Ordering::Relaxed);
+        let granted = carry_out(self, call).await.unwrap().granted;
+        (granted, self.table.flights.load(Ordering::Relaxed) - before)
+    }
+
+    /// Returns how many of as many asks were granted, and the flights that it took.
+    async fn take(&self, policy: &str, count: u64) -> (u64, u32) {
+        self.call(Call { asks: vec![Asks { first: 1, count, costs: [1].into(), waits: true }], ..blank(policy) }).await
+    }
+
+    async fn give_back(&self, policy: &str) -> u32 {
+        self.call(Call { returns: vec![1], ..blank(policy) }).await.1
     }
 }
 
@@ -109,37 +127,39 @@ fn blank(policy: &str) -> Call {
 
 #[tokio::test]
 async fn a_row_that_nobody_else_writes_takes_one_flight() {
-    let (table, process) = (Fake::default(), Process::default());
-    assert_eq!(process.take(&table, "5/100d", 1).await, (1, 2));
+    let process = Process::default();
+    assert_eq!(process.take("5/100d", 1).await, (1, 2));
     for _ in 0..3 {
-        assert_eq!(process.take(&table, "5/100d", 1).await, (1, 1));
+        assert_eq!(process.take("5/100d", 1).await, (1, 1));
     }
-    assert_eq!(process.take(&table, "5/100d", 2).await, (1, 1));
-    assert_eq!(process.take(&table, "5/100d", 1).await, (0, 1), "a denial is the server's");
+    assert_eq!(process.take("5/100d", 2).await, (1, 1));
+    assert_eq!(process.take("5/100d", 1).await, (0, 1), "a denial is the server's");
 }
 
 #[tokio::test]
 async fn a_row_that_others_write_is_read_first() {
-    let (table, [one, other]) = (Fake::default(), [Process::default(), Process::default()]);
-    one.take(&table, "100/100d", 1).await;
-    assert_eq!(other.take(&table, "100/100d", 1).await, (1, 2));
-    assert_eq!(one.take(&table, "100/100d", 1).await, (1, 3), "it knew another row");
+    let one = Process::default();
+    let other = one.other();
+    one.take("100/100d", 1).await;
+    assert_eq!(other.take("100/100d", 1).await, (1, 2));
+    assert_eq!(one.take("100/100d", 1).await, (1, 3), "it knew another row");
     for _ in 0..3 {
-        assert_eq!(other.take(&table, "100/100d", 1).await.0, 1);
-        assert_eq!(one.take(&table, "100/100d", 1).await, (1, 2));
+        assert_eq!(other.take("100/100d", 1).await.0, 1);
+        assert_eq!(one.take("100/100d", 1).await, (1, 2));
     }
-    assert_eq!((one.take(&table, "100/100d", 1).await, one.take(&table, "100/100d", 1).await), ((1, 2), (1, 1)), "alone again");
-    assert_eq!(one.take(&table, "100/100d", 100).await.0, 100 - 11);
+    assert_eq!((one.take("100/100d", 1).await, one.take("100/100d", 1).await), ((1, 2), (1, 1)), "alone again");
+    assert_eq!(one.take("100/100d", 100).await.0, 100 - 11);
 }
 
 #[tokio::test]
 async fn whoever_holds_the_only_place_gives_it_back_in_one_flight() {
     let policy = "1 concurrent ttl 1s";
-    let (table, [one, other]) = (Fake::default(), [Process::default(), Process::default()]);
+    let one = Process::default();
+    let other = one.other();
     for _ in 0..3 {
         for process in [&one, &other] {
-            assert_eq!(process.take(&table, policy, 1).await.0, 1);
-            assert_eq!(process.give_back(&table, policy).await, 1);
+            assert_eq!(process.take(policy, 1).await.0, 1);
+            assert_eq!(process.give_back(policy).await, 1);
         }
     }
 }
@@ -147,11 +167,11 @@ async fn whoever_holds_the_only_place_gives_it_back_in_one_flight() {
 #[tokio::test]
 async fn a_write_whose_answer_is_lost_counts_once() {
     for was_written in [false, true] {
-        let (table, process) = (Fake::default(), Process::default());
+        let process = Process::default();
         for _ in 0..3 {
-            *table.loses.lock().unwrap() = Some(was_written);
-            assert_eq!(process.take(&table, "5/100d", 1).await.0, 1, "{was_written}");
+            *process.table.loses.lock().unwrap() = Some(was_written);
+            assert_eq!(process.take("5/100d", 1).await.0, 1, "{was_written}");
         }
-        assert_eq!(process.take(&table, "5/100d", 5).await.0, 2);
+        assert_eq!(process.take("5/100d", 5).await.0, 2);
     }
 }
