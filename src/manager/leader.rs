@@ -51,7 +51,7 @@ impl Manager {
 
     /// A request that leads has its answer, or was given up.
     #[cold]
-    pub(super) fn hand_over(self: &Arc<Self>, leader: Box<Leader>) {
+    pub(super) fn hand_over(self: &Arc<Self>, leader: Leader) {
         self.start_carrier_with(leader.carried);
     }
 }

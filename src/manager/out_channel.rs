@@ -122,7 +122,7 @@ impl Manager {
         let leader = state.take_leader(id);
         self.unlock_and_apply(state, &mut Effects::default());
         if let Some(leader) = leader {
-            self.hand_over(leader);
+            self.hand_over(*leader);
         }
     }
 
@@ -138,7 +138,7 @@ impl Manager {
             state.take_leader(id)
         });
         if let Some(leader) = leader {
-            self.hand_over(leader);
+            self.hand_over(*leader);
         }
     }
 }

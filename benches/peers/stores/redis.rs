@@ -1,19 +1,25 @@
 //! W9: limits in Redis beside raw scripts on the same server, that of `TOLLGATE_REDIS_URL`.
 //!
-//! The raw side sends a script of one pace for each decision, over one multiplexed connection.
+//! The raw side sends a script for each decision, over one multiplexed connection: one of one pace, written for this, or the
+//! limiter's own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::lock::Mutex;
+use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tollgate::SharedLimiter;
 use tollgate::store::RedisStore;
 
-use super::{Cases, ROUNDS, Raw};
+use super::{Cases, POLICY, ROUNDS, Raw};
 use crate::rounds::median;
 use crate::table::{Bar, Row, Unit};
+
+/// As many keys are asked for at once where the time on the server counts: one that sleeps between calls takes longer.
+const AT_ONCE: usize = 64;
 
 /// One pace in exact integers, with its numbers as literals: parts of a microsecond, 100 units each of them, a burst of a million.
 const RAW: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2] \
@@ -28,15 +34,44 @@ const RAW: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2
 #[derive(Clone)]
 struct Script {
     connection: MultiplexedConnection,
-    hash: Arc<str>,
+    hash: Arc<[u8]>,
+    argument: Arc<[u8]>,
+}
+
+impl Script {
+    fn new(connection: &MultiplexedConnection, hash: &[u8], argument: &[u8]) -> Self {
+        Self { connection: connection.clone(), hash: hash.into(), argument: argument.into() }
+    }
+
+    /// What a limiter has sent for its first decision, as the server tells it.
+    async fn of_limiter(connection: &MultiplexedConnection, limiter: &SharedLimiter) -> Self {
+        let mut raw = connection.clone();
+        let mut set = async |micros: i64| {
+            let set = redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(micros).take();
+            set.exec_async(&mut raw).await.expect("it is allowed");
+        };
+        set(0).await;
+        drop(limiter.acquire().await.expect("a grant"));
+        set(-1).await;
+        let get = redis::cmd("SLOWLOG").arg("GET").arg(128).take();
+        let log: Vec<(i64, i64, i64, Vec<Vec<u8>>)> = get.query_async(&mut raw).await.expect("it tells");
+        let sent = log.iter().find_map(|(.., sent)| match &sent[..] {
+            [name, hash, _, _, argument] if name == b"EVALSHA" => Some(Self::new(connection, hash, argument)),
+            _ => None,
+        });
+        sent.expect("a limiter sends a script")
+    }
 }
 
 impl Raw for Script {
     async fn decide(&self, _: usize, key: &str) {
         let mut connection = self.connection.clone();
-        let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(key).arg(1).take();
-        let (granted, _): (u8, u64) = call.query_async(&mut connection).await.expect("the script runs");
-        assert_eq!(granted, 1);
+        let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(key).arg(&*self.argument).take();
+        match call.query_async(&mut connection).await.expect("the script runs") {
+            Value::Array(reply) => assert_eq!(reply[0], Value::Int(1)),
+            Value::BulkString(_) => {}
+            reply => panic!("a strange reply: {reply:?}"),
+        }
     }
 }
 
@@ -49,16 +84,19 @@ struct Server<'a, O> {
 pub(crate) fn rows() -> Vec<Row> {
     let (url, runtime) = (super::url("TOLLGATE_REDIS_URL"), super::runtime());
     let client = redis::Client::open(url.as_str()).expect("an address");
-    let (connection, hash, heard) = runtime.block_on(async {
+    let open = || RedisStore::connect(url.as_str()).expect("the address has served already");
+    let (connection, scripts, heard) = runtime.block_on(async {
         let mut raw = client.get_multiplexed_async_connection().await.expect("a server");
         redis::cmd("FLUSHALL").exec_async(&mut raw).await.expect("it is allowed");
         let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(RAW).query_async(&mut raw).await.expect("it is allowed");
         let mut heard = client.get_async_pubsub().await.expect("a connection");
         heard.subscribe("bench").await.expect("a channel");
-        (raw, hash.into(), Arc::new(Mutex::new(heard.into_on_message())))
+        let own = SharedLimiter::new(open(), "sent", POLICY).expect("a sound policy");
+        let own = Script::of_limiter(&raw, &own).await;
+        let scripts = [Script::new(&raw, hash.as_bytes(), b"1"), own];
+        (raw, scripts, Arc::new(Mutex::new(heard.into_on_message())))
     });
-    let open = || RedisStore::connect(url.as_str()).expect("the address has served already");
-    let peers = vec![("one script call", Script { connection: connection.clone(), hash })];
+    let peers = ["one script call", "one call of the same script"].into_iter().zip(scripts).collect();
     let cases = Cases { workload: "W9", of: String::new(), runtime, open, peers };
     let mut rows = Vec::new();
     for (callers, bar) in [(1, None), (8, None), (64, Some(4.0)), (1_000, Some(10.0))] {
@@ -109,20 +147,31 @@ impl<O: Fn() -> RedisStore> Server<'_, O> {
         let row = |(kind, policy, bar): (&str, &str, Option<f64>)| {
             let case = self.cases.case(&format!("a script call on the server: {kind}"));
             let limiter = self.cases.limiter(kind, policy);
-            let micros = self.cases.runtime.block_on(async {
-                drop(limiter.acquire().await.expect("a grant"));
-                let mut raw = self.raw.clone();
-                redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut raw).await.expect("it is allowed");
-                for _ in 0..3_000 {
-                    drop(limiter.try_acquire().await);
-                }
-                let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut raw).await.expect("it tells");
-                let evalsha = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
-                let each = evalsha.split("usec_per_call=").nth(1).and_then(|rest| rest.split(',').next());
-                each.and_then(|each| each.parse().ok()).unwrap_or(f64::NAN)
-            });
+            let keys: Vec<_> = (0..AT_ONCE).map(|key| limiter.key(key.to_string())).collect();
+            let micros = self.cost(async || drop(join_all(keys.iter().map(SharedLimiter::try_acquire)).await));
             Row::figure(("W9", &case), Unit::Micros, micros, None, bar.map(Bar::AtMost))
         };
-        policies.into_iter().map(row).collect()
+        let raw = &self.cases.peers[0].1;
+        let micros =
+            self.cost(async || drop(join_all((0..AT_ONCE).map(async |key| raw.decide(key, &format!("raw {key}")).await)).await));
+        let case = "a script call on the server: one pace, without policy, fence and limits in the reply";
+        let written = Row::figure(("W9", case), Unit::Micros, micros, None, None);
+        policies.into_iter().map(row).chain([written]).collect()
+    }
+
+    /// The mean time of a script on the server, in microseconds.
+    fn cost(&self, some: impl AsyncFn()) -> f64 {
+        self.cases.runtime.block_on(async {
+            some().await;
+            let mut raw = self.raw.clone();
+            redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut raw).await.expect("it is allowed");
+            for _ in 0..200 {
+                some().await;
+            }
+            let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut raw).await.expect("it tells");
+            let evalsha = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
+            let each = evalsha.split("usec_per_call=").nth(1).and_then(|rest| rest.split(',').next());
+            each.and_then(|each| each.parse().ok()).unwrap_or(f64::NAN)
+        })
     }
 }
