@@ -3,6 +3,7 @@
 //! The raw side sends a script for each decision, over one multiplexed connection: one of one pace, written for this, or the
 //! limiter's own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,11 +37,13 @@ struct Script {
     connection: MultiplexedConnection,
     hash: Arc<[u8]>,
     argument: Arc<[u8]>,
+    /// What its keys begin with: each script has a state of its own.
+    prefix: &'static str,
 }
 
 impl Script {
-    fn new(connection: &MultiplexedConnection, hash: &[u8], argument: &[u8]) -> Self {
-        Self { connection: connection.clone(), hash: hash.into(), argument: argument.into() }
+    fn new(connection: &MultiplexedConnection, hash: &[u8], argument: &[u8], prefix: &'static str) -> Self {
+        Self { connection: connection.clone(), hash: hash.into(), argument: argument.into(), prefix }
     }
 
     /// What a limiter has sent for its first decision, as the server tells it.
@@ -54,10 +57,11 @@ impl Script {
         drop(limiter.acquire().await.expect("a grant"));
         set(-1).await;
         let get = redis::cmd("SLOWLOG").arg("GET").arg(128).take();
-        let log: Vec<(i64, i64, i64, Vec<Vec<u8>>)> = get.query_async(&mut raw).await.expect("it tells");
-        let sent = log.iter().find_map(|(.., sent)| match &sent[..] {
-            [name, hash, _, _, argument] if name == b"EVALSHA" => Some(Self::new(connection, hash, argument)),
-            _ => None,
+        let log: Vec<Vec<Value>> = get.query_async(&mut raw).await.expect("it tells");
+        let sent = log.into_iter().find_map(|mut entry| {
+            let sent: Vec<Vec<u8>> = redis::from_redis_value(entry.swap_remove(3)).ok()?;
+            let [name, hash, _, _, argument] = sent.try_into().ok()?;
+            (name == b"EVALSHA").then(|| Self::new(connection, &hash, &argument, "own "))
         });
         sent.expect("a limiter sends a script")
     }
@@ -66,7 +70,8 @@ impl Script {
 impl Raw for Script {
     async fn decide(&self, _: usize, key: &str) {
         let mut connection = self.connection.clone();
-        let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(key).arg(&*self.argument).take();
+        let key = if self.prefix.is_empty() { Cow::from(key) } else { Cow::from(self.prefix.to_owned() + key) };
+        let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(&*key).arg(&*self.argument).take();
         match call.query_async(&mut connection).await.expect("the script runs") {
             Value::Array(reply) => assert_eq!(reply[0], Value::Int(1)),
             Value::BulkString(_) => {}
@@ -93,7 +98,7 @@ pub(crate) fn rows() -> Vec<Row> {
         heard.subscribe("bench").await.expect("a channel");
         let own = SharedLimiter::new(open(), "sent", POLICY).expect("a sound policy");
         let own = Script::of_limiter(&raw, &own).await;
-        let scripts = [Script::new(&raw, hash.as_bytes(), b"1"), own];
+        let scripts = [Script::new(&raw, hash.as_bytes(), b"1", ""), own];
         (raw, scripts, Arc::new(Mutex::new(heard.into_on_message())))
     });
     let peers = ["one script call", "one call of the same script"].into_iter().zip(scripts).collect();
