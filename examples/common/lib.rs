@@ -1,12 +1,14 @@
-//! What several examples have in common: output, durations for people, and drawings.
+//! What several examples have in common: output, durations for people, drawings, and stores.
 #![allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate, reason = "for the examples alone")]
 
 pub mod plot;
+pub mod store;
 
-use std::fmt;
+use std::error::Error;
 use std::io::{self, Write as _};
 use std::process::{self, ExitCode};
 use std::time::Duration;
+use std::{fmt, iter};
 
 /// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`.
 #[macro_export]
@@ -22,11 +24,22 @@ pub fn print_line(line: fmt::Arguments<'_>) {
 }
 
 /// The exit code of an example: 2, with the error in a line, when it could not do its work.
-pub fn exit_code(done: Result<ExitCode, Box<dyn std::error::Error>>) -> ExitCode {
+pub fn exit_code(done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        eprintln!("error: {}", chain(&*error));
         ExitCode::from(2)
     })
+}
+
+/// The error with its causes, in a line. What a cause says again is left out.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    for cause in iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }
 
 /// A duration in one unit with three digits: `59.999999222s` is `60.0 s`.
