@@ -182,6 +182,9 @@ mod rate;
 #[cfg(feature = "serde")]
 mod serialize;
 mod shared;
+#[cfg(feature = "_simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod snapshot;
 pub mod store;
 mod strategy;

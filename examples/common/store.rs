@@ -1,31 +1,79 @@
-//! The stores of shared limiters, by their addresses.
+//! A store of any kind by its address.
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tollgate::store::{MemoryStore, Store};
-use tollgate::{Policy, SharedLimiter, SharedLimiterBuilder};
+use tollgate::Policy;
+use tollgate::store::{Call, Cause, KeyPage, MemoryStore, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture};
 
-/// Starts to build a limiter in a store: `memory`, a URL of a server, or else the path of an SQLite file. Returns what the store is
-/// called, too.
-pub fn limiter(address: &str, name: &str, policy: &Policy) -> Result<(String, SharedLimiterBuilder), Box<dyn Error>> {
-    match address.split_once("://").map_or(address, |(scheme, _)| scheme) {
-        "memory" => Ok(in_store(MemoryStore::new(), name, policy)),
-        #[cfg(feature = "redis")]
-        "redis" | "valkey" => Ok(in_store(tollgate::store::RedisStore::connect(address)?, name, policy)),
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(in_store(tollgate::store::PostgresStore::open(address)?, name, policy)),
-        #[cfg(feature = "mysql")]
-        "mysql" => Ok(in_store(tollgate::store::MysqlStore::open(address)?, name, policy)),
-        scheme if scheme != address => {
-            Err(format!("this build has no store for {scheme}://; add the feature `redis`, `postgres` or `mysql`").into())
-        }
-        #[cfg(feature = "sqlite")]
-        path => Ok(in_store(tollgate::store::SqliteStore::open(path)?, name, policy)),
-        #[cfg(not(feature = "sqlite"))]
-        path => Err(format!("for a store in the file {path}, add `--features sqlite`").into()),
+/// A store of any kind, which can be cut off to see what happens then. Clones share it.
+#[derive(Debug, Clone)]
+pub struct AnyStore {
+    store: Arc<dyn Store>,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl AnyStore {
+    /// `memory`, a URL of a server, or else the path of an SQLite file.
+    pub fn open(address: &str) -> Result<Self, Box<dyn Error>> {
+        let store: Arc<dyn Store> = match address.split_once("://").map_or(address, |(scheme, _)| scheme) {
+            "memory" => Arc::new(MemoryStore::new()),
+            #[cfg(feature = "redis")]
+            "redis" | "valkey" => Arc::new(tollgate::store::RedisStore::connect(address)?),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Arc::new(tollgate::store::PostgresStore::open(address)?),
+            #[cfg(feature = "mysql")]
+            "mysql" => Arc::new(tollgate::store::MysqlStore::open(address)?),
+            scheme if scheme != address => {
+                return Err(
+                    format!("this build has no store for {scheme}://; add the feature `redis`, `postgres` or `mysql`").into()
+                );
+            }
+            #[cfg(feature = "sqlite")]
+            path => Arc::new(tollgate::store::SqliteStore::open(path)?),
+            #[cfg(not(feature = "sqlite"))]
+            path => return Err(format!("for a store in the file {path}, add `--features sqlite`").into()),
+        };
+        Ok(Self { store, is_cut: Arc::default() })
+    }
+
+    /// While it is cut off, it cannot be reached.
+    pub fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 }
 
-fn in_store(store: impl Store, name: &str, policy: &Policy) -> (String, SharedLimiterBuilder) {
-    (store.name(), SharedLimiter::builder(store, name, policy.clone()))
+impl Store for AnyStore {
+    fn name(&self) -> String {
+        self.store.name()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        self.store.supports(policy)
+    }
+
+    fn call(&self, call: Call) -> StoreFuture<Reply> {
+        if self.is_cut.load(Ordering::Relaxed) {
+            let error = StoreError::Unreachable { store: self.name(), source: Cause::new("it is cut off") };
+            return Box::pin(async { Err(error) });
+        }
+        self.store.call(call)
+    }
+
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        self.store.listen(limiter, listener)
+    }
+
+    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
+        self.store.keys(limiter, from, max)
+    }
+
+    fn reset(&self, scope: Scope) -> StoreFuture<()> {
+        self.store.reset(scope)
+    }
+
+    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
+        self.store.purge(limiter, max)
+    }
 }

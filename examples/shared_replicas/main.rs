@@ -31,8 +31,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use common::{Human, exit_code, say, store};
+use common::store::AnyStore;
+use common::{Human, exit_code, say};
 use tokio::time::{Instant, sleep};
+use tollgate::store::Store as _;
 use tollgate::{Limit, Policy, SharedLimiter};
 
 use crate::message::{Message, since_epoch};
@@ -64,8 +66,9 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     };
     // A name that no earlier run has left anything under.
     let name = format!("shared_replicas-{}-{}", std::process::id(), since_epoch().as_millis());
-    let (store_name, limiter) = store::limiter(&store, &name, &policy)?;
-    let limiter = limiter.build()?;
+    let opened = AnyStore::open(&store)?;
+    let store_name = opened.name();
+    let limiter = SharedLimiter::new(opened, &name, policy.clone())?;
     options.refuse_late_returns(&policy)?;
     (options.store, options.name) = (Some(store), Some(name));
 

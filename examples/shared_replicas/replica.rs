@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{chain, say, store};
+use common::store::AnyStore;
+use common::{chain, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::{Permit, SharedLimiter};
@@ -26,8 +27,7 @@ pub(crate) async fn run(options: &Options) -> ExitCode {
 
 async fn work(options: &Options) -> Result<(), Box<dyn Error>> {
     let (Some(store), Some(name)) = (&options.store, &options.name) else { return Err("no store".into()) };
-    let (_, limiter) = store::limiter(store, name, &options.policy.parse()?)?;
-    let limiter = limiter.poll_every(POLL_EVERY).build()?;
+    let limiter = SharedLimiter::builder(AnyStore::open(store)?, name, options.policy.as_str()).poll_every(POLL_EVERY).build()?;
     limiter.limits().await?; // so that the connection is made
     say!("{}", Message::Ready);
     let mut line = String::new();

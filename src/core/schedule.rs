@@ -16,6 +16,8 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "_simulation")]
+pub(crate) use shared::simulation;
 pub(crate) use shared::{Asked, Outgoing};
 
 use std::sync::Arc;

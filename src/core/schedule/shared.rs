@@ -6,8 +6,8 @@
 
 mod ahead;
 mod replies;
-#[cfg(test)]
-mod simulation;
+#[cfg(any(test, feature = "_simulation"))]
+pub(crate) mod simulation;
 
 use std::task::Waker;
 

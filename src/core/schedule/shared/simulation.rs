@@ -1,7 +1,7 @@
 //! Many processes on one key of a store, in virtual time: a seeded network that delays, loses and is cut, processes that die, clocks
 //! that differ. Whatever happens, the limits hold at every instant, and nothing stays lost.
 //!
-//! `SIMULATED_PROCESSES=1000 cargo test --release simulation -- --nocapture` prints a table of larger runs.
+//! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,7 +21,7 @@ use crate::core::plan::Plan;
 use crate::core::request::Request;
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::waiter::WaiterId;
-use crate::error::StoreError;
+use crate::error::{ConfigError, StoreError};
 use crate::exchange::{Call, OnStoreDown, Reply, Scope};
 use crate::policy::Policy;
 use crate::priority::Priority;
@@ -29,12 +29,20 @@ use crate::strategy::Moment;
 
 const MS: u64 = 1_000_000;
 const DEADLINE: u64 = 500 * MS;
+/// When it begins, by the clock of the store.
+const EPOCH: u64 = 1_700_000_000_000 * MS;
+/// How many wait in each process, at any time.
+const CALLERS: usize = 4;
+/// The TTL of places where the policy has none.
+const LEASE: NonZeroU64 = NonZeroU64::new(30_000 * MS).unwrap();
 
 /// What happens at an instant.
 #[derive(Debug)]
 enum Event {
-    /// Somebody asks in this process, again and again.
-    Demand(usize),
+    /// The callers of a process come.
+    Start(usize),
+    /// One of them waits no longer.
+    Impatience(usize),
     /// The timer of a process.
     Wake(usize),
     /// A call reaches the store.
@@ -69,21 +77,21 @@ struct Process {
     wakes_at: u64,
 }
 
-/// How hard it is, and what is measured.
+/// How hard it is.
 #[derive(Debug, Clone)]
-struct Setting {
-    policy: &'static str,
-    processes: usize,
+pub(crate) struct Setting {
+    pub(crate) policy: Policy,
+    pub(crate) processes: usize,
     /// Of a thousand messages, so many are lost.
-    lost: u64,
-    /// Whether some processes die, and some are cut off for a while.
-    faults: bool,
-    ahead: Option<Ahead>,
-    until: u64,
-    seed: u64,
+    pub(crate) lost: u64,
+    /// Whether some processes die, some are cut off for a while, and some callers give up.
+    pub(crate) faults: bool,
+    pub(crate) ahead: Option<Ahead>,
+    pub(crate) until: u64,
+    pub(crate) seed: u64,
 }
 
-struct Simulation {
+pub(crate) struct Simulation {
     setting: Setting,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -92,18 +100,16 @@ struct Simulation {
     random: u64,
     processes: Vec<Process>,
     ledger: Ledger,
-    calls: u64,
+    pub(crate) calls: u64,
     /// When the store granted each unit of a rate that was used, or each place.
-    grants: Vec<u64>,
-    most_places: u64,
+    pub(crate) grants: Vec<u64>,
+    pub(crate) most_places: u64,
 }
 
 impl Simulation {
-    fn new(setting: Setting) -> Self {
-        let policy: Policy = setting.policy.parse().unwrap();
-        let plan = Arc::new(Plan::new(policy, Duration::ZERO).unwrap());
-        let epoch = 1_700_000_000_000 * MS;
-        let ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(epoch));
+    pub(crate) fn new(setting: Setting) -> Result<Self, ConfigError> {
+        let plan = Arc::new(Plan::new(setting.policy.clone(), Duration::ZERO)?);
+        let ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(EPOCH));
         let mut simulation = Self {
             now: 0,
             events: BinaryHeap::new(),
@@ -119,10 +125,11 @@ impl Simulation {
         };
         for index in 0..simulation.setting.processes {
             let offset = simulation.below(3_600_000) * MS;
+            let ttl = plan.ttl().unwrap_or(LEASE);
             let terms = Terms {
                 scope: Scope { limiter: "simulated".into(), key: Arc::default() },
-                holder: index as u64,
-                ttl: if plan.holds_places() { plan.ttl().unwrap().get() } else { 0 },
+                holder: simulation.below(u64::MAX),
+                ttl: if plan.holds_places() { ttl.get() } else { 0 },
                 deadline: DEADLINE,
                 polls_every: Some(100 * MS),
                 on_down: OnStoreDown::Deny,
@@ -130,7 +137,6 @@ impl Simulation {
                 store: "simulated".into(),
                 ahead: simulation.setting.ahead,
             };
-            let ttl = plan.ttl().unwrap_or(NonZeroU64::MIN);
             let gate = Gate::shared(Arc::clone(&plan), Moment::from_nanos(offset), Holdings::new(ttl, None));
             let schedule = Schedule::new(gate, Options::default()).with_dialogue(Dialogue::new(terms));
             let (waiting, permits) = (Vec::new(), BTreeMap::new());
@@ -144,14 +150,17 @@ impl Simulation {
                 wakes_at: u64::MAX,
             });
             let start = simulation.below(100) * MS;
-            simulation.at(start, Event::Demand(index));
+            simulation.at(start, Event::Start(index));
             simulation.at(start, Event::Heartbeat(index));
+            if simulation.setting.faults {
+                simulation.at(start, Event::Impatience(index));
+            }
             if simulation.setting.faults && index % 5 == 4 {
                 let death = simulation.below(simulation.setting.until);
                 simulation.at(death, Event::Die(index));
             }
         }
-        simulation
+        Ok(simulation)
     }
 
     /// A xorshift generator.
@@ -173,18 +182,21 @@ impl Simulation {
     }
 
     fn store_time(&self) -> Moment {
-        Moment::from_nanos(1_700_000_000_000 * MS + self.now)
+        Moment::from_nanos(EPOCH + self.now)
     }
 
-    fn run(&mut self) {
+    /// Tells the time of each event.
+    pub(crate) fn run(&mut self, mut tell: impl FnMut(u64)) {
         while let Some(Reverse((at, sequence))) = self.events.pop() {
             if at > self.setting.until {
                 break;
             }
             self.now = at;
-            let event = self.pending.remove(&sequence).unwrap();
-            self.happen(event);
-            self.check();
+            tell(at);
+            if let Some(event) = self.pending.remove(&sequence) {
+                self.happen(event);
+                self.check();
+            }
         }
     }
 
@@ -195,17 +207,23 @@ impl Simulation {
             _ => {}
         }
         let index = match &event {
-            Event::Demand(index) | Event::Wake(index) | Event::Release(index, _) | Event::Reply(index, ..) => *index,
-            Event::GiveUp(index, _) | Event::Heartbeat(index) | Event::Retry(index) => *index,
+            Event::Start(index) | Event::Impatience(index) | Event::Wake(index) | Event::Heartbeat(index) => *index,
+            Event::Reply(index, ..) | Event::GiveUp(index, _) | Event::Retry(index) | Event::Release(index, _) => *index,
             Event::Arrive(index, ..) | Event::Die(index) => *index,
         };
-        if !self.processes[index].alive {
+        let is_stale = matches!(event, Event::Wake(_)) && self.processes[index].wakes_at != self.now;
+        if !self.processes[index].alive || is_stale {
             return;
         }
         let now = self.moment(index);
         let mut effects = Effects::default();
         match event {
-            Event::Demand(_) => self.demand(index, now, &mut effects),
+            Event::Start(_) => {}
+            Event::Impatience(_) => {
+                self.give_up(index, now, &mut effects);
+                let pause = 1 + self.below(200);
+                self.at(self.now + pause * MS, Event::Impatience(index));
+            }
             Event::Wake(_) => {
                 self.processes[index].wakes_at = u64::MAX;
                 self.processes[index].schedule.run_due(now, &mut effects);
@@ -226,29 +244,35 @@ impl Simulation {
             }
             Event::Arrive(..) | Event::Die(_) => {}
         }
-        self.settle(index, effects);
+        self.settle(index, now, effects);
     }
 
-    /// What an input has led to.
-    fn settle(&mut self, index: usize, effects: Effects) {
-        if effects.rest.as_ref().is_some_and(|rest| rest.sends_for_carrier) {
-            self.carry(index);
+    /// What an input has led to: whoever is answered asks again at once.
+    fn settle(&mut self, index: usize, now: Moment, mut effects: Effects) {
+        loop {
+            if effects.rest.take().is_some_and(|rest| rest.sends_for_carrier) {
+                self.carry(index);
+            }
+            let process = &mut self.processes[index];
+            let waiting = std::mem::take(&mut process.waiting);
+            let answered: Vec<_> = waiting.into_iter().map(|id| (id, process.schedule.poll(id, Waker::noop()))).collect();
+            for (id, answer) in answered {
+                match answer {
+                    Err(_) => self.processes[index].waiting.push(id),
+                    Ok(Ok(grant)) => self.hold(index, grant),
+                    Ok(Err(_)) => {}
+                }
+            }
+            if self.processes[index].waiting.len() >= CALLERS {
+                break;
+            }
+            self.demand(index, now, &mut effects);
         }
         let process = &mut self.processes[index];
-        let answered: Vec<_> = process.waiting.iter().map(|id| (*id, process.schedule.poll(*id, Waker::noop()))).collect();
-        process.waiting.clear();
-        for (id, answer) in answered {
-            match answer {
-                Err(_) => self.processes[index].waiting.push(id),
-                Ok(Ok(grant)) => self.hold(index, grant),
-                Ok(Err(_)) => {}
-            }
-        }
-        let next = self.processes[index].schedule.next_wake();
-        if let Some(next) = next.known() {
-            let at = next.nanos().saturating_sub(self.processes[index].offset).max(self.now + 1);
-            if at < self.processes[index].wakes_at {
-                self.processes[index].wakes_at = at;
+        if let Some(next) = process.schedule.next_wake().known() {
+            let at = next.nanos().saturating_sub(process.offset).max(self.now + 1);
+            if at < process.wakes_at {
+                process.wakes_at = at;
                 self.at(at, Event::Wake(index));
             }
         }
@@ -257,17 +281,16 @@ impl Simulation {
     fn hold(&mut self, index: usize, grant: Grant) {
         let process = &mut self.processes[index];
         process.granted += 1;
-        process.permits.insert(grant.fence, grant);
-        let by_store = grant.claim.reached().map(|at| at - 1_700_000_000_000 * MS);
-        self.grants.push(by_store.unwrap_or(self.now));
-        let work = 1 + self.below(40);
-        self.at(self.now + work * MS, Event::Release(index, grant.fence));
+        self.grants.push(grant.claim.reached().map_or(self.now, |at| at - EPOCH));
+        if grant.claim.holds() {
+            process.permits.insert(grant.fence, grant);
+            let work = 1 + self.below(40);
+            self.at(self.now + work * MS, Event::Release(index, grant.fence));
+        }
     }
 
-    /// As many ask as want more than the limits admit.
     fn demand(&mut self, index: usize, now: Moment, effects: &mut Effects) {
-        let process = &mut self.processes[index];
-        while process.waiting.len() < 4 {
+        while self.processes[index].waiting.len() < CALLERS {
             let request = Request {
                 costs: Costs::plain(1),
                 priority: Priority::NORMAL,
@@ -275,20 +298,22 @@ impl Simulation {
                 caller: Location::caller(),
                 blocking: false,
             };
+            let process = &mut self.processes[index];
             match process.schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects) {
                 Ok(Enqueued::Queued(id)) => process.waiting.push(id),
-                Ok(Enqueued::Granted(grant)) => return self.hold(index, grant),
+                Ok(Enqueued::Granted(grant)) => self.hold(index, grant),
                 Err(error) => panic!("{error}"),
             }
         }
-        // Some give up.
-        if self.below(10) == 0 {
-            let process = &mut self.processes[index];
-            let id = process.waiting.swap_remove(0);
+    }
+
+    /// The one that has waited longest gives up.
+    fn give_up(&mut self, index: usize, now: Moment, effects: &mut Effects) {
+        let process = &mut self.processes[index];
+        if !process.waiting.is_empty() {
+            let id = process.waiting.remove(0);
             process.schedule.abandon(now, id, 1, effects);
         }
-        let pause = 1 + self.below(20);
-        self.at(self.now + pause * MS, Event::Demand(index));
     }
 
     fn release(&mut self, index: usize, now: Moment, fence: u64, effects: &mut Effects) {
@@ -296,7 +321,6 @@ impl Simulation {
         if let Some(grant) = process.permits.remove(&fence) {
             process.schedule.release_to_next(now, fence, 1, grant.claim, effects);
         }
-        self.at(self.now, Event::Demand(index));
     }
 
     /// A carrier takes what there is to tell.
@@ -367,6 +391,9 @@ impl Simulation {
 
     /// The permits that are live as their holders see it, dead processes included, are no more than the limit of places.
     fn check(&mut self) {
+        if !self.ledger.plan().holds_places() {
+            return;
+        }
         let mut live = 0;
         for index in 0..self.processes.len() {
             let now = self.moment(index);
@@ -380,65 +407,53 @@ impl Simulation {
         self.most_places = self.most_places.max(live);
     }
 
+    #[cfg(feature = "_simulation")]
+    pub(crate) fn granted_of_each(&self) -> impl Iterator<Item = u64> {
+        self.processes.iter().map(|process| process.granted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(setting: Setting) -> Simulation {
+        let mut simulation = Simulation::new(setting).unwrap();
+        simulation.run(|_| {});
+        simulation
+    }
+
     /// The most units in any span of this length.
-    fn most_in(&mut self, span: u64) -> usize {
-        self.grants.sort_unstable();
-        let within = |(first, start): (usize, &u64)| self.grants[first..].partition_point(|at| at - start < span);
-        self.grants.iter().enumerate().map(within).max().unwrap_or(0)
+    fn most_in(grants: &mut [u64], span: u64) -> usize {
+        grants.sort_unstable();
+        let within = |(first, start): (usize, &u64)| grants[first..].partition_point(|at| at - start < span);
+        grants.iter().enumerate().map(within).max().unwrap_or(0)
     }
 
-    fn granted(&self) -> u64 {
-        self.processes.iter().map(|process| process.granted).sum()
+    fn seeds() -> impl Iterator<Item = u64> {
+        (1..=8).map(|seed: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
-}
 
-fn seeds() -> impl Iterator<Item = u64> {
-    (1..=8).map(|seed: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-}
-
-#[test]
-fn places_are_never_over_and_come_back_from_the_dead() {
-    for seed in seeds() {
-        let (policy, until) = ("5 concurrent ttl 400ms", 5_000 * MS);
-        let setting = Setting { policy, processes: 12, lost: 50, faults: true, ahead: None, until, seed };
-        let mut simulation = Simulation::new(setting);
-        simulation.run();
-        assert!(simulation.most_places <= 5, "seed {seed}: {}", simulation.most_places);
-        assert!(simulation.granted() > 100, "seed {seed}: {}", simulation.granted());
-        let late = simulation.grants.iter().filter(|at| **at > 4_000 * MS).count();
-        assert!(late > 10, "seed {seed}: places were lost");
+    #[test]
+    fn places_are_never_over_and_come_back_from_the_dead() {
+        for seed in seeds() {
+            let policy = "5 concurrent ttl 400ms".parse().unwrap();
+            let run = run(Setting { policy, processes: 12, lost: 50, faults: true, ahead: None, until: 5_000 * MS, seed });
+            assert!(run.most_places <= 5, "seed {seed}: {}", run.most_places);
+            assert!(run.grants.len() > 100, "seed {seed}: {}", run.grants.len());
+            let late = run.grants.iter().filter(|at| **at > 4_000 * MS).count();
+            assert!(late > 10, "seed {seed}: places were lost");
+        }
     }
-}
 
-#[test]
-fn a_rate_is_never_over_and_mostly_used() {
-    for (seed, ahead) in seeds().zip([None, Some(Ahead { max: 20, kept_for: 100 * MS })].into_iter().cycle()) {
-        let until = 6_000 * MS;
-        let setting = Setting { policy: "sliding log 50/s", processes: 12, lost: 20, faults: true, ahead, until, seed };
-        let mut simulation = Simulation::new(setting);
-        simulation.run();
-        assert!(simulation.most_in(1_000 * MS) <= 50, "seed {seed}: {}", simulation.most_in(1_000 * MS));
-        assert!(simulation.granted() > 150, "seed {seed}: {}", simulation.granted());
-    }
-}
-
-#[test]
-fn larger_runs_are_printed() {
-    let Ok(most) = std::env::var("SIMULATED_PROCESSES") else { return };
-    let most: usize = most.parse().expect("a number of processes");
-    println!("| processes | prefetched | granted of the limit | calls a grant | fewest to most of a process |");
-    for processes in [1, 10, 100, 1_000].into_iter().filter(|processes| *processes <= most) {
-        for ahead in [None, Some(Ahead { max: 100, kept_for: 100 * MS })] {
-            let until = 5_000 * MS;
-            let setting = Setting { policy: "1000/s burst 100", processes, lost: 0, faults: false, ahead, until, seed: 7 };
-            let mut simulation = Simulation::new(setting);
-            simulation.run();
-            let each = || simulation.processes.iter().map(|process| process.granted);
-            let (granted, limit) = (simulation.granted(), 5_100.0);
-            let spread = format!("{} to {}", each().min().unwrap_or(0), each().max().unwrap_or(0));
-            let calls = simulation.calls as f64 / granted as f64;
-            let share = granted as f64 / limit * 100.0;
-            println!("| {processes} | {} | {share:.1} % | {calls:.2} | {spread} |", ahead.is_some());
+    #[test]
+    fn a_rate_is_never_over_and_mostly_used() {
+        for (seed, ahead) in seeds().zip([None, Some(Ahead { max: 20, kept_for: 100 * MS })].into_iter().cycle()) {
+            let policy = "sliding log 50/s".parse().unwrap();
+            let mut run = run(Setting { policy, processes: 12, lost: 20, faults: true, ahead, until: 6_000 * MS, seed });
+            let most = most_in(&mut run.grants, 1_000 * MS);
+            assert!(most <= 50, "seed {seed}: {most}");
+            assert!(run.grants.len() > 150, "seed {seed}: {}", run.grants.len());
         }
     }
 }

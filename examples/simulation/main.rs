@@ -1,0 +1,179 @@
+//! Up to 1,000 processes on one key of a store, in virtual time: how much of the limit they use, how evenly, and how many calls that
+//! takes, strictly and with units that are taken ahead. Every run is checked: all together never exceed the limit.
+//!
+//! ```text
+//! cargo run --example simulation --features simulation               # the table and the drawing of BENCHMARKS.md
+//! cargo run --example simulation --features simulation -- --faults   # messages are lost, and processes die
+//! ```
+//!
+//! It is the state machine of the crate that runs, with the rules of its in-memory store, but no runtime: a message takes 1 to 20 ms
+//! each way, and each process has four callers, which ask again as soon as they are granted. It takes a minute, or six seconds with
+//! `--release`.
+//!
+//! It prints a table and writes a drawing to `target/simulation.svg`. The exit code is 0 when the limit held, 1 when it did not, and 2
+//! when something else failed.
+
+mod drawing;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, value_parser};
+use common::{exit_code, say, seconds};
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use tollgate::simulation::{Outcome, Setting};
+use tollgate::{Rate, TokenBucket};
+
+/// Simulates many processes that share a rate
+#[derive(Debug, Parser)]
+#[command(allow_negative_numbers = true)]
+struct Options {
+    /// Units a second
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+    /// Units at once
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    burst: u64,
+    /// The most processes
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=10_000))]
+    processes: u32,
+    /// Length of each run, in virtual time
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    run: Duration,
+    /// The most units that a process takes ahead
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u64).range(1..))]
+    prefetch: u64,
+    /// For how long it keeps them
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
+    kept: Duration,
+    /// Lose messages, cut processes off, and let some of them die
+    #[arg(long)]
+    faults: bool,
+    /// Seed of all delays
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    seed: u64,
+    /// File for the drawing
+    #[arg(long, value_name = "FILE", default_value = "target/simulation.svg")]
+    svg: PathBuf,
+}
+
+impl Options {
+    fn bucket(&self) -> TokenBucket {
+        TokenBucket::new(Rate::per_second(self.rate), self.burst)
+    }
+
+    /// 1, 3, 10, 30 and so on, and the most.
+    fn sizes(&self) -> Vec<u32> {
+        let most = self.processes;
+        let sizes = (0..5).flat_map(|power| [10_u32.pow(power), 3 * 10_u32.pow(power)]).take_while(|size| *size < most);
+        sizes.chain([most]).collect()
+    }
+
+    fn setting(&self, processes: u32, ahead: bool) -> Setting {
+        Setting {
+            policy: self.bucket().into(),
+            processes: processes as usize,
+            prefetch: ahead.then_some((self.prefetch, self.kept)),
+            faults: self.faults,
+            length: self.run,
+            seed: self.seed,
+        }
+    }
+}
+
+/// What one run has shown.
+struct Row {
+    processes: u32,
+    ahead: bool,
+    /// Of what the limit admits, from 0 to 1.
+    used: f64,
+    /// Units above the limit, in any span.
+    over: u64,
+    calls_a_grant: f64,
+    /// What a process had, as multiples of an equal share.
+    fewest: f64,
+    most: f64,
+    each: (u64, u64),
+}
+
+impl Row {
+    fn of(outcome: &Outcome, setting: &Setting, options: &Options) -> Self {
+        let granted = outcome.grants.len() as f64;
+        let admitted = options.burst as f64 + options.rate as f64 * options.run.as_secs_f64();
+        let each = &outcome.of_each;
+        let each = (each.iter().min().copied().unwrap_or(0), each.iter().max().copied().unwrap_or(0));
+        let share = granted / setting.processes as f64;
+        Self {
+            processes: setting.processes as u32,
+            ahead: setting.prefetch.is_some(),
+            used: granted / admitted,
+            over: over(&outcome.grants, options),
+            calls_a_grant: outcome.calls as f64 / granted,
+            fewest: each.0 as f64 / share,
+            most: each.1 as f64 / share,
+            each,
+        }
+    }
+}
+
+/// How many units too many there were in any span: by a bucket that leaks at the rate, in exact integers. A unit is 10^9 parts.
+fn over(grants: &[Duration], options: &Options) -> u64 {
+    const UNIT: u128 = 1_000_000_000;
+    let (mut level, mut most) = (0_u128, 0_u128);
+    for (index, at) in grants.iter().enumerate() {
+        let since = *at - grants[index.saturating_sub(1)];
+        level = level.saturating_sub(since.as_nanos() * u128::from(options.rate)) + UNIT;
+        most = most.max(level);
+    }
+    most.saturating_sub(u128::from(options.burst) * UNIT).div_ceil(UNIT) as u64
+}
+
+fn main() -> ExitCode {
+    exit_code(run(&Options::parse()))
+}
+
+fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    let settings = options.sizes().into_iter().flat_map(|size| [false, true].map(|ahead| options.setting(size, ahead)));
+    let settings: Vec<_> = settings.collect();
+    // A run takes time by its processes, and a little anyway.
+    let length = |setting: &Setting| setting.processes as u64 + 50;
+    let progress = ProgressBar::new(settings.iter().map(length).sum());
+    progress.set_style(ProgressStyle::with_template("{bar:40.cyan} {percent} %   {msg}")?);
+    let mut rows = Vec::new();
+    let mut done = 0;
+    for setting in &settings {
+        progress.set_message(format!("{} processes", HumanCount(setting.processes as u64)));
+        let mut shown = Duration::ZERO;
+        let outcome = tollgate::simulation::run(setting, |at| {
+            if at > shown {
+                progress.set_position(done + (length(setting) as f64 * at.div_duration_f64(setting.length)) as u64);
+                shown = at + setting.length / 100;
+            }
+        })?;
+        done += length(setting);
+        rows.push(Row::of(&outcome, setting, options));
+    }
+    progress.finish_and_clear();
+    print(&rows, options);
+    drawing::draw(&rows, options)?;
+    say!("\ndrawing  {}", options.svg.display());
+    let over = rows.iter().find(|row| row.over > 0);
+    if let Some(row) = over {
+        eprintln!("error: {} processes were {} units over the limit", row.processes, row.over);
+    }
+    Ok(if over.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// As a table of Markdown.
+fn print(rows: &[Row], options: &Options) {
+    say!("| processes | taken ahead | used of the limit | over it | calls a grant | grants of a process |");
+    say!("|---|---|---|---|---|---|");
+    for row in rows {
+        let (processes, used, (fewest, most)) = (HumanCount(row.processes.into()), row.used * 100.0, row.each);
+        let ahead = if row.ahead { format!("{} units", options.prefetch) } else { "no".to_owned() };
+        let (fewest, most) = (HumanCount(fewest), HumanCount(most));
+        say!("| {processes} | {ahead} | {used:.1} % | {} | {:.2} | {fewest} to {most} |", row.over, row.calls_a_grant);
+    }
+}
