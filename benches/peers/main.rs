@@ -23,6 +23,8 @@ mod memory;
 mod rounds;
 mod setup;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
+// No store needs all of it.
+#[cfg_attr(not(all(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite")), allow(dead_code))]
 mod stores;
 mod stream;
 mod table;

@@ -145,7 +145,6 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
     }
 
     /// Each with a store of its own.
-    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     fn one_key_of_processes(&self, processes: usize, callers: usize) -> Vec<Row> {
         let limiters: Arc<[_]> = (0..processes).map(|_| self.limiter("hot", POLICY)).collect();
         let case = format!("one key, {processes} processes of {callers} callers: decisions a second");
