@@ -75,8 +75,11 @@ impl Store for Faulty {
                     store.call(call).await
                 }
                 Way::Slow(time) => {
-                    sleep(time).await;
-                    store.call(call).await
+                    let arrives = async move {
+                        sleep(time).await;
+                        store.call(call).await
+                    };
+                    tokio::spawn(arrives).await.unwrap() // whoever awaits it
                 }
                 Way::Cut => std::future::pending().await,
                 Way::LosesReplies => {
@@ -247,6 +250,20 @@ async fn of_a_slow_store_no_call_is_carried_out_after_its_deadline() {
     assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
     sleep(Duration::from_secs(2)).await;
     assert_eq!(faulty.elsewhere("3/h burst 3").limits().await.unwrap()[0].remaining, 1);
+}
+
+/// A fixed bug: the clock of the store was forgotten with the first failure, and the next call came late and was carried out.
+#[tokio::test(start_paused = true)]
+async fn after_a_failure_no_call_is_carried_out_late_either() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("3/h burst 3").build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    faulty.set(Way::Cut);
+    assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
+    faulty.set(Way::Slow(ms(800)));
+    assert!(is_unanswered(&limiter.acquire().await.unwrap_err()));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(faulty.elsewhere("3/h burst 3").limits().await.unwrap()[0].remaining, 2);
 }
 
 /// A fixed bug: a request that does not wait, and came while a call was under way, waited with those whom that call denied.

@@ -325,6 +325,10 @@ impl Dialogue {
         let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
         self.retry_at = now.plus(self.jittered(after));
+    }
+
+    /// The store's clock is not what it seemed.
+    pub(super) fn forget_clock(&mut self) {
         self.instant = None;
     }
 

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder};
 use tokio::sync::Semaphore;
 
 use super::listeners::Listeners;
 use super::sql::known::Known;
-use super::sql::table::{Purge, carry_out, in_task};
+use super::sql::table::{Awaited, Purge, carry_out, in_task};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
@@ -57,6 +58,7 @@ pub struct MysqlStore {
 #[must_use]
 pub struct MysqlStoreOptions {
     creates_tables: bool,
+    timeout: Duration,
 }
 
 impl Default for MysqlStoreOptions {
@@ -70,12 +72,18 @@ const NAME: &str = "MySQL";
 impl MysqlStoreOptions {
     /// Tables that are missing are created.
     pub const fn new() -> Self {
-        Self { creates_tables: true }
+        Self { creates_tables: true, timeout: Duration::from_secs(5) }
     }
 
     /// Whether tables that are missing are created. Otherwise [`MysqlStore::schema`] must have been run.
     pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self { creates_tables }
+        Self { creates_tables, ..self }
+    }
+
+    /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
+    /// up, and another one is made. What was sent may still be carried out.
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// A store at this URL, `mysql://user:password@host:port/database`. It does not connect yet.
@@ -99,6 +107,7 @@ impl MysqlStoreOptions {
             // Whether an update has changed a row is told by the number of rows that changed.
             opts: OptsBuilder::from_opts(opts).client_found_rows(false).into(),
             creates_tables: self.creates_tables,
+            timeout: self.timeout,
             idle: Mutex::default(),
             connections: Arc::new(Semaphore::new(8)),
             policies: Policies::default(),
@@ -132,11 +141,11 @@ impl MysqlStore {
         SCHEMA
     }
 
-    fn order<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Server>) -> F) -> StoreFuture<T>
+    fn order<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Server>, Awaited) -> F) -> StoreFuture<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        in_task(&self.server.name, work(Arc::clone(&self.server)))
+        in_task(&self.server.name, |awaited| work(Arc::clone(&self.server), awaited))
     }
 }
 
@@ -164,8 +173,8 @@ impl Store for MysqlStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         // In a task: a connection whose answer nobody awaits could not be used again.
-        self.order(async move |server| {
-            let reply = carry_out(&server, call).await;
+        self.order(async move |server, awaited| {
+            let reply = carry_out(&server, call, &awaited).await;
             if server.purge.is_due() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move { server.purge_some().await.ok() });
@@ -185,7 +194,7 @@ impl Store for MysqlStore {
         let from = from.map(|from| format!("AND id > {}", hex(&from))).unwrap_or_default();
         let (ids, limit) = (ids(limiter), rows(max));
         let select = format!("SELECT id, k FROM tollgate_keys WHERE {ids} {from} AND expires > {NOW} ORDER BY id LIMIT {limit}");
-        self.order(async move |server| {
+        self.order(async move |server, _| {
             let found = server.ask(&select).await?.rows;
             let keys = found.iter().map(|row| bytes(row, 1).map(Arc::from)).collect::<Option<Vec<_>>>();
             let next = if found.len() == max { found.last().and_then(|row| bytes(row, 0)) } else { None };
@@ -195,7 +204,7 @@ impl Store for MysqlStore {
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.order(async move |server| {
+        self.order(async move |server, _| {
             server.tell(&format!("DELETE FROM tollgate_keys WHERE id = {}", id(&scope))).await?;
             server.listeners.released(&scope.limiter, &scope.key);
             Ok(())
@@ -205,6 +214,6 @@ impl Store for MysqlStore {
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
         let (ids, limit) = (ids(limiter), rows(max));
         let delete = format!("DELETE FROM tollgate_keys WHERE {ids} AND expires <= {NOW} ORDER BY id LIMIT {limit}");
-        self.order(async move |server| Ok(server.tell(&delete).await?.changed))
+        self.order(async move |server, _| Ok(server.tell(&delete).await?.changed))
     }
 }

@@ -13,7 +13,7 @@ use tokio_postgres::{Config, Socket};
 
 use super::listeners::Listeners;
 use super::sql::known::Known;
-use super::sql::table::{Purge, carry_out, in_task, runtime};
+use super::sql::table::{Caller, Purge, carry_out, in_task, runtime};
 use super::sql::{Policies, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::{Cause, StoreError};
@@ -65,6 +65,7 @@ pub struct PostgresStore {
 #[must_use]
 pub struct PostgresStoreOptions {
     creates_tables: bool,
+    timeout: Duration,
 }
 
 impl Default for PostgresStoreOptions {
@@ -76,12 +77,18 @@ impl Default for PostgresStoreOptions {
 impl PostgresStoreOptions {
     /// Tables that are missing are created.
     pub const fn new() -> Self {
-        Self { creates_tables: true }
+        Self { creates_tables: true, timeout: Duration::from_secs(5) }
     }
 
     /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
     pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self { creates_tables }
+        Self { creates_tables, ..self }
+    }
+
+    /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
+    /// up, and another one is made. What was sent may still be carried out.
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// A store at this URL, or of these [`key=value` pairs](Config), without TLS. It does not connect yet.
@@ -97,25 +104,18 @@ impl PostgresStoreOptions {
     }
 
     /// A store at this address, with TLS as one of the crates for tokio-postgres does it. It does not connect yet.
-    ///
-    /// A connection is given up after 5 seconds without an answer at its start, and 30 seconds later on, where `config` does not say.
-    pub fn open_with<T>(self, mut config: Config, tls: T) -> PostgresStore
+    pub fn open_with<T>(self, config: Config, tls: T) -> PostgresStore
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
         T::Stream: Send,
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(Duration::from_secs(30));
-        }
         let server = Server {
             name: name(&config),
             connector: connector(config, tls),
             creates_tables: self.creates_tables,
+            timeout: self.timeout,
             connections: Arc::default(),
             grows: AtomicBool::new(false),
             idle: StdMutex::default(),
@@ -170,7 +170,7 @@ impl PostgresStore {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        in_task(&self.server.name, work(Arc::clone(&self.server)))
+        in_task(&self.server.name, |_| work(Arc::clone(&self.server)))
     }
 }
 
@@ -191,10 +191,10 @@ impl Store for PostgresStore {
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
-        let server = Arc::clone(&self.server);
+        let (server, caller) = (Arc::clone(&self.server), Caller::default());
         Box::pin(async move {
             let runtime = runtime(&server.name)?;
-            let reply = carry_out(&server, call).await;
+            let reply = carry_out(&server, call, &caller.awaits()).await;
             if server.purge.is_due() {
                 runtime.spawn(async move { server.purge_some().await.ok() });
             }
@@ -224,8 +224,7 @@ impl Store for PostgresStore {
                           AND expires > (extract(epoch FROM clock_timestamp()) * 1000000)::int8 ORDER BY id LIMIT $3";
             let max = max.max(1);
             let (limiter, from) = (limiter.as_bytes(), &from);
-            let found =
-                server.ask(|connection| async move { connection.client.query(select, &[&limiter, from, &rows(max)]).await });
+            let found = server.ask(|connection| async move { connection.query(select, &[&limiter, from, &rows(max)]).await });
             let found = found.await?;
             let next = if found.len() == max { found.last().map(|row| row.get(0)) } else { None };
             Ok(KeyPage { keys: found.iter().map(|row| row.get::<_, &[u8]>(1).into()).collect(), next })
@@ -247,7 +246,7 @@ impl Store for PostgresStore {
                           AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
                           AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED))";
             let connection = server.connection().await?;
-            let deleted = connection.client.execute(delete, &[&limiter.as_bytes(), &rows(max)]).await;
+            let deleted = connection.execute(delete, &[&limiter.as_bytes(), &rows(max)]).await;
             deleted.map_err(|error| server.unknown(error))
         })
     }

@@ -2,12 +2,14 @@
 //!
 //! Statements are sent as text, several in a message, with all that is not a number in hexadecimal digits.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error, Opts, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
@@ -28,8 +30,6 @@ const SETTINGS: &str = "SET SESSION time_zone = '+00:00', SESSION innodb_lock_wa
                         SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                         /*M!100300 SET SESSION idle_transaction_timeout = 5 */";
 
-const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
-
 /// How often a transaction is tried that the server ends because of a deadlock.
 const MAX_DEADLOCKS: u32 = 20;
 
@@ -45,6 +45,8 @@ pub(super) struct Server {
     pub(super) name: String,
     pub(super) opts: Opts,
     pub(super) creates_tables: bool,
+    /// For a connection, and for an answer.
+    pub(super) timeout: Duration,
     pub(super) idle: Mutex<Vec<Conn>>,
     pub(super) connections: Arc<Semaphore>,
     pub(super) policies: Policies,
@@ -66,17 +68,22 @@ pub(super) struct Connection {
     conn: Conn,
     /// Whether it has been used before: the server may have closed it.
     was_idle: bool,
+    timeout: Duration,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
+    /// One that has not answered in time is broken.
     async fn run(&mut self, sql: &str) -> Result<Answer, Error> {
-        let mut result = self.conn.query_iter(sql).await?;
-        let mut rows = Vec::new();
-        while !result.is_empty() {
-            rows.extend(result.collect::<mysql_async::Row>().await?);
-        }
-        Ok(Answer { rows, changed: result.affected_rows() })
+        let answer = async {
+            let mut result = self.conn.query_iter(sql).await?;
+            let mut rows = Vec::new();
+            while !result.is_empty() {
+                rows.extend(result.collect::<mysql_async::Row>().await?);
+            }
+            Ok(Answer { rows, changed: result.affected_rows() })
+        };
+        timeout(self.timeout, answer).await.unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
     }
 }
 
@@ -88,9 +95,12 @@ impl Server {
         let was_idle = idle.is_some();
         let conn = match idle {
             Some(conn) => conn,
-            None => self.connect().await?,
+            None => {
+                let connecting = timeout(self.timeout, self.connect()).await;
+                connecting.map_err(|error| self.unreachable(error))??
+            }
         };
-        Ok(Connection { conn, was_idle, _permit: permit })
+        Ok(Connection { conn, was_idle, timeout: self.timeout, _permit: permit })
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
@@ -103,8 +113,7 @@ impl Server {
 
     async fn connect(&self) -> Result<Conn, StoreError> {
         self.known.forget_clock();
-        let connecting = tokio::time::timeout(CONNECTS_WITHIN, Conn::new(self.opts.clone())).await;
-        let mut conn = connecting.map_err(|error| self.unreachable(error))?.map_err(|error| self.not_done(error))?;
+        let mut conn = Conn::new(self.opts.clone()).await.map_err(|error| self.not_done(error))?;
         conn.query_drop(SETTINGS).await.map_err(|error| self.not_done(error))?;
         let found = match conn.query_first::<Option<i64>, _>("SELECT max(version) FROM tollgate_schema").await {
             Err(Error::Server(error)) if error.code == NO_SUCH_TABLE && self.creates_tables => None,

@@ -1,11 +1,17 @@
 //! A connection to PostgreSQL with the statements of a store.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_util::future::{try_join, try_join3, try_join4};
 use futures_util::stream::{StreamExt as _, poll_fn};
+use tokio::task::AbortHandle;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
@@ -51,6 +57,11 @@ where
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) client: Client,
+    /// Reads the messages. The connection ends with it.
+    reader: AbortHandle,
+    timeout: Duration,
+    /// Since when nothing was answered, although something was asked. Whoever asked may have given up.
+    silent_since: Mutex<Option<Instant>>,
     read: Statement,
     update: Statement,
     insert: Statement,
@@ -62,6 +73,7 @@ pub(super) struct Connection {
 /// Why there is no connection.
 pub(super) enum Refusal {
     Failed(Error),
+    NoAnswer(Elapsed),
     NewerSchema(i64),
     NoTables,
 }
@@ -78,10 +90,10 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 const DONE: &str = "SELECT now, CASE WHEN $7::text IS NULL THEN '' ELSE pg_notify('tollgate', $7)::text END FROM done";
 
 impl Connection {
-    /// Its messages are read by a task in this runtime.
-    pub(super) async fn open(connector: &Connector, creates_tables: bool) -> Result<Self, Refusal> {
+    /// Its messages are read by a task in this runtime. It is given up if it does not answer for as long as the timeout.
+    pub(super) async fn open(connector: &Connector, creates_tables: bool, timeout: Duration) -> Result<Self, Refusal> {
         let (client, mut messages) = connector().await?;
-        tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
+        let reader = tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} }).abort_handle();
         client.batch_execute(SETTINGS).await?;
         let exists = client.query_one("SELECT to_regclass('tollgate_schema') IS NOT NULL", &[]).await?;
         match exists.get(0) {
@@ -115,11 +127,55 @@ impl Connection {
         let [read, update, insert, claim, lock, now] = sql.each_ref().map(|sql| client.prepare(sql));
         let (read, update, insert) = try_join3(read, update, insert).await?;
         let (claim, lock, now) = try_join3(claim, lock, now).await?;
-        Ok(Self { client, read, update, insert, claim, lock, now })
+        let silent_since = Mutex::default();
+        Ok(Self { client, reader, timeout, silent_since, read, update, insert, claim, lock, now })
+    }
+
+    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it has ended, or is to be given up: it does not answer.
+    pub(super) fn is_dead(&self) -> bool {
+        let is_dead = self.client.is_closed() || self.silent_since().is_some_and(|since| since.elapsed() > self.timeout);
+        if is_dead {
+            self.reader.abort();
+        }
+        is_dead
+    }
+
+    /// Awaits an answer. A connection is given up that has not answered in time, and one to a server that only reads: another server
+    /// may have its place by now.
+    async fn answered<T>(&self, question: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.silent_since().get_or_insert_with(Instant::now);
+        let mut question = pin!(question);
+        match timeout(self.timeout, &mut question).await {
+            Ok(answer) => {
+                *self.silent_since() = None;
+                if answer.as_ref().is_err_and(|error| error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)) {
+                    self.reader.abort();
+                }
+                answer
+            }
+            Err(_) => {
+                self.reader.abort();
+                question.await // it fails, because the connection has ended
+            }
+        }
+    }
+
+    pub(super) async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<tokio_postgres::Row>, Error> {
+        self.answered(self.client.query(sql, values)).await
+    }
+
+    /// Returns how many rows it has changed.
+    pub(super) async fn execute(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+        self.answered(self.client.execute(sql, values)).await
     }
 
     pub(super) async fn read(&self, scope: &Scope) -> Result<Found, Error> {
-        let row = self.client.query_one(&self.read, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
+        let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
+        let row = self.answered(self.client.query_one(&self.read, &[&limiter, &key])).await?;
         let version: Option<i64> = row.try_get(1)?;
         let found = match version {
             None => None,
@@ -138,9 +194,9 @@ impl Connection {
             Some(version) => {
                 let [limiter, key, next_version, expires, state, valid_until, message] = of;
                 let of = [limiter, key, next_version, expires, state, valid_until, message, version];
-                self.client.query_opt(&self.update, &of).await?
+                self.answered(self.client.query_opt(&self.update, &of)).await?
             }
-            None => self.client.query_opt(&self.insert, &of).await?,
+            None => self.answered(self.client.query_opt(&self.insert, &of)).await?,
         };
         done.map(|done| done.try_get(0)).transpose()
     }
@@ -148,9 +204,9 @@ impl Connection {
     /// Deletes the row, and announces that.
     pub(super) async fn reset(&self, scope: &Scope) -> Result<(), Error> {
         let delete = format!("DELETE FROM tollgate_keys WHERE id = {ID}");
-        self.client.execute(&delete, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
+        self.execute(&delete, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
         if let Some(message) = message(scope) {
-            self.client.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await?;
+            self.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await?;
         }
         Ok(())
     }
@@ -161,14 +217,14 @@ impl Connection {
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
         let id: [&(dyn ToSql + Sync); 2] = [&limiter, &key];
         let claimed: [&(dyn ToSql + Sync); 3] = [&limiter, &key, &version];
-        let (_, _, row, now) = try_join4(
+        let locks = try_join4(
             self.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
             self.client.execute(&self.claim, &claimed),
             self.client.query_opt(&self.lock, &id),
             // Written beside FOR UPDATE, the clock would be read before the lock is waited for.
             self.client.query_one(&self.now, &[]),
-        )
-        .await?;
+        );
+        let (_, _, row, now) = self.answered(locks).await?;
         let Some(row) = row else { return Ok(None) };
         let found = (row.try_get(0)?, Row { expires: row.try_get(1)?, state: row.try_get(2)? });
         Ok(Some(Found { now: now.try_get(0)?, row: Some(found) }))
@@ -177,8 +233,8 @@ impl Connection {
     /// Writes the locked row, and ends the transaction.
     pub(super) async fn unlock(&self, write: Option<&Write>) -> Result<(), Error> {
         match write {
-            None => self.client.batch_execute("ROLLBACK").await,
-            Some(write) => try_join(self.write(write), self.client.batch_execute("COMMIT")).await.map(drop),
+            None => self.answered(self.client.batch_execute("ROLLBACK")).await,
+            Some(write) => self.answered(try_join(self.write(write), self.client.batch_execute("COMMIT"))).await.map(drop),
         }
     }
 }

@@ -1,12 +1,16 @@
 //! The server of a store, and the connections to it.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use futures_util::stream::StreamExt as _;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Error};
 
@@ -18,10 +22,15 @@ use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
 
+/// How often a connection that listens is asked whether it lives.
+const ASKED_EVERY: Duration = Duration::from_secs(5);
+
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) connector: Connector,
     pub(super) creates_tables: bool,
+    /// For a connection, and for an answer.
+    pub(super) timeout: Duration,
     /// For statements that are transactions of their own.
     pub(super) connections: Arc<Mutex<Vec<Arc<Connection>>>>,
     /// Whether one more is being made.
@@ -43,7 +52,7 @@ impl Server {
         const BUSY: usize = 8;
         const MAX: usize = 4;
         let mut connections = Arc::clone(&self.connections).lock_owned().await;
-        connections.retain(|connection| !connection.client.is_closed());
+        connections.retain(|connection| !connection.is_dead());
         let idlest = connections.iter().min_by_key(|connection| Arc::strong_count(connection)).map(Arc::clone);
         let Some(idlest) = idlest else {
             let this = Arc::clone(self);
@@ -53,7 +62,7 @@ impl Server {
                 Ok(new)
             };
             // Callers may be more impatient than that takes.
-            return in_task(&self.name, connects).await;
+            return in_task(&self.name, |_| connects).await;
         };
         if Arc::strong_count(&idlest) > BUSY && connections.len() < MAX && !self.grows.swap(true, Ordering::Relaxed) {
             tokio::spawn(Arc::clone(self).grow());
@@ -64,7 +73,7 @@ impl Server {
     async fn grow(self: Arc<Self>) {
         match self.connect().await {
             Ok(connection) => self.connections.lock().await.push(Arc::new(connection)),
-            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await, // the others go on
+            Err(_) => sleep(Duration::from_secs(1)).await, // the others go on
         }
         self.grows.store(false, Ordering::Relaxed);
     }
@@ -72,8 +81,11 @@ impl Server {
     async fn connect(&self) -> Result<Connection, StoreError> {
         let store = self.name.clone();
         self.known.forget_clock();
-        Connection::open(&self.connector, self.creates_tables).await.map_err(|refusal| match refusal {
+        let opening = Connection::open(&self.connector, self.creates_tables, self.timeout);
+        let opened = timeout(self.timeout, opening).await.unwrap_or_else(|elapsed| Err(Refusal::NoAnswer(elapsed)));
+        opened.map_err(|refusal| match refusal {
             Refusal::Failed(error) => self.not_done(error),
+            Refusal::NoAnswer(elapsed) => StoreError::Unreachable { store, source: Cause::new(elapsed) },
             Refusal::NewerSchema(found) => StoreError::NewerSchema { store, found, known: SCHEMA_VERSION },
             Refusal::NoTables => {
                 StoreError::Refused { store, source: Cause::new("it has no tables; run PostgresStore::schema()") }
@@ -121,12 +133,12 @@ impl Server {
         let connection = self.connection().await?;
         let next = "SELECT id FROM tollgate_keys WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
         let among = i64::from(2 * PURGED_EVERY);
-        let next = connection.client.query_opt(next, &[&*after, &among]).await.map_err(|error| self.not_done(error))?;
-        let until: Option<Vec<u8>> = next.map(|row| row.get(0));
+        let next = connection.query(next, &[&*after, &among]).await.map_err(|error| self.not_done(error))?;
+        let until: Option<Vec<u8>> = next.first().map(|row| row.get(0));
         // Rows that are locked are in use. Nobody waits here with a lock, so that nobody waits for each other.
         let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > $1 AND ($2::bytea IS NULL OR id <= $2) \
                       AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 - $3 FOR UPDATE SKIP LOCKED)";
-        connection.client.execute(delete, &[&*after, &until, &SPARED_MICROS]).await.map_err(|error| self.not_done(error))?;
+        connection.execute(delete, &[&*after, &until, &SPARED_MICROS]).await.map_err(|error| self.not_done(error))?;
         *after = until.unwrap_or_default();
         Ok(())
     }
@@ -134,20 +146,27 @@ impl Server {
     /// Passes on what is announced, as long as anybody listens.
     pub(super) async fn listen(server: Weak<Self>) {
         while let Some(this) = server.upgrade() {
-            let Ok((client, mut messages)) = (this.connector)().await else {
+            let limit = this.timeout;
+            let Ok(Ok((client, mut messages))) = timeout(limit, (this.connector)()).await else {
                 drop(this);
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                sleep(Duration::from_secs(1)).await;
                 continue;
             };
             drop(this);
-            let listens = tokio::spawn(async move {
-                client.batch_execute(&format!("LISTEN {CHANNEL}")).await.ok();
-                client // closes the connection when it is dropped
+            let mut listens = JoinSet::new();
+            listens.spawn(async move {
+                let mut sql = format!("LISTEN {CHANNEL}");
+                // A connection can be dead without a sign of it.
+                while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
+                    sql.clear();
+                    sleep(ASKED_EVERY).await;
+                }
             });
             loop {
-                let message = tokio::time::timeout(Duration::from_secs(30), messages.next()).await;
+                let ended = pin!(listens.join_next());
+                let message = timeout(Duration::from_secs(30), select(messages.next(), ended)).await;
                 let Some(this) = server.upgrade() else { return };
-                match message {
+                match message.map(|message| if let Either::Left((message, _)) = message { message } else { None }) {
                     Ok(Some(Ok(AsyncMessage::Notification(said)))) if said.channel() == CHANNEL => {
                         if let Some((limiter, key)) = read_message(said.payload()) {
                             this.listeners.released(&limiter, &key);
@@ -159,8 +178,7 @@ impl Server {
                     Err(_) => {}
                 }
             }
-            drop(listens);
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(100)).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -84,7 +84,8 @@ impl Connections {
         match timeout_at(by, cmd.query_async(&mut connection)).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
-                if error.is_unrecoverable_error() {
+                // Of a server that only reads: another one may have its place by now.
+                if error.is_unrecoverable_error() || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
                     self.give_up(line.number);
                 }
                 Err(Failure::Client(error))

@@ -94,7 +94,9 @@ impl Releases {
         let mut followed: Vec<String> = Vec::new();
         loop {
             let wanted: Vec<_> = self.lock().by_channel.keys().cloned().collect();
-            for channel in wanted.iter().filter(|channel| !followed.contains(channel)) {
+            // One of them anew each time: a connection can be dead without a sign of it.
+            let first = wanted.first();
+            for channel in wanted.iter().filter(|channel| Some(*channel) == first || !followed.contains(channel)) {
                 timeout(ASK_AFTER, sink.subscribe(channel)).await.ok()?.ok()?;
             }
             for channel in followed.iter().filter(|channel| !wanted.contains(channel)) {

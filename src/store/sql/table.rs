@@ -12,8 +12,8 @@
 mod tests;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
@@ -89,14 +89,39 @@ impl Purge {
     }
 }
 
+/// Whoever awaits a call.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Caller(Arc<()>);
+
+/// Whether the caller is there still.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Awaited(Weak<()>);
+
+impl Caller {
+    pub(in crate::store) fn awaits(&self) -> Awaited {
+        Awaited(Arc::downgrade(&self.0))
+    }
+}
+
+impl Awaited {
+    /// A caller that has given up makes another call, which tells of this one what it must. So nothing of this one may be begun after
+    /// it, in whichever order the server carries out what is on its way: who writes second finds another version, and stops here.
+    fn or_stop(&self, store: &str) -> Result<(), StoreError> {
+        let gave_up = || StoreError::Unanswered { store: store.to_owned(), after: None, source: None };
+        if self.0.strong_count() > 0 { Ok(()) } else { Err(gave_up()) }
+    }
+}
+
 /// Does the work in a task, which a caller that gives up does not stop.
-pub(in crate::store) fn in_task<T, F>(store: &str, work: F) -> StoreFuture<T>
+pub(in crate::store) fn in_task<T, F>(store: &str, work: impl FnOnce(Awaited) -> F) -> StoreFuture<T>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let store = store.to_owned();
+    let (store, caller) = (store.to_owned(), Caller::default());
+    let work = work(caller.awaits());
     Box::pin(async move {
+        let _caller = caller;
         let ended = |error| Err(StoreError::Unanswered { store: store.clone(), after: None, source: Some(Cause::new(error)) });
         runtime(&store)?.spawn(work).await.unwrap_or_else(ended)
     })
@@ -112,7 +137,7 @@ pub(in crate::store) fn runtime(store: &str) -> Result<Handle, StoreError> {
 const LOCKS: u32 = 16;
 
 /// Carries out a call. A caller that gives it up leaves nothing open.
-pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call) -> Result<Reply, StoreError> {
+pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awaited: &Awaited) -> Result<Reply, StoreError> {
     let (rules, known) = (table.policies().rules(&call.policy)?, table.known());
     let last = known.take(&call.scope);
     let mut locks = last.as_ref().map_or(0, |last| last.locks);
@@ -136,6 +161,7 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call) -> 
             return Ok(reply);
         };
         let write = Write { released, ..write(known, &call, found.version(), row) };
+        awaited.or_stop(table.name())?;
         let asked = Instant::now();
         if let Some(now) = swap(table, &write).await? {
             known.note_clock(now, asked);
@@ -144,7 +170,8 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call) -> 
         }
         locks = LOCKS;
     }
-    in_task(table.name(), under_lock(table.clone(), rules, call, last, locks)).await
+    let (table, awaited) = (table.clone(), awaited.clone());
+    in_task(&table.name().to_owned(), |_| under_lock(table, rules, call, last, locks, awaited)).await
 }
 
 /// Carries the call out under the lock of the row, whose version was the `last` one.
@@ -154,10 +181,12 @@ async fn under_lock<T: Table>(
     call: Call,
     last: Option<i64>,
     locks: u32,
+    awaited: Awaited,
 ) -> Result<Reply, StoreError> {
     let known = table.known();
+    awaited.or_stop(table.name())?;
     let (locked, found) = table.lock(&call.scope, known.next_version()).await?;
-    match decide(&table, &rules, &found, &call) {
+    match awaited.or_stop(table.name()).and_then(|()| decide(&table, &rules, &found, &call)) {
         Ok(Decided { reply, row, released }) => {
             // It was in time when the lock was got, and nobody can come between.
             let write = row.map(|row| Write { released, valid_until: None, ..write(known, &call, found.version(), row) });

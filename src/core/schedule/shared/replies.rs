@@ -146,6 +146,7 @@ impl Schedule {
         let rule = match error {
             StoreError::TooLate { .. } => {
                 dialogue.retry_at = now; // it has not run: the same are asked again
+                dialogue.forget_clock();
                 None
             }
             error if error.is_down() => Some(dialogue.terms.on_down),
