@@ -10,6 +10,8 @@
 //! | `PostgresStore` | in PostgreSQL | `postgres` |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
+//!
+//! The file `docs/faults.md` of this crate says what callers see when a store or the way to it fails, and what may be lost.
 
 mod listeners;
 mod memory;

@@ -133,6 +133,10 @@ impl Store for WithClock {
         })
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        self.store.answers_within()
+    }
+
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.store.listen(limiter, listener)
     }

@@ -1,5 +1,7 @@
 //! Limits in Redis, on real servers: exact counts, and what goes wrong.
 
+#[path = "support/proxy.rs"]
+mod proxy;
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
@@ -10,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use redis_server::{RedisServer, any_server};
 use tokio::io::AsyncWriteExt;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tollgate::store::{RedisStore, StoreError};
-use tollgate::{SharedLimiter, TryAcquireError};
+use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -289,6 +291,45 @@ async fn a_replica_that_only_reads_refuses() {
     let limiter = limiter(&store_at(&server.url(), "replica"), "10/s");
     let error = limiter.try_acquire().await.unwrap_err();
     assert!(chain(&error).contains("refuses"), "{error:?}");
+}
+
+/// A fixed bug: the old server was asked for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_another_server_has_taken_over_the_connection_to_the_old_one_is_given_up() {
+    let (old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let (proxy, url) = proxy::Proxy::before(&old.url()).await;
+    let limiter = limiter(&store_at(&url, "takes-over"), "window 5/h from first grant");
+    assert!(admitted(&limiter).await);
+    query::<String>(&old.url(), "REPLICAOF 127.0.0.1 1");
+    proxy.lead_to(&new.url());
+    let start = Instant::now();
+    while let Err(error) = limiter.try_acquire().await {
+        assert!(matches!(error, TryAcquireError::Store(_)), "{error:?}");
+        assert!(start.elapsed() < Duration::from_secs(30), "{error:?}");
+        sleep(ms(20)).await;
+    }
+}
+
+/// What a server without persistence has lost is granted anew, and holders learn that their places are lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_has_lost_its_holders_learn() {
+    let mut server = RedisServer::start(&[]);
+    let [one, other] =
+        [(); 2].map(|()| limiter(&store_at(&server.url(), "lost"), "1 concurrent ttl 3s and window 2/h from first grant"));
+    let permit = one.acquire().await.unwrap();
+    server.kill();
+    server.restart();
+    timeout(Duration::from_secs(30), permit.reclaimed()).await.expect("at its next renewal, or when its TTL ends");
+    let mut granted = 0;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(30) {
+        match other.request().timeout(ms(2_000)).acquire().await {
+            Ok(_permit) => granted += 1,
+            Err(AcquireError::Store(_)) => sleep(ms(20)).await,
+            Err(_) => break,
+        }
+    }
+    assert_eq!(granted, 2, "as of a new limiter");
 }
 
 #[tokio::test]

@@ -65,6 +65,9 @@ const MAX_SCRIPTS: usize = 256;
 ///
 /// # Server
 ///
+/// A store speaks to one server. Of a Redis Cluster, that is one node: the keys of other nodes are [`Refused`](StoreError::Refused). The
+/// names and the scripts are fit for a cluster, all keys of a call being in one slot.
+///
 /// A limiter trusts what the server keeps. So a server should neither evict keys with an expiry (`maxmemory-policy noeviction`), nor
 /// lose writes when it fails: an asynchronous replica that takes over may have missed grants, which are then granted again. A clock
 /// that steps back stands still for each key that is in use.

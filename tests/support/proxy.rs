@@ -1,6 +1,6 @@
 //! A TCP proxy before a server: the network of a test.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,21 +29,35 @@ struct Rules {
 /// It ends with the test.
 pub(crate) struct Proxy {
     rules: Arc<watch::Sender<Rules>>,
+    server: Arc<Mutex<String>>,
     accepting: JoinHandle<()>,
 }
 
+/// Host and port, with user and path.
+fn parts(url: &str) -> (String, String, String) {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, server) = authority.rsplit_once('@').map_or(("", authority), |(user, server)| (user, server));
+    let at = if user.is_empty() { "" } else { "@" };
+    (server.to_owned(), format!("{scheme}://{user}{at}"), path.to_owned())
+}
+
+#[allow(dead_code, reason = "each file of tests uses its part")]
 impl Proxy {
     /// One before the server of this URL, in the present runtime; and the URL of the server behind it.
     pub(crate) async fn before(url: &str) -> (Self, String) {
-        let (scheme, rest) = url.split_once("://").unwrap();
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, server) = authority.rsplit_once('@').map_or(("", authority), |(user, server)| (user, server));
+        let (server, before, path) = parts(url);
+        let server = Arc::new(Mutex::new(server));
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
         let rules = Arc::new(watch::Sender::new(Rules::default()));
-        let accepting = tokio::spawn(accept(socket, server.to_owned(), Arc::clone(&rules)));
-        let at = if user.is_empty() { String::new() } else { format!("{user}@") };
-        (Self { rules, accepting }, format!("{scheme}://{at}{address}/{path}"))
+        let accepting = tokio::spawn(accept(socket, Arc::clone(&server), Arc::clone(&rules)));
+        (Self { rules, server, accepting }, format!("{before}{address}/{path}"))
+    }
+
+    /// New connections go to the server of this URL; others stay.
+    pub(crate) fn lead_to(&self, url: &str) {
+        *self.server.lock().unwrap() = parts(url).0;
     }
 
     /// Each byte takes so long, in each direction.
@@ -79,7 +93,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(socket: TcpListener, server: String, rules: Arc<watch::Sender<Rules>>) {
+async fn accept(socket: TcpListener, server: Arc<Mutex<String>>, rules: Arc<watch::Sender<Rules>>) {
     while let Ok((client, _)) = socket.accept().await {
         if rules.borrow().refuses {
             continue;
@@ -89,7 +103,8 @@ async fn accept(socket: TcpListener, server: String, rules: Arc<watch::Sender<Ru
             rules.accepted += 1;
             number = rules.accepted;
         });
-        tokio::spawn(connect(client, server.clone(), rules.subscribe(), number));
+        let server = server.lock().unwrap().clone();
+        tokio::spawn(connect(client, server, rules.subscribe(), number));
     }
 }
 

@@ -7,6 +7,7 @@
 mod redis_server;
 
 mod calls;
+mod cluster;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
