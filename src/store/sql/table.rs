@@ -170,8 +170,8 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awa
         }
         locks = LOCKS;
     }
-    let (table, awaited) = (table.clone(), awaited.clone());
-    in_task(&table.name().to_owned(), |_| under_lock(table, rules, call, last, locks, awaited)).await
+    let (process, awaited) = (table.clone(), awaited.clone());
+    in_task(table.name(), |_| under_lock(process, rules, call, last, locks, awaited)).await
 }
 
 /// Carries the call out under the lock of the row, whose version was the `last` one.
