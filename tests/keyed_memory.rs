@@ -100,7 +100,7 @@ fn a_key_with_a_waiter_takes_a_kilobyte_and_one_with_places_out_less_and_all_of_
         (FixedWindow::new(1, HOUR).into(), 50, 670),
         (SlidingWindow::counter(1, HOUR).into(), 50, 670),
         (Penalty::new(1, Rate::per_hour(1)).into(), 50, 670),
-        (SlidingWindow::log(1, HOUR).into(), 640, 800),
+        (SlidingWindow::log(1, HOUR).into(), 640, 808),
         (places().into(), 96, 670),
         (Policy::from(places()).and(Throttle::every(HOUR)), 605, 770),
         (places().adapt(Adapt::aimd()).into(), 620, 785),
