@@ -19,6 +19,82 @@ pub struct Scope {
     pub key: Arc<[u8]>,
 }
 
+impl Call {
+    /// A call that does nothing: it asks for nothing, and the rest is empty, `None`, 0 and `false`. Its fields can be set.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::store::{Asks, Call, MemoryStore, Scope, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scope = Scope { limiter: "api".into(), key: b"alice".as_slice().into() };
+    /// let mut call = Call::new(scope, "2 concurrent and 100/min".parse()?, 1);
+    /// call.ttl = Duration::from_secs(30).as_nanos() as u64;
+    /// call.asks.push(Asks::new(1, 3, [1, 1]));
+    /// let reply = MemoryStore::new().call(call).await?;
+    /// assert_eq!((reply.granted, reply.limits[1].remaining), (2, 98));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn new(scope: Scope, policy: Policy, holder: u64) -> Self {
+        Self {
+            scope,
+            policy,
+            holder,
+            valid_until: None,
+            returns: Vec::new(),
+            settlements: Vec::new(),
+            renewals: Vec::new(),
+            ttl: 0,
+            asks: Vec::new(),
+            peek: None,
+            replaces_policy: false,
+        }
+    }
+}
+
+impl Asks {
+    /// Asks that wait. See [`Call::new`] for an example.
+    #[must_use]
+    pub fn new(first: u64, count: u64, costs: impl Into<Box<[u64]>>) -> Self {
+        Self { first, count, costs: costs.into(), waits: true }
+    }
+}
+
+impl Settlement {
+    /// What the work has cost that was granted at this instant of the store, for each limit of the policy.
+    ///
+    /// ```
+    /// use tollgate::store::Settlement;
+    ///
+    /// let settlement = Settlement::new(1_800_000_000_000_000_000, [1, 400], [1, 250]);
+    /// assert_eq!(settlement.charged[1] - settlement.actual[1], 150);
+    /// ```
+    #[must_use]
+    pub fn new(granted_at: u64, charged: impl Into<Box<[u64]>>, actual: impl Into<Box<[u64]>>) -> Self {
+        Self { granted_at, charged: charged.into(), actual: actual.into() }
+    }
+}
+
+impl Reply {
+    /// A reply that grants nothing, denies nothing, and has reclaimed nothing. Its fields can be set. A store that decides by the
+    /// [rules](crate::store::Rules) of this crate gets its replies from there.
+    ///
+    /// ```
+    /// use tollgate::store::{LimitReading, Reply};
+    ///
+    /// let now = 1_800_000_000_000_000_000;
+    /// let mut reply = Reply::new(now, [LimitReading { remaining: 7, reset_at: now + 1_000_000_000 }]);
+    /// (reply.granted, reply.first_fence) = (3, now / 1_000);
+    /// ```
+    #[must_use]
+    pub fn new(now: u64, limits: impl Into<Vec<LimitReading>>) -> Self {
+        Self { now, granted: 0, first_fence: 0, stop: None, limits: limits.into(), lost: Vec::new(), reclaimed: 0 }
+    }
+}
+
 impl fmt::Debug for Scope {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.limiter, self.key.escape_ascii())

@@ -151,7 +151,8 @@
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
 //! - `postgres`: `PostgresStore`, a store in PostgreSQL.
 //! - `sqlite`: `SqliteStore`, a store in a file. It builds SQLite, and needs a C compiler.
-//! - `full`: all features.
+//! - `conformance`: [tests](store::Store#a-store-of-your-own) for a store of your own, in the module `store::conformance`.
+//! - `full`: all features but `conformance`.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

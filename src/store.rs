@@ -10,9 +10,12 @@
 //! | `PostgresStore` | in PostgreSQL | `postgres` |
 //! | `RedisStore` | in Redis or Valkey | `redis` |
 //! | `SqliteStore` | in a file, for the processes of one host | `sqlite` |
+//! | [your own](Store#a-store-of-your-own) | wherever bytes can be kept | |
 //!
 //! The file `docs/faults.md` of this crate says what callers see when a store or the way to it fails, and what may be lost.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod listeners;
 mod memory;
 #[cfg(feature = "mysql")]
@@ -21,6 +24,7 @@ mod mysql;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+mod rules;
 #[cfg(feature = "_sql")]
 mod sql;
 #[cfg(feature = "sqlite")]
@@ -45,6 +49,7 @@ pub use memory::MemoryStore;
 pub use mysql::{MysqlStore, MysqlStoreOptions};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresStore, PostgresStoreOptions};
+pub use rules::{Decided, KeyState, Rules};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 
@@ -52,6 +57,30 @@ pub use sqlite::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// A place for limits that many processes share.
+///
+/// # A store of your own
+///
+/// Any engine will do that keeps bytes and can decide who writes first. [`Rules`] decides as the SQL stores of this crate do.
+///
+/// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
+/// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
+///    there is one. Nothing may come in between: take the engine's lock of the key first, or write only if the state is still the same
+///    (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on the server.
+/// 3. A call must leave nothing locked whose future is dropped. Where it holds a lock over an `.await`, have a task of its own do the
+///    work.
+/// 4. [`Unanswered`](StoreError::Unanswered) is the error where it is not known whether the state was written; any other one says that it was
+///    not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter does as its
+///    [rule](OnStoreDown) says.
+/// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and
+///    [pass it on](Store::listen). Otherwise those who wait for a place ask again and again.
+/// 6. Test it by the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only
+///    `tollgate::store::conformance::tests!(MapStore::new());`.
+///
+/// A store over a table in memory, whose lock stands for a transaction:
+///
+/// ```
+#[doc = include_str!("../tests/support/map_store.rs")]
+/// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What it is called in messages, without any password.
     fn name(&self) -> String;

@@ -114,8 +114,8 @@ fn paths(module: &[String], code: &str, sources: &Sources) -> Vec<(Module, bool)
     for (at, _) in code.match_indices("::") {
         let start = code[..at].rfind(|char| !is_name(char)).map_or(0, |end| end + 1);
         let head = &code[start..at];
-        if code[..start].ends_with(':') {
-            continue; // in the middle of a path
+        if code[..start].ends_with([':', '$']) {
+            continue; // in the middle of a path, or of a macro for other crates
         }
         let statement = code[..start].rfind([';', '}', ']']).map_or(0, |end| end + 1);
         let statement = code[statement..start].trim();

@@ -3,7 +3,6 @@
 //! The same rules decide here as in the gate of one process. A call brings many asks of the same costs; of each run, as many are
 //! granted as every limit has room for, and each limit is charged once, so that a thousand asks take as long as one.
 
-#[cfg(any(test, feature = "_sql"))]
 mod bytes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +13,6 @@ use crate::core::plan::Plan;
 use crate::exchange::{Asks, Call, LimitReading, Reply, Settlement, Stop, Until};
 use crate::strategy::Moment;
 
-#[cfg(feature = "_sql")]
 pub(crate) use bytes::Damaged;
 
 /// What a store keeps for one key.
@@ -78,10 +76,10 @@ impl Ledger {
         call.returns.iter().for_each(|number| drop(self.take_lease((call.holder, *number))));
         call.settlements.iter().for_each(|settlement| self.settle(now, settlement));
         let lost = call.renewals.iter().copied().filter(|number| !self.renew(now, (call.holder, *number), call.ttl)).collect();
-        let first_fence = (self.fence + 1).max(now.nanos() / 1_000);
-        let (granted, stop) = self.grant(now, call, first_fence);
+        let first_fence = self.fence.saturating_add(1).max(now.nanos() / 1_000);
+        let (granted, stop) = self.grant(now, call);
         if granted > 0 {
-            self.fence = first_fence + granted - 1;
+            self.fence = first_fence.saturating_add(granted - 1);
         }
         let limits = self.limits.iter().map(|limit| limit.report(now, 0, 1));
         let limits = limits.map(|of| LimitReading { remaining: of.remaining, reset_at: of.reset_at.nanos() }).collect();
@@ -127,12 +125,12 @@ impl Ledger {
     }
 
     /// Grants the longest prefix of the asks. Of those that do not wait, the others count as denied.
-    fn grant(&mut self, now: Moment, call: &Call, first_fence: u64) -> (u64, Option<Stop>) {
+    fn grant(&mut self, now: Moment, call: &Call) -> (u64, Option<Stop>) {
         let mut granted = 0;
         let mut stop = None;
         for asks in &call.asks {
             let room = if stop.is_some() { 0 } else { self.room(now, asks) };
-            granted += room;
+            granted = room.saturating_add(granted);
             charge(&mut self.limits, now, &asks.costs, room);
             self.open_leases(now, call, asks, room);
             if room == asks.count {
@@ -143,7 +141,6 @@ impl Ledger {
             }
             stop = stop.or_else(|| self.stop(now, &asks.costs));
         }
-        debug_assert!(granted < u64::MAX - first_fence);
         (granted, stop)
     }
 
@@ -166,8 +163,8 @@ impl Ledger {
         let costs: Arc<[u64]> = self.limits.iter().zip(&asks.costs).map(places).collect();
         for number in asks.first..asks.first.saturating_add(count) {
             let (id, expires_at) = ((call.holder, number), now.plus(call.ttl));
-            let former = self.leases.insert(id, Lease { expires_at, costs: Arc::clone(&costs) });
-            debug_assert!(former.is_none(), "the number {number} was given twice");
+            drop(self.take_lease(id)); // a number that is given twice is one lease
+            self.leases.insert(id, Lease { expires_at, costs: Arc::clone(&costs) });
             self.by_expiry.insert((expires_at, id));
         }
     }

@@ -1,7 +1,6 @@
 //! What is asked of every store, and the tests of each store. The limiters of a test have names that no other test has, so that a
 //! server can be shared.
 
-mod conformance;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod contended;
 mod memory;
@@ -14,48 +13,46 @@ mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-/// Tests a store for all that every store does. `$store` is a new one: a future of an `Arc<dyn Store>` and of what has to live as
-/// long.
-macro_rules! conforms {
-    ($store:expr) => {
-        crate::store::tests::conforms!($store,
-            asks_are_granted_in_order_up_to_the_limit
-            all_limits_admit_or_none_is_charged
-            a_peek_charges_nothing
-            leases_come_back_once
-            leases_of_another_holder_are_not_touched
-            a_lease_that_was_not_renewed_is_reclaimed
-            renewals_extend_leases
-            fences_rise_over_holders_and_resets
-            a_settlement_charges_more_or_refunds
-            denied_attempts_count_if_they_do_not_wait
-            a_call_that_comes_too_late_is_not_carried_out
-            another_policy_is_an_error_or_replaces_the_stored_one
-            keys_are_listed_page_by_page
-            a_reset_key_is_as_new
-            any_name_and_key_is_kept_apart
-            expired_keys_are_purged
-            contending_callers_get_exactly_the_limit
-            no_place_is_held_twice
-            listeners_are_told
-            a_concurrency_that_adapts_is_refused
-        );
-    };
-    ($store:expr, $($claim:ident)*) => {
-        $(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $claim() {
-                let (store, _alive) = $store.await;
-                crate::store::tests::conformance::$claim(store).await;
-            }
-        )*
-    };
-}
-use conforms;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use std::sync::Arc;
+
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use crate::exchange::{Asks, Call, Scope};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use crate::store::{ReleaseListener, Store};
 
 /// The URL of a server.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 fn url(variable: &str) -> String {
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
     url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))
+}
+
+/// A name that no other test has.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+fn unique(name: &str) -> Arc<str> {
+    format!("{name} {}", uuid::Uuid::new_v4()).into()
+}
+
+/// A call of the first holder that asks for units of a limiter without keys.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+fn take(limiter: &Arc<str>, policy: &str, count: u64) -> Call {
+    let mut call = Call::new(Scope { limiter: Arc::clone(limiter), key: [].into() }, policy.parse().unwrap(), 1);
+    call.ttl = 60_000_000_000;
+    call.asks = vec![Asks::new(1, count, [1])];
+    call
+}
+
+/// Where those of other processes are not told.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+async fn releases_in_this_process_are_told(store: &impl Store) {
+    let limiter = unique("listened");
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    store.listen(&limiter, ReleaseListener::new(&told, |told, key| told.lock().unwrap().push(key.to_vec())));
+    let mut call = take(&limiter, "1 concurrent", 1);
+    call.scope.key = b"key".as_slice().into();
+    assert_eq!(store.call(call.clone()).await.unwrap().granted, 1);
+    (call.returns, call.asks) = (vec![1], Vec::new());
+    store.call(call).await.unwrap();
+    assert_eq!(*told.lock().unwrap(), [b"key"]);
 }

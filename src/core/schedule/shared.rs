@@ -272,19 +272,8 @@ impl Schedule {
     /// A call of this key without anything to do.
     fn empty_call(&self) -> Call {
         let Some(Dialogue { terms, .. }) = self.dialogue.as_deref() else { unreachable!("the limits are in a store") };
-        Call {
-            scope: terms.scope.clone(),
-            policy: self.gate.policy().clone(),
-            holder: terms.holder,
-            valid_until: None,
-            returns: Vec::new(),
-            settlements: Vec::new(),
-            renewals: Vec::new(),
-            ttl: terms.ttl,
-            asks: Vec::new(),
-            peek: None,
-            replaces_policy: terms.replaces_policy,
-        }
+        let (scope, policy) = (terms.scope.clone(), self.gate.policy().clone());
+        Call { ttl: terms.ttl, replaces_policy: terms.replaces_policy, ..Call::new(scope, policy, terms.holder) }
     }
 
     /// The leases to be renewed, in calls of a bounded size.

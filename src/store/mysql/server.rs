@@ -11,10 +11,11 @@ use mysql_async::{Conn, Error, Opts, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::super::KeyState;
 use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
 use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
-use super::super::sql::{Policies, Row, SCHEMA_VERSION, SPARED_MICROS, hex_digits};
+use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS, expires, hex_digits, read_state};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
 
@@ -287,8 +288,8 @@ impl Table for Arc<Server> {
 
 /// It changes one row, or none if that has not the version.
 fn write_sql(write: &Write) -> String {
-    let Write { scope, version, next_version, row: Row { expires, state }, valid_until, .. } = write;
-    let (id, state) = (id(scope), hex(state));
+    let Write { scope, version, next_version, row, valid_until, .. } = write;
+    let (id, expires, state) = (id(scope), expires(row), hex(&row.bytes));
     let in_time = valid_until.map(|until| format!("AND {NOW} < {until}")).unwrap_or_default();
     match version {
         Some(version) => format!(
@@ -316,8 +317,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The version, the expiry and the state from this column on; `None` if there is no row.
-fn read_row(row: &mysql_async::Row, from: usize) -> Option<(i64, Row)> {
-    Some((number(row, from)?, Row { expires: number(row, from + 1)?, state: bytes(row, from + 2)? }))
+fn read_row(row: &mysql_async::Row, from: usize) -> Option<(i64, KeyState)> {
+    Some((number(row, from)?, read_state(number(row, from + 1)?, bytes(row, from + 2)?)))
 }
 
 fn number(row: &mysql_async::Row, column: usize) -> Option<i64> {

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
 
 use super::super::sql::table::{Found, Write};
-use super::super::sql::{Row, SCHEMA_VERSION, hex_digits};
+use super::super::sql::{SCHEMA_VERSION, expires, hex_digits, read_state};
 use crate::exchange::Scope;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
@@ -179,17 +179,18 @@ impl Connection {
         let version: Option<i64> = row.try_get(1)?;
         let found = match version {
             None => None,
-            Some(version) => Some((version, Row { expires: row.try_get(2)?, state: row.try_get(3)? })),
+            Some(version) => Some((version, read_state(row.try_get(2)?, row.try_get(3)?))),
         };
         Ok(Found { now: row.try_get(0)?, row: found })
     }
 
     /// Returns the clock if the row had the version.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
-        let Write { scope, version, next_version, row: Row { expires, state }, valid_until, released } = write;
+        let Write { scope, version, next_version, row, valid_until, released } = write;
         let message = if *released { message(scope) } else { None };
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
-        let of: [&(dyn ToSql + Sync); 7] = [&limiter, &key, next_version, expires, state, valid_until, &message];
+        let (expires, state) = (expires(row), &row.bytes);
+        let of: [&(dyn ToSql + Sync); 7] = [&limiter, &key, next_version, &expires, state, valid_until, &message];
         let done = match version {
             Some(version) => {
                 let [limiter, key, next_version, expires, state, valid_until, message] = of;
@@ -226,7 +227,7 @@ impl Connection {
         );
         let (_, _, row, now) = self.answered(locks).await?;
         let Some(row) = row else { return Ok(None) };
-        let found = (row.try_get(0)?, Row { expires: row.try_get(1)?, state: row.try_get(2)? });
+        let found = (row.try_get(0)?, read_state(row.try_get(1)?, row.try_get(2)?));
         Ok(Some(Found { now: now.try_get(0)?, row: Some(found) }))
     }
 

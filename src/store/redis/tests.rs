@@ -82,19 +82,7 @@ impl Server {
 }
 
 fn call_of(key: u64, policy: &Policy) -> Call {
-    Call {
-        scope: Scope { limiter: "oracle".into(), key: Arc::from(&key.to_be_bytes()[..]) },
-        policy: policy.clone(),
-        holder: 0,
-        valid_until: None,
-        returns: Vec::new(),
-        settlements: Vec::new(),
-        renewals: Vec::new(),
-        ttl: 0,
-        asks: Vec::new(),
-        peek: None,
-        replaces_policy: false,
-    }
+    Call::new(Scope { limiter: "oracle".into(), key: Arc::from(&key.to_be_bytes()[..]) }, policy.clone(), 0)
 }
 
 /// A xorshift: the same numbers in each run. Units and times are multiplied, and get digits behind.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Row;
+use super::KeyState;
 use crate::exchange::Scope;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Rows {
 #[derive(Debug)]
 pub(super) struct KnownRow {
     pub(super) version: i64,
-    pub(super) row: Row,
+    pub(super) row: KeyState,
     /// Whether somebody else has written the row between the last two calls.
     pub(super) is_shared: bool,
     /// How many calls lock the row at once, because somebody has written it between the two flights of one before them.
@@ -130,7 +130,7 @@ fn bounds(now: i64, since_asked: Duration, since_answered: Duration) -> Option<B
 
 /// In memory, about.
 fn size(scope: &Scope, known: &KnownRow) -> usize {
-    size_of::<(Scope, KnownRow)>() + scope.key.len() + known.row.state.len()
+    size_of::<(Scope, KnownRow)>() + scope.key.len() + known.row.bytes.len()
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     fn what_is_known_is_bounded() {
         let known = Known::default();
         let scope = |key: u32| Scope { limiter: "limiter".into(), key: key.to_le_bytes().as_slice().into() };
-        let row = |bytes| Row { expires: 0, state: vec![0; bytes] };
+        let row = |bytes| KeyState { expires_at: 0, bytes: vec![0; bytes] };
         for key in 0..100 {
             known.keep(scope(key), KnownRow { version: 1, row: row(1 << 20), is_shared: false, locks: 0 });
         }

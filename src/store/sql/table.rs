@@ -19,9 +19,10 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-use super::super::StoreFuture;
+use super::super::rules::PolicyRules;
+use super::super::{Decided, KeyState, StoreFuture};
+use super::Policies;
 use super::known::{Bounds, Known, KnownRow};
-use super::{Decided, Policies, Row, Rules};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
@@ -31,7 +32,7 @@ pub(in crate::store) struct Found {
     /// The clock of the server, in microseconds since 1970. Of a locked row it was read under the lock.
     pub(in crate::store) now: i64,
     /// The row with its version.
-    pub(in crate::store) row: Option<(i64, Row)>,
+    pub(in crate::store) row: Option<(i64, KeyState)>,
 }
 
 /// What is to be written.
@@ -42,7 +43,7 @@ pub(in crate::store) struct Write {
     pub(in crate::store) version: Option<i64>,
     /// The version that it has afterwards.
     pub(in crate::store) next_version: i64,
-    pub(in crate::store) row: Row,
+    pub(in crate::store) row: KeyState,
     /// Whether places came back.
     pub(in crate::store) released: bool,
     /// It must not be written at or after this instant of the server, in microseconds since 1970.
@@ -153,7 +154,7 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awa
         let found = table.read(&call.scope).await?;
         known.note_clock(found.now, asked);
         let is_shared = found.is_not(last);
-        let Decided { reply, row, released } = decide(table, &rules, &found, &call)?;
+        let Decided { reply, state: row, released } = decide(table, &rules, &found, &call)?;
         let Some(row) = row else {
             if let Some((version, row)) = found.row {
                 known.keep(call.scope, KnownRow { version, row, is_shared, locks });
@@ -177,7 +178,7 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awa
 /// Carries the call out under the lock of the row, whose version was the `last` one.
 async fn under_lock<T: Table>(
     table: T,
-    rules: Arc<Rules>,
+    rules: Arc<PolicyRules>,
     call: Call,
     last: Option<i64>,
     locks: u32,
@@ -187,7 +188,7 @@ async fn under_lock<T: Table>(
     awaited.or_stop(table.name())?;
     let (locked, found) = table.lock(&call.scope, known.next_version()).await?;
     match awaited.or_stop(table.name()).and_then(|()| decide(&table, &rules, &found, &call)) {
-        Ok(Decided { reply, row, released }) => {
+        Ok(Decided { reply, state: row, released }) => {
             // It was in time when the lock was got, and nobody can come between.
             let write = row.map(|row| Write { released, valid_until: None, ..write(known, &call, found.version(), row) });
             table.unlock(locked, write.as_ref()).await?;
@@ -204,13 +205,18 @@ async fn under_lock<T: Table>(
 }
 
 /// Carries the call out in one flight, if the row is still as it was `last` known, and is to be written. `None`: nothing has happened.
-async fn at_once<T: Table>(table: &T, rules: &Rules, call: &mut Call, last: &KnownRow) -> Result<Option<Reply>, StoreError> {
+async fn at_once<T: Table>(
+    table: &T,
+    rules: &PolicyRules,
+    call: &mut Call,
+    last: &KnownRow,
+) -> Result<Option<Reply>, StoreError> {
     let (known, asked) = (table.known(), Instant::now());
     let Some(Bounds { earliest, latest }) = known.bounds(asked) else { return Ok(None) };
     if call.ttl > 0 {
         call.ttl = call.ttl.saturating_add(1_000 * (latest - earliest) as u64);
     }
-    let Ok(Decided { reply, row: Some(row), released }) = rules.decide(table.name(), nanos(earliest), Some(&last.row), call)
+    let Ok(Decided { reply, state: Some(row), released }) = rules.decide(table.name(), nanos(earliest), Some(&last.row), call)
     else {
         return Ok(None); // it is not granted by then, or there is something wrong with it
     };
@@ -234,10 +240,9 @@ async fn swap<T: Table>(table: &T, write: &Write) -> Result<Option<i64>, StoreEr
     }
 }
 
-fn decide<T: Table>(table: &T, rules: &Rules, found: &Found, call: &Call) -> Result<Decided, StoreError> {
-    // A row that was made to be locked is empty.
-    let row = found.row.as_ref().map(|(_, row)| row).filter(|row| !row.state.is_empty());
-    rules.decide(table.name(), nanos(found.now), row, call)
+fn decide<T: Table>(table: &T, rules: &PolicyRules, found: &Found, call: &Call) -> Result<Decided, StoreError> {
+    // The state of a row that was made to be locked is empty.
+    rules.decide(table.name(), nanos(found.now), found.row.as_ref().map(|(_, row)| row), call)
 }
 
 /// Microseconds as nanoseconds.
@@ -245,7 +250,7 @@ fn nanos(micros: i64) -> u64 {
     u64::try_from(micros).unwrap_or_default().saturating_mul(1_000)
 }
 
-fn write(known: &Known, call: &Call, version: Option<i64>, row: Row) -> Write {
+fn write(known: &Known, call: &Call, version: Option<i64>, row: KeyState) -> Write {
     let valid_until = call.valid_until.map(|until| until.div_ceil(1_000) as i64);
     Write { scope: call.scope.clone(), version, next_version: known.next_version(), row, released: false, valid_until }
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::KeyPage;
 use super::super::listeners::Listeners;
-use super::super::sql::{Policies, Row, SCHEMA_VERSION, SPARED_MICROS, micros, rows};
+use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS, expires, micros, read_state, rows};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Call, Reply, Scope};
 
@@ -198,18 +198,18 @@ fn step(store: &str, policies: &Policies, transaction: &Transaction<'_>, job: &J
 fn call_step(store: &str, policies: &Policies, transaction: &Transaction<'_>, call: &Call) -> rusqlite::Result<Done> {
     let (limiter, key) = (call.scope.limiter.as_bytes(), &call.scope.key[..]);
     let mut select = transaction.prepare_cached("SELECT expires, state FROM tollgate_keys WHERE limiter = ?1 AND k = ?2")?;
-    let row = select.query_row(params![limiter, key], |row| Ok(Row { expires: row.get(0)?, state: row.get(1)? })).optional()?;
+    let row = select.query_row(params![limiter, key], |row| Ok(read_state(row.get(0)?, row.get(1)?))).optional()?;
     let decided = policies.rules(&call.policy).and_then(|rules| rules.decide(store, now(), row.as_ref(), call));
     let decided = match decided {
         Err(error) => return Ok(Done::Call(Err(error), false)),
         Ok(decided) => decided,
     };
-    if let Some(Row { expires, state }) = decided.row {
+    if let Some(state) = decided.state {
         let mut replace = transaction.prepare_cached(
             "INSERT INTO tollgate_keys (limiter, k, expires, state) VALUES (?1, ?2, ?3, ?4) \
              ON CONFLICT (limiter, k) DO UPDATE SET expires = excluded.expires, state = excluded.state",
         )?;
-        replace.execute(params![limiter, key, expires, state])?;
+        replace.execute(params![limiter, key, expires(&state), state.bytes])?;
     }
     Ok(Done::Call(Ok(decided.reply), decided.released))
 }

@@ -1,9 +1,3 @@
-use std::sync::Arc;
+use crate::store::MemoryStore;
 
-use crate::store::{MemoryStore, Store};
-
-async fn new() -> (Arc<dyn Store>, ()) {
-    (Arc::new(MemoryStore::new()), ())
-}
-
-super::conforms!(new());
+crate::store::conformance::tests!(MemoryStore::new());

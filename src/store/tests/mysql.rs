@@ -1,23 +1,17 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 
-use super::conformance::unique;
-use super::contended::{self, take};
+use super::{contended, take, unique};
 use crate::store::{MysqlStore, MysqlStoreOptions, Store, StoreError};
 
 fn url() -> String {
     super::url("TOLLGATE_MYSQL_URL")
 }
 
-async fn new() -> (Arc<dyn Store>, ()) {
-    (Arc::new(MysqlStore::open(&url()).unwrap()), ())
-}
-
-super::conforms!(new());
+crate::store::conformance::tests!(MysqlStore::open(&url()).unwrap());
 
 /// A database of one test, which is dropped at its end.
 struct Database {
@@ -47,11 +41,6 @@ impl Database {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stores_that_contend_get_exactly_the_limit() {
     contended::stores_get_exactly_the_limit(|| MysqlStore::open(&url()).unwrap()).await;
-}
-
-#[tokio::test]
-async fn a_caller_that_gives_up_leaves_nothing_locked() {
-    contended::nothing_is_left_locked(&MysqlStore::open(&url()).unwrap()).await;
 }
 
 /// The trap of a clock that is read before the lock is waited for.
@@ -153,4 +142,9 @@ async fn stores_create_the_tables_at_the_same_time() {
     let replies = join_all(stores.iter().map(|store| store.call(take(&limiter, "5/h", 1)))).await;
     assert_eq!(replies.into_iter().map(|reply| reply.unwrap().granted).sum::<u64>(), 5);
     database.drop().await;
+}
+
+#[tokio::test]
+async fn releases_in_this_process_are_told() {
+    super::releases_in_this_process_are_told(&MysqlStore::open(&url()).unwrap()).await;
 }

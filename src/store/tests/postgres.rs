@@ -4,19 +4,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio_postgres::{Client, NoTls};
 
-use super::conformance::unique;
-use super::contended::{self, take};
+use super::{contended, take, unique};
 use crate::store::{PostgresStore, PostgresStoreOptions, ReleaseListener, Store, StoreError};
 
 fn url() -> String {
     super::url("TOLLGATE_POSTGRES_URL")
 }
 
-async fn new() -> (Arc<dyn Store>, ()) {
-    (Arc::new(PostgresStore::open(&url()).unwrap()), ())
-}
-
-super::conforms!(new());
+crate::store::conformance::tests!(PostgresStore::open(&url()).unwrap());
 
 async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
@@ -46,11 +41,6 @@ impl Database {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stores_that_contend_get_exactly_the_limit() {
     contended::stores_get_exactly_the_limit(|| PostgresStore::open(&url()).unwrap()).await;
-}
-
-#[tokio::test]
-async fn a_caller_that_gives_up_leaves_nothing_locked() {
-    contended::nothing_is_left_locked(&PostgresStore::open(&url()).unwrap()).await;
 }
 
 /// The trap of a clock that is read before the lock is waited for.

@@ -1,9 +1,3 @@
-use std::sync::Arc;
+use crate::store::RedisStore;
 
-use crate::store::{RedisStore, Store};
-
-async fn new() -> (Arc<dyn Store>, ()) {
-    (Arc::new(RedisStore::builder(super::url("TOLLGATE_REDIS_URL")).build().unwrap()), ())
-}
-
-super::conforms!(new());
+crate::store::conformance::tests!(RedisStore::builder(super::url("TOLLGATE_REDIS_URL")).build().unwrap());

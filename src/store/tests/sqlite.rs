@@ -1,8 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
-use super::conformance::{asks, blank, policy};
+use super::take as call;
 use crate::exchange::Scope;
 use crate::store::{SqliteStore, SqliteStoreOptions, SqliteSynchronous, Store, StoreError};
 
@@ -27,21 +26,19 @@ impl Drop for Folder {
     }
 }
 
-async fn new() -> (Arc<dyn Store>, Folder) {
+async fn new() -> (SqliteStore, Folder) {
     let folder = Folder::new();
-    (Arc::new(SqliteStore::open(folder.file()).unwrap()), folder)
+    (SqliteStore::open(folder.file()).unwrap(), folder)
 }
 
-super::conforms!(new());
+crate::store::conformance::tests!(@keeping new());
 
 fn scope() -> Scope {
     Scope { limiter: "api".into(), key: [].into() }
 }
 
-async fn take(store: &SqliteStore, policy_text: &str, count: u64) -> u64 {
-    let mut call = blank(scope(), policy(policy_text), std::process::id().into());
-    call.asks = vec![asks(1, count, &[1], true)];
-    store.call(call).await.unwrap().granted
+async fn take(store: &SqliteStore, policy: &str, count: u64) -> u64 {
+    store.call(call(&"api".into(), policy, count)).await.unwrap().granted
 }
 
 #[tokio::test]
@@ -56,9 +53,7 @@ async fn the_limits_survive_a_restart() {
 async fn a_call_is_carried_out_although_nobody_awaits_it() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).unwrap();
-    let mut call = blank(scope(), policy("10/h"), 1);
-    call.asks = vec![asks(1, 7, &[1], true)];
-    drop(store.call(call));
+    drop(store.call(call(&"api".into(), "10/h", 7)));
     assert_eq!(take(&store, "10/h", 7).await, 3);
 }
 
@@ -110,9 +105,7 @@ async fn what_is_wrong_with_the_file_is_a_typed_error() {
     let store = without_tables.open(folder.file()).unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
     execute(&folder.file(), "UPDATE tollgate_keys SET state = x'01020304'");
-    let mut call = blank(scope(), policy("10/h"), 1);
-    call.asks = vec![asks(1, 1, &[1], true)];
-    let error = store.call(call).await.unwrap_err();
+    let error = store.call(call(&"api".into(), "10/h", 1)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Damaged { at, .. } if at == "api/"), "{error:?}");
     store.reset(scope()).await.unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
@@ -130,7 +123,7 @@ async fn a_file_that_is_locked_for_too_long_is_unreachable() {
     let store = options.open(folder.file()).unwrap();
     let other = rusqlite::Connection::open(folder.file()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let call = blank(scope(), policy("10/h"), 1);
+    let call = call(&"api".into(), "10/h", 1);
     let waits = store.call(call.clone());
     assert!(matches!(waits.await, Err(StoreError::Unreachable { .. })));
     other.execute_batch("ROLLBACK").unwrap();
@@ -145,9 +138,8 @@ async fn expired_keys_go_by_themselves() {
     let connection = rusqlite::Connection::open(folder.file()).unwrap();
     for round in 0..2_u32 {
         for key in 0..500 {
-            let mut call =
-                blank(Scope { key: [round, key].map(u32::to_le_bytes).as_flattened().into(), ..scope() }, policy("1000000/s"), 1);
-            call.asks = vec![asks(1, 1, &[1], true)];
+            let mut call = call(&"api".into(), "1000000/s", 1);
+            call.scope.key = [round, key].map(u32::to_le_bytes).as_flattened().into();
             store.call(call).await.unwrap();
         }
         if round == 0 {
@@ -156,4 +148,10 @@ async fn expired_keys_go_by_themselves() {
     }
     let rows: u32 = connection.query_row("SELECT count(*) FROM tollgate_keys", (), |row| row.get(0)).unwrap();
     assert!(rows < 600, "{rows} rows");
+}
+
+#[tokio::test]
+async fn releases_in_this_process_are_told() {
+    let (store, _folder) = new().await;
+    super::releases_in_this_process_are_told(&store).await;
 }

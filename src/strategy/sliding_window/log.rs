@@ -2,7 +2,6 @@ use super::super::usage::carried_age;
 use super::super::{LimitReport, Moment, Ratio, Usage};
 use super::grants::{FEW, Grants};
 
-#[cfg(any(test, feature = "_sql"))]
 mod entries;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::exchange::Asks;
 /// A table of one row in this process, which counts the flights. Its clock stands still.
 #[derive(Default)]
 struct Fake {
-    row: StdMutex<Option<(i64, Row)>>,
+    row: StdMutex<Option<(i64, KeyState)>>,
     flights: AtomicU32,
     /// The answer to the next write is lost; before or after the write.
     loses: StdMutex<Option<bool>>,
@@ -28,8 +28,7 @@ impl Fake {
 
     fn found(&self) -> Found {
         let row = self.row.lock().unwrap();
-        let row =
-            row.as_ref().map(|(version, Row { expires, state })| (*version, Row { expires: *expires, state: state.clone() }));
+        let row = row.as_ref().map(|(version, row)| (*version, row.clone()));
         Found { now: self.flight(), row }
     }
 
@@ -39,7 +38,7 @@ impl Fake {
         if row.as_ref().map(|(version, _)| *version) != write.version {
             return None;
         }
-        *row = Some((write.next_version, Row { expires: write.row.expires, state: write.row.state.clone() }));
+        *row = Some((write.next_version, write.row.clone()));
         Some(now)
     }
 }

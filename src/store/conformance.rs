@@ -1,0 +1,178 @@
+//! What every store does, as tests to run over one of your own. With the feature `conformance`.
+//!
+//! Each claim is a function that calls the store for keys of a limiter with a new name, so that a server can be shared by tests and by
+//! claims. [`tests!`](crate::store::conformance::tests) makes a test of each. The stores of this crate are tested by the same functions.
+//!
+//! Claims wait for the store's clock, at most some seconds, and expect a runtime whose clock is not paused. They hold of a store while
+//! nobody else calls it for their limiters.
+//!
+//! ```
+//! use tollgate::store::MemoryStore;
+//! use tollgate::store::conformance;
+//!
+//! mod memory_store {
+//!     # use super::MemoryStore;
+//!     // A test of each claim, over a store of its own. In an expression, `.await` may be used.
+//!     tollgate::store::conformance::tests!(MemoryStore::new());
+//! }
+//!
+//! // Or all claims in one test:
+//! # #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+//! # async fn main() {
+//! if let Err(broken) = conformance::check(MemoryStore::new()).await {
+//!     panic!("{broken}");
+//! }
+//! # }
+//! ```
+
+mod asks;
+mod contention;
+mod fault;
+mod holder;
+mod keys;
+mod leases;
+mod oracle;
+
+use std::sync::Arc;
+
+use crate::store::Store;
+
+pub use fault::Broken;
+
+macro_rules! claims {
+    ($($(#[doc = $doc:literal])* $module:ident::$claim:ident;)*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Errors
+            ///
+            /// [`Broken`] if that does not hold.
+            pub async fn $claim(store: impl Store) -> Result<(), Broken> {
+                let store: Arc<dyn Store> = Arc::new(store);
+                $module::$claim(&store).await.map_err(|fault| fault.of(stringify!($claim)))
+            }
+        )*
+
+        /// Checks all claims, one after another, up to the first one that does not hold.
+        ///
+        /// See the [module's example](self).
+        ///
+        /// # Errors
+        ///
+        /// The first claim that is [`Broken`].
+        pub async fn check(store: impl Store) -> Result<(), Broken> {
+            let store: Arc<dyn Store> = Arc::new(store);
+            $($module::$claim(&store).await.map_err(|fault| fault.of(stringify!($claim)))?;)*
+            Ok(())
+        }
+
+        /// The names of all claims.
+        pub const CLAIMS: &[&str] = &[$(stringify!($claim)),*];
+    };
+}
+
+claims! {
+    /// Of several asks, the longest prefix is granted that the limits admit; the reply says when the next one would be.
+    asks::asks_are_granted_in_order_up_to_the_limit;
+    /// Each limit of the policy is charged for a grant, or none is; the first limit that denies is named.
+    asks::all_limits_admit_or_none_is_charged;
+    /// A peek says what would be granted, and changes nothing.
+    asks::a_peek_charges_nothing;
+    /// What work has really cost replaces what was charged: more is a debt, less is refunded where that is provable.
+    asks::a_settlement_charges_more_or_refunds;
+    /// A penalty counts the denied asks that do not wait, and not those that wait.
+    asks::denied_attempts_count_if_they_do_not_wait;
+    /// A call at or after its `valid_until` is an error, and changes nothing.
+    asks::a_call_that_comes_too_late_is_not_carried_out;
+    /// Random calls, of policies with every kind of limit, have the replies that the rules of this crate give at the instant of the reply. An
+    /// instant may be up to a microsecond later: a clock need not count nanoseconds.
+    oracle::random_calls_have_the_replies_of_the_rules;
+    /// A lease that is returned gives its places back, once, before the asks of the same call.
+    leases::leases_come_back_once;
+    /// A holder neither returns nor renews the leases of another one.
+    leases::leases_of_another_holder_are_not_touched;
+    /// A lease ends a TTL after its grant, not before and at most 100 ms later, and is then lost to its holder.
+    leases::a_lease_that_was_not_renewed_is_reclaimed;
+    /// A renewed lease ends a TTL after its renewal, or at most 100 ms later.
+    leases::renewals_extend_leases;
+    /// The fences of a key rise with every grant, whoever it is made to, and also after a reset.
+    leases::fences_rise_over_holders_and_resets;
+    /// A call with another policy than the key has is an error, unless it replaces the policy or the state has expired.
+    keys::another_policy_is_an_error_or_replaces_the_stored_one;
+    /// All keys of a limiter are listed, page by page, and no keys of another limiter.
+    keys::keys_are_listed_page_by_page;
+    /// After a reset a key has all its units, its leases are lost, and other keys are as before.
+    keys::a_reset_key_is_as_new;
+    /// Names and keys of any bytes and of any length up to 80,000 bytes are told apart.
+    keys::any_name_and_key_is_kept_apart;
+    /// Keys whose state no longer matters are neither listed nor kept after a purge; others are.
+    keys::expired_keys_are_purged;
+    /// Tasks that call at the same time get exactly what there is.
+    contention::contending_callers_get_exactly_the_limit;
+    /// Tasks that take places and give them back never hold more than there are, and lose none.
+    contention::no_place_is_held_twice;
+    /// Callers that drop their calls at any time leave nothing locked.
+    contention::a_caller_that_gives_up_leaves_nothing_locked;
+    /// If the store [listens](Store::listen), listeners are told of each key that has got places back.
+    contention::listeners_are_told;
+    /// A concurrency that adapts, which learns from the work of one process, is not supported.
+    asks::a_concurrency_that_adapts_is_refused;
+}
+
+/// Makes a test of each claim, over the store that the expression returns each time. It is for the module of a test.
+///
+/// The expression is evaluated in an async function of a runtime with two threads. The crate that uses it needs `tokio` with the
+/// features `macros` and `rt-multi-thread`. See the [module's example](crate::store::conformance).
+#[macro_export]
+#[doc(hidden)]
+macro_rules! __conformance_tests {
+    ($store:expr) => {
+        $crate::__conformance_tests!(@keeping async { ($store, ()) });
+    };
+    // What lives as long as the store is returned beside it.
+    (@keeping $store_and_more:expr) => {
+        $crate::__conformance_tests!(@each $store_and_more,
+            asks_are_granted_in_order_up_to_the_limit
+            all_limits_admit_or_none_is_charged
+            a_peek_charges_nothing
+            a_settlement_charges_more_or_refunds
+            denied_attempts_count_if_they_do_not_wait
+            a_call_that_comes_too_late_is_not_carried_out
+            random_calls_have_the_replies_of_the_rules
+            leases_come_back_once
+            leases_of_another_holder_are_not_touched
+            a_lease_that_was_not_renewed_is_reclaimed
+            renewals_extend_leases
+            fences_rise_over_holders_and_resets
+            another_policy_is_an_error_or_replaces_the_stored_one
+            keys_are_listed_page_by_page
+            a_reset_key_is_as_new
+            any_name_and_key_is_kept_apart
+            expired_keys_are_purged
+            contending_callers_get_exactly_the_limit
+            no_place_is_held_twice
+            a_caller_that_gives_up_leaves_nothing_locked
+            listeners_are_told
+            a_concurrency_that_adapts_is_refused
+        );
+    };
+    (@each $store_and_more:expr, $($claim:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                let (store, _lives_as_long) = $store_and_more.await;
+                if let Err(broken) = $crate::store::conformance::$claim(store).await {
+                    panic!("{broken}");
+                }
+            }
+        )*
+
+        #[test]
+        fn each_claim_is_tested() {
+            assert_eq!($crate::store::conformance::CLAIMS, [$(stringify!($claim)),*]);
+        }
+    };
+}
+
+#[doc(inline)]
+pub use __conformance_tests as tests;

@@ -1,0 +1,165 @@
+//! The rules of this crate, for stores that keep bytes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::core::ledger::{Damaged, Ledger};
+use crate::core::plan::Plan;
+use crate::error::StoreError;
+use crate::exchange::{Call, Reply};
+use crate::policy::Policy;
+use crate::strategy::Moment;
+
+/// Decides calls by the rules of this crate, for a [`Store`](super::Store) on any engine that keeps bytes.
+///
+/// A call is decided on the [state of its key](KeyState). The engine must see to it that nothing comes between the reading of that state and
+/// the writing of the next one: by a lock of the row, a transaction, or compare-and-swap. The SQL stores of this crate are made so.
+/// [`Store`](super::Store) has an example.
+pub struct Rules {
+    store: String,
+    policies: Policies,
+}
+
+/// What is kept for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyState {
+    /// The limits and the leases; empty, as when nothing is kept. Only [`Rules`] reads it. Another version of this crate may
+    /// refuse it as [damaged](StoreError::Damaged).
+    pub bytes: Vec<u8>,
+    /// From this instant on it can be deleted, in nanoseconds since 1970: nothing of it matters any more, if no further call comes. An
+    /// engine that counts in longer units rounds it up.
+    pub expires_at: u64,
+}
+
+/// What a call has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decided {
+    /// The reply, once `state` is written.
+    pub reply: Reply,
+    /// What is to be written for the key; `None` if nothing has changed.
+    pub state: Option<KeyState>,
+    /// Whether places came back: whoever [listens](super::Store::listen) is to be told once `state` is written.
+    pub released: bool,
+}
+
+/// The policies of recent calls.
+#[derive(Debug, Default)]
+pub(super) struct Policies(Mutex<HashMap<Policy, Arc<PolicyRules>>>);
+
+/// A policy as a store needs it for each call.
+#[derive(Debug)]
+pub(super) struct PolicyRules {
+    plan: Arc<Plan>,
+    text: String,
+}
+
+impl Rules {
+    /// For the store of this [name](super::Store::name), which errors tell.
+    pub fn new(store: impl Into<String>) -> Self {
+        Self { store: store.into(), policies: Policies::default() }
+    }
+
+    /// Whether they know this policy: see [`Store::supports`](super::Store::supports).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Policy`] if it is invalid; [`StoreError::Unsupported`] if it has a concurrency that adapts, which learns from the work
+    /// of one process.
+    pub fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        super::shares(&self.store, policy)?;
+        self.policies.rules(policy).map(drop)
+    }
+
+    /// Decides a call on the state of its key. `now` is in nanoseconds since 1970, by a clock that all callers of the store share as far
+    /// as they can: at best the clock of its server, read under the lock. It is 0 to 2^64 - 2; a clock that steps back stands still.
+    ///
+    /// Where this returns an error, nothing is to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::TooLate`], [`StoreError::PolicyDiffers`], [`StoreError::Policy`], and [`StoreError::Damaged`] if these are no bytes
+    /// of [`Decided::state`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::store::{Asks, Call, Rules, Scope};
+    ///
+    /// let rules = Rules::new("an example");
+    /// let scope = Scope { limiter: "api".into(), key: b"alice".as_slice().into() };
+    /// let mut call = Call::new(scope, "10/min".parse()?, 1);
+    /// call.asks.push(Asks::new(1, 15, [1]));
+    /// let now = 1_800_000_000_000_000_000;
+    /// let first = rules.decide(now, None, &call)?;
+    /// assert_eq!(first.reply.granted, 10);
+    /// let second = rules.decide(now + 60_000_000_000, first.state.as_ref(), &call)?;
+    /// assert!(second.reply.granted == 10 && second.reply.first_fence > first.reply.first_fence);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn decide(&self, now: u64, state: Option<&KeyState>, call: &Call) -> Result<Decided, StoreError> {
+        self.policies.rules(&call.policy)?.decide(&self.store, now, state, call)
+    }
+}
+
+impl Policies {
+    /// More than a program has.
+    const MAX: usize = 1_000;
+
+    pub(super) fn rules(&self, policy: &Policy) -> Result<Arc<PolicyRules>, StoreError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rules) = known.get(policy) {
+            return Ok(Arc::clone(rules));
+        }
+        if known.len() >= Self::MAX {
+            known.clear();
+        }
+        let plan = Plan::new(policy.clone(), Duration::ZERO).map(Arc::new).map_err(StoreError::Policy)?;
+        let rules = Arc::new(PolicyRules { plan, text: policy.to_string() });
+        known.insert(policy.clone(), Arc::clone(&rules));
+        Ok(rules)
+    }
+}
+
+impl PolicyRules {
+    /// [`Rules::decide`] for the store of this name.
+    pub(super) fn decide(&self, store: &str, now: u64, state: Option<&KeyState>, call: &Call) -> Result<Decided, StoreError> {
+        if call.valid_until.is_some_and(|until| until <= now) {
+            return Err(StoreError::TooLate { store: store.to_owned() });
+        }
+        let now = Moment::from_nanos(now).min(Moment::LAST);
+        let (mut ledger, replaced) = match state.filter(|state| !state.bytes.is_empty()) {
+            None => (Ledger::new(Arc::clone(&self.plan), now), false),
+            Some(state) => self.read(store, now, state, call)?,
+        };
+        let reply = ledger.call(now, call);
+        let counts_denials = self.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
+        let brings = call.returns.len() + call.settlements.len() + call.renewals.len();
+        let changed = reply.granted > 0 || reply.reclaimed > 0 || brings > 0 || counts_denials || replaced;
+        let expires_at = || ledger.forgettable_at().nanos();
+        let state = changed.then(|| KeyState { bytes: ledger.encode(&self.text), expires_at: expires_at() });
+        let released = !call.returns.is_empty() || reply.reclaimed > 0;
+        Ok(Decided { reply, state, released })
+    }
+
+    /// The ledger, and whether it has gone on with another policy.
+    fn read(&self, store: &str, now: Moment, state: &KeyState, call: &Call) -> Result<(Ledger, bool), StoreError> {
+        let (ledger, other) = Ledger::decode(&self.plan, &self.text, now, &state.bytes)
+            .map_err(|Damaged| StoreError::Damaged { store: store.to_owned(), at: format!("{:?}", call.scope) })?;
+        match other {
+            Some(stored) if !call.replaces_policy && now.nanos() < state.expires_at => {
+                let limiter = Arc::clone(&call.scope.limiter);
+                Err(StoreError::PolicyDiffers { limiter, stored, given: self.text.clone() })
+            }
+            other => Ok((ledger, other.is_some())),
+        }
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Rules").field("store", &self.store).finish_non_exhaustive()
+    }
+}
