@@ -162,7 +162,17 @@ pub struct Settlement {
 }
 
 /// What is done with requests while the store does not answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+///
+/// ```
+/// use tollgate::SharedLimiter;
+/// use tollgate::store::{MemoryStore, OnStoreDown};
+///
+/// // A tenth of the requests by each process.
+/// let alone = OnStoreDown::Local("10/s and 2 concurrent".parse()?);
+/// let limiter = SharedLimiter::builder(MemoryStore::new(), "api", "100/s and 20 concurrent").on_store_down(alone).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreDown {
     /// They fail, with the error of the store.
@@ -173,6 +183,14 @@ pub enum OnStoreDown {
     /// They are granted, whatever that adds up to. Such a permit holds nothing of the store's; its fence is lower than that of any grant
     /// of the store.
     Allow,
+    /// This process decides alone, for each key, by this policy, until the store answers again. It may have other limits than the one
+    /// in the store. Requests wait in the same queue, for this policy or for the store, whichever is first; one that this policy can
+    /// never grant fails as it would in a [`Limiter`](crate::Limiter). Costs by unit are those that this policy counts. What was granted so
+    /// counts until the policy has forgotten it, also if the store answers in between.
+    ///
+    /// Such a permit holds nothing of the store's, and its fence is lower than that of any grant of the store. It holds its place of
+    /// this policy until it is dropped, also after the store answers again. This policy gives permits no TTL, and may not have one.
+    Local(Policy),
 }
 
 /// The reply to a [`Call`].
@@ -184,7 +202,8 @@ pub struct Reply {
     /// How many asks were granted, from the first on.
     pub granted: u64,
     /// The fence of the first grant; the next ones have the next numbers. Of one key, fences rise with every grant, over all
-    /// processes and restarts of the store. Of no meaning without a grant.
+    /// processes and restarts of the store. They are at least the microseconds since 1970 of the grant: lower ones are those that a
+    /// process gives without the store. Of no meaning without a grant.
     pub first_fence: u64,
     /// Why the first ask that was not granted was not, or the peek would not be. `None` if all were, or would be.
     pub stop: Option<Stop>,

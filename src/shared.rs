@@ -50,7 +50,7 @@ use crate::store::{KeyPage, Store};
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
-/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile. No call whose fate is unknown is made again:
+/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile: among others, a policy of this process alone. No call whose fate is unknown is made again:
 /// its units count as used, and its places are given back.
 ///
 /// # Examples
@@ -202,7 +202,8 @@ impl SharedLimiter {
         self.request_of(cost).try_acquire()
     }
 
-    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing.
+    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing. While this process decides
+    /// [alone](crate::store::OnStoreDown::Local), it does so here.
     ///
     /// # Errors
     ///

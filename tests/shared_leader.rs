@@ -157,7 +157,7 @@ async fn a_panic_of_the_store_is_an_error() {
 async fn a_call_that_never_ends_is_given_up_at_the_deadline() {
     for rule in [OnStoreDown::Error, OnStoreDown::Allow] {
         let store = Slow::new(Duration::from_secs(3_600));
-        let builder = SharedLimiter::builder(store, "test", "1/s").deadline(ms(500)).on_store_down(rule);
+        let builder = SharedLimiter::builder(store, "test", "1/s").deadline(ms(500)).on_store_down(rule.clone());
         let limiter = builder.build().unwrap();
         let start = Instant::now();
         let is_granted = limiter.acquire().await.is_ok();

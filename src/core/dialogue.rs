@@ -4,6 +4,7 @@
 //! calls a grant takes. A denial is remembered until the instant that the store named, or until a release.
 
 mod block;
+mod terms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,31 +13,12 @@ use std::time::Duration;
 use crate::core::costs::UnitCosts;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
-use crate::exchange::{Asks, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
+use crate::exchange::{Asks, LimitReading, Reply, Settlement, Stop, Until};
 use crate::policy::Policy;
 use crate::strategy::{LimitReport, Moment};
 
 pub(crate) use block::{Ahead, Block, Unused};
-
-/// How a schedule talks to its store. All times are nanoseconds.
-#[derive(Debug, Clone)]
-pub(crate) struct Terms {
-    pub(crate) scope: Scope,
-    /// A random number of this process and limiter.
-    pub(crate) holder: u64,
-    /// Of leases; 0 if the policy has none.
-    pub(crate) ttl: u64,
-    /// How long a reply is awaited.
-    pub(crate) deadline: u64,
-    /// How often a store that tells nobody of releases is asked again, while a place is awaited. `None`: it tells.
-    pub(crate) polls_every: Option<u64>,
-    pub(crate) on_down: OnStoreDown,
-    pub(crate) replaces_policy: bool,
-    /// Of the store, for errors.
-    pub(crate) store: Arc<str>,
-    /// Where units of rates are taken ahead.
-    pub(crate) ahead: Option<Ahead>,
-}
+pub(crate) use terms::{OnDown, Terms};
 
 #[derive(Debug)]
 pub(crate) struct Dialogue {
@@ -64,8 +46,12 @@ pub(crate) struct Dialogue {
     /// Whether somebody renews the leases.
     pub(super) has_heartbeat: bool,
     pub(super) block: Option<Block>,
-    /// Whether a carrier waits to tell what a failed call has not told.
-    pub(super) has_retrier: bool,
+    /// When a carrier comes again that waits to tell what a failed call has not told; [`Moment::NEVER`] if none does.
+    pub(super) retrier_at: Moment,
+    /// Whether the store does not answer, and this process decides alone.
+    pub(super) is_alone: bool,
+    /// Whether it is time to see whether the store answers again, although nobody waits for it.
+    pub(super) probes: bool,
     lead: Lead,
 }
 
@@ -168,7 +154,9 @@ impl Dialogue {
             impatient: BTreeSet::new(),
             denied: BTreeMap::new(),
             has_heartbeat: false,
-            has_retrier: false,
+            retrier_at: Moment::NEVER,
+            is_alone: false,
+            probes: false,
             lead: Lead::NotOffered,
         }
     }
@@ -254,7 +242,7 @@ impl Dialogue {
 
     /// Remembers what a reply says of the future.
     pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply) {
-        (self.failures, self.retry_at) = (0, Moment::START);
+        (self.failures, self.retry_at, self.is_alone) = (0, Moment::START, false);
         self.instant = Some((now, reply.now));
         // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
         let is_denied = reply.granted == 0 && reply.stop.is_some();
@@ -339,7 +327,7 @@ impl Dialogue {
 
     /// Whether requests wait while the store does not answer.
     pub(super) fn waits_for_store(&self) -> bool {
-        self.terms.on_down == OnStoreDown::Deny
+        matches!(self.terms.on_down, OnDown::Deny)
     }
 
     /// Whether requests wait, and the store is not asked yet, because it has not answered.

@@ -4,6 +4,7 @@ mod by_unit;
 mod change;
 mod decide;
 mod in_word;
+mod local;
 mod settle;
 mod shared;
 

@@ -225,7 +225,7 @@ impl Schedule {
 
     /// No request waits, and no permit holds a place.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight()
+        self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight() && self.in_flight_locally() == 0
     }
 
     /// The number of grants of places so far, if it [is drained](Schedule::is_drained).
@@ -345,7 +345,7 @@ impl Schedule {
     fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
         self.check_in(now, costs, effects)?;
         if self.dialogue.is_some() {
-            return self.take_ahead(now, costs, caller, effects).ok_or(Refusal::MustWait);
+            return self.admit_without_call(now, costs, caller, effects).ok_or(Refusal::MustWait);
         }
         self.admit_front(now, costs, caller).map_err(|_| Refusal::MustWait)
     }

@@ -130,9 +130,23 @@ impl Manager {
         options: Option<&RequestOptions>,
     ) -> Result<(Decision, Vec<LimitStatus>), StoreError> {
         let Some(link) = self.store_link() else { unreachable!("only limits in a store are asked") };
-        let peek = self.with_schedule(|schedule, _, _| schedule.peek(options.map(RequestOptions::costs)));
-        let reply = link.call(peek).await.map_err(|failed| failed.error)?;
-        Ok(self.with_schedule(|schedule, now, _| schedule.peeked(now, &reply)))
+        let costs = options.map(RequestOptions::costs);
+        let alone = self.with_schedule(|schedule, now, _| schedule.peek_alone(now, costs?));
+        if let Some(decision) = alone {
+            return Ok((decision, Vec::new()));
+        }
+        let peek = self.with_schedule(|schedule, _, _| schedule.peek(costs));
+        match link.call(peek).await {
+            Ok(reply) => Ok(self.with_schedule(|schedule, now, effects| {
+                schedule.answers_again(now, effects);
+                schedule.peeked(now, &reply)
+            })),
+            Err(failed) => {
+                let is_down = failed.error.is_down();
+                let alone = self.with_schedule(|schedule, now, _| schedule.peek_failed(now, costs.filter(|_| is_down)?));
+                alone.map(|decision| (decision, Vec::new())).ok_or(failed.error)
+            }
+        }
     }
 }
 

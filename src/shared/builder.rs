@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::SharedLimiter;
 use super::keys::{Keys, SharedBy};
 use crate::builder::queue_options;
-use crate::core::dialogue::Ahead;
+use crate::core::dialogue::{Ahead, OnDown};
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::{ConfigError, StoreError};
@@ -16,7 +16,7 @@ use crate::exchange::OnStoreDown;
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
 use crate::observe::Observer;
 use crate::overflow::Overflow;
-use crate::policy::Policy;
+use crate::policy::{Limit, Policy};
 use crate::store::Store;
 use crate::strategy::Counts;
 
@@ -79,7 +79,8 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Sets what becomes of requests while the store does not answer. Defaults to [`OnStoreDown::Error`].
+    /// Sets what becomes of requests while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for an
+    /// example.
     pub fn on_store_down(mut self, rule: OnStoreDown) -> Self {
         self.on_store_down = rule;
         self
@@ -158,7 +159,8 @@ impl SharedLimiterBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; [`ConfigError::Store`] when the store cannot keep it.
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is, or a limit of [`OnStoreDown::Local`];
+    /// [`ConfigError::Store`] when the store cannot keep the policy, or the local one has a TTL.
     pub fn build(self) -> Result<SharedLimiter, ConfigError> {
         let Self {
             store,
@@ -183,6 +185,7 @@ impl SharedLimiterBuilder {
             let unsupported = StoreError::Unsupported { store: store.name(), limit: limit.to_string(), reason };
             return Err(ConfigError::Store(Box::new(unsupported)));
         }
+        let on_down = on_down(on_store_down, &*store)?;
         let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
         let link = Arc::new(StoreLink::new(store, name, deadline, observer));
@@ -198,7 +201,7 @@ impl SharedLimiterBuilder {
             max_hold: max_hold.map(|max| nonzero_nanos(max).get()),
             polls_every: (!tells).then(|| nonzero_nanos(poll_every).get()),
             deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
-            on_store_down,
+            on_down,
             replaces_policy,
             ahead,
             keys,
@@ -206,4 +209,22 @@ impl SharedLimiterBuilder {
         });
         Ok(SharedLimiter::of_key(shared, Arc::default()))
     }
+}
+
+/// The rule with its policy checked.
+fn on_down(rule: OnStoreDown, store: &dyn Store) -> Result<OnDown, ConfigError> {
+    let policy = match rule {
+        OnStoreDown::Error => return Ok(OnDown::Error),
+        OnStoreDown::Deny => return Ok(OnDown::Deny),
+        OnStoreDown::Allow => return Ok(OnDown::Allow),
+        OnStoreDown::Local(policy) => policy,
+    };
+    let plan = Plan::new(policy, Duration::ZERO)?;
+    let has_ttl = |limit: &&Limit| matches!(limit, Limit::MaxConcurrency(places) if places.get_ttl().is_some());
+    if let Some(limit) = plan.limits().iter().find(has_ttl) {
+        let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
+        let unsupported = StoreError::Unsupported { store: store.name(), limit: limit.to_string(), reason };
+        return Err(ConfigError::Store(Box::new(unsupported)));
+    }
+    Ok(OnDown::Local(Arc::new(plan)))
 }

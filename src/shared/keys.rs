@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::core::dialogue::{Ahead, Dialogue, Terms};
+use crate::core::dialogue::{Ahead, Dialogue, OnDown, Terms};
 use crate::core::gate::{Gate, Holdings};
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::core::suspension::Hold;
-use crate::exchange::{OnStoreDown, Scope};
+use crate::exchange::Scope;
 use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, SharedDriver, StoreLink, TimeSource, TimerHost};
 use crate::observe::Observer;
 use crate::strategy::Moment;
@@ -29,7 +29,7 @@ pub(super) struct SharedBy {
     pub(super) max_hold: Option<u64>,
     pub(super) polls_every: Option<u64>,
     pub(super) deadline: u64,
-    pub(super) on_store_down: OnStoreDown,
+    pub(super) on_down: OnDown,
     pub(super) replaces_policy: bool,
     pub(super) ahead: Option<Ahead>,
     pub(super) keys: Arc<Keys>,
@@ -98,7 +98,7 @@ impl SharedBy {
             ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
             deadline: self.deadline,
             polls_every: self.polls_every,
-            on_down: self.on_store_down,
+            on_down: self.on_down.clone(),
             replaces_policy: self.replaces_policy,
             store: self.link.store.name().into(),
             ahead: self.ahead,

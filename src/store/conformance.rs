@@ -95,7 +95,8 @@ claims! {
     leases::a_lease_that_was_not_renewed_is_reclaimed;
     /// A renewed lease ends a TTL after its renewal, or at most 100 ms later.
     leases::renewals_extend_leases;
-    /// The fences of a key rise with every grant, whoever it is made to, and also after a reset.
+    /// The fences of a key rise with every grant, whoever it is made to, and also after a reset; they are at least the microseconds since
+    /// 1970.
     leases::fences_rise_over_holders_and_resets;
     /// A call with another policy than the key has is an error, unless it replaces the policy or the state has expired.
     keys::another_policy_is_an_error_or_replaces_the_stored_one;

@@ -92,6 +92,9 @@ impl Gate {
     /// [`Gate::return_places`], by what each limit was charged.
     #[inline(never)]
     pub(super) fn return_measured(&mut self, fence: u64, cost: u64) {
+        if let Some(local) = self.take_held_locally(fence) {
+            return local.return_places(fence, cost);
+        }
         let by_unit = self.past.as_mut().and_then(|past| past.named.remove(&fence));
         self.give_back(fence);
         let costs = Costs::new(cost, &by_unit);
@@ -107,11 +110,15 @@ impl Gate {
 
     /// The units that a permit was granted, if they are recorded.
     pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
-        self.past.as_ref()?.named.get(&fence)
+        let past = self.past.as_ref()?;
+        past.named.get(&fence).or_else(|| self.known_local()?.unit_costs(fence))
     }
 
     /// The permit of this fence will never come back.
     pub(crate) fn forget_units(&mut self, fence: u64) {
+        if let Some(local) = self.take_held_locally(fence) {
+            return local.forget_units(fence);
+        }
         if let Some(past) = &mut self.past {
             past.named.remove(&fence);
         }

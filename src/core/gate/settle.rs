@@ -52,6 +52,11 @@ impl Gate {
         rtt_nanos: Option<u64>,
         outcome: Outcome,
     ) -> Option<()> {
+        if self.is_shared()
+            && let Some(local) = self.take_granted_locally(grant)
+        {
+            return local.report(now, grant, cost, rtt_nanos, outcome);
+        }
         let by_unit = self.unit_costs(grant.fence).cloned();
         let costs = Costs::new(cost, &by_unit);
         self.release_live(now, grant, cost)?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::local::Local;
 use super::{Gate, Past};
 use crate::core::arena::Index;
 use crate::core::costs::{Actual, Costs};
@@ -27,6 +28,8 @@ pub(crate) struct Holdings {
     /// What the store has recorded of live permits, by fence.
     held: BTreeMap<u64, Held>,
     outbox: Outbox,
+    /// What this process decides alone.
+    pub(super) local: Option<Box<Local>>,
 }
 
 /// What the store has not been told yet.
@@ -62,7 +65,7 @@ pub(crate) struct GrantByStore {
 
 impl Holdings {
     pub(crate) fn new(ttl: NonZeroU64, max_hold: Option<u64>) -> Self {
-        Self { ttl, max_hold, held: BTreeMap::new(), outbox: Outbox::default() }
+        Self { ttl, max_hold, held: BTreeMap::new(), outbox: Outbox::default(), local: None }
     }
 }
 
@@ -86,7 +89,7 @@ impl Gate {
         }
     }
 
-    fn holdings(&mut self) -> Option<&mut Holdings> {
+    pub(super) fn holdings(&mut self) -> Option<&mut Holdings> {
         self.past.as_mut()?.holdings.as_deref_mut()
     }
 
@@ -172,6 +175,9 @@ impl Gate {
 
     /// [`Gate::settle`]: the store is to be told of the difference.
     pub(super) fn settle_with_store(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> Option<()> {
+        if let Some(local) = self.take_granted_locally(grant) {
+            return local.settle(now, grant, cost, actual);
+        }
         let by_unit = self.unit_costs(grant.fence).cloned();
         let recorded = self.holdings()?.held.get(&grant.fence).map(|held| held.granted_at);
         let granted_at = recorded.or(grant.claim.reached());

@@ -234,7 +234,7 @@ impl Schedule {
         let next = next.and_then(|next| next.max(suspended_until).known());
         let counts = self.counts.as_deref().copied().unwrap_or_default();
         LimiterSnapshot {
-            in_flight: self.gate.in_flight(),
+            in_flight: self.gate.in_flight() + self.in_flight_locally(),
             concurrency: self.gate.concurrency(now),
             queued: self.queue.len() as u64,
             granted: self.gate.granted(),

@@ -5,6 +5,7 @@
 //! [failure](Schedule::failed) in.
 
 mod ahead;
+mod local;
 mod replies;
 #[cfg(any(test, feature = "_simulation"))]
 pub(crate) mod simulation;
@@ -55,6 +56,9 @@ impl Schedule {
             return Err(AcquireError::Closed);
         }
         self.gate.fits(request.costs).map_err(AcquireError::from)?;
+        if self.is_alone() {
+            return self.ask_alone(now, request, effects);
+        }
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
         let down = is_down.then(|| self.gate.unknown_decision(now));
         // A penalty is to count each attempt.
@@ -76,7 +80,8 @@ impl Schedule {
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
     pub(super) fn known_denial(&self, now: Moment, costs: Costs<'_>) -> Option<&Denial> {
-        let dialogue = self.dialogue.as_ref().filter(|dialogue| dialogue.denial.is_some() && !self.gate.owes())?;
+        let dialogue =
+            self.dialogue.as_ref().filter(|dialogue| dialogue.denial.is_some() && !self.gate.owes() && !dialogue.is_alone)?;
         dialogue.known_denial(now, &self.gate.costs_of_each(costs))
     }
 
@@ -92,11 +97,17 @@ impl Schedule {
         self.dialogue.as_mut()?.take_denied(id)
     }
 
-    /// Sends for a carrier if there is something to tell the store now; sets when there will be.
+    /// Grants what needs no call. Sends for a carrier if there is something to tell the store now; sets when there will be.
     #[cold]
     pub(super) fn serve_by_store(&mut self, now: Moment, effects: &mut Effects) {
         self.front_ready_at = Moment::NEVER;
         self.serve_ahead(now, effects);
+        let alone_at = self.serve_alone(now, effects);
+        self.send_calls(now, effects);
+        self.front_ready_at = self.front_ready_at.min(alone_at);
+    }
+
+    fn send_calls(&mut self, now: Moment, effects: &mut Effects) {
         if let Some(due) = self.dialogue.as_ref().and_then(|dialogue| dialogue.reply_due()) {
             if now < due {
                 self.front_ready_at = due;
@@ -113,8 +124,9 @@ impl Schedule {
         }
         let at = self.call_at(now);
         let alone = self.queue.front().filter(|_| self.queue.len() == 1);
+        let keeps = self.needs_keeper(now);
         let Some(dialogue) = &mut self.dialogue else { return };
-        if at > now {
+        if at > now && !keeps {
             self.front_ready_at = at;
             return;
         }
@@ -123,13 +135,14 @@ impl Schedule {
             _ => now.plus(dialogue.terms.deadline),
         };
         let is_new = dialogue.carrier_due.replace(due) != Some(due);
-        if is_new && alone.is_some_and(|front| dialogue.let_lead(front.id)) {
+        // Whoever only keeps what counts does not lead.
+        if is_new && at <= now && alone.is_some_and(|front| dialogue.let_lead(front.id)) {
             return; // it comes at once, and watches the deadline
         }
         if is_new {
             effects.send_for_carrier();
         }
-        self.front_ready_at = due;
+        self.front_ready_at = if at > now { at } else { due };
     }
 
     fn unanswered(&self) -> (u64, StoreError) {
@@ -151,7 +164,7 @@ impl Schedule {
         // Whoever does not wait for the store has an answer at once.
         let asks_at =
             if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
-        asks_at.min(tells_at).min(self.refill_at(now))
+        asks_at.min(tells_at).min(self.refill_at(now)).min(self.probes_at(now))
     }
 
     pub(crate) fn waiting(&self) -> u64 {
@@ -178,35 +191,36 @@ impl Schedule {
 
     /// Whether a carrier is to wait for [that instant](Schedule::waits_to_retry).
     pub(crate) fn needs_retrier(&mut self, now: Moment) -> bool {
+        let before = self.dialogue.as_ref().map(|dialogue| dialogue.retrier_at);
         let needs_one = self.waits_to_retry(now).is_some();
-        if needs_one {
-            self.retrier_left();
+        if let (Some(dialogue), Some(before)) = (&mut self.dialogue, before) {
+            dialogue.retrier_at = before;
         }
         needs_one
     }
 
-    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something, or will be. One
-    /// carrier waits for that instant at most.
+    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something, or will be, or what
+    /// this process has granted alone still counts. Of the carriers that wait, one waits for that instant at most.
     pub(crate) fn waits_to_retry(&mut self, now: Moment) -> Option<Moment> {
-        let owes = self.gate.owes();
+        let (owes, alone_until) = (self.gate.owes(), self.counts_alone_until(now));
         let dialogue = self.dialogue.as_mut()?;
         dialogue.forget_expired(now);
         let ahead_until = dialogue.block.as_ref().map_or(Moment::NEVER, Block::ends_at);
-        let at = if owes || dialogue.owes() { dialogue.retry_at } else { ahead_until };
-        let waits = at != Moment::NEVER && dialogue.flight().is_none() && !dialogue.has_retrier;
-        dialogue.has_retrier |= waits;
+        let at = if owes || dialogue.owes() { dialogue.retry_at } else { ahead_until.min(alone_until) };
+        let waits = at < dialogue.retrier_at && dialogue.flight().is_none();
+        dialogue.retrier_at = if waits { at } else { dialogue.retrier_at };
         waits.then_some(at)
     }
 
     /// That carrier waits no longer.
     pub(crate) fn retrier_left(&mut self) {
-        self.dialogue.iter_mut().for_each(|dialogue| dialogue.has_retrier = false);
+        self.dialogue.iter_mut().for_each(|dialogue| dialogue.retrier_at = Moment::NEVER);
     }
 
     /// When the front may ask.
     fn asks_at(&mut self, now: Moment) -> Moment {
         let Some(front) = self.queue.front() else { return Moment::NEVER };
-        if self.refuses_waiters() {
+        if self.refuses_waiters() || self.is_alone() {
             return Moment::NEVER;
         }
         let by_unit = self.queue.unit_costs(front.id);
@@ -242,6 +256,7 @@ impl Schedule {
             let number = dialogue.next_number() + runs.len();
             runs.push_ahead(ahead, number, gate.costs_of_each(Costs::plain(1)));
         }
+        dialogue.probes = false;
         let outbox = gate.outbox()?;
         let expires_at = now.plus(dialogue.terms.ttl);
         let mut returns = std::mem::take(&mut dialogue.unconfirmed);
@@ -252,8 +267,10 @@ impl Schedule {
         let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
         let generation = dialogue.take_off(now, runs, returns, settlements.clone());
         dialogue.carrier_due = None;
+        // Where this process decides alone, the front may have its turn before the reply.
+        let alone_at = if dialogue.is_alone { self.front_ready_at } else { Moment::NEVER };
         let watched = dialogue.reply_due().filter(|_| !led || self.queue.len() > 1);
-        self.front_ready_at = watched.unwrap_or(Moment::NEVER);
+        self.front_ready_at = watched.unwrap_or(Moment::NEVER).min(alone_at);
         let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };
         Some(Outgoing { call, generation })
     }

@@ -94,8 +94,9 @@ pub(super) async fn fences_rise_over_holders_and_resets(store: &Arc<dyn Store>) 
         for holder in [&mut holder, &mut other] {
             let reply = holder.ask(round, &[1]).await?;
             same("what is granted of a million", reply.granted, round)?;
-            let fence = reply.first_fence;
+            let (fence, micros) = (reply.first_fence, reply.now / 1_000);
             holds(fence > last, "the first fence of a call", format!("more than {last}"), fence)?;
+            holds(fence >= micros, "the first fence of a call", format!("the microseconds {micros}, or more"), fence)?;
             last = fence + reply.granted - 1;
         }
         if round % 5 == 0 {

@@ -12,13 +12,7 @@ use crate::strategy::Moment;
 
 impl Schedule {
     /// Grants from units that were taken ahead. `None`: there are too few, or none are taken.
-    pub(in crate::core::schedule) fn take_ahead(
-        &mut self,
-        now: Moment,
-        costs: Costs<'_>,
-        caller: Caller,
-        effects: &mut Effects,
-    ) -> Option<Grant> {
+    pub(super) fn take_ahead(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Option<Grant> {
         let grant = self.grant_ahead(now, costs, caller)?;
         let runs_low = self.dialogue.as_ref().and_then(|dialogue| dialogue.block.as_ref()).is_some_and(Block::runs_low);
         if runs_low {

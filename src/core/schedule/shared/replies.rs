@@ -1,17 +1,17 @@
 //! What a schedule makes of the store's replies, and of calls that failed.
 
-use crate::core::dialogue::{Flight, duration};
+use crate::core::dialogue::{Flight, OnDown, duration};
 use crate::core::effects::{Effects, Happening};
 use crate::core::gate::GrantByStore;
 use crate::core::grant::Grant;
 use crate::core::queue::Front;
-use crate::core::request::Request;
+use crate::core::request::{Caller, Request};
 use crate::core::schedule::Schedule;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
 use crate::event::EventKind;
-use crate::exchange::{Asks, Call, OnStoreDown, Reply};
+use crate::exchange::{Asks, Call, Reply};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -107,22 +107,26 @@ impl Schedule {
     }
 
     /// Denies a waiter, if it asked once.
-    fn deny_waiter(&mut self, id: WaiterId, decision: Decision, effects: &mut Effects) {
+    pub(super) fn deny_waiter(&mut self, id: WaiterId, decision: Decision, effects: &mut Effects) {
         if !self.dialogue.as_mut().is_some_and(|dialogue| dialogue.impatient.remove(&id)) {
             return;
         }
         let by_unit = self.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
-        if self.is_observed() {
-            let denied = EventKind::Denied { cost: costs.plain, decision: decision.clone(), requested_in: caller };
-            effects.tell(Happening::Other(denied));
-        }
+        self.tell_denial(costs.plain, &decision, caller, effects);
         let retry_after = decision.retry_after();
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.deny(id, decision);
         }
         self.counts().denied += 1;
         effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }));
+    }
+
+    pub(super) fn tell_denial(&self, cost: u64, decision: &Decision, caller: Caller, effects: &mut Effects) {
+        if self.is_observed() {
+            let denied = EventKind::Denied { cost, decision: decision.clone(), requested_in: caller };
+            effects.tell(Happening::Other(denied));
+        }
     }
 
     /// The call of this generation has failed, and `may_have_run` all the same.
@@ -149,33 +153,38 @@ impl Schedule {
                 dialogue.forget_clock();
                 None
             }
-            error if error.is_down() => Some(dialogue.terms.on_down),
-            _ => Some(OnStoreDown::Error),
+            error if error.is_down() => Some(dialogue.terms.on_down.clone()),
+            _ => Some(OnDown::Error),
         };
-        for (rule, (id, ..)) in rule.into_iter().flat_map(|rule| each(&flight).map(move |ask| (rule, ask))) {
+        dialogue.is_alone = false;
+        if let Some(OnDown::Local(plan)) = &rule {
+            self.decide_alone(now, plan);
+        }
+        for (rule, (id, ..)) in rule.iter().flat_map(|rule| each(&flight).map(move |ask| (rule, ask))) {
             self.answer_without_store(now, id, rule, error, effects);
         }
         self.reevaluate_front(now, effects);
     }
 
-    fn answer_without_store(&mut self, now: Moment, id: WaiterId, rule: OnStoreDown, error: &StoreError, effects: &mut Effects) {
+    fn answer_without_store(&mut self, now: Moment, id: WaiterId, rule: &OnDown, error: &StoreError, effects: &mut Effects) {
         let by_unit = self.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
         match rule {
-            OnStoreDown::Error => {
+            OnDown::Error => {
                 if let Some(dialogue) = &mut self.dialogue {
                     dialogue.forget(id);
                 }
                 effects.wake(self.queue.refuse(id, AcquireError::Store(Box::new(error.clone()))));
             }
-            OnStoreDown::Allow => {
+            OnDown::Allow => {
                 let grant = self.gate.grant_without_store(now);
                 self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
             }
-            OnStoreDown::Deny => {
+            OnDown::Deny => {
                 let decision = self.gate.unknown_decision(now);
                 self.deny_waiter(id, decision, effects);
             }
+            OnDown::Local(_) => {} // it is served with the others
         }
     }
 

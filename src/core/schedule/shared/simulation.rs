@@ -12,7 +12,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Ahead, Dialogue, Terms};
+use crate::core::dialogue::{Ahead, Dialogue, OnDown, Terms};
 use crate::core::effects::Effects;
 use crate::core::gate::{Gate, Holdings};
 use crate::core::grant::Grant;
@@ -22,7 +22,7 @@ use crate::core::request::Request;
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::waiter::WaiterId;
 use crate::error::{ConfigError, StoreError};
-use crate::exchange::{Call, OnStoreDown, Reply, Scope};
+use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -132,7 +132,7 @@ impl Simulation {
                 ttl: if plan.holds_places() { ttl.get() } else { 0 },
                 deadline: DEADLINE,
                 polls_every: Some(100 * MS),
-                on_down: OnStoreDown::Deny,
+                on_down: OnDown::Deny,
                 replaces_policy: false,
                 store: "simulated".into(),
                 ahead: simulation.setting.ahead,

@@ -1,0 +1,107 @@
+//! A store that does not answer, refuses, or answers late, as a test says.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tollgate::store::{Call, Cause, KeyPage, MemoryStore, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture};
+use tollgate::{Policy, SharedLimiter, SharedLimiterBuilder};
+
+use super::ms;
+
+/// What the way to the store does with calls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Way {
+    Open,
+    Slow(Duration),
+    /// Calls do not arrive, and nobody learns of it.
+    Cut,
+    /// Calls are carried out, and their replies are lost.
+    LosesReplies,
+    Refuses,
+}
+
+/// A store in memory behind a way that a test controls.
+#[derive(Debug, Clone)]
+pub struct Faulty {
+    pub store: MemoryStore,
+    pub way: Arc<Mutex<Way>>,
+    pub calls: Arc<AtomicU64>,
+    /// Whether it tells of releases.
+    pub tells: bool,
+}
+
+impl Faulty {
+    pub fn new() -> Self {
+        Self { store: MemoryStore::new(), way: Arc::new(Mutex::new(Way::Open)), calls: Arc::default(), tells: true }
+    }
+
+    pub fn set(&self, way: Way) {
+        *self.way.lock().unwrap() = way;
+    }
+
+    pub fn builder(&self, policy: &str) -> SharedLimiterBuilder {
+        SharedLimiter::builder(self.clone(), "test", policy).deadline(ms(500))
+    }
+
+    /// A limiter of another process, whose way is open.
+    pub fn elsewhere(&self, policy: &str) -> SharedLimiter {
+        SharedLimiter::new(self.store.clone(), "test", policy).unwrap()
+    }
+}
+
+impl Store for Faulty {
+    fn name(&self) -> String {
+        "faulty".to_owned()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
+        self.store.supports(policy)
+    }
+
+    fn call(&self, call: Call) -> StoreFuture<Reply> {
+        let (store, way) = (self.store.clone(), *self.way.lock().unwrap());
+        self.calls.fetch_add(1, Relaxed);
+        Box::pin(async move {
+            match way {
+                Way::Open => {
+                    sleep(ms(1)).await;
+                    store.call(call).await
+                }
+                Way::Slow(time) => {
+                    let arrives = async move {
+                        sleep(time).await;
+                        store.call(call).await
+                    };
+                    tokio::spawn(arrives).await.unwrap() // whoever awaits it
+                }
+                Way::Cut => std::future::pending().await,
+                Way::LosesReplies => {
+                    drop(store.call(call).await);
+                    std::future::pending().await
+                }
+                Way::Refuses => Err(StoreError::Refused {
+                    store: "faulty".to_owned(),
+                    source: Cause::new(std::io::Error::other("read only")),
+                }),
+            }
+        })
+    }
+
+    fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
+        self.tells && self.store.listen(limiter, listener)
+    }
+
+    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
+        self.store.keys(limiter, from, max)
+    }
+
+    fn reset(&self, scope: Scope) -> StoreFuture<()> {
+        self.store.reset(scope)
+    }
+
+    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
+        self.store.purge(limiter, max)
+    }
+}
