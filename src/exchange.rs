@@ -181,7 +181,7 @@ pub enum OnStoreDown {
     /// They are denied, or wait until the store answers.
     Deny,
     /// They are granted, whatever that adds up to. Such a permit holds nothing of the store's; its fence is lower than that of any grant
-    /// of the store.
+    /// of the store. It was charged to nothing, so [`settle`](crate::Permit::settle) settles nothing, and returns `false`.
     Allow,
     /// This process decides alone, for each key, by this policy, until the store answers again. It may have other limits than the one
     /// in the store. Requests wait in the same queue, for this policy or for the store, whichever is first; one that this policy can

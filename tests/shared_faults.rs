@@ -78,6 +78,7 @@ async fn where_it_allows_without_a_store_all_are_granted_below_all_fences() {
     assert!(permits.iter().all(|permit| permit.fence() < fence));
     let ids: std::collections::BTreeSet<_> = permits.iter().map(tollgate::Permit::id).collect();
     assert_eq!(ids.len(), 3);
+    assert!(permits.into_iter().all(|permit| !permit.settle(2)), "there is nothing to settle");
 }
 
 #[tokio::test(start_paused = true)]
@@ -430,4 +431,20 @@ async fn no_number_of_units_ahead_uses_the_fences_up() {
         before = fence;
         sleep(ms(300)).await;
     }
+}
+
+/// A fixed bug: one call told them all, however many there were.
+#[tokio::test(start_paused = true)]
+async fn many_settlements_go_in_calls_of_a_bounded_size() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("window 1000000/h from first grant").build().unwrap();
+    let mut permits = Vec::new();
+    for _ in 0..2_500 {
+        permits.push(limiter.request().cost(3).acquire_owned());
+    }
+    let permits = futures_util::future::try_join_all(permits).await.unwrap();
+    assert!(permits.into_iter().all(|permit| permit.settle(2)));
+    sleep(ms(100)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 1_000_000 - 5_000);
+    assert_eq!(*faulty.most_settlements.lock().unwrap(), 1_000);
 }

@@ -134,7 +134,7 @@ impl Denial {
 }
 
 impl Dialogue {
-    /// Most asks, returns, or renewals of one call. A store serves nobody else meanwhile.
+    /// Most asks, returns, settlements, or renewals of one call. A store serves nobody else meanwhile.
     pub(crate) const MAX_CALL: usize = 1_000;
 
     pub(crate) fn new(terms: Terms) -> Self {

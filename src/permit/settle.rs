@@ -18,7 +18,8 @@ impl Permit {
     /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
     /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
-    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter.
+    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter, nor one that was granted
+    /// [without a store](crate::store::OnStoreDown::Allow).
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};

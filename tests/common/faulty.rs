@@ -28,13 +28,21 @@ pub struct Faulty {
     pub store: MemoryStore,
     pub way: Arc<Mutex<Way>>,
     pub calls: Arc<AtomicU64>,
+    /// Of a call.
+    pub most_settlements: Arc<Mutex<usize>>,
     /// Whether it tells of releases.
     pub tells: bool,
 }
 
 impl Faulty {
     pub fn new() -> Self {
-        Self { store: MemoryStore::new(), way: Arc::new(Mutex::new(Way::Open)), calls: Arc::default(), tells: true }
+        Self {
+            store: MemoryStore::new(),
+            way: Arc::new(Mutex::new(Way::Open)),
+            calls: Arc::default(),
+            most_settlements: Arc::default(),
+            tells: true,
+        }
     }
 
     pub fn set(&self, way: Way) {
@@ -63,6 +71,9 @@ impl Store for Faulty {
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         let (store, way) = (self.store.clone(), *self.way.lock().unwrap());
         self.calls.fetch_add(1, Relaxed);
+        let mut most = self.most_settlements.lock().unwrap();
+        *most = call.settlements.len().max(*most);
+        drop(most);
         Box::pin(async move {
             match way {
                 Way::Open => {
