@@ -57,6 +57,12 @@ pub enum ConfigError {
         /// What is zero: `interval`, `period`, `TTL`, `timeout`, `half-life`, `ban` or `longest ban`.
         number: &'static str,
     },
+    /// An option of a [shared limiter](crate::SharedLimiterBuilder) that is a duration is zero.
+    #[error("the {option} of a shared limiter is zero; set at least 1 ns")]
+    ZeroOption {
+        /// The method of the builder: `deadline`, `lease`, `max_hold`, `poll_every` or `prefetch`.
+        option: &'static str,
+    },
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,

@@ -10,7 +10,9 @@ use common::faulty::{Faulty, Way};
 use common::ms;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{MemoryStore, OnStoreDown, StoreError};
-use tollgate::{AcquireError, EventKind, Overflow, Priority, RunError, SharedLimiter, TryAcquireError};
+use tollgate::{
+    AcquireError, ConfigError, EventKind, Overflow, Priority, RunError, SharedLimiter, SharedLimiterBuilder, TryAcquireError,
+};
 
 fn is_unanswered(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Store(error) if matches!(**error, StoreError::Unanswered { .. }))
@@ -406,7 +408,7 @@ async fn a_dropped_future_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn options_of_any_size_do_no_harm() {
     let faulty = Faulty { tells: false, ..Faulty::new() };
-    for extreme in [Duration::ZERO, Duration::MAX] {
+    for extreme in [Duration::from_nanos(1), Duration::MAX] {
         let builder = faulty.builder("1 concurrent and 18446744073709551615/s").poll_every(extreme).lease(Duration::MAX);
         let limiter = builder.deadline(Duration::MAX).max_hold(Duration::MAX).build().unwrap();
         for _ in 0..16 {
@@ -415,6 +417,24 @@ async fn options_of_any_size_do_no_harm() {
             drop(held);
         }
         sleep(ms(5)).await; // the last place is on its way back
+    }
+}
+
+/// A fixed bug: with a deadline of zero every call failed, and with polls of no interval the store was asked in a loop.
+#[test]
+fn an_option_of_no_time_is_an_error() {
+    type Set = fn(SharedLimiterBuilder) -> SharedLimiterBuilder;
+    let options: [(&str, Set); 5] = [
+        ("deadline", |builder| builder.deadline(Duration::ZERO)),
+        ("lease", |builder| builder.lease(Duration::ZERO)),
+        ("max_hold", |builder| builder.max_hold(Duration::ZERO)),
+        ("poll_every", |builder| builder.poll_every(Duration::ZERO)),
+        ("prefetch", |builder| builder.prefetch(10, Duration::ZERO)),
+    ];
+    for (name, set) in options {
+        let error = set(SharedLimiter::builder(MemoryStore::new(), "test", "10/s")).build().unwrap_err();
+        assert_eq!(error, ConfigError::ZeroOption { option: name });
+        assert_eq!(error.to_string(), format!("the {name} of a shared limiter is zero; set at least 1 ns"));
     }
 }
 

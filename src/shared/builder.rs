@@ -49,7 +49,8 @@ pub struct SharedLimiterBuilder {
     poll_every: Duration,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
-    ahead: Option<Ahead>,
+    /// Units taken ahead, and how long they are kept.
+    prefetch: Option<(u64, Duration)>,
     observer: Observer,
 }
 
@@ -66,7 +67,7 @@ impl SharedLimiterBuilder {
             poll_every: Duration::from_millis(100),
             on_store_down: OnStoreDown::Error,
             replaces_policy: false,
-            ahead: None,
+            prefetch: None,
             observer: Observer::NONE,
         }
     }
@@ -93,15 +94,15 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Sets how long a permit may be held at most, although its holder lives. Defaults to no bound: then a permit that is leaked in a
+    /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a permit that is leaked in a
     /// process that lives on is never reclaimed.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.max_hold = Some(max);
         self
     }
 
-    /// Sets how often the store is asked for a place that is awaited, where it tells nobody of releases. Defaults to 100 ms. Each
-    /// time it is from half to one and a half times as long.
+    /// Sets how often the store is asked for a place that is awaited, where it tells nobody of releases: every 1 ns to 100 years, 100 ms
+    /// by default. Each time it is from half to one and a half times as long.
     pub fn poll_every(mut self, interval: Duration) -> Self {
         self.poll_every = interval;
         self
@@ -136,7 +137,7 @@ impl SharedLimiterBuilder {
     /// ```
     pub fn prefetch(mut self, max_units: u64, kept_for: Duration) -> Self {
         const MOST: u64 = 1 << 32; // each unit takes a fence
-        self.ahead = Some(Ahead { max: max_units.min(MOST), kept_for: nonzero_nanos(kept_for).get() });
+        self.prefetch = Some((max_units.min(MOST), kept_for));
         self
     }
 
@@ -160,6 +161,7 @@ impl SharedLimiterBuilder {
     /// # Errors
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, or its text is, or a limit of [`OnStoreDown::Local`];
+    /// [`ConfigError::ZeroOption`] when an option that is a duration is zero;
     /// [`ConfigError::Store`] when the store cannot keep the policy, or the local one has a TTL.
     pub fn build(self) -> Result<SharedLimiter, ConfigError> {
         let Self {
@@ -173,9 +175,21 @@ impl SharedLimiterBuilder {
             poll_every,
             on_store_down,
             replaces_policy,
-            ahead,
+            prefetch,
             observer,
         } = self;
+        let kept_for = prefetch.map(|(_, kept_for)| kept_for);
+        let durations = [
+            ("deadline", Some(deadline)),
+            ("lease", Some(lease)),
+            ("max_hold", max_hold),
+            ("poll_every", Some(poll_every)),
+            ("prefetch", kept_for),
+        ];
+        if let Some((option, _)) = durations.into_iter().find(|(_, duration)| *duration == Some(Duration::ZERO)) {
+            return Err(ConfigError::ZeroOption { option });
+        }
+        let ahead = prefetch.map(|(max, kept_for)| Ahead { max, kept_for: nonzero_nanos(kept_for).get() });
         let plan = Arc::new(Plan::new(policy?, Duration::ZERO)?);
         store.supports(plan.policy()).map_err(|error| ConfigError::Store(Box::new(error)))?;
         if let Some(limit) =
