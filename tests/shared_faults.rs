@@ -468,3 +468,33 @@ async fn many_settlements_go_in_calls_of_a_bounded_size() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 1_000_000 - 5_000);
     assert_eq!(*faulty.most_settlements.lock().unwrap(), 1_000);
 }
+
+/// A fixed bug: a request whose timeout passed within the random delay after a denial was refused, and one that does not wait was denied,
+/// although the store would have granted them.
+#[tokio::test(start_paused = true)]
+async fn who_cannot_wait_longer_asks_at_the_instant_that_the_store_named() {
+    for _ in 0..10 {
+        for waits in [true, false] {
+            let faulty = Faulty::new();
+            let (limiter, other) = (faulty.builder("1/s burst 1").build().unwrap(), faulty.elsewhere("1/s burst 1"));
+            // Denied again and again, it would ask later, at random.
+            for _ in 0..5 {
+                drop(other.acquire().await.unwrap());
+                assert!(limiter.try_acquire().await.is_err());
+                sleep(ms(1_200)).await;
+            }
+            drop(other.try_acquire().await.unwrap());
+            let start = Instant::now();
+            let denied = limiter.try_acquire().await.unwrap_err();
+            assert!(denied.retry_after().is_some_and(|after| after <= ms(1_000)), "{denied:?}");
+            if waits {
+                let timeout = ms(1_005) - start.elapsed();
+                drop(limiter.request().timeout(timeout).acquire().await.unwrap());
+            } else {
+                sleep(ms(1_000) - start.elapsed()).await;
+                drop(limiter.try_acquire().await.unwrap());
+            }
+            assert!(start.elapsed() <= ms(1_005), "{:?}", start.elapsed());
+        }
+    }
+}

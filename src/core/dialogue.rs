@@ -79,6 +79,9 @@ pub(super) struct Flight {
 pub(super) struct Denial {
     /// The costs, for each limit: what costs as much is denied, too.
     costs: Box<[u64]>,
+    /// Until when, as the store says.
+    pub(super) ready_at: Moment,
+    /// When to ask again: then, or a while later.
     pub(super) until: Moment,
     /// A release may end it sooner.
     pub(super) ends_by_release: bool,
@@ -128,6 +131,13 @@ impl<'a> Runs<'a> {
 }
 
 impl Denial {
+    const LONGEST_SPREAD: u64 = 100_000_000;
+
+    /// When a waiter with this deadline asks again. One that may have given up by then asks as soon as the store may grant it.
+    pub(super) fn asks_at(&self, deadline: Moment) -> Moment {
+        if deadline <= self.until.plus(Self::LONGEST_SPREAD) { self.ready_at.min(self.until) } else { self.until }
+    }
+
     pub(super) fn covers(&self, costs: &[u64]) -> bool {
         self.costs.iter().zip(costs).all(|(denied, cost)| cost >= denied)
     }
@@ -250,8 +260,9 @@ impl Dialogue {
         self.denial = match (reply.stop, denied) {
             (Some(stop), Some(costs)) => {
                 let until = self.until(now, reply, stop);
+                let ready_at = if let Until::Instant(at) = stop.until { local(now, reply, at) } else { until };
                 let ends_by_release = matches!(stop.until, Until::Release { .. });
-                Some(Denial { costs, until, ends_by_release, decision: decision(now, policy, reply) })
+                Some(Denial { costs, ready_at, until, ends_by_release, decision: decision(now, policy, reply) })
             }
             _ => None,
         };
@@ -275,9 +286,8 @@ impl Dialogue {
     /// vain. It is random: nothing after one denial, up to the `wait` for that instant after two, about twice as much after each further
     /// one, and 100 ms at most.
     fn spread(&self, wait: u64) -> u64 {
-        const LONGEST: u64 = 100_000_000;
         let doublings = self.denials.saturating_sub(1).min(30);
-        let longest = wait.saturating_mul((1 << doublings) - 1).min(LONGEST);
+        let longest = wait.saturating_mul((1 << doublings) - 1).min(Denial::LONGEST_SPREAD);
         self.random_below(longest)
     }
 

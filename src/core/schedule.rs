@@ -388,7 +388,7 @@ impl Schedule {
         let suspended_until =
             self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
         let denial = self.known_denial(now, costs).filter(|denial| !denial.ends_by_release);
-        let denied_until = denial.and_then(|denial| denial.until.known()).unwrap_or(now);
+        let denied_until = denial.and_then(|denial| denial.ready_at.known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, costs).max(suspended_until).max(denied_until)
     }
 }

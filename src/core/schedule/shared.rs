@@ -62,7 +62,10 @@ impl Schedule {
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
         let down = is_down.then(|| self.gate.unknown_decision(now));
         // A penalty is to count each attempt.
-        let known = || self.known_denial(now, request.costs).filter(|_| !self.gate.counts_denials());
+        let known = || {
+            let denial = self.known_denial(now, request.costs);
+            denial.filter(|denial| now < denial.ready_at && !self.gate.counts_denials())
+        };
         if let Some(decision) = down.or_else(|| known().map(|denial| denial.decision.clone())) {
             self.counts().denied += 1;
             return Ok(Asked::Denied(decision));
@@ -228,7 +231,9 @@ impl Schedule {
         let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
         let is_counted = self.gate.counts_denials() && self.dialogue.as_ref().is_some_and(|it| !it.impatient.is_empty());
         let denial = self.known_denial(now, costs).filter(|_| !is_counted);
-        resumed_at.max(denial.map_or(now, |denial| denial.until))
+        let is_impatient = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.impatient.contains(&front.id));
+        let deadline = if is_impatient { now } else { self.queue.deadline(front.id) };
+        resumed_at.max(denial.map_or(now, |denial| denial.asks_at(deadline)))
     }
 
     /// What is to be told to the store now. `None`: nothing, and no carrier is needed any more. `led`: a request carries it, which
