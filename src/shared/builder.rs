@@ -142,7 +142,8 @@ impl SharedLimiterBuilder {
     }
 
     /// Goes on with this policy where the store has another one for a key, whose usage is dropped. Processes with the other policy get
-    /// [an error](crate::store::StoreError::PolicyDiffers) from then on.
+    /// [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
+    /// [check](SharedLimiter::check) does not, and gets that error before.
     pub fn replace_policy(mut self) -> Self {
         self.replaces_policy = true;
         self

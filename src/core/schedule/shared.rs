@@ -284,7 +284,7 @@ impl Schedule {
     /// A call that only looks: whether a request would be granted, or else what the limits say.
     pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
         let peek = costs.map(|costs| self.gate.costs_of_each(costs));
-        Call { peek, ..self.empty_call() }
+        Call { peek, replaces_policy: false, ..self.empty_call() }
     }
 
     /// What the reply to such a call says.
