@@ -4,86 +4,36 @@ mod common;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use common::faulty::{Faulty, Way};
 use common::ms;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::store::{Call, KeyPage, MemoryStore, OnStoreDown, Reply, Scope, Store, StoreError, StoreFuture};
-use tollgate::{AcquireError, Policy, SharedLimiter, TryAcquireError};
+use tollgate::store::OnStoreDown;
+use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
-/// A store whose calls take a while, or for ever, or panic.
-#[derive(Debug, Clone)]
-struct Slow {
-    store: MemoryStore,
-    takes: Duration,
-    panics: bool,
-    calls: Arc<AtomicU64>,
-}
-
-impl Slow {
-    fn new(takes: Duration) -> Self {
-        Self { store: MemoryStore::new(), takes, panics: false, calls: Arc::default() }
-    }
-
-    fn limiter(&self, policy: &str) -> SharedLimiter {
-        SharedLimiter::builder(self.clone(), "test", policy).deadline(ms(500)).build().unwrap()
-    }
-
-    fn calls(&self) -> u64 {
-        self.calls.load(Relaxed)
-    }
-}
-
-impl Store for Slow {
-    fn name(&self) -> String {
-        "slow".to_owned()
-    }
-
-    fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        self.store.supports(policy)
-    }
-
-    fn call(&self, call: Call) -> StoreFuture<Reply> {
-        self.calls.fetch_add(1, Relaxed);
-        let Self { store, takes, panics, .. } = self.clone();
-        Box::pin(async move {
-            sleep(takes).await;
-            assert!(!panics, "on purpose");
-            store.call(call).await
-        })
-    }
-
-    fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
-        self.store.keys(limiter, from, max)
-    }
-
-    fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.store.reset(scope)
-    }
-
-    fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
-        self.store.purge(limiter, max)
-    }
+/// The way to a store, and a limiter that takes it. A call takes 10 ms.
+fn slow(policy: &str) -> (Faulty, SharedLimiter) {
+    let faulty = Faulty::by(Way::Slow(ms(10)));
+    let limiter = faulty.builder(policy).build().unwrap();
+    (faulty, limiter)
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_granted_by_one_call() {
-    let store = Slow::new(ms(10));
-    let limiter = store.limiter("2/h burst 2");
+    let (store, limiter) = slow("2/h burst 2");
     let start = Instant::now();
     drop(limiter.acquire().await.unwrap());
     drop(limiter.try_acquire().await.unwrap());
     assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
-    assert_eq!((start.elapsed(), store.calls()), (ms(30), 3));
+    assert_eq!((start.elapsed(), store.calls.load(Relaxed)), (ms(30), 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_behind_it_are_served_if_it_is_dropped() {
-    let store = Slow::new(ms(10));
-    let limiter = store.limiter("1 concurrent");
+    let (_, limiter) = slow("1 concurrent");
     let mut leader = tokio_test::task::spawn(limiter.acquire());
     assert!(leader.poll().is_pending());
     let behind = tokio::spawn({
@@ -99,8 +49,7 @@ async fn those_behind_it_are_served_if_it_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn those_behind_it_do_not_wait_for_ever_if_it_is_not_polled() {
-    let store = Slow::new(ms(10));
-    let limiter = store.limiter("10 concurrent");
+    let (_, limiter) = slow("10 concurrent");
     let mut leader = tokio_test::task::spawn(limiter.acquire());
     assert!(leader.poll().is_pending());
     let start = Instant::now();
@@ -111,21 +60,19 @@ async fn those_behind_it_do_not_wait_for_ever_if_it_is_not_polled() {
 
 #[tokio::test(start_paused = true)]
 async fn it_may_move_from_task_to_task() {
-    let store = Slow::new(ms(10));
-    let limiter = store.limiter("1 concurrent");
+    let (store, limiter) = slow("1 concurrent");
     let mut leader = pin!(limiter.acquire_owned());
     for _ in 0..5 {
         assert!(leader.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         sleep(ms(1)).await;
     }
     assert!(timeout(ms(100), leader).await.is_ok_and(|granted| granted.is_ok()));
-    assert_eq!(store.calls(), 1);
+    assert_eq!(store.calls.load(Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn its_own_deadline_ends_it_but_not_the_call() {
-    let store = Slow::new(ms(10));
-    let limiter = store.limiter("1 concurrent");
+    let (_, limiter) = slow("1 concurrent");
     let start = Instant::now();
     let late = limiter.request().timeout(ms(4)).acquire().await;
     assert!(matches!(late, Err(AcquireError::TimedOut { .. })), "{late:?}");
@@ -136,7 +83,7 @@ async fn its_own_deadline_ends_it_but_not_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_limiter_refuses_it_at_once() {
-    let limiter = Slow::new(ms(10)).limiter("1 concurrent");
+    let (_, limiter) = slow("1 concurrent");
     let mut leader = tokio_test::task::spawn(limiter.acquire());
     assert!(leader.poll().is_pending());
     limiter.close();
@@ -146,8 +93,9 @@ async fn a_closed_limiter_refuses_it_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_the_store_is_an_error() {
-    let store = Slow { panics: true, ..Slow::new(ms(10)) };
-    for limiter in [store.limiter("1 concurrent"), store.limiter("1/s")] {
+    let store = Faulty::by(Way::Panics);
+    for policy in ["1 concurrent", "1/s"] {
+        let limiter = store.builder(policy).build().unwrap();
         assert!(matches!(limiter.acquire().await, Err(AcquireError::Store(_))));
         assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Store(_))));
     }
@@ -156,8 +104,7 @@ async fn a_panic_of_the_store_is_an_error() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_ends_is_given_up_at_the_deadline() {
     for rule in [OnStoreDown::Error, OnStoreDown::Allow] {
-        let store = Slow::new(Duration::from_secs(3_600));
-        let builder = SharedLimiter::builder(store, "test", "1/s").deadline(ms(500)).on_store_down(rule.clone());
+        let builder = Faulty::by(Way::Cut).builder("1/s").on_store_down(rule.clone());
         let limiter = builder.build().unwrap();
         let start = Instant::now();
         let is_granted = limiter.acquire().await.is_ok();
@@ -168,7 +115,7 @@ async fn a_call_that_never_ends_is_given_up_at_the_deadline() {
 /// A runtime whose future is polled elsewhere may end while its call is under way.
 #[test]
 fn it_outlives_its_runtime() {
-    let limiter = Slow::new(ms(20)).limiter("1 concurrent");
+    let (_, limiter) = slow("1 concurrent");
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut leader = Box::pin(limiter.acquire_owned());
     let first = runtime();

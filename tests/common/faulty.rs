@@ -20,6 +20,7 @@ pub enum Way {
     /// Calls are carried out, and their replies are lost.
     LosesReplies,
     Refuses,
+    Panics,
 }
 
 /// A store in memory behind a way that a test controls.
@@ -43,6 +44,12 @@ impl Faulty {
             most_settlements: Arc::default(),
             tells: true,
         }
+    }
+
+    pub fn by(way: Way) -> Self {
+        let this = Self::new();
+        this.set(way);
+        this
     }
 
     pub fn set(&self, way: Way) {
@@ -92,6 +99,7 @@ impl Store for Faulty {
                     drop(store.call(call).await);
                     std::future::pending().await
                 }
+                Way::Panics => panic!("on purpose"),
                 Way::Refuses => Err(StoreError::Refused {
                     store: "faulty".to_owned(),
                     source: Cause::new(std::io::Error::other("read only")),
