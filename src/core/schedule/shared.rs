@@ -126,7 +126,7 @@ impl Schedule {
             self.deny_all_impatient(now, effects); // they came while a call was under way, and are not asked for
         }
         let at = self.call_at(now);
-        let alone = self.queue.front().filter(|_| self.queue.len() == 1);
+        let only_waiter = self.queue.front().filter(|_| self.queue.len() == 1);
         let keeps = self.needs_keeper(now);
         let Some(dialogue) = &mut self.dialogue else { return };
         if at > now && !keeps {
@@ -139,7 +139,7 @@ impl Schedule {
         };
         let is_new = dialogue.carrier_due.replace(due) != Some(due);
         // Whoever only keeps what counts does not lead.
-        if is_new && at <= now && alone.is_some_and(|front| dialogue.let_lead(front.id)) {
+        if is_new && at <= now && only_waiter.is_some_and(|front| dialogue.let_lead(front.id)) {
             return; // it comes at once, and watches the deadline
         }
         if is_new {
