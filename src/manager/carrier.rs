@@ -150,7 +150,7 @@ impl Manager {
     }
 }
 
-/// Tells the schedule of a call that was dropped on its way: the runtime was shut down, or the store's code panicked.
+/// Tells the schedule of a call that was dropped on its way: the runtime was shut down.
 struct UnderWay<'a> {
     manager: &'a Arc<Manager>,
     generation: u64,

@@ -194,25 +194,26 @@ impl Schedule {
 
     /// Whether a carrier is to wait for [that instant](Schedule::waits_to_retry).
     pub(crate) fn needs_retrier(&mut self, now: Moment) -> bool {
-        let before = self.dialogue.as_ref().map(|dialogue| dialogue.retrier_at);
-        let needs_one = self.waits_to_retry(now).is_some();
-        if let (Some(dialogue), Some(before)) = (&mut self.dialogue, before) {
-            dialogue.retrier_at = before;
-        }
-        needs_one
+        self.retry_due(now).is_some()
     }
 
-    /// When a carrier is to come again although nobody may hold the limiter any more: the store is owed something, or will be, or what
-    /// this process has granted alone still counts. Of the carriers that wait, one waits for that instant at most.
+    /// When a carrier is to come again although nobody may hold the limiter any more. Of the carriers that wait, one waits for that
+    /// instant at most.
     pub(crate) fn waits_to_retry(&mut self, now: Moment) -> Option<Moment> {
+        let at = self.retry_due(now)?;
+        self.dialogue.as_mut()?.retrier_at = at;
+        Some(at)
+    }
+
+    /// When the store is owed something, or will be, or what this process has granted alone counts no more. `None`: nothing is, or
+    /// a carrier waits that comes by then.
+    fn retry_due(&mut self, now: Moment) -> Option<Moment> {
         let (owes, alone_until) = (self.gate.owes(), self.counts_alone_until(now));
         let dialogue = self.dialogue.as_mut()?;
         dialogue.forget_expired(now);
         let ahead_until = dialogue.block.as_ref().map_or(Moment::NEVER, Block::ends_at);
         let at = if owes || dialogue.owes() { dialogue.retry_at } else { ahead_until.min(alone_until) };
-        let waits = at < dialogue.retrier_at && dialogue.flight().is_none();
-        dialogue.retrier_at = if waits { at } else { dialogue.retrier_at };
-        waits.then_some(at)
+        (at < dialogue.retrier_at && dialogue.flight().is_none()).then_some(at)
     }
 
     /// That carrier waits no longer.

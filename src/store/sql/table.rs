@@ -4,9 +4,9 @@
 //! is to be written, and leaves nothing open. When somebody else has written meanwhile, the call takes the row's lock, which always
 //! gets on; so do the next calls, because they would fail too.
 //!
-//! The row need not be read if it is [known](super::known) since the last call. Then the call is decided as of an instant that the server's clock
-//! has surely reached, at most a flight before: what is granted by it is never too much. Leases count from an instant that the clock
-//! has surely not passed, so that none ends in the store before it ends for its holder.
+//! The row need not be read if it is [known](super::known) since the last call. Then the call is decided as of an instant that the
+//! server's clock has surely reached, at most a flight before: what is granted by it is never too much. Leases count from an instant
+//! that the clock has surely not passed, so that none ends in the store before it ends for its holder.
 
 #[cfg(test)]
 mod tests;
