@@ -25,6 +25,8 @@ mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod rules;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod serve;
 #[cfg(feature = "_sql")]
 mod sql;
 #[cfg(feature = "sqlite")]
@@ -106,7 +108,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Tells the listener from now on, until it [is closed](ReleaseListener::is_closed), which keys of this limiter have got places
-    /// back. Messages may be lost. Returns whether the store can do that; if not, whoever waits polls.
+    /// back. Messages may be lost: whoever waits asks now and then all the same. Returns whether the store can do that; if not, they
+    /// ask ten times as often.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let _ = (limiter, listener);
         false
@@ -148,44 +151,61 @@ pub struct KeyPage {
 #[derive(Clone)]
 pub struct ReleaseListener(Arc<Told>);
 
-/// Is told of the release of a key, if there is one. Returns whether anybody listens.
-type Told = dyn Fn(Option<&[u8]>) -> bool + Send + Sync;
+/// Is told of what a listener hears. Returns whether anybody listens.
+type Told = dyn Fn(Heard<'_>) -> bool + Send + Sync;
+
+#[derive(Clone, Copy)]
+enum Heard<'a> {
+    Nothing,
+    Released(&'a [u8]),
+    /// Messages may have been lost.
+    Again,
+}
 
 impl ReleaseListener {
-    /// Calls `released` with the target and the key of each release, as long as anybody holds the target.
+    /// Calls `released` with the target and the key of each release, or with `None` when any key may have got places back, as long as
+    /// anybody holds the target.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
     /// use tollgate::store::ReleaseListener;
     ///
     /// let keys = Arc::new(Mutex::new(Vec::new()));
-    /// let listener = ReleaseListener::new(&keys, |keys, key| keys.lock().unwrap().push(key.to_vec()));
+    /// let listener = ReleaseListener::new(&keys, |keys, key| keys.lock().unwrap().push(key.map(<[u8]>::to_vec)));
     /// listener.released(b"alice");
-    /// assert_eq!(*keys.lock().unwrap(), [b"alice"]);
+    /// listener.hears_again();
+    /// assert_eq!(*keys.lock().unwrap(), [Some(b"alice".to_vec()), None]);
     /// drop(keys);
     /// assert!(listener.is_closed());
     /// ```
-    pub fn new<T: Send + Sync + 'static>(target: &Arc<T>, released: impl Fn(&T, &[u8]) + Send + Sync + 'static) -> Self {
+    pub fn new<T: Send + Sync + 'static>(target: &Arc<T>, released: impl Fn(&T, Option<&[u8]>) + Send + Sync + 'static) -> Self {
         let target = Arc::downgrade(target);
-        Self(Arc::new(move |key| match (target.upgrade(), key) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(target), Some(key)) => {
-                released(&target, key);
-                true
+        Self(Arc::new(move |heard| {
+            let Some(target) = target.upgrade() else { return false };
+            match heard {
+                Heard::Nothing => {}
+                Heard::Released(key) => released(&target, Some(key)),
+                Heard::Again => released(&target, None),
             }
+            true
         }))
     }
 
     /// Places of this key came back.
     pub fn released(&self, key: &[u8]) {
-        (self.0)(Some(key));
+        (self.0)(Heard::Released(key));
+    }
+
+    /// From now on it hears of releases. Those before may not have been told: call this when a connection for messages is made anew.
+    /// See [`new`](Self::new) for an example.
+    pub fn hears_again(&self) {
+        (self.0)(Heard::Again);
     }
 
     /// Whether nobody listens any more. A store that keeps a listener asks at least once a minute.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        !(self.0)(None)
+        !(self.0)(Heard::Nothing)
     }
 }
 

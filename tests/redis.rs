@@ -122,6 +122,21 @@ async fn a_release_wakes_who_waits_in_another_process() {
     assert!(start.elapsed() < Duration::from_secs(20), "it waited for the expiry");
 }
 
+/// A fixed fault: it waited until the lease would have expired.
+#[tokio::test]
+async fn a_message_that_was_lost_is_made_up_for() {
+    let server = RedisServer::start(&[]);
+    let [one, other] = [(); 2].map(|()| limiter(&store_at(&server.url(), "lost"), "1 concurrent ttl 1m"));
+    let permit = one.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.acquire().await.map(drop) });
+    sleep(ms(300)).await;
+    query::<u64>(&server.url(), "CLIENT KILL TYPE pubsub");
+    let start = Instant::now();
+    drop(permit);
+    waiting.await.unwrap().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "it waited for the expiry");
+}
+
 #[tokio::test]
 async fn listeners_hear_of_releases_again_after_a_restart() {
     let mut server = RedisServer::start(&[]);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use common::faulty::{Faulty, Way};
 use common::ms;
 use tokio::time::{Instant, sleep};
 use tollgate::store::MemoryStore;
@@ -259,4 +260,20 @@ async fn a_penalty_counts_attempts_that_another_limit_is_known_to_deny() {
         sleep(ms(5)).await; // nobody carries calls any more
     }
     assert_eq!(start.elapsed(), ms(40), "each is answered at once");
+}
+
+/// A fixed fault: it waited until the lease would have expired.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_heard_before_the_denial_is_not_lost() {
+    let faulty = Faulty::new();
+    let other = faulty.elsewhere("1 concurrent ttl 1m");
+    let here = faulty.builder("1 concurrent ttl 1m").build().unwrap();
+    let permit = other.acquire().await.unwrap();
+    faulty.set(Way::RepliesLate(ms(100)));
+    let waiting = tokio::spawn(async move { here.acquire().await.map(drop) });
+    sleep(ms(50)).await;
+    let start = Instant::now();
+    drop(permit);
+    waiting.await.unwrap().unwrap();
+    assert!(start.elapsed() <= ms(151), "{:?}", start.elapsed());
 }

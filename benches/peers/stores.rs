@@ -217,10 +217,11 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
 
     /// From a release in one process to the grant in another one, beside the time of a message and of one statement. `message`
     /// tells one, and hears it.
-    fn release_elsewhere<F: Future<Output = ()> + Send>(
+    /// Beside a message with a call of the first peer's, and, where there is one, beside what does the same `by_hand`.
+    fn release_elsewhere<F: Future<Output = ()> + Send, G: Future<Output = ()> + Send>(
         &self,
-        peer: &'static str,
-        message: impl Fn() -> F + Clone + Send + 'static,
+        (peer, message): (&'static str, impl Fn() -> F + Clone + Send + 'static),
+        by_hand: Option<(&'static str, impl Fn() -> G + Clone + Send + 'static)>,
     ) -> Vec<Row> {
         let case = self.case("from a release elsewhere to the grant: p50");
         let [one, other] = ["places"; 2].map(|name| self.limiter(name, "1 concurrent ttl 30s"));
@@ -249,7 +250,11 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         };
         let message = || self.one_after_the_other(Rhythm::SPACED, message.clone());
         let sum = || message() + self.one_raw(Rhythm::SPACED, &self.peers[0].1);
-        Contest::new((self.workload, &case), Unit::Micros, ours).against(peer, Some(Bar::AtMost(1.25)), sum).run(ROUNDS)
+        let mut contest = Contest::new((self.workload, &case), Unit::Micros, ours).against(peer, Some(Bar::AtMost(1.25)), sum);
+        if let Some((peer, by_hand)) = by_hand {
+            contest = contest.against(peer, None, move || self.one_after_the_other(Rhythm::SPACED, by_hand.clone()));
+        }
+        contest.run(ROUNDS)
     }
 
     /// The CPU time of this process in which it renews ten thousand leases once, in milliseconds.

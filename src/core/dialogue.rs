@@ -4,20 +4,20 @@
 //! calls a grant takes. A denial is remembered until the instant that the store named, or until a release.
 
 mod block;
+mod flight;
 mod terms;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::costs::UnitCosts;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
-use crate::exchange::{Asks, LimitReading, Reply, Settlement, Stop, Until};
+use crate::exchange::{LimitReading, Reply, Settlement, Stop, Until};
 use crate::policy::Policy;
 use crate::strategy::{LimitReport, Moment};
 
 pub(crate) use block::{Ahead, Block, Unused};
+pub(crate) use flight::{Flight, Runs};
 pub(crate) use terms::{OnDown, Terms};
 
 #[derive(Debug)]
@@ -64,16 +64,6 @@ enum Lead {
     Taken(WaiterId),
 }
 
-/// A call under way.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) sent_at: Moment,
-    pub(super) asked: Vec<WaiterId>,
-    pub(super) runs: Vec<Asks>,
-    pub(super) returns: Vec<(u64, Moment)>,
-    pub(super) settlements: Vec<Settlement>,
-}
-
 /// What the store has denied.
 #[derive(Debug)]
 pub(super) struct Denial {
@@ -86,48 +76,6 @@ pub(super) struct Denial {
     /// A release may end it sooner.
     pub(super) ends_by_release: bool,
     pub(super) decision: Decision,
-}
-
-/// Gathers asks into runs of equal ones.
-#[derive(Debug, Default)]
-pub(super) struct Runs<'a> {
-    asked: Vec<WaiterId>,
-    runs: Vec<Asks>,
-    /// What the last ask was made from.
-    last: Option<(u64, Option<&'a Arc<UnitCosts>>)>,
-}
-
-impl<'a> Runs<'a> {
-    pub(super) fn push(
-        &mut self,
-        id: WaiterId,
-        waits: bool,
-        of: (u64, Option<&'a Arc<UnitCosts>>),
-        number: u64,
-        costs: impl FnOnce() -> Box<[u64]>,
-    ) {
-        self.asked.push(id);
-        let same =
-            |(cost, units): (u64, Option<&Arc<UnitCosts>>)| cost == of.0 && units.map(Arc::as_ptr) == of.1.map(Arc::as_ptr);
-        match self.runs.last_mut().filter(|run| run.waits == waits && self.last.is_some_and(same)) {
-            Some(run) => run.count += 1,
-            None => self.runs.push(Asks { first: number, count: 1, costs: costs(), waits }),
-        }
-        self.last = Some(of);
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.asked.len() as u64
-    }
-
-    /// Asks for units that nobody waits for yet.
-    pub(super) fn push_ahead(&mut self, units: u64, number: u64, costs: Box<[u64]>) {
-        self.runs.push(Asks { first: number, count: units, costs, waits: true });
-    }
-
-    pub(super) fn runs(&self) -> &[Asks] {
-        &self.runs
-    }
 }
 
 impl Denial {
@@ -209,7 +157,7 @@ impl Dialogue {
     ) -> u64 {
         self.generation += 1;
         self.next_number += runs.len();
-        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements });
+        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements, heard: 0 });
         self.generation
     }
 
@@ -251,7 +199,7 @@ impl Dialogue {
     }
 
     /// Remembers what a reply says of the future.
-    pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply) {
+    pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply, heard: bool) {
         (self.failures, self.retry_at, self.is_alone) = (0, Moment::START, false);
         self.instant = Some((now, reply.now));
         // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
@@ -259,9 +207,10 @@ impl Dialogue {
         self.denials = if is_denied { self.denials.saturating_add(1).min(32) } else { self.denials / 2 };
         self.denial = match (reply.stop, denied) {
             (Some(stop), Some(costs)) => {
-                let until = self.until(now, reply, stop);
-                let ready_at = if let Until::Instant(at) = stop.until { local(now, reply, at) } else { until };
                 let ends_by_release = matches!(stop.until, Until::Release { .. });
+                let until = self.until(now, reply, stop);
+                let until = if ends_by_release && heard { until.min(self.asks_after_release(now)) } else { until };
+                let ready_at = if let Until::Instant(at) = stop.until { local(now, reply, at) } else { until };
                 Some(Denial { costs, ready_at, until, ends_by_release, decision: decision(now, policy, reply) })
             }
             _ => None,
@@ -276,8 +225,7 @@ impl Dialogue {
             }
             Until::Never => Moment::NEVER,
             Until::Release { first_expiry } => {
-                let polled_at = self.terms.polls_every.map_or(Moment::NEVER, |every| now.plus(self.jittered(every)));
-                local(now, reply, first_expiry).min(polled_at)
+                local(now, reply, first_expiry).min(now.plus(self.jittered(self.terms.polls_every)))
             }
         }
     }
@@ -291,12 +239,22 @@ impl Dialogue {
         self.random_below(longest)
     }
 
-    /// Places of the store came back somewhere, and others may want them, too. `None`: ask now.
-    pub(super) fn asks_after_release(&self, now: Moment) -> Option<Moment> {
+    /// Places of the store came back somewhere.
+    pub(super) fn released_elsewhere(&mut self, now: Moment) {
+        if let Some(flight) = &mut self.flight {
+            flight.heard = flight.heard.saturating_add(1);
+        }
+        let asks_at = self.asks_after_release(now);
+        if let Some(denial) = self.denial.as_mut().filter(|denial| denial.ends_by_release) {
+            denial.until = denial.until.min(asks_at);
+        }
+    }
+
+    /// When to ask after a release. Others may want the places, too.
+    fn asks_after_release(&self, now: Moment) -> Moment {
         /// A call takes about as long.
         const CALL: u64 = 500_000;
-        let later = self.spread(CALL);
-        (later > 0).then(|| now.plus(later))
+        now.plus(self.spread(CALL))
     }
 
     fn random_below(&self, end: u64) -> u64 {

@@ -102,7 +102,8 @@ impl SharedLimiterBuilder {
     }
 
     /// Sets how often the store is asked for a place that is awaited, where it tells nobody of releases: every 1 ns to 100 years, 100 ms
-    /// by default. Each time it is from half to one and a half times as long.
+    /// by default. Each time it is from half to one and a half times as long. Where the store [tells](crate::store::Store::listen),
+    /// messages may be lost: then it is asked a tenth as often.
     pub fn poll_every(mut self, interval: Duration) -> Self {
         self.poll_every = interval;
         self
@@ -214,7 +215,7 @@ impl SharedLimiterBuilder {
             holder: Uuid::new_v4().as_u64_pair().0,
             ttl,
             max_hold: max_hold.map(|max| nonzero_nanos(max).get()),
-            polls_every: (!tells).then(|| nonzero_nanos(poll_every).get()),
+            polls_every: nonzero_nanos(poll_every.saturating_mul(if tells { 10 } else { 1 })).get(),
             deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
             on_down,
             replaces_policy,

@@ -27,7 +27,7 @@ pub(super) struct SharedBy {
     pub(super) ttl: NonZeroU64,
     /// The next ones in nanoseconds.
     pub(super) max_hold: Option<u64>,
-    pub(super) polls_every: Option<u64>,
+    pub(super) polls_every: u64,
     pub(super) deadline: u64,
     pub(super) on_down: OnDown,
     pub(super) replaces_policy: bool,
@@ -47,12 +47,13 @@ impl Keys {
         self.managers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places of this key came back in some process.
-    pub(super) fn released(&self, key: &[u8]) {
-        let manager = self.lock().get(key).and_then(Weak::upgrade);
-        if let Some(manager) = manager {
-            manager.released_elsewhere();
-        }
+    /// Places of this key came back in some process; without one, of any key.
+    pub(super) fn released(&self, key: Option<&[u8]>) {
+        let managers: Vec<_> = match key {
+            Some(key) => self.lock().get(key).and_then(Weak::upgrade).into_iter().collect(),
+            None => self.lock().values().filter_map(Weak::upgrade).collect(),
+        };
+        managers.iter().for_each(Manager::released_elsewhere);
     }
 
     /// The manager of a key: one for all its handles.

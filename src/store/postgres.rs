@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex as StdMutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -12,6 +11,7 @@ use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
 use super::listeners::Listeners;
+use super::serve::serve;
 use super::sql::known::Known;
 use super::sql::table::{Caller, Purge, carry_out, in_task, runtime};
 use super::sql::{Policies, rows};
@@ -123,7 +123,6 @@ impl PostgresStoreOptions {
             policies: Policies::default(),
             known: Known::default(),
             listeners: Listeners::default(),
-            listening: StdMutex::default(),
             purge: Purge::default(),
         };
         PostgresStore { server: Arc::new(server) }
@@ -202,17 +201,10 @@ impl Store for PostgresStore {
         })
     }
 
-    /// A thread listens, with a runtime of its own: it outlives whichever runtime was the first to listen.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.server.listeners.add(limiter, listener);
-        let mut listening = self.server.listening.lock().unwrap_or_else(PoisonError::into_inner);
-        if listening.as_ref().is_none_or(JoinHandle::is_finished) {
-            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
-            let server = Arc::downgrade(&self.server);
-            let listens = move || runtime.block_on(Server::listen(server));
-            *listening = thread::Builder::new().name("tollgate-postgres".to_owned()).spawn(listens).ok();
-        }
-        listening.is_some()
+        let server = Arc::downgrade(&self.server);
+        self.server.listeners.begin_to_serve() || serve("tollgate-postgres", move || Server::listen(Weak::clone(&server)))
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {

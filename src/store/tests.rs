@@ -48,7 +48,7 @@ fn take(limiter: &Arc<str>, policy: &str, count: u64) -> Call {
 async fn releases_in_this_process_are_told(store: &impl Store) {
     let limiter = unique("listened");
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
-    store.listen(&limiter, ReleaseListener::new(&told, |told, key| told.lock().unwrap().push(key.to_vec())));
+    store.listen(&limiter, ReleaseListener::new(&told, |told, key| told.lock().unwrap().push(key.unwrap().to_vec())));
     let mut call = take(&limiter, "1 concurrent", 1);
     call.scope.key = b"key".as_slice().into();
     assert_eq!(store.call(call.clone()).await.unwrap().granted, 1);

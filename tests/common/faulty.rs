@@ -15,6 +15,8 @@ use super::ms;
 pub enum Way {
     Open,
     Slow(Duration),
+    /// Calls are carried out at once, and their replies take a while.
+    RepliesLate(Duration),
     /// Calls do not arrive, and nobody learns of it.
     Cut,
     /// Calls are carried out, and their replies are lost.
@@ -93,6 +95,11 @@ impl Store for Faulty {
                         store.call(call).await
                     };
                     tokio::spawn(arrives).await.unwrap() // whoever awaits it
+                }
+                Way::RepliesLate(time) => {
+                    let reply = store.call(call).await;
+                    sleep(time).await;
+                    reply
                 }
                 Way::Cut => std::future::pending().await,
                 Way::LosesReplies => {

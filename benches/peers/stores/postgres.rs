@@ -86,13 +86,15 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(cases.one_key_of_processes(4, 16));
     rows.extend(cases.many_keys(None));
     let (told, listens) = (Arc::new(told), Arc::new(Mutex::new(listens)));
-    rows.extend(cases.release_elsewhere("NOTIFY to receive, and one statement", move || {
+    let message = move || {
         let (told, listens) = (Arc::clone(&told), Arc::clone(&listens));
         async move {
             told.execute("SELECT pg_notify('bench', 'x')", &[]).await.expect("it is told");
             listens.lock().await.1.recv().await;
         }
-    }));
+    };
+    let none = None::<(&str, fn() -> std::future::Ready<()>)>;
+    rows.extend(cases.release_elsewhere(("NOTIFY to receive, and one statement", message), none));
     rows.push(cases.heartbeat(None));
     rows
 }

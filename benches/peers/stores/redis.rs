@@ -32,6 +32,16 @@ const RAW: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2
     redis.call('SET', KEYS[1], struct.pack('<dd', now, a), 'PX', math.ceil(a / 100000) + 1) \
     return {1, 0}";
 
+/// A place is taken: the leases by expiry.
+const TAKES: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c[2] \
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now) \
+    if redis.call('ZCARD', KEYS[1]) >= 1 then return 0 end \
+    redis.call('ZADD', KEYS[1], now + 30000000, ARGV[1]) redis.call('PEXPIRE', KEYS[1], 30001) \
+    return 1";
+
+/// And given back, and those who wait are told.
+const GIVES_BACK: &str = "if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 then redis.call('PUBLISH', 'bench', 'x') end return 1";
+
 #[derive(Clone)]
 struct Script {
     connection: MultiplexedConnection,
@@ -74,6 +84,7 @@ impl Raw for Script {
         let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(&*key).arg(&*self.argument).take();
         match call.query_async(&mut connection).await.expect("the script runs") {
             Value::Array(reply) => assert_eq!(reply[0], Value::Int(1)),
+            Value::Int(done) => assert_eq!(done, 1),
             Value::BulkString(_) => {}
             reply => panic!("a strange reply: {reply:?}"),
         }
@@ -111,13 +122,33 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(cases.many_keys(Some(0.95)));
     let server = Server { cases: &cases, raw: connection.clone() };
     rows.extend([1, 64].map(|callers| server.prefetched(callers)));
-    rows.extend(cases.release_elsewhere("PUBLISH to receive, and one script call", move || {
+    let [takes, gives_back] = [TAKES, GIVES_BACK].map(|script| {
+        let mut raw = connection.clone();
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).take();
+        let hash: String = cases.runtime.block_on(load.query_async(&mut raw)).expect("it is allowed");
+        Script::new(&raw, hash.as_bytes(), b"lease", "")
+    });
+    let by_hand = {
+        let heard = Arc::clone(&heard);
+        cases.runtime.block_on(takes.decide(0, "raw place"));
+        move || {
+            let (takes, gives_back, heard) = (takes.clone(), gives_back.clone(), Arc::clone(&heard));
+            async move {
+                gives_back.decide(0, "raw place").await;
+                heard.lock().await.next().await;
+                takes.decide(0, "raw place").await;
+            }
+        }
+    };
+    let message = move || {
         let (mut connection, heard) = (connection.clone(), Arc::clone(&heard));
         async move {
             redis::cmd("PUBLISH").arg("bench").arg("x").exec_async(&mut connection).await.expect("it is told");
             heard.lock().await.next().await;
         }
-    }));
+    };
+    let by_hand = ("a script that gives back to receive, and one that takes", by_hand);
+    rows.extend(cases.release_elsewhere(("PUBLISH to receive, and one script call", message), Some(by_hand)));
     rows.push(cases.heartbeat(Some(20.0)));
     rows.extend(server.costs());
     rows

@@ -14,8 +14,8 @@ pub(crate) struct Terms {
     pub(crate) ttl: u64,
     /// How long a reply is awaited.
     pub(crate) deadline: u64,
-    /// How often a store that tells nobody of releases is asked again, while a place is awaited. `None`: it tells.
-    pub(crate) polls_every: Option<u64>,
+    /// How often the store is asked again while a place is awaited, without a message of a release.
+    pub(crate) polls_every: u64,
     pub(crate) on_down: OnDown,
     pub(crate) replaces_policy: bool,
     /// Of the store, for errors.

@@ -85,6 +85,7 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "2 concurrent ttl 1m")?;
     let told = Arc::new((Notify::new(), Mutex::new(Vec::new())));
     let listener = ReleaseListener::new(&told, |(told, keys), key| {
+        let Some(key) = key else { return };
         keys.lock().unwrap_or_else(PoisonError::into_inner).push(key.to_vec());
         told.notify_one();
     });

@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -41,7 +40,6 @@ pub(super) struct Server {
     pub(super) policies: Policies,
     pub(super) known: Known,
     pub(super) listeners: Listeners,
-    pub(super) listening: StdMutex<Option<JoinHandle<()>>>,
     pub(super) purge: Purge,
 }
 
@@ -154,10 +152,16 @@ impl Server {
             };
             drop(this);
             let mut listens = JoinSet::new();
+            let of = Weak::clone(&server);
             listens.spawn(async move {
                 let mut sql = format!("LISTEN {CHANNEL}");
                 // A connection can be dead without a sign of it.
                 while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
+                    if !sql.is_empty()
+                        && let Some(server) = of.upgrade()
+                    {
+                        server.listeners.hear_again();
+                    }
                     sql.clear();
                     sleep(ASKED_EVERY).await;
                 }
@@ -174,7 +178,7 @@ impl Server {
                     }
                     Ok(Some(Ok(_))) => {}
                     Ok(Some(Err(_)) | None) => break,
-                    Err(_) if this.listeners.is_empty() => return,
+                    Err(_) if !this.listeners.are_served() => return,
                     Err(_) => {}
                 }
             }

@@ -1,23 +1,21 @@
 //! Tells listeners of released places, from the server's messages.
 //!
-//! One thread with a runtime of its own serves all listeners of a store, so that it outlives whichever runtime was the first to
-//! listen. It ends when nobody listens any more.
+//! One task serves all listeners of a store, until nobody listens any more.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use redis::Client;
-use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::store::ReleaseListener;
+use crate::store::serve::serve;
 
 /// How often it asks whether anybody listens still.
 const ASK_AFTER: Duration = Duration::from_secs(5);
@@ -50,34 +48,32 @@ impl Releases {
         let mut listening = self.lock();
         listening.by_channel.entry(channel).or_default().push(listener);
         self.shared.changed.notify_one();
-        if !listening.served {
-            let (this, client) = (self.clone(), client.clone());
-            listening.served = thread::Builder::new().name("tollgate-redis".into()).spawn(move || this.serve(&client)).is_ok();
+        if std::mem::replace(&mut listening.served, true) {
+            return true;
         }
-        listening.served
+        drop(listening); // a runtime that is shutting down drops the task at once
+        let (this, client) = (self.clone(), client.clone());
+        serve("tollgate-redis", move || {
+            let (this, client) = (this.clone(), client.clone());
+            async move { this.serve(&client).await }
+        })
+    }
+
+    async fn serve(&self, client: &Client) {
+        let mut pause = PAUSES.0;
+        while self.is_wanted() {
+            if self.follow(client, &mut pause).await.is_none() {
+                sleep(pause).await;
+                pause = (2 * pause).min(PAUSES.1);
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Listening> {
         self.shared.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self, client: &Client) {
-        let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else {
-            self.lock().served = false;
-            return;
-        };
-        runtime.block_on(async {
-            let mut pause = PAUSES.0;
-            while self.is_wanted() {
-                if self.follow(client, &mut pause).await.is_none() {
-                    sleep(pause).await;
-                    pause = (2 * pause).min(PAUSES.1);
-                }
-            }
-        });
-    }
-
-    /// Whether anybody listens. If not, the next listener starts another thread.
+    /// Whether anybody listens. If not, the next listener is served anew.
     fn is_wanted(&self) -> bool {
         let mut listening = self.lock();
         listening.by_channel.retain(|_, listeners| {
@@ -98,6 +94,9 @@ impl Releases {
             let first = wanted.first();
             for channel in wanted.iter().filter(|channel| Some(*channel) == first || !followed.contains(channel)) {
                 timeout(ASK_AFTER, sink.subscribe(channel)).await.ok()?.ok()?;
+                if !followed.contains(channel) {
+                    self.each(channel, ReleaseListener::hears_again);
+                }
             }
             for channel in followed.iter().filter(|channel| !wanted.contains(channel)) {
                 timeout(ASK_AFTER, sink.unsubscribe(channel)).await.ok()?.ok()?;
@@ -106,7 +105,7 @@ impl Releases {
             let changed = pin!(self.shared.changed.notified());
             let passed_on = pin!(async {
                 while let Some(message) = messages.next().await {
-                    self.tell(message.get_channel_name(), message.get_payload_bytes());
+                    self.each(message.get_channel_name(), |listener| listener.released(message.get_payload_bytes()));
                 }
             });
             match timeout(ASK_AFTER, select(passed_on, changed)).await {
@@ -119,9 +118,9 @@ impl Releases {
     }
 
     /// Without the lock, since a listener is foreign code.
-    fn tell(&self, channel: &str, key: &[u8]) {
+    fn each(&self, channel: &str, tell: impl Fn(&ReleaseListener)) {
         let listeners = self.lock().by_channel.get(channel).cloned().unwrap_or_default();
-        listeners.iter().for_each(|listener| listener.released(key));
+        listeners.iter().for_each(tell);
     }
 }
 

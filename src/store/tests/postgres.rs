@@ -81,6 +81,21 @@ fn a_store_listens_although_no_runtime_does() {
     }));
 }
 
+/// Messages were lost meanwhile.
+#[tokio::test]
+async fn listeners_learn_that_the_connection_was_made_anew() {
+    let database = Database::new().await;
+    let (limiter, (told, tells)) = (unique("listened"), std::sync::mpsc::channel());
+    let (store, listener) = (PostgresStore::open(&database.url).unwrap(), Arc::new(told));
+    assert!(store.listen(&limiter, ReleaseListener::new(&listener, |told, key| told.send(key.map(<[u8]>::to_vec)).unwrap())));
+    let hears = || tells.recv_timeout(Duration::from_secs(20));
+    assert_eq!(hears(), Ok(None));
+    let ends =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    client(&database.url).await.execute(ends, &[]).await.unwrap();
+    assert_eq!(hears(), Ok(None));
+}
+
 /// A fixed bug: the purge may delete the row between the two statements that make it, if there is none, and lock it.
 #[tokio::test]
 async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {

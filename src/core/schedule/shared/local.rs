@@ -229,7 +229,7 @@ mod tests {
             holder: 1,
             ttl: 0,
             deadline: 500 * MS,
-            polls_every: None,
+            polls_every: 1_000_000_000,
             on_down: OnDown::Local(plan("throttle every 100ms")),
             replaces_policy: false,
             store: "down".into(),

@@ -46,7 +46,7 @@ impl Schedule {
         let denied = denied.map(|run| run.costs.clone());
         let policy = self.gate.policy().clone();
         if let Some(dialogue) = &mut self.dialogue {
-            dialogue.note_reply(now, &policy, denied, reply);
+            dialogue.note_reply(now, &policy, denied, reply, flight.heard_of_others());
         }
         if reply.stop.is_some() {
             stopped.into_iter().for_each(|id| self.deny_impatient(id, effects));
@@ -191,12 +191,7 @@ impl Schedule {
     /// Places of the store came back somewhere: a denial that waits for one is over.
     pub(crate) fn released_elsewhere(&mut self, now: Moment, effects: &mut Effects) {
         let Some(dialogue) = &mut self.dialogue else { return };
-        let asks_after = dialogue.asks_after_release(now);
-        let Some(denial) = dialogue.denial.as_mut().filter(|denial| denial.ends_by_release) else { return };
-        match asks_after {
-            Some(at) => denial.until = denial.until.min(at),
-            None => dialogue.denial = None,
-        }
+        dialogue.released_elsewhere(now);
         self.reevaluate_front(now, effects);
     }
 

@@ -131,7 +131,7 @@ impl Simulation {
                 holder: simulation.below(u64::MAX),
                 ttl: if plan.holds_places() { ttl.get() } else { 0 },
                 deadline: DEADLINE,
-                polls_every: Some(100 * MS),
+                polls_every: 100 * MS,
                 on_down: OnDown::Deny,
                 replaces_policy: false,
                 store: "simulated".into(),
