@@ -10,7 +10,9 @@ use common::faulty::{Faulty, Way};
 use common::ms;
 use tokio::time::{Instant, sleep};
 use tollgate::store::MemoryStore;
-use tollgate::{AcquireError, Limiter, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError};
+use tollgate::{
+    AcquireError, LimitStatus, Limiter, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError,
+};
 
 /// As many limiters as processes, on one store.
 fn processes(store: &MemoryStore, count: usize, policy: &str) -> Vec<SharedLimiter> {
@@ -276,4 +278,37 @@ async fn a_release_that_is_heard_before_the_denial_is_not_lost() {
     drop(permit);
     waiting.await.unwrap().unwrap();
     assert!(start.elapsed() <= ms(151), "{:?}", start.elapsed());
+}
+
+/// A fixed fault: it repeated what the store had said.
+#[tokio::test(start_paused = true)]
+async fn a_denial_from_memory_says_the_time_that_is_left() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1/10s").build().unwrap();
+    let ask = || limiter.request().try_acquire_explained();
+    let (granted, limits) = ask().await;
+    assert_eq!((granted.is_ok(), limits[0].remaining, limits[0].reset_after), (true, 0, ms(10_000)));
+    sleep(ms(4_000)).await;
+    let left = |(denied, limits): (Result<_, _>, Vec<LimitStatus>)| {
+        let Err(TryAcquireError::Denied(decision)) = denied.map(drop) else { panic!("it is denied") };
+        assert_eq!((limits[0].remaining, limits[0].reset_after), (0, decision.reset_after()));
+        decision.retry_after().unwrap()
+    };
+    let first = left(ask().await);
+    assert_eq!(faulty.calls.load(Relaxed), 2);
+    sleep(ms(1_000)).await;
+    assert_eq!(left(ask().await), first - ms(1_000));
+    assert_eq!(faulty.calls.load(Relaxed), 2, "the store was not asked again");
+    assert!(ms(5_900) < first && first <= ms(6_000), "{first:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_after_a_wait_is_explained() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "2 concurrent and 3/10s burst 3").unwrap();
+    let permits = [limiter.acquire().await.unwrap(), limiter.acquire().await.unwrap()];
+    let waiting = tokio::spawn(limiter.request().acquire_explained());
+    sleep(ms(1)).await;
+    drop(permits);
+    let (_permit, limits) = waiting.await.unwrap().unwrap();
+    assert_eq!(limits.iter().map(|limit| (limit.capacity, limit.remaining)).collect::<Vec<_>>(), [(2, 1), (3, 0)]);
 }

@@ -327,7 +327,7 @@ async fn a_request_that_was_dropped_from_the_queue_keeps_nobody_asking() {
     faulty.set(Way::Open);
     let before = faulty.calls.load(Relaxed);
     sleep(ms(500)).await;
-    assert_eq!(faulty.calls.load(Relaxed) - before, 0);
+    assert!(faulty.calls.load(Relaxed) - before <= 1, "a message of a release may be lost, so it asks about once a second");
     assert!(matches!(dropped.await, Err(TryAcquireError::NotAsked(_))));
 }
 

@@ -13,7 +13,8 @@ use std::time::Duration;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::exchange::{LimitReading, Reply, Settlement, Stop, Until};
-use crate::policy::Policy;
+use crate::policy::{Limit, Policy};
+use crate::snapshot::LimitStatus;
 use crate::strategy::{LimitReport, Moment};
 
 pub(crate) use block::{Ahead, Block, Unused};
@@ -42,7 +43,7 @@ pub(crate) struct Dialogue {
     instant: Option<(Moment, u64)>,
     /// The waiters that are denied where they are not granted.
     pub(super) impatient: BTreeSet<WaiterId>,
-    denied: BTreeMap<WaiterId, Decision>,
+    denied: BTreeMap<WaiterId, Denied>,
     /// Whether somebody renews the leases.
     pub(super) has_heartbeat: bool,
     pub(super) block: Option<Block>,
@@ -75,7 +76,22 @@ pub(super) struct Denial {
     pub(super) until: Moment,
     /// A release may end it sooner.
     pub(super) ends_by_release: bool,
-    pub(super) decision: Decision,
+    reply: Reply,
+    replied_at: Moment,
+}
+
+/// How a request was denied.
+#[derive(Debug)]
+pub(crate) struct Denied {
+    pub(crate) decision: Decision,
+    /// What each limit says, where the request is to be explained and the store has denied it.
+    pub(crate) limits: Vec<LimitStatus>,
+}
+
+impl From<Decision> for Denied {
+    fn from(decision: Decision) -> Self {
+        Self { decision, limits: Vec::new() }
+    }
 }
 
 impl Denial {
@@ -84,6 +100,12 @@ impl Denial {
     /// When a waiter with this deadline asks again. One that may have given up by then asks as soon as the store may grant it.
     pub(super) fn asks_at(&self, deadline: Moment) -> Moment {
         if deadline <= self.until.plus(Self::LONGEST_SPREAD) { self.ready_at.min(self.until) } else { self.until }
+    }
+
+    /// What it says now, and what each limit says, if that is asked for.
+    pub(super) fn tell(&self, now: Moment, policy: &Policy, explains: bool) -> Denied {
+        let decision = decision(now, policy, &self.reply, self.replied_at);
+        Denied { decision, limits: if explains { statuses(now, policy, &self.reply, self.replied_at) } else { Vec::new() } }
     }
 
     pub(super) fn covers(&self, costs: &[u64]) -> bool {
@@ -199,7 +221,7 @@ impl Dialogue {
     }
 
     /// Remembers what a reply says of the future.
-    pub(super) fn note_reply(&mut self, now: Moment, policy: &Policy, denied: Option<Box<[u64]>>, reply: &Reply, heard: bool) {
+    pub(super) fn note_reply(&mut self, now: Moment, denied: Option<Box<[u64]>>, reply: &Reply, heard: bool) {
         (self.failures, self.retry_at, self.is_alone) = (0, Moment::START, false);
         self.instant = Some((now, reply.now));
         // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
@@ -211,7 +233,7 @@ impl Dialogue {
                 let until = self.until(now, reply, stop);
                 let until = if ends_by_release && heard { until.min(self.asks_after_release(now)) } else { until };
                 let ready_at = if let Until::Instant(at) = stop.until { local(now, reply, at) } else { until };
-                Some(Denial { costs, ready_at, until, ends_by_release, decision: decision(now, policy, reply) })
+                Some(Denial { costs, ready_at, until, ends_by_release, reply: reply.clone(), replied_at: now })
             }
             _ => None,
         };
@@ -308,13 +330,13 @@ impl Dialogue {
         self.unconfirmed.retain(|(_, expires_at)| now < *expires_at);
     }
 
-    /// The decision that an impatient waiter was denied by. It is taken once.
-    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Decision> {
+    /// How an impatient waiter was denied. It is taken once.
+    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Denied> {
         self.denied.remove(&id)
     }
 
-    pub(super) fn deny(&mut self, id: WaiterId, decision: Decision) {
-        self.denied.insert(id, decision);
+    pub(super) fn deny(&mut self, id: WaiterId, denied: Denied) {
+        self.denied.insert(id, denied);
     }
 
     /// The owner of a request gave it up.
@@ -329,19 +351,30 @@ fn local(now: Moment, reply: &Reply, at: u64) -> Moment {
     now.plus(at.saturating_sub(reply.now))
 }
 
-/// What a reply says of the first ask that it did not grant, or of a peek.
-pub(crate) fn decision(now: Moment, policy: &Policy, reply: &Reply) -> Decision {
+/// What a reply of then says of the first ask that it did not grant, or of a peek.
+pub(crate) fn decision(now: Moment, policy: &Policy, reply: &Reply, replied_at: Moment) -> Decision {
     let report = |(index, reading): (usize, &LimitReading)| {
         let stop = reply.stop.filter(|stop| stop.limit == index);
         let denied_until = stop.map(|stop| match stop.until {
-            Until::Instant(at) => local(now, reply, at),
+            Until::Instant(at) => local(replied_at, reply, at),
             Until::Release { .. } | Until::Never => Moment::NEVER,
         });
         let ready_at = denied_until.unwrap_or(now);
-        LimitReport { denied_until, remaining: reading.remaining, ready_at, reset_at: local(now, reply, reading.reset_at) }
+        LimitReport { denied_until, remaining: reading.remaining, ready_at, reset_at: local(replied_at, reply, reading.reset_at) }
     };
     let capacity = |by: usize| policy.limits()[by].capacity();
     Decision::summarize(policy, None, reply.limits.iter().enumerate().map(report), now, 0, capacity)
+}
+
+/// What each limit said in a reply of then.
+pub(crate) fn statuses(now: Moment, policy: &Policy, reply: &Reply, replied_at: Moment) -> Vec<LimitStatus> {
+    let status = |(limit, reading): (&Limit, &LimitReading)| LimitStatus {
+        limit: *limit,
+        capacity: limit.capacity(),
+        remaining: reading.remaining,
+        reset_after: duration(local(replied_at, reply, reading.reset_at).since(now)),
+    };
+    policy.limits().iter().zip(&reply.limits).map(status).collect()
 }
 
 /// The deadline of a call as it is told.

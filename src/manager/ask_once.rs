@@ -7,10 +7,10 @@ use super::clock::ClockOrigin;
 use super::lock::Manager;
 use super::request_options::RequestOptions;
 use crate::contain_panic::contain_panic;
+use crate::core::dialogue::Denied;
 use crate::core::effects::Effects;
 use crate::core::schedule::Asked;
 use crate::core::waiter::WaiterId;
-use crate::decision::Decision;
 use crate::error::AcquireError;
 use crate::strategy::Moment;
 
@@ -42,8 +42,8 @@ impl Manager {
         self.lock().clock.origin()
     }
 
-    /// The decision by which such a request was denied. It is taken once.
-    pub(crate) fn take_denied(self: &Arc<Self>, id: WaiterId) -> Option<Decision> {
+    /// How such a request was denied. It is taken once.
+    pub(crate) fn take_denied(self: &Arc<Self>, id: WaiterId) -> Option<Denied> {
         self.with_schedule(|schedule, _, _| schedule.take_denied(id))
     }
 }

@@ -6,11 +6,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop;
 
+use crate::core::dialogue::Denied;
 use crate::core::schedule::{Asked, Enqueued};
 use crate::core::waiter::WaiterId;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::{FromGrant, Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
 
 /// A request to a store that does not wait for its turn, only for the reply. [`SharedLimiter::try_acquire`](super::SharedLimiter::try_acquire)
 /// returns it.
@@ -23,6 +25,8 @@ pub struct TryAcquireShared {
     manager: Arc<Manager>,
     options: RequestOptions,
     stage: Stage,
+    /// What each limit said when it denied.
+    limits: Vec<LimitStatus>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +38,23 @@ enum Stage {
 
 impl TryAcquireShared {
     pub(super) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
-        Self { manager, options, stage: Stage::New }
+        Self { manager, options, stage: Stage::New, limits: Vec::new() }
+    }
+
+    /// Its answer, and what each limit said then.
+    pub(super) async fn explained(mut self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        self.options.ask_for_explanation();
+        let answer = (&mut self).await;
+        let limits = match &answer {
+            Ok(permit) => self.manager.take_explanation(permit.fence()),
+            Err(_) => std::mem::take(&mut self.limits),
+        };
+        (answer, limits)
+    }
+
+    fn denied(&mut self, denied: Denied) -> TryAcquireError {
+        self.limits = denied.limits;
+        TryAcquireError::Denied(denied.decision)
     }
 
     /// Asks, if that was not done yet.
@@ -43,7 +63,7 @@ impl TryAcquireShared {
             self.stage = Stage::Done;
             match self.manager.ask_once(&self.options, cx.waker()).map_err(without_decision)? {
                 Asked::Queued(id) => self.stage = Stage::Queued(id),
-                Asked::Denied(decision) => return Err(TryAcquireError::Denied(decision)),
+                Asked::Denied(denied) => return Err(self.denied(denied)),
                 Asked::Granted(grant) => {
                     let granted = TimedGrant { grant, origin: self.manager.clock_origin() };
                     return Ok(Some(Permit::held(&self.manager, granted, self.options.cost)));
@@ -65,7 +85,7 @@ impl TryAcquireShared {
             Err(error) => {
                 self.stage = Stage::Done;
                 Poll::Ready(Err(match self.manager.take_denied(id) {
-                    Some(decision) => TryAcquireError::Denied(decision),
+                    Some(denied) => self.denied(denied),
                     None => without_decision(*error),
                 }))
             }

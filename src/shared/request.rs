@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use super::SharedLimiter;
 use super::ask::TryAcquireShared;
-use crate::acquire::{Acquire, AcquireOwned, Run, request_setters};
+use crate::acquire::{Acquire, AcquireExplained, AcquireOwned, Run, request_setters};
 use crate::core::request::Caller;
 use crate::decision::Decision;
-use crate::error::StoreError;
+use crate::error::{StoreError, TryAcquireError};
 use crate::manager::RequestOptions;
+use crate::permit::Permit;
 use crate::priority::Priority;
+use crate::snapshot::LimitStatus;
 
 /// A request with more than a cost: what [`SharedLimiter::request`] returns.
 ///
@@ -77,6 +79,39 @@ impl<'a> SharedPermitRequest<'a> {
     /// Those of [`SharedLimiter::try_acquire`].
     pub fn try_acquire(self) -> TryAcquireShared {
         TryAcquireShared::new(Arc::clone(&self.limiter.manager), self.options)
+    }
+
+    /// [`SharedPermitRequest::acquire`], and what each limit said when it granted, in the reply that did. It says nothing of a
+    /// permit that was granted [ahead](super::SharedLimiterBuilder::prefetch), or without the store.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedPermitRequest::acquire`].
+    pub fn acquire_explained(self) -> AcquireExplained {
+        AcquireExplained::new(Arc::clone(&self.limiter.manager), self.options)
+    }
+
+    /// [`SharedPermitRequest::try_acquire`], and what each limit said when it granted or denied. It says nothing if the store was
+    /// not asked, because it does not answer or has granted the permit [ahead](super::SharedLimiterBuilder::prefetch).
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = SharedLimiter::new(MemoryStore::new(), "api", "5/min burst 5")?;
+    /// let (answer, limits) = limiter.request().cost(3).try_acquire_explained().await;
+    /// assert_eq!((answer.is_ok(), limits[0].capacity, limits[0].remaining), (true, 5, 2));
+    /// let (answer, limits) = limiter.request().cost(3).try_acquire_explained().await;
+    /// assert_eq!((answer.is_ok(), limits[0].remaining), (false, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(
+        self,
+    ) -> impl Future<Output = (Result<Permit, TryAcquireError>, Vec<LimitStatus>)> + Send + use<> {
+        self.try_acquire().explained()
     }
 
     /// What [`SharedPermitRequest::try_acquire`] would answer now; it takes nothing.

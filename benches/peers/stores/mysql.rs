@@ -21,9 +21,9 @@ const TABLES: [&str; 3] = [
     "CREATE TABLE raw_window (k varchar(255) PRIMARY KEY, began datetime NOT NULL, n bigint NOT NULL) ENGINE = InnoDB",
 ];
 
-/// A pace of a million a second with a burst of a million. A denial would change no row.
+/// A pace of a million a second with a burst of a minute. A denial would change no row.
 const PACE: &str = "INSERT INTO raw_pace (k, tat) VALUES (?, SYSDATE(6) + INTERVAL 1 MICROSECOND) ON DUPLICATE KEY UPDATE \
-    tat = IF(tat <= SYSDATE(6) + INTERVAL 1 SECOND, GREATEST(tat, SYSDATE(6)) + INTERVAL 1 MICROSECOND, tat)";
+    tat = IF(tat <= SYSDATE(6) + INTERVAL 1 MINUTE, GREATEST(tat, SYSDATE(6)) + INTERVAL 1 MICROSECOND, tat)";
 
 /// A hundred million in each second.
 const WINDOW: &str = "INSERT INTO raw_window (k, began, n) VALUES (?, SYSDATE(), 1) ON DUPLICATE KEY UPDATE \

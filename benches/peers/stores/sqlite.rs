@@ -17,9 +17,9 @@ use tollgate::store::{SqliteStore, SqliteStoreOptions, SqliteSynchronous};
 use super::{Cases, Raw};
 use crate::table::Row;
 
-/// A pace of a million a second with a burst of a million.
+/// A pace of a million a second with a burst of a minute: the time is read before the lock, which may take seconds.
 const PACE: &str = "INSERT INTO raw_pace (k, tat) VALUES (?1, ?2 + 1) ON CONFLICT (k) DO UPDATE SET tat = max(tat, ?2) + 1 \
-    WHERE tat <= ?2 + 1000000 RETURNING tat";
+    WHERE tat <= ?2 + 60000000 RETURNING tat";
 
 #[derive(Clone)]
 enum Statements {

@@ -14,7 +14,7 @@ use std::task::Waker;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Block, Denial, Dialogue, Runs, decision, duration};
+use crate::core::dialogue::{Block, Denial, Denied, Dialogue, Runs, decision, duration, statuses};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Request;
@@ -31,7 +31,7 @@ pub(crate) enum Asked {
     /// The store is asked: [`Schedule::poll`] has the answer.
     Queued(WaiterId),
     /// The store has denied as much before.
-    Denied(Decision),
+    Denied(Denied),
     /// The store had granted it ahead.
     Granted(Grant),
 }
@@ -60,15 +60,16 @@ impl Schedule {
             return self.ask_alone(now, request, effects);
         }
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
-        let down = is_down.then(|| self.gate.unknown_decision(now));
+        let down = is_down.then(|| self.gate.unknown_decision(now).into());
         // A penalty is to count each attempt.
         let known = || {
             let denial = self.known_denial(now, request.costs);
             denial.filter(|denial| now < denial.ready_at && !self.gate.counts_denials())
         };
-        if let Some(decision) = down.or_else(|| known().map(|denial| denial.decision.clone())) {
+        let explains = request.costs.explained();
+        if let Some(denied) = down.or_else(|| known().map(|denial| denial.tell(now, self.gate.policy(), explains))) {
             self.counts().denied += 1;
-            return Ok(Asked::Denied(decision));
+            return Ok(Asked::Denied(denied));
         }
         let id = match self.request(now, request, waker, effects)? {
             Enqueued::Queued(id) => id,
@@ -96,7 +97,7 @@ impl Schedule {
     }
 
     /// [`Dialogue::take_denied`].
-    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Decision> {
+    pub(crate) fn take_denied(&mut self, id: WaiterId) -> Option<Denied> {
         self.dialogue.as_mut()?.take_denied(id)
     }
 
@@ -290,7 +291,8 @@ impl Schedule {
 
     /// What the reply to such a call says.
     pub(crate) fn peeked(&self, now: Moment, reply: &Reply) -> (Decision, Vec<LimitStatus>) {
-        (decision(now, self.gate.policy(), reply), self.statuses_of(reply))
+        let policy = self.gate.policy();
+        (decision(now, policy, reply, now), statuses(now, policy, reply, now))
     }
 
     /// A call of this key without anything to do.

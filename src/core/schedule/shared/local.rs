@@ -123,7 +123,7 @@ impl Schedule {
         let ahead = if self.queue.is_front(id) { 0 } else { self.queue.units_ahead_of(Priority::LOWEST).max(1) };
         self.gate.note_local_denial(now, costs);
         let decision = self.decide_behind(now, ahead, costs);
-        self.deny_waiter(id, decision, effects);
+        self.deny_waiter(id, |_, _| decision.into(), effects);
     }
 
     /// What this process alone says to a request behind as many waiting units.
@@ -153,7 +153,7 @@ impl Schedule {
         self.counts().denied += 1;
         let decision = self.check_alone(now, costs);
         self.tell_denial(costs.plain, &decision, caller, effects);
-        Ok(Asked::Denied(decision))
+        Ok(Asked::Denied(decision.into()))
     }
 
     fn check_alone(&self, now: Moment, costs: Costs<'_>) -> Decision {

@@ -1,6 +1,6 @@
 //! What a schedule makes of the store's replies, and of calls that failed.
 
-use crate::core::dialogue::{Flight, OnDown, duration};
+use crate::core::dialogue::{Denied, Flight, OnDown, statuses};
 use crate::core::effects::{Effects, Happening};
 use crate::core::gate::GrantByStore;
 use crate::core::grant::Grant;
@@ -12,7 +12,6 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Asks, Call, Reply};
-use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
 impl Schedule {
@@ -44,12 +43,11 @@ impl Schedule {
             asked > reply.granted
         });
         let denied = denied.map(|run| run.costs.clone());
-        let policy = self.gate.policy().clone();
         if let Some(dialogue) = &mut self.dialogue {
-            dialogue.note_reply(now, &policy, denied, reply, flight.heard_of_others());
+            dialogue.note_reply(now, denied, reply, flight.heard_of_others());
         }
         if reply.stop.is_some() {
-            stopped.into_iter().for_each(|id| self.deny_impatient(id, effects));
+            stopped.into_iter().for_each(|id| self.deny_impatient(now, id, effects));
         }
         self.reevaluate_front(now, effects);
     }
@@ -60,7 +58,7 @@ impl Schedule {
         let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return false };
         let grant = self.gate.record(now, costs, by_store, caller);
         if costs.explained() {
-            let limits = self.statuses_of(reply);
+            let limits = statuses(now, self.gate.policy(), reply, now);
             self.queue.explain(grant.fence, limits);
         }
         self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
@@ -78,45 +76,41 @@ impl Schedule {
         effects.wake(self.queue.grant(front.id, grant));
     }
 
-    pub(super) fn statuses_of(&self, reply: &Reply) -> Vec<LimitStatus> {
-        let limits = self.gate.policy().limits().iter().zip(&reply.limits);
-        let status = limits.map(|(limit, reading)| LimitStatus {
-            limit: *limit,
-            capacity: limit.capacity(),
-            remaining: reading.remaining,
-            reset_after: duration(reading.reset_at.saturating_sub(reply.now)),
-        });
-        status.collect()
-    }
-
     /// Denies a waiter that asked once, by the latest denial of the store.
-    fn deny_impatient(&mut self, id: WaiterId, effects: &mut Effects) {
-        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
-        let Some(decision) = denial.map(|denial| denial.decision.clone()) else { return };
-        self.deny_waiter(id, decision, effects);
+    fn deny_impatient(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
+        if self.dialogue.as_ref().is_some_and(|dialogue| dialogue.denial.is_some()) {
+            self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects);
+        }
     }
 
     /// Denies all waiters that asked once: the front must wait, and they must not.
     pub(super) fn deny_all_impatient(&mut self, now: Moment, effects: &mut Effects) {
-        let Some(dialogue) = self.dialogue.as_ref().filter(|dialogue| !dialogue.impatient.is_empty()) else { return };
-        let denial = dialogue.denial.as_ref().map(|denial| denial.decision.clone());
-        let decision = denial.unwrap_or_else(|| self.gate.unknown_decision(now));
         for id in self.dialogue.as_mut().map(|dialogue| dialogue.impatient.clone()).unwrap_or_default() {
-            self.deny_waiter(id, decision.clone(), effects);
+            self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects);
         }
     }
 
-    /// Denies a waiter, if it asked once.
-    pub(super) fn deny_waiter(&mut self, id: WaiterId, decision: Decision, effects: &mut Effects) {
+    /// What the store has denied last; where that is not known, nothing more than that.
+    pub(super) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
+        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
+        match denial {
+            Some(denial) => denial.tell(now, self.gate.policy(), explains),
+            None => self.gate.unknown_decision(now).into(),
+        }
+    }
+
+    /// Denies a waiter, if it asked once, by what is `told`, which is asked whether it explains.
+    pub(super) fn deny_waiter(&mut self, id: WaiterId, told: impl FnOnce(&Self, bool) -> Denied, effects: &mut Effects) {
         if !self.dialogue.as_mut().is_some_and(|dialogue| dialogue.impatient.remove(&id)) {
             return;
         }
         let by_unit = self.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
-        self.tell_denial(costs.plain, &decision, caller, effects);
-        let retry_after = decision.retry_after();
+        let denied = told(self, costs.explained());
+        self.tell_denial(costs.plain, &denied.decision, caller, effects);
+        let retry_after = denied.decision.retry_after();
         if let Some(dialogue) = &mut self.dialogue {
-            dialogue.deny(id, decision);
+            dialogue.deny(id, denied);
         }
         self.counts().denied += 1;
         effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }));
@@ -182,7 +176,7 @@ impl Schedule {
             }
             OnDown::Deny => {
                 let decision = self.gate.unknown_decision(now);
-                self.deny_waiter(id, decision, effects);
+                self.deny_waiter(id, |_, _| decision.into(), effects);
             }
             OnDown::Local(_) => {} // it is served with the others
         }
