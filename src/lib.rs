@@ -146,6 +146,7 @@
 //!   [`KeySnapshot`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
+//! - `http`: the module `http`, for HTTP servers: which client asks, also behind proxies.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
 //!   `redis` with few of its features, without TLS.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
@@ -171,6 +172,8 @@ mod error;
 mod event;
 mod exchange;
 mod group;
+#[cfg(feature = "http")]
+pub mod http;
 mod keyed;
 mod limiter;
 mod manager;

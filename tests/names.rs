@@ -9,6 +9,8 @@ use axum::response::IntoResponse;
 use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
+#[cfg(feature = "http")]
+use tollgate::http::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 use tollgate::{
     Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
     FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire,
@@ -45,6 +47,10 @@ struct Names<'a, S: Stream>(
     Option<(SharedLimiter, SharedLimiterBuilder, SharedPermitRequest<'a>, TryAcquireShared)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );
+
+#[cfg(feature = "http")]
+#[expect(dead_code, reason = "only their names matter")]
+struct HttpNames(Option<(ClientIp, ClientIpError, ForwardedHeader, NoClientIp)>);
 
 #[expect(dead_code, reason = "only its name matters")]
 fn any(_: &impl AnyLimiter) {}

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 27] = [
+const ROOMS: [&str; 28] = [
     // limits as data and as text
     "rate",
     "strategy",
@@ -40,6 +40,8 @@ const ROOMS: [&str; 27] = [
     "stream",
     "keyed",
     "shared",
+    // what the feature `http` puts around these
+    "http",
     // what the feature `serde` adds to these
     "serialize",
 ];

@@ -1,0 +1,303 @@
+mod address;
+mod chain;
+mod error;
+mod forwarded;
+mod networks;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::num::NonZeroU8;
+
+use http::header::HeaderMap;
+
+use address::{Address, Obstacle};
+use networks::Networks;
+
+pub use chain::ForwardedHeader;
+pub use error::{ClientIpError, NoClientIp};
+
+/// How to find the address of the client that asks: the key under which its requests are limited.
+///
+/// | in front of the server | use |
+/// |---|---|
+/// | nothing: clients connect to it | [`ClientIp::peer`] |
+/// | proxies whose addresses are known | [`ClientIp::behind_networks`] |
+/// | a fixed number of proxies, by which alone it can be reached | [`ClientIp::behind_hops`] |
+///
+/// ```
+/// use std::net::IpAddr;
+/// use std::time::Duration;
+/// use http::HeaderMap;
+/// use tollgate::http::ClientIp;
+/// use tollgate::{FixedWindow, KeyedLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client_ip = ClientIp::behind_networks(["10.0.0.0/8", "fd00:4::/64"])?;
+/// let limiter = KeyedLimiter::<IpAddr>::new(FixedWindow::new(2, Duration::from_secs(60)))?;
+///
+/// // The client pretends to be 203.0.113.66, 67 and 68. A proxy, which itself is 10.0.0.7, has appended the true address.
+/// for (forged, is_admitted) in [(66, true), (67, true), (68, false)] {
+///     let mut headers = HeaderMap::new();
+///     headers.insert("x-forwarded-for", format!("203.0.113.{forged}, 198.51.100.9").parse()?);
+///     let key = client_ip.find(Some("10.0.0.7".parse()?), &headers)?;
+///     assert_eq!(key, "198.51.100.9".parse::<IpAddr>()?);
+///     assert_eq!(limiter.try_acquire(&key).is_ok(), is_admitted);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Behind proxies
+///
+/// Each proxy appends the address that it got the request from to one [header](Self::header). This must be the header that
+/// these proxies append to, because any other passes through them as the client has sent it. Several lines of the header are
+/// one list. It is read from the right: what is on the left of the proxies' own elements can have been written by anybody.
+///
+/// **With trusted networks**, the client is the first address from the right that is in none of them; the peer of the
+/// connection is the rightmost. So a header from an untrusted peer is ignored. When all addresses are trusted, the client is
+/// the leftmost, as with `real_ip_recursive` of nginx: a proxy has seen that address itself. A client inside a trusted network
+/// is trusted like a proxy and can forge its address, so name only the networks of the proxies. A request from a trusted peer
+/// without the header is [`NoClientIp::NoHeader`]: it may be the proxy's own, such as a health check, but if the proxy merely
+/// does not append, all clients would share the key of the proxy.
+///
+/// **With a number of proxies**, the client is that element from the right, and the address of the peer does not matter. A
+/// shorter list is an error: the request did not come through all proxies, so that its leftmost element may be forged.
+///
+/// An element that is not an address **stops** the search: one that is malformed or empty, has quotes that do not match, or
+/// hides the address (`unknown`, `_gazonk`). Skipping it would let a forged element on its left through. Taking the proxy on
+/// its right as the client would give all clients of that proxy one key, and one client could use up the budget of the others.
+/// So the answer is a [`NoClientIp`] with the reason. Elements on the left of the client are not read.
+///
+/// # Which addresses are one client
+///
+/// An IPv6 site usually has all addresses of a network of 48 to 64 bits, and can use another one for each request. So the
+/// answer is the [first address of its network](Self::ipv6_prefix), by default of 56 bits. IPv4 addresses stay whole.
+///
+/// An IPv4 address that is mapped to IPv6, `::ffff:192.0.2.1` or `::ffff:c000:201`, is that IPv4 address, also where it is
+/// compared with trusted networks: a socket for both protocols shows IPv4 connections so. Other IPv6 addresses with an IPv4
+/// address in them stay IPv6. They say nothing about the connection, so a host that can choose one must not pass for the IPv4
+/// address of a proxy:
+///
+/// - NAT64, `64:ff9b::/96`: all clients behind the translator are one client, unless [`ClientIp::ipv6_prefix`] is 128.
+/// - 6to4, `2002::/16`: a site has 48 bits, which are 256 networks of 56.
+/// - IPv4-compatible, `::192.0.2.1`: deprecated; all are one client.
+///
+/// Ports, brackets and zones are left out: `192.0.2.1:4711`, `192.0.2.1:_port`, `[2001:db8::1]:4711` and `fe80::1%eth0` are
+/// addresses.
+///
+/// # Cost
+///
+/// [`ClientIp::find`] allocates nothing. Its work is linear in the part of the header on the right of the client. A clone is
+/// cheap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIp {
+    proxies: Proxies,
+    header: ForwardedHeader,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Proxies {
+    None,
+    In(Networks),
+    Hops(NonZeroU8),
+}
+
+impl ClientIp {
+    const fn new(proxies: Proxies) -> Self {
+        Self { proxies, header: ForwardedHeader::XForwardedFor, ipv4_prefix: 32, ipv6_prefix: 56 }
+    }
+
+    /// The client is the peer of the connection. Headers are ignored.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tollgate::http::{ClientIp, NoClientIp};
+    ///
+    /// let client_ip = ClientIp::peer();
+    /// assert_eq!(client_ip.find("::ffff:192.0.2.1".parse().ok(), &HeaderMap::new()), Ok([192, 0, 2, 1].into()));
+    /// assert_eq!(client_ip.find(None, &HeaderMap::new()), Err(NoClientIp::NoPeer));
+    /// ```
+    #[must_use]
+    pub const fn peer() -> Self {
+        Self::new(Proxies::None)
+    }
+
+    /// The client is the first address from the right that is not in these networks. See [the type](Self#behind-proxies).
+    ///
+    /// A network is written as `10.0.0.0/8` or `fd00::/8`, and one address without a prefix. It may be text, an [`IpAddr`], or the
+    /// type of another crate that prints in this form.
+    ///
+    /// # Errors
+    ///
+    /// A network that is not understood, none at all, or networks that trust everybody. See [`ClientIpError`].
+    ///
+    /// ```
+    /// use tollgate::http::{ClientIp, ClientIpError};
+    ///
+    /// ClientIp::behind_networks(["10.0.0.0/8", "192.0.2.1", "fd00:4::/64"])?;
+    /// let error = ClientIp::behind_networks(["0.0.0.0/1", "128.0.0.0/1"]).unwrap_err();
+    /// assert!(matches!(error, ClientIpError::TrustsEverybody { family: "IPv4", .. }));
+    /// # Ok::<(), ClientIpError>(())
+    /// ```
+    pub fn behind_networks<N: Display>(networks: impl IntoIterator<Item = N>) -> Result<Self, ClientIpError> {
+        let networks = networks.into_iter().map(|network| network.to_string());
+        Networks::new(networks).map(|networks| Self::new(Proxies::In(networks)))
+    }
+
+    /// The client is the element at this place from the right (1 to 255), which the first of so many proxies has appended.
+    ///
+    /// This is safe only if every request comes through all of them. It is for proxies whose addresses change, and for servers
+    /// that listen on a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientIpError::ZeroHops`].
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tollgate::http::{ClientIp, ForwardedHeader, NoClientIp};
+    ///
+    /// let client_ip = ClientIp::behind_hops(2)?;
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "203.0.113.66, 198.51.100.9, 10.0.0.7".parse()?);
+    /// assert_eq!(client_ip.find(None, &headers), Ok([198, 51, 100, 9].into()));
+    ///
+    /// headers.insert("x-forwarded-for", "203.0.113.66".parse()?); // not by way of the first proxy
+    /// let error = NoClientIp::TooFewHops { header: ForwardedHeader::XForwardedFor, hops: 2, found: 1 };
+    /// assert_eq!(client_ip.find(None, &headers), Err(error));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn behind_hops(hops: u8) -> Result<Self, ClientIpError> {
+        NonZeroU8::new(hops).map(|hops| Self::new(Proxies::Hops(hops))).ok_or(ClientIpError::ZeroHops)
+    }
+
+    /// The header that the proxies append to, by default [`ForwardedHeader::XForwardedFor`]. The other one is not read.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tollgate::http::{ClientIp, ForwardedHeader};
+    ///
+    /// let client_ip = ClientIp::behind_hops(1)?.header(ForwardedHeader::Forwarded);
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "203.0.113.66".parse()?);
+    /// headers.insert("forwarded", r#"for=203.0.113.66;by=", for="192.0.2.43:4711";proto=https"#.parse()?);
+    /// assert_eq!(client_ip.find(None, &headers), Ok([192, 0, 2, 43].into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn header(mut self, header: ForwardedHeader) -> Self {
+        self.header = header;
+        self
+    }
+
+    /// How many bits (1 to 128) of an IPv6 address tell clients apart, by default 56.
+    ///
+    /// Providers give a site 64, 56 or 48 bits. A longer prefix than the site's lets it use many keys; a shorter one counts its
+    /// neighbours with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientIpError::PrefixOutOfRange`].
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use http::HeaderMap;
+    /// use tollgate::http::ClientIp;
+    ///
+    /// let client_ip = ClientIp::peer().ipv6_prefix(64)?;
+    /// let key = client_ip.find("2001:db8:1:2:3:4:5:6".parse().ok(), &HeaderMap::new())?;
+    /// assert_eq!(key, "2001:db8:1:2::".parse::<IpAddr>()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ipv6_prefix(mut self, prefix: u8) -> Result<Self, ClientIpError> {
+        self.ipv6_prefix = checked_prefix(prefix, 128)?;
+        Ok(self)
+    }
+
+    /// How many bits (1 to 32) of an IPv4 address tell clients apart, by default all. See [`ClientIp::ipv6_prefix`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClientIpError::PrefixOutOfRange`].
+    pub fn ipv4_prefix(mut self, prefix: u8) -> Result<Self, ClientIpError> {
+        self.ipv4_prefix = checked_prefix(prefix, 32)?;
+        Ok(self)
+    }
+
+    /// The address of the client, or the first one of its network. See [the type](Self).
+    ///
+    /// The peer is the other end of the connection, as the server knows it; axum has it as `ConnectInfo`.
+    ///
+    /// # Errors
+    ///
+    /// [`NoClientIp`] if there is no address that the client could not have forged.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tollgate::http::{ClientIp, ForwardedHeader, NoClientIp};
+    ///
+    /// let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])?;
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "203.0.113.66, unknown, 10.0.0.8".parse()?);
+    /// let hidden = NoClientIp::Hidden { header: ForwardedHeader::XForwardedFor, from_right: 2 };
+    /// assert_eq!(client_ip.find("10.0.0.7".parse().ok(), &headers), Err(hidden));
+    /// // From elsewhere, the header is ignored.
+    /// assert_eq!(client_ip.find("198.51.100.9".parse().ok(), &headers), Ok([198, 51, 100, 9].into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn find(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<IpAddr, NoClientIp> {
+        let peer = peer.map(Address::from).ok_or(NoClientIp::NoPeer);
+        let client = match &self.proxies {
+            Proxies::None => peer?,
+            Proxies::In(networks) => self.first_untrusted(networks, peer?, headers)?,
+            Proxies::Hops(hops) => self.behind_last(*hops, headers)?,
+        };
+        let prefix = if client.is_ipv4() { 96 + self.ipv4_prefix } else { self.ipv6_prefix };
+        Ok(client.mask(prefix).to_ip())
+    }
+
+    fn first_untrusted(&self, networks: &Networks, peer: Address, headers: &HeaderMap) -> Result<Address, NoClientIp> {
+        if !networks.contain(peer) {
+            return Ok(peer);
+        }
+        let mut leftmost = Err(NoClientIp::NoHeader { header: self.header });
+        for (from_right, element) in (1..).zip(self.header.elements(headers)) {
+            let address = element.and_then(|element| element.address()).map_err(|obstacle| self.stop(obstacle, from_right))?;
+            if !networks.contain(address) {
+                return Ok(address);
+            }
+            leftmost = Ok(address);
+        }
+        leftmost
+    }
+
+    fn behind_last(&self, hops: NonZeroU8, headers: &HeaderMap) -> Result<Address, NoClientIp> {
+        let mut found = 0;
+        for element in self.header.elements(headers) {
+            found += 1;
+            let element = element.map_err(|obstacle| self.stop(obstacle, found))?;
+            if found == usize::from(hops.get()) {
+                return element.address().map_err(|obstacle| self.stop(obstacle, found));
+            }
+        }
+        match found {
+            0 => Err(NoClientIp::NoHeader { header: self.header }),
+            _ => Err(NoClientIp::TooFewHops { header: self.header, hops: hops.get(), found }),
+        }
+    }
+
+    fn stop(&self, obstacle: Obstacle, from_right: usize) -> NoClientIp {
+        let header = self.header;
+        match obstacle {
+            Obstacle::Malformed => NoClientIp::Malformed { header, from_right },
+            Obstacle::Hidden => NoClientIp::Hidden { header, from_right },
+        }
+    }
+}
+
+fn checked_prefix(prefix: u8, max: u8) -> Result<u8, ClientIpError> {
+    if (1..=max).contains(&prefix) { Ok(prefix) } else { Err(ClientIpError::PrefixOutOfRange { prefix, max }) }
+}

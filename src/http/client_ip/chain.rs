@@ -1,0 +1,84 @@
+use std::fmt;
+
+use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ValueIter};
+
+use super::address::{Address, Obstacle};
+use super::forwarded;
+
+/// The header in which proxies write whom they forward for. See [`ClientIp::header`](super::ClientIp::header) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ForwardedHeader {
+    /// `X-Forwarded-For: 192.0.2.43, 198.51.100.17`, which most proxies append to.
+    XForwardedFor,
+    /// `Forwarded: for=192.0.2.43, for="[2001:db8::17]:4711";proto=https` of [RFC 7239](https://www.rfc-editor.org/rfc/rfc7239).
+    Forwarded,
+}
+
+impl fmt::Display for ForwardedHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XForwardedFor => "X-Forwarded-For",
+            Self::Forwarded => "Forwarded",
+        })
+    }
+}
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+impl ForwardedHeader {
+    /// The elements of all lines, which are one list, from the right. Nothing is read before it is asked for. After an obstacle
+    /// it must not be asked again.
+    pub(super) fn elements(self, headers: &HeaderMap) -> Elements<'_> {
+        let name = match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED,
+        };
+        Elements { header: self, lines: headers.get_all(name).iter(), rest: None }
+    }
+}
+
+/// See [`ForwardedHeader::elements`].
+pub(super) struct Elements<'a> {
+    header: ForwardedHeader,
+    lines: ValueIter<'a, HeaderValue>,
+    /// What is on the left of the last element, in the same line.
+    rest: Option<&'a [u8]>,
+}
+
+/// What one proxy has written.
+pub(super) struct Element<'a> {
+    header: ForwardedHeader,
+    text: &'a [u8],
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Result<Element<'a>, Obstacle>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let line = match self.rest.take() {
+            Some(rest) => rest,
+            None => self.lines.next_back()?.as_bytes(),
+        };
+        let split = match self.header {
+            ForwardedHeader::XForwardedFor => {
+                let mut parts = line.rsplitn(2, |byte| *byte == b',');
+                Ok((parts.next().unwrap_or_default(), parts.next()))
+            }
+            ForwardedHeader::Forwarded => forwarded::split_last(line, b','),
+        };
+        Some(split.map(|(text, rest)| {
+            self.rest = rest;
+            Element { header: self.header, text }
+        }))
+    }
+}
+
+impl Element<'_> {
+    pub(super) fn address(&self) -> Result<Address, Obstacle> {
+        match self.header {
+            ForwardedHeader::XForwardedFor => Address::read(self.text.trim_ascii()),
+            ForwardedHeader::Forwarded => forwarded::address(self.text),
+        }
+    }
+}
