@@ -69,3 +69,19 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
     assert_eq!(items, Ok(vec![1, 2]));
     assert_eq!(StatusCode::TOO_MANY_REQUESTS.into_response().status(), 429);
 }
+
+#[cfg(feature = "http")]
+mod http {
+    use tollgate::http::{
+        FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamAnswer, UpstreamFamily,
+        UpstreamQuota, UpstreamReader,
+    };
+
+    use super::*;
+
+    #[expect(dead_code, reason = "only their names matter")]
+    struct Names<'a>(
+        Option<(FieldValues<'a>, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, Request)>,
+        Option<(ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,
+    );
+}

@@ -1,0 +1,252 @@
+//! What a server says about its limits in header fields, and in the body of a denial.
+
+mod merge;
+mod problem;
+mod style;
+mod text;
+mod values;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::HeaderMap;
+use thiserror::Error;
+
+use merge::{
+    RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary, set_retry_after, set_triple,
+};
+use text::{Out, put_name, put_number, put_policies, put_states, put_windows, text};
+use values::Tightness;
+
+pub use problem::ProblemType;
+pub use style::RateLimitStyle;
+pub use values::FieldValues;
+
+use super::upstream::{quota_and_window, quota_policy, service_limit};
+use crate::policy::Limit;
+
+/// The header fields in which a server says what its limits allow. Each value is one allocation; nothing else allocates but the
+/// map itself.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use tollgate::http::{FieldValues, ProblemType, RateLimitFields};
+/// use tollgate::{Limiter, TryAcquireError};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fields = RateLimitFields::new("api")?;
+/// let limiter = Limiter::new("window 2/min")?;
+/// let respond = || {
+///     let (answer, limits) = limiter.request().try_acquire_explained();
+///     let values = match &answer {
+///         Ok(_) => FieldValues::granted(&limits),
+///         Err(TryAcquireError::Denied(decision)) => FieldValues::denied(&limits, decision),
+///         Err(_) => FieldValues::refused(&limits),
+///     };
+///     let mut headers = http::HeaderMap::new();
+///     fields.write(&mut headers, &values, SystemTime::now());
+///     headers
+/// };
+///
+/// let granted = respond();
+/// assert_eq!(granted["ratelimit-policy"], r#""api";q=2;w=60"#);
+/// assert_eq!(granted["ratelimit"], r#""api";r=1;t=60"#);
+/// let _second = respond();
+/// tokio::time::advance(Duration::from_millis(500)).await;
+/// let denied = respond();
+/// assert_eq!(denied["ratelimit"], r#""api";r=0;t=60"#);
+/// assert_eq!(denied["retry-after"], "60"); // 59.5, rounded up
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Names
+///
+/// A policy of one limit has the name that was given here. The limits of a larger policy have a number too, in the order of the
+/// policy: `api-1`, `api-2`. Layers that write into the same answer need different names.
+///
+/// # Numbers
+///
+/// Quotas, what remains, and seconds are integers of at most 15 digits; larger ones are cut down to that. Seconds are rounded up.
+///
+/// - The quota of a limit is its [capacity](crate::LimitStatus::capacity), and its window the time in which that comes back: its
+///   period, or the burst by the rate. A window below a second is left out, and so is that of a concurrency or a half-life.
+/// - `t` is the time until the limit is reset while something remains, and until more is there when nothing does. The limit that
+///   denied has `r=0`, and the time to the retry. A concurrency has none, nor has a limit that is full.
+/// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
+///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
+///   unit has `concurrent-` before it.
+///
+/// # One limit
+///
+/// The styles with one limit describe the tightest: the one that denied, or the one with the smallest share left; of those the one
+/// with the latest reset. They leave a concurrency out, as it has no reset.
+///
+/// # Fields that are there already
+///
+/// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members first;
+/// a list that readers would ignore, because it is malformed or of another draft, is replaced. Of two single limits the tighter one
+/// stays, and of two `Retry-After` the later one. None of these fields belongs into a trailer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateLimitFields {
+    /// As between the quotes of a string.
+    name: Arc<str>,
+    style: RateLimitStyle,
+}
+
+/// Why a text cannot be the name of a policy in header fields. See [`RateLimitFields::new`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PolicyNameError {
+    /// It is empty.
+    #[error("the name of a policy is empty")]
+    Empty,
+    /// It is longer than 256 bytes.
+    #[error("the name of a policy has {len} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The longest length that is allowed.
+        max: usize,
+    },
+    /// It has another character than those of ASCII that print. This is the first of them.
+    #[error("the name of a policy contains {0:?}; only printable ASCII is allowed")]
+    Character(char),
+}
+
+impl RateLimitFields {
+    const MAX_NAME: usize = 256;
+
+    /// The fields of a policy with this name, 1 to 256 printable characters of ASCII, in the default
+    /// [style](RateLimitStyle::Draft10). See the [type's example](Self#examples).
+    ///
+    /// # Errors
+    ///
+    /// The name is empty, too long, or has a control character or one beyond ASCII: a string of a header field has no such character
+    /// (RFC 9651, section 3.3.3).
+    ///
+    /// ```
+    /// use tollgate::http::{PolicyNameError, RateLimitFields};
+    ///
+    /// assert_eq!(RateLimitFields::new("tägliche").unwrap_err(), PolicyNameError::Character('ä'));
+    /// ```
+    pub fn new(name: &str) -> Result<Self, PolicyNameError> {
+        if name.is_empty() {
+            return Err(PolicyNameError::Empty);
+        }
+        if let Some(other) = name.chars().find(|char| !matches!(char, ' '..='~')) {
+            return Err(PolicyNameError::Character(other));
+        }
+        if name.len() > Self::MAX_NAME {
+            return Err(PolicyNameError::TooLong { len: name.len(), max: Self::MAX_NAME });
+        }
+        // A string of JSON has the same two escapes among these characters.
+        let name = name.replace('\\', r"\\").replace('"', r#"\""#);
+        Ok(Self { name: name.into(), style: RateLimitStyle::default() })
+    }
+
+    /// In which fields it is said.
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{FieldValues, RateLimitFields, RateLimitStyle};
+    ///
+    /// let fields = RateLimitFields::new("api")?.style(RateLimitStyle::Draft7);
+    /// let limits = Limiter::new("window 100/min")?.limits();
+    /// let mut headers = http::HeaderMap::new();
+    /// fields.write(&mut headers, &FieldValues::granted(&limits), SystemTime::now());
+    /// assert_eq!(headers["ratelimit"], "limit=100, remaining=100, reset=0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn style(self, style: RateLimitStyle) -> Self {
+        Self { style, ..self }
+    }
+
+    /// Writes the fields of an answer that is sent at `now`. See the [type's example](Self#examples).
+    pub fn write(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: SystemTime) {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if let Some(after) = values.retry_after_seconds() {
+            set_retry_after(headers, after, now);
+        }
+        match (self.style, values.tightest()) {
+            (RateLimitStyle::Draft10, _) => {
+                let policies = |out: &mut dyn Out, is_first: &mut bool| put_policies(out, &self.name, values, is_first);
+                let states = |out: &mut dyn Out, is_first: &mut bool| put_states(out, &self.name, values, is_first);
+                add_to_list(headers, &RATELIMIT_POLICY, |item| quota_policy(item).map(|_| ()), policies);
+                add_to_list(headers, &RATELIMIT, |item| service_limit(item).map(|_| ()), states);
+            }
+            (RateLimitStyle::None, _) | (_, None) => {}
+            (RateLimitStyle::Draft7, Some(tightest)) => {
+                let windows = |out: &mut dyn Out, is_first: &mut bool| put_windows(out, values, is_first);
+                add_to_list(headers, &RATELIMIT_POLICY, quota_and_window, windows);
+                set_dictionary(headers, tightest);
+            }
+            (RateLimitStyle::Draft6, Some(tightest)) => set_triple(headers, &RATELIMIT_TRIPLE, tightest),
+            (RateLimitStyle::XSeconds, Some(tightest)) => set_triple(headers, &X_RATELIMIT_TRIPLE, tightest),
+            (RateLimitStyle::XUnix, Some(tightest)) => {
+                let reset = values::whole_seconds(now).saturating_add(tightest.reset);
+                set_triple(headers, &X_RATELIMIT_TRIPLE, Tightness { reset, ..tightest });
+            }
+        }
+    }
+
+    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
+    /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did. A
+    /// server whose limit is not one for each client may choose another. See [`RateLimitFields::problem`] for an example.
+    #[must_use]
+    pub fn problem_type(values: &FieldValues<'_>) -> ProblemType {
+        match values.denied_by().and_then(|index| values.limits().get(index)).map(|status| status.limit) {
+            Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
+            Some(_) => ProblemType::QuotaExceeded,
+            None => ProblemType::ReducedCapacity,
+        }
+    }
+
+    /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE). Its
+    /// `violated-policies` has the name of the limit that denied, if one did.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tollgate::http::{FieldValues, RateLimitFields};
+    /// use tollgate::{Limiter, TryAcquireError};
+    ///
+    /// let limiter = Limiter::new("8 concurrent and 1/min")?;
+    /// let _permit = limiter.try_acquire()?;
+    /// let (answer, limits) = limiter.request().try_acquire_explained();
+    /// let Err(TryAcquireError::Denied(decision)) = answer else { panic!("the second in a minute") };
+    ///
+    /// let values = FieldValues::denied(&limits, &decision);
+    /// let problem = RateLimitFields::problem_type(&values);
+    /// assert_eq!(problem.status(), 429);
+    /// let body = RateLimitFields::new("api")?.problem(&values, problem);
+    /// assert_eq!(
+    ///     String::from_utf8(body)?,
+    ///     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api-2"]}"#
+    /// );
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn problem(&self, values: &FieldValues<'_>, problem: ProblemType) -> Vec<u8> {
+        let body = text(|out| {
+            out.put(b"{\"type\":\"");
+            out.put(problem.uri().as_bytes());
+            out.put(b"\",\"title\":\"");
+            out.put(problem.title().as_bytes());
+            out.put(b"\",\"status\":");
+            put_number(out, problem.status().as_u16().into());
+            out.put(b",\"violated-policies\":[");
+            if let Some(index) = values.denied_by() {
+                put_name(out, &self.name, values, index);
+            }
+            out.put(b"]}");
+        });
+        body.unwrap_or_default()
+    }
+}

@@ -1,0 +1,120 @@
+//! Puts fields beside those that an inner layer or the application has set.
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
+
+use super::text::{Out, put_comma, put_number, value};
+use super::values::Tightness;
+use crate::http::upstream::{Item, Malformed, count_of, dictionary, first_count, http_date, list, seconds, structured_lines};
+
+pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The fields of a style with one limit: its limit, what remains, and its reset.
+pub(super) static RATELIMIT_TRIPLE: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+pub(super) static X_RATELIMIT_TRIPLE: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// Adds members to a list, in one line: not every client reads a second one. A list that is malformed, or has a member that
+/// `check` refuses, is replaced: a reader would ignore all of it, the new members too.
+pub(super) fn add_to_list<T>(
+    headers: &mut HeaderMap,
+    field: &'static HeaderName,
+    check: impl for<'h> Fn(&Item<'h>) -> Result<T, Malformed>,
+    write: impl Fn(&mut dyn Out, &mut bool),
+) {
+    let keeps = structured_lines(headers, field, |line| list(line, |item| check(&item).map(|_| ()))) == Ok(true);
+    let merged = value(|out| {
+        let mut is_first = true;
+        let kept = headers.get_all(field).iter().filter(|_| keeps);
+        for line in kept {
+            put_comma(out, &mut is_first);
+            out.put(line.as_bytes().trim_ascii());
+        }
+        write(out, &mut is_first);
+    });
+    if let Some(merged) = merged {
+        headers.insert(field, merged);
+    }
+}
+
+/// The dictionary of draft-07, unless a tighter one is there.
+pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
+    let (mut limit, mut remaining, mut reset) = (None, None, None);
+    let read = structured_lines(headers, &RATELIMIT, |line| {
+        dictionary(line, |key, item| {
+            match key {
+                b"limit" => limit = Some(count_of(&item)?),
+                b"remaining" => remaining = Some(count_of(&item)?),
+                b"reset" => reset = Some(count_of(&item)?),
+                _ => {}
+            }
+            Ok(())
+        })
+    });
+    if read.is_ok() && is_tighter(limit, remaining, reset, tightest) {
+        return;
+    }
+    let dictionary = value(|out| {
+        out.put(b"limit=");
+        put_number(out, tightest.limit);
+        out.put(b", remaining=");
+        put_number(out, tightest.remaining);
+        out.put(b", reset=");
+        put_number(out, tightest.reset);
+    });
+    if let Some(dictionary) = dictionary {
+        headers.insert(&RATELIMIT, dictionary);
+    }
+}
+
+/// Three fields, unless those of a tighter limit are there.
+pub(super) fn set_triple(headers: &mut HeaderMap, fields: &'static [HeaderName; 3], tightest: Tightness) {
+    let line = |field: &HeaderName| {
+        let mut lines = headers.get_all(field).iter();
+        lines.next().filter(|_| lines.next().is_none()).map(|line| line.as_bytes().trim_ascii())
+    };
+    let [limit, remaining, reset] = fields;
+    let count = |field| line(field).and_then(first_count).and_then(|(count, _)| count);
+    let (limit, remaining) = (count(limit), count(remaining));
+    let reset = line(reset).and_then(seconds).map(|reset| reset.as_secs());
+    if is_tighter(limit, remaining, reset, tightest) {
+        return;
+    }
+    let numbers = [tightest.limit, tightest.remaining, tightest.reset];
+    for (field, number) in fields.iter().zip(numbers) {
+        if let Some(number) = value(|out| put_number(out, number)) {
+            headers.insert(field, number);
+        }
+    }
+}
+
+fn is_tighter(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, than: Tightness) -> bool {
+    let (Some(limit), Some(remaining), Some(reset)) = (limit, remaining, reset) else { return false };
+    Tightness { limit, remaining, reset }.is_tighter_than(&than)
+}
+
+/// `Retry-After`, unless a later one is there. `now` is since the Unix epoch.
+pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: Duration) {
+    let later = |line: &http::HeaderValue| {
+        let text = line.as_bytes().trim_ascii();
+        let delay = seconds(text).or_else(|| Some(http_date(text, now)?.saturating_sub(now)));
+        delay.is_some_and(|delay| delay >= Duration::from_secs(after))
+    };
+    let mut lines = headers.get_all(RETRY_AFTER).iter();
+    // A second line makes the first worthless.
+    if lines.next().is_some_and(later) && lines.next().is_none() {
+        return;
+    }
+    if let Some(after) = value(|out| put_number(out, after)) {
+        headers.insert(RETRY_AFTER, after);
+    }
+}

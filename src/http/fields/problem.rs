@@ -1,0 +1,60 @@
+use http::{HeaderValue, StatusCode};
+
+/// Why a request was denied, as a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4, which the body of an answer
+/// names (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemType {
+    /// The client has used up a quota of its own: status 429.
+    QuotaExceeded,
+    /// The server has no capacity for the request, whoever sends it: status 503.
+    ReducedCapacity,
+    /// The client is penalised or banned for its behaviour: status 429.
+    AbnormalUsage,
+}
+
+impl ProblemType {
+    /// The media type of a body that [`RateLimitFields::problem`](super::RateLimitFields::problem) returns, which has an example.
+    pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+    /// The status of an answer with this problem, 429 or 503.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.status(), 429);
+    /// assert_eq!(ProblemType::ReducedCapacity.status(), 503);
+    /// ```
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::QuotaExceeded | Self::AbnormalUsage => StatusCode::TOO_MANY_REQUESTS,
+            Self::ReducedCapacity => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The URI of the type.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.uri(), "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    /// ```
+    #[must_use]
+    pub const fn uri(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            Self::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+        }
+    }
+
+    /// In the registry's words.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "Quota Exceeded",
+            Self::ReducedCapacity => "Temporary Reduced Capacity",
+            Self::AbnormalUsage => "Abnormal Usage Detected",
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use std::time::Duration;
+
+use crate::decision::Decision;
+use crate::policy::Limit;
+use crate::rate::Rate;
+use crate::snapshot::LimitStatus;
+
+/// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
+/// [`RateLimitFields`](super::RateLimitFields) for an example.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldValues<'a> {
+    limits: &'a [LimitStatus],
+    is_denied: bool,
+    denied_by: Option<usize>,
+    retry_after: Option<Duration>,
+    jitter: Duration,
+    partition_key: Option<&'a [u8]>,
+}
+
+impl<'a> FieldValues<'a> {
+    /// A request was granted, and the limits are as
+    /// [`try_acquire_explained`](crate::PermitRequest::try_acquire_explained) or
+    /// [`acquire_explained`](crate::PermitRequest::acquire_explained) returned them. See the [type's example](Self).
+    #[must_use]
+    pub const fn granted(limits: &'a [LimitStatus]) -> Self {
+        Self { limits, is_denied: false, denied_by: None, retry_after: None, jitter: Duration::ZERO, partition_key: None }
+    }
+
+    /// The limits denied a request. See the [type's example](Self).
+    #[must_use]
+    pub fn denied(limits: &'a [LimitStatus], decision: &Decision) -> Self {
+        let (denied_by, retry_after) = (decision.denied_by_index(), decision.retry_after());
+        Self { is_denied: true, denied_by, retry_after, ..Self::granted(limits) }
+    }
+
+    /// A request was refused for another reason than a limit, such as a full queue or a timeout; `limits` may be empty.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tollgate::http::{FieldValues, RateLimitFields};
+    ///
+    /// let mut headers = http::HeaderMap::new();
+    /// let values = FieldValues::refused(&[]).retry_after(Duration::from_millis(1_500));
+    /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
+    /// assert_eq!(headers["retry-after"], "2");
+    /// # Ok::<(), tollgate::http::PolicyNameError>(())
+    /// ```
+    #[must_use]
+    pub const fn refused(limits: &'a [LimitStatus]) -> Self {
+        Self { is_denied: true, ..Self::granted(limits) }
+    }
+
+    /// When to retry, where the limiter does not know: when a place of a concurrency will be released, for instance. A time that
+    /// the limiter does know is replaced. Any duration; without effect on a grant. See [`FieldValues::refused`] for an example.
+    #[must_use]
+    pub const fn retry_after(self, after: Duration) -> Self {
+        Self { retry_after: Some(after), ..self }
+    }
+
+    /// Any duration to add to `Retry-After`, so that denied clients do not all come back at once. Draw it at random for each answer.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tollgate::http::{FieldValues, RateLimitFields};
+    ///
+    /// let mut headers = http::HeaderMap::new();
+    /// let values = FieldValues::refused(&[]).retry_after(Duration::from_secs(5)).jitter(Duration::from_millis(2_300));
+    /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
+    /// assert_eq!(headers["retry-after"], "8");
+    /// # Ok::<(), tollgate::http::PolicyNameError>(())
+    /// ```
+    #[must_use]
+    pub const fn jitter(self, jitter: Duration) -> Self {
+        Self { jitter, ..self }
+    }
+
+    /// Which share of the limits the request belongs to: any bytes, for the parameter `pk` of
+    /// [`RateLimitStyle::Draft10`](super::RateLimitStyle::Draft10). It is sent to the client in base64, so it must not be a secret.
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{FieldValues, RateLimitFields};
+    ///
+    /// let mut headers = http::HeaderMap::new();
+    /// let limits = Limiter::new("window 100/min")?.limits();
+    /// let values = FieldValues::granted(&limits).partition_key(b"trial");
+    /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
+    /// assert_eq!(headers["ratelimit-policy"], r#""api";q=100;w=60;pk=:dHJpYWw=:"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn partition_key(self, key: &'a [u8]) -> Self {
+        Self { partition_key: Some(key), ..self }
+    }
+
+    pub(super) const fn limits(&self) -> &'a [LimitStatus] {
+        self.limits
+    }
+
+    pub(super) const fn key(&self) -> Option<&'a [u8]> {
+        self.partition_key
+    }
+
+    pub(super) const fn denied_by(&self) -> Option<usize> {
+        self.denied_by
+    }
+
+    /// The limit that denied has none left for this request, whatever it has for a smaller one.
+    pub(super) fn remaining(&self, index: usize) -> u64 {
+        if self.denied_by == Some(index) { 0 } else { self.limits[index].remaining }
+    }
+
+    /// Seconds, rounded up, until a limit has more available, as far as that is known.
+    ///
+    /// While something is left it is the time until the limit is reset, because a client may conclude from `r=9000;t=1` that it is
+    /// free to send 9,000 requests each second.
+    pub(super) fn reset(&self, index: usize) -> Option<u64> {
+        let status = &self.limits[index];
+        if status.limit.counts_places() {
+            return None;
+        }
+        let wait = match self.retry_after.filter(|_| self.is_denied) {
+            Some(wait) if self.denied_by == Some(index) => wait,
+            // Then every limit admits the request.
+            Some(wait) if status.remaining == 0 => until_more(status).min(wait),
+            _ if status.remaining == 0 => until_more(status),
+            _ => status.reset_after,
+        };
+        Some(whole_seconds(wait))
+    }
+
+    /// Seconds from 1 on, and never fewer than the reset of the limit that denied.
+    pub(super) fn retry_after_seconds(&self) -> Option<u64> {
+        let wait = self.retry_after.filter(|_| self.is_denied)?;
+        Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
+    }
+
+    /// For a style with one limit: the one that denied; or the one with the smallest share left; of those the one with the latest
+    /// reset. A concurrency is none, because it has no reset.
+    pub(super) fn tightest(&self) -> Option<Tightness> {
+        let of = |(index, status): (usize, &LimitStatus)| {
+            let (limit, remaining, reset) = (status.capacity, self.remaining(index), self.reset(index)?);
+            Some((self.denied_by == Some(index), Tightness { limit, remaining, reset }))
+        };
+        let limits = self.limits.iter().enumerate().filter_map(of);
+        let tighter = |one: (bool, Tightness), other: (bool, Tightness)| {
+            if one.0 || !other.0 && !other.1.is_tighter_than(&one.1) { one } else { other }
+        };
+        limits.reduce(tighter).map(|(_, tightest)| tightest)
+    }
+}
+
+/// A limit as the styles with one limit describe it. The reset is in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tightness {
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    pub(super) reset: u64,
+}
+
+impl Tightness {
+    /// Whether a smaller share is left of it, or the same for longer.
+    pub(super) fn is_tighter_than(&self, other: &Self) -> bool {
+        let own = u128::from(self.remaining) * u128::from(other.limit.max(1));
+        let others = u128::from(other.remaining) * u128::from(self.limit.max(1));
+        own < others || own == others && self.reset > other.reset
+    }
+}
+
+/// How long the whole capacity takes to come back: the window of a quota. None for a concurrency and for a half-life.
+pub(super) fn window(status: &LimitStatus) -> Option<Duration> {
+    match status.limit {
+        Limit::FixedWindow(window) => Some(window.get_period()),
+        Limit::SlidingWindow(window) => Some(window.period()),
+        Limit::Throttle(throttle) => Some(times(Rate::new(1, throttle.get_interval()), status.capacity)),
+        Limit::TokenBucket(bucket) => Some(times(bucket.get_rate(), status.capacity)),
+        Limit::Penalty(penalty) => Some(times(penalty.get_fall()?, status.capacity)),
+        Limit::MaxConcurrency(_) => None,
+    }
+}
+
+/// How long until one unit is there, for a limit without any.
+fn until_more(status: &LimitStatus) -> Duration {
+    let rate = match status.limit {
+        Limit::Throttle(throttle) => Rate::new(1, throttle.get_interval()),
+        Limit::TokenBucket(bucket) if !bucket.get_refill_each_period() => bucket.get_rate(),
+        _ => return status.reset_after,
+    };
+    // When it is reset, the other units have come too.
+    status.reset_after.saturating_sub(times(rate, status.capacity.saturating_sub(1)))
+}
+
+/// How long so many units take to come.
+fn times(rate: Rate, units: u64) -> Duration {
+    let nanos = rate.period().as_nanos().saturating_mul(u128::from(units)) / u128::from(rate.units().max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+pub(super) const fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs().saturating_add((time.subsec_nanos() > 0) as u64)
+}
