@@ -312,6 +312,16 @@ fn of_two_times_to_retry_the_later_stays() {
 }
 
 #[test]
+fn a_map_that_is_full_is_no_panic() {
+    let mut headers = HeaderMap::new();
+    let name = |n| HeaderName::try_from(format!("x-{n}")).unwrap();
+    let full = (0..40_000).find(|n| headers.try_insert(name(*n), HeaderValue::from_static("")).is_err());
+    let values = FieldValues::refused(&[]).retry_after(secs(9));
+    fields(RateLimitStyle::Draft10).write(&mut headers, &values, now());
+    assert_eq!((full, headers.get("retry-after")), (Some(headers.len()), None));
+}
+
+#[test]
 fn a_name_is_printable_ascii() {
     for (name, error) in [
         ("", PolicyNameError::Empty),
@@ -337,7 +347,7 @@ async fn a_problem_names_its_type_and_the_limit_that_denied() {
         let _held = limiter.try_acquire_many(cost).unwrap();
         let (decision, limits) = denial(&limiter, cost);
         let values = FieldValues::denied(&limits, &decision);
-        let problem = RateLimitFields::problem_type(&values);
+        let problem = values.problem_type();
         let body = RateLimitFields::new(r#"a"\b"#).unwrap().problem(&values, problem);
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
@@ -351,7 +361,7 @@ async fn a_problem_names_its_type_and_the_limit_that_denied() {
     assert_eq!(problem("9 concurrent and 1/min", 1), (ProblemType::QuotaExceeded, r#"["a\"\\b-2"]"#.to_owned()));
     assert_eq!(problem("penalty 1 falling 1/h", 1), (ProblemType::AbnormalUsage, r#"["a\"\\b"]"#.to_owned()));
     let refused = FieldValues::refused(&[]);
-    assert_eq!(RateLimitFields::problem_type(&refused), ProblemType::ReducedCapacity);
+    assert_eq!(refused.problem_type(), ProblemType::ReducedCapacity);
     let body: serde_json::Value =
         serde_json::from_slice(&fields(RateLimitStyle::None).problem(&refused, ProblemType::ReducedCapacity)).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!([]));
@@ -364,7 +374,7 @@ async fn a_problem_names_its_type_and_the_limit_that_denied() {
     paused.pause_for(secs(9));
     let (decision, limits) = denial(&paused, 1);
     let values = FieldValues::denied(&limits, &decision);
-    assert_eq!(RateLimitFields::problem_type(&values), ProblemType::ReducedCapacity);
+    assert_eq!(values.problem_type(), ProblemType::ReducedCapacity);
     assert_eq!(written(RateLimitStyle::Draft10, &values)[..1], [r#"ratelimit: "api";r=1"#]);
     assert_eq!(written(RateLimitStyle::None, &values), ["retry-after: 9"]);
 }

@@ -348,8 +348,10 @@ fn each_vendor_has_its_own_fields() {
 #[test]
 fn vendors_differ_in_their_denials_too() {
     use UpstreamFamily::{Anthropic, AzureOpenAi, Discord, GitHub, OpenAi, RetryAfter, Shopify};
-    let limited =
-        |family, status, text: &str| read(family, StatusCode::from_u16(status).unwrap(), text, |answer| answer.is_limited());
+    let limited = |family, status, text: &str| {
+        let status = StatusCode::from_u16(status).unwrap();
+        UpstreamReader::new(family).read(status, &headers(text), now()).is_limited()
+    };
     assert!(limited(Anthropic, 529, "") && !limited(OpenAi, 529, ""));
     assert!(limited(GitHub, 403, "x-ratelimit-remaining: 0") && limited(GitHub, 403, "retry-after: 60"));
     assert!(!limited(GitHub, 403, "x-ratelimit-remaining: 1") && !limited(RetryAfter, 403, "retry-after: 60"));

@@ -23,7 +23,6 @@ pub use style::RateLimitStyle;
 pub use values::FieldValues;
 
 use super::upstream::{quota_and_window, quota_policy, service_limit};
-use crate::policy::Limit;
 
 /// The header fields in which a server says what its limits allow. Each value is one allocation; nothing else allocates but the
 /// map itself.
@@ -195,20 +194,8 @@ impl RateLimitFields {
         }
     }
 
-    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
-    /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did. A
-    /// server whose limit is not one for each client may choose another. See [`RateLimitFields::problem`] for an example.
-    #[must_use]
-    pub fn problem_type(values: &FieldValues<'_>) -> ProblemType {
-        match values.denied_by().and_then(|index| values.limits().get(index)).map(|status| status.limit) {
-            Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
-            Some(_) => ProblemType::QuotaExceeded,
-            None => ProblemType::ReducedCapacity,
-        }
-    }
-
-    /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE). Its
-    /// `violated-policies` has the name of the limit that denied, if one did.
+    /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE). `problem`
+    /// is that of the [values](FieldValues::problem_type), or one that the server chose. `violated-policies` has the name of the limit that denied, if one did.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -222,7 +209,7 @@ impl RateLimitFields {
     /// let Err(TryAcquireError::Denied(decision)) = answer else { panic!("the second in a minute") };
     ///
     /// let values = FieldValues::denied(&limits, &decision);
-    /// let problem = RateLimitFields::problem_type(&values);
+    /// let problem = values.problem_type();
     /// assert_eq!(problem.status(), 429);
     /// let body = RateLimitFields::new("api")?.problem(&values, problem);
     /// assert_eq!(

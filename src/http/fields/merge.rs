@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::text::{Out, put_comma, put_number, value};
 use super::values::Tightness;
@@ -41,9 +41,7 @@ pub(super) fn add_to_list<T>(
         }
         write(out, &mut is_first);
     });
-    if let Some(merged) = merged {
-        headers.insert(field, merged);
-    }
+    insert(headers, field, merged);
 }
 
 /// The dictionary of draft-07, unless a tighter one is there.
@@ -71,9 +69,7 @@ pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
         out.put(b", reset=");
         put_number(out, tightest.reset);
     });
-    if let Some(dictionary) = dictionary {
-        headers.insert(&RATELIMIT, dictionary);
-    }
+    insert(headers, &RATELIMIT, dictionary);
 }
 
 /// Three fields, unless those of a tighter limit are there.
@@ -91,9 +87,7 @@ pub(super) fn set_triple(headers: &mut HeaderMap, fields: &'static [HeaderName; 
     }
     let numbers = [tightest.limit, tightest.remaining, tightest.reset];
     for (field, number) in fields.iter().zip(numbers) {
-        if let Some(number) = value(|out| put_number(out, number)) {
-            headers.insert(field, number);
-        }
+        insert(headers, field, value(|out| put_number(out, number)));
     }
 }
 
@@ -104,7 +98,7 @@ fn is_tighter(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, th
 
 /// `Retry-After`, unless a later one is there. `now` is since the Unix epoch.
 pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: Duration) {
-    let later = |line: &http::HeaderValue| {
+    let later = |line: &HeaderValue| {
         let text = line.as_bytes().trim_ascii();
         let delay = seconds(text).or_else(|| Some(http_date(text, now)?.saturating_sub(now)));
         delay.is_some_and(|delay| delay >= Duration::from_secs(after))
@@ -114,7 +108,12 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: Duration
     if lines.next().is_some_and(later) && lines.next().is_none() {
         return;
     }
-    if let Some(after) = value(|out| put_number(out, after)) {
-        headers.insert(RETRY_AFTER, after);
+    insert(headers, &RETRY_AFTER, value(|out| put_number(out, after)));
+}
+
+fn insert(headers: &mut HeaderMap, field: &'static HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        // A map with 32,768 fields is full, and stays as it is.
+        let _full = headers.try_insert(field, value);
     }
 }

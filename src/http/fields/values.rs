@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::problem::ProblemType;
 use crate::decision::Decision;
 use crate::policy::Limit;
 use crate::rate::Rate;
@@ -92,6 +93,20 @@ impl<'a> FieldValues<'a> {
     #[must_use]
     pub const fn partition_key(self, key: &'a [u8]) -> Self {
         Self { partition_key: Some(key), ..self }
+    }
+
+    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
+    /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
+    /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
+    ///
+    /// Where all clients share a limit, [`ProblemType::ReducedCapacity`] is the better choice for it.
+    #[must_use]
+    pub fn problem_type(&self) -> ProblemType {
+        match self.denied_by.and_then(|index| self.limits.get(index)).map(|status| status.limit) {
+            Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
+            Some(_) => ProblemType::QuotaExceeded,
+            None => ProblemType::ReducedCapacity,
+        }
     }
 
     pub(super) const fn limits(&self) -> &'a [LimitStatus] {
