@@ -145,6 +145,29 @@ async fn the_limit_that_denied_has_none_left_until_the_retry() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_spent_says_when_more_comes() {
+    for (policy, t) in [
+        ("window 6/min", 60),
+        ("6/min", 10),
+        ("12/min burst 6", 5),
+        ("every 1500ms burst 6", 2),
+        ("penalty 6 falling 1/min", 360),
+        // The first of them in three periods; no limit says which.
+        ("2/min burst 6 refilled each period", 180),
+    ] {
+        let limiter = limiter(policy);
+        let _permit = limiter.try_acquire_many(6).unwrap();
+        let lists = written(RateLimitStyle::Draft10, &FieldValues::granted(&limiter.limits()));
+        assert_eq!(lists[0], format!(r#"ratelimit: "api";r=0;t={t}"#), "{policy}");
+    }
+    // A permit that cost more than was thought.
+    let limiter = limiter("6/min");
+    assert!(limiter.try_acquire_many(6).unwrap().settle(8));
+    let lists = written(RateLimitStyle::Draft10, &FieldValues::granted(&limiter.limits()));
+    assert_eq!(lists[0], r#"ratelimit: "api";r=0;t=30"#);
+}
+
 /// Two limits deny. The one that admits earlier is not the one with the name, and has more at the retry at the latest.
 #[tokio::test(start_paused = true)]
 async fn no_limit_without_units_waits_longer_than_the_retry() {
@@ -302,6 +325,7 @@ fn of_two_times_to_retry_the_later_stays() {
         ("retry-after: Mon, 23 Nov 2026 01:00:29 GMT", "30"),
         ("retry-after: Mon, 23 Nov 2026 01:00:31 GMT", "Mon, 23 Nov 2026 01:00:31 GMT"),
         ("retry-after: Monday, 23-Nov-26 02:00:00 GMT", "Monday, 23-Nov-26 02:00:00 GMT"),
+        ("retry-after: Mon, 23 Nov 2026 01:00:30 GMT", "Mon, 23 Nov 2026 01:00:30 GMT"),
         ("retry-after: soon", "30"),
         ("retry-after: -40", "30"),
     ] {

@@ -245,6 +245,124 @@ fn one_error_makes_a_reader_ignore_the_whole_field() {
     }
 }
 
+/// Values of parameters that no reader of rate limits needs are checked all the same.
+#[test]
+fn each_type_of_structured_fields_is_checked() {
+    const FINE: [&str; 29] = [
+        "0",
+        "-0",
+        "00",
+        "123456789012345",
+        "-123456789012345",
+        "1.5",
+        "-1.123",
+        "123456789012.123",
+        "\"\"",
+        "\"a\\\"\\\\ ~\"",
+        "t",
+        "*",
+        "T!#$%&'*+-.^_`|~:/0",
+        "::",
+        ":YQ==:",
+        ":YQ=:",
+        ":YQ:",
+        ":YWI=:",
+        ":YWI:",
+        ":YWJj:",
+        ":+/+/:",
+        ":YR==:",
+        "?0",
+        "?1",
+        "@0",
+        "@-123456789012345",
+        "%\"\"",
+        "%\"a%22%c3%a9 %f0%9f%98%80~\"",
+        "%\"%25\"",
+    ];
+    const FAULTY: [&str; 44] = [
+        "",
+        "-",
+        "--1",
+        "+1",
+        "1.",
+        ".5",
+        "1.1234",
+        "1234567890123456",
+        "1234567890123.1",
+        "1.5.5",
+        "1e5",
+        "\"",
+        "\"a",
+        "\"\\a\"",
+        "\"\t\"",
+        "\"\u{e9}\"",
+        "\"\\",
+        "'a'",
+        "!a",
+        "\u{e9}",
+        ":",
+        ":Y:",
+        ":Y=:",
+        ":YQ===:",
+        ":YWI==:",
+        ":YWJj=:",
+        ":Y Q:",
+        ":Y-_=:",
+        ":YQ==",
+        "?",
+        "?2",
+        "?t",
+        "@",
+        "@1.5",
+        "@a",
+        "%",
+        "%a",
+        "%\"",
+        "%\"%C3%A9\"",
+        "%\"%c3\"",
+        "%\"%c3a\"",
+        "%\"%ff\"",
+        "%\"\u{e9}\"",
+        "%\"%a\"",
+    ];
+    let is_malformed =
+        |family, text: &str| read(family, OK, &format!("ratelimit: {text}"), |answer| !answer.malformed().is_empty());
+    for (values, fine) in [(FINE.as_slice(), true), (&FAULTY, false)] {
+        for value in values {
+            let forms = [format!("limit=1, x={value}"), format!("limit=1, x;a={value}"), format!("limit=1, x=(1 {value} )")];
+            for form in forms.iter().filter(|form| !form.contains("(1  )")) {
+                assert_eq!(is_malformed(UpstreamFamily::Draft7, form), !fine, "{form}");
+                assert_eq!(sfv::Parser::new(form).parse::<sfv::Dictionary>().is_ok(), fine, "{form}");
+            }
+            let parameter = format!("\"a\";r=1;x={value}");
+            assert_eq!(is_malformed(UpstreamFamily::Draft10, &parameter), !fine, "{parameter}");
+        }
+    }
+    for faulty in [
+        "(",
+        "(1",
+        "(1 ",
+        "(1,2)",
+        "(1;a\"b\")",
+        "(1\"b\")",
+        "((1))",
+        "(1)2",
+        "(1\t2)",
+        ")",
+        "1 ;a",
+        "1;\ta",
+        "1;",
+        "1;A",
+        "1;1",
+        "1;a=(1)",
+    ] {
+        let dictionary = format!("limit=1, x={faulty}");
+        assert!(is_malformed(UpstreamFamily::Draft7, &dictionary), "{faulty}");
+        assert!(sfv::Parser::new(&dictionary).parse::<sfv::Dictionary>().is_err(), "{faulty}");
+    }
+    assert!(!is_malformed(UpstreamFamily::Draft7, "limit=1;*a-b_c.d9=1;  b=2 \t,\t *, z_-.*=()"));
+}
+
 #[test]
 fn the_dictionary_of_draft_07() {
     let draft_7 = |text: &str| quotas(UpstreamFamily::Draft7, text);

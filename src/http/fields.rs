@@ -81,8 +81,8 @@ use super::upstream::{quota_and_window, quota_policy, service_limit};
 ///
 /// # One limit
 ///
-/// The styles with one limit describe the tightest: the one that denied, or the one with the smallest share left; of those the one
-/// with the latest reset. They leave a concurrency out, as it has no reset.
+/// The styles with one limit describe the tightest: the one with the smallest share left, which is none for the limit that denied;
+/// of those the one with the latest reset. They leave a concurrency out, as it has no reset.
 ///
 /// # Fields that are there already
 ///

@@ -151,18 +151,14 @@ impl<'a> FieldValues<'a> {
         Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
     }
 
-    /// For a style with one limit: the one that denied; or the one with the smallest share left; of those the one with the latest
-    /// reset. A concurrency is none, because it has no reset.
+    /// For a style with one limit: the one with the smallest share left, which the one that denied is; of those the one with the
+    /// latest reset. A concurrency is none, because it has no reset.
     pub(super) fn tightest(&self) -> Option<Tightness> {
         let of = |(index, status): (usize, &LimitStatus)| {
-            let (limit, remaining, reset) = (status.capacity, self.remaining(index), self.reset(index)?);
-            Some((self.denied_by == Some(index), Tightness { limit, remaining, reset }))
+            Some(Tightness { limit: status.capacity, remaining: self.remaining(index), reset: self.reset(index)? })
         };
         let limits = self.limits.iter().enumerate().filter_map(of);
-        let tighter = |one: (bool, Tightness), other: (bool, Tightness)| {
-            if one.0 || !other.0 && !other.1.is_tighter_than(&one.1) { one } else { other }
-        };
-        limits.reduce(tighter).map(|(_, tightest)| tightest)
+        limits.reduce(|one, other| if other.is_tighter_than(&one) { other } else { one })
     }
 }
 
