@@ -502,6 +502,9 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
         x-ratelimit-remaining-requests: 9\nx-ratelimit-reset-requests: 5m";
     let expected = new().limited().retry_after(secs(30)).remaining(9).reset_after(secs(300));
     assert_eq!(signal(UpstreamFamily::OpenAi, TOO_MANY, "Requests", tokens), expected);
+    let both = tokens.replace("requests: 9", "requests: 0");
+    let expected = new().limited().retry_after(secs(300)).remaining(0).reset_after(secs(300));
+    assert_eq!(signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &both), expected);
     // and a second where none is, however far its reset.
     let expected = new().limited().retry_after(secs(1)).remaining(9).reset_after(secs(300));
     assert_eq!(signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &tokens.replace("tokens: 0", "tokens: 1")), expected);
