@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
 use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, TimeSource, TimerHost};
-use crate::observe::Observer;
+use crate::observe::{Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::strategy::Moment;
@@ -40,7 +40,7 @@ pub struct LimiterBuilder {
     exact_refunds: bool,
     precise_timer: bool,
     time_source: TimeSource,
-    observer: Observer,
+    observer: Observers,
 }
 
 /// The options of a queue, which all builders share.
@@ -190,7 +190,7 @@ impl LimiterBuilder {
             exact_refunds: false,
             precise_timer: false,
             time_source: TimeSource::TOKIO,
-            observer: Observer::NONE,
+            observer: Observers::NONE,
         }
     }
 
@@ -297,6 +297,13 @@ impl LimiterBuilder {
     /// # }
     /// ```
     pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
+        self.observer = self.observer.and_call(observer);
+        self
+    }
+
+    /// Tells `observer` of each [event](LimiterEvent) and of requests that wait, under the terms of [`on_event`](Self::on_event). It may
+    /// be called several times, and beside that. [`Observer`] has an example.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = self.observer.and(observer);
         self
     }

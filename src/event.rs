@@ -20,6 +20,7 @@ use crate::strategy::Moment;
 /// | [`Denied`](EventKind::Denied) | `try_acquire` is denied | the [`Decision`]: which limit denied, when to retry |
 /// | [`Banned`](EventKind::Banned) | a denied attempt starts a [ban](crate::Penalty::ban) | for how long |
 /// | [`Reclaimed`](EventKind::Reclaimed) | the TTL of a permit has passed | the permit, how long it was held, where it was requested |
+/// | [`ReleasedLate`](EventKind::ReleasedLate) | a permit is dropped after it was reclaimed: its holder was slow, and has not leaked it | the permit |
 /// | [`LimitMoved`](EventKind::LimitMoved) | an [adaptive](crate::Adapt) concurrency finds another limit | from which to which |
 /// | [`Paused`](EventKind::Paused) | a pause begins, or its end moves | for how long |
 /// | [`Resumed`](EventKind::Resumed) | a pause ends, by a call or by itself | how long ago |
@@ -27,6 +28,8 @@ use crate::strategy::Moment;
 /// | [`Closed`](EventKind::Closed) | the limiter is closed | |
 /// | [`StoreDown`](EventKind::StoreDown) | calls to the store of a shared limiter are given up for a while | the error |
 /// | [`StoreUp`](EventKind::StoreUp) | the store answers again | for how long it was down |
+/// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
+/// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
 /// counts it.
@@ -166,6 +169,17 @@ pub enum EventKind {
         /// Where in the program the permit was asked for.
         acquired_in: &'static Location<'static>,
     },
+    /// A permit was dropped after it was [reclaimed](EventKind::Reclaimed), which changed nothing. So a permit that is reclaimed without
+    /// this event after it has leaked, or is still held.
+    #[non_exhaustive]
+    ReleasedLate {
+        /// The [id](crate::Permit::id) of the permit.
+        id: Uuid,
+        /// The [fence](crate::Permit::fence) of the permit.
+        fence: u64,
+        /// The units of the permit.
+        cost: u64,
+    },
     /// An [adaptive](crate::Adapt) concurrency has moved its limit after a [report](crate::Permit::report). `from` is the `to` of
     /// the event before. A limit that restarts because it was idle is reported with the next report.
     #[non_exhaustive]
@@ -214,6 +228,14 @@ pub enum EventKind {
         /// For how long it was down.
         down_for: Duration,
     },
+    /// A keyed limiter forgot a key before it was reset: [`WhenFull::EvictSoonestReset`](crate::WhenFull::EvictSoonestReset).
+    #[non_exhaustive]
+    Evicted {
+        /// How long until it would have been reset.
+        reset_after: Duration,
+    },
+    /// A keyed limiter refused a new key: [`WhenFull::Deny`](crate::WhenFull::Deny).
+    TooManyKeys,
 }
 
 /// Why a request was shed. [`EventKind::Shed`] carries it.
@@ -226,6 +248,22 @@ pub enum ShedReason {
     Dropped,
     /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
     Blocked,
+}
+
+impl ShedReason {
+    /// `queue_full`, `dropped` or `blocked`, for logs and metrics.
+    ///
+    /// ```
+    /// assert_eq!(tollgate::ShedReason::QueueFull.as_str(), "queue_full");
+    /// ```
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Dropped => "dropped",
+            Self::Blocked => "blocked",
+        }
+    }
 }
 
 /// A request that does not wait, before it is denied.

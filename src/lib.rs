@@ -54,7 +54,8 @@
 //! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name | [`Limiter::builder`] |
-//! | to be told of waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`] |
+//! | to be told of waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`]; an [`Observer`] of limiters of all kinds |
+//! | logs and spans, numbers for Prometheus | the module `telemetry`, with the features `tracing` and `metrics` |
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
 //!
@@ -153,6 +154,9 @@
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.
 //! - `postgres`: `PostgresStore`, a store in PostgreSQL.
 //! - `sqlite`: `SqliteStore`, a store in a file. It builds SQLite, and needs a C compiler.
+//! - `tracing`: `TracingObserver` in the module `telemetry` makes an event of each [`LimiterEvent`], and a span of each wait.
+//! - `metrics`: `MetricsObserver` and `MetricsReporter` there: counters, gauges and a histogram of waits for the crate `metrics`, with
+//!   bounded labels.
 //! - `conformance`: [tests](store::Store#a-store-of-your-own) for a store of your own, in the module `store::conformance`.
 //! - `full`: all features but `conformance`.
 #![forbid(unsafe_code)]
@@ -194,6 +198,8 @@ mod snapshot;
 pub mod store;
 mod strategy;
 mod stream;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub mod telemetry;
 mod text;
 mod upstream;
 
@@ -209,6 +215,7 @@ pub use keyed::{
     WhenFull,
 };
 pub use limiter::{AnyLimiter, Limiter, PollLimiter};
+pub use observe::{Observation, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
 pub use overflow::Overflow;
 pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
 pub use policy::{Limit, Policy};

@@ -34,6 +34,7 @@ mod keyed;
 mod leader;
 mod lifecycle;
 mod lock;
+mod observed_wait;
 mod out_channel;
 mod registry;
 mod release_channel;

@@ -1,71 +1,99 @@
-use std::cell::Cell;
-use std::fmt;
+//! Who is told of events, and of requests that wait.
 
-use crate::contain_panic::contain_panic;
-use crate::event::LimiterEvent;
+mod key;
+mod observers;
+mod tell;
+mod wait;
 
-/// The callback that events go to, called outside every lock.
+pub use self::key::ObservedKey;
+pub(crate) use self::key::{FormatKey, format_by_debug, format_nothing};
+pub(crate) use self::observers::Observers;
+pub(crate) use self::wait::WaitSpan;
+pub use self::wait::{OpenWait, WaitEnd, WaitStart};
+
+use std::sync::Arc;
+
+use crate::event::{EventKind, LimiterEvent};
+
+/// Is told what happens in limiters. One observer may serve limiters, keyed limiters and shared limiters alike.
 ///
-/// A thin pointer: each of a million keys has one of these, and most have no callback.
-#[derive(Default)]
-pub(crate) struct Observer(Option<Box<Box<Callback>>>);
+/// `observer` of each builder takes it: [`LimiterBuilder::observer`](crate::LimiterBuilder::observer), which says when it is called
+/// and what it may do, and those of [keyed](crate::KeyedLimiterBuilder::observer) and
+/// [shared](crate::SharedLimiterBuilder::observer) limiters. [`LimiterEvent`] has a table of all events.
+///
+/// Closures that take an [`Observation`] are observers. With the features `tracing` and `metrics`, the module `telemetry` has two that
+/// are ready to use.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use tollgate::{EventKind, KeyedLimiter, Limiter, MaxConcurrency, Observation, Observer};
+///
+/// #[derive(Clone, Default)]
+/// struct Denials(Arc<Mutex<Vec<String>>>);
+///
+/// impl Observer for Denials {
+///     fn observe(&self, what: &Observation<'_>) {
+///         if let EventKind::Denied { decision, .. } = what.kind {
+///             self.0.lock().unwrap().push(format!("{:?} {:?}: {decision}", what.name(), what.key));
+///         }
+///     }
+/// }
+///
+/// let denials = Denials::default();
+/// let limiter = Limiter::builder(MaxConcurrency::new(1)).name("search").observer(denials.clone()).build()?;
+/// let keyed = KeyedLimiter::builder(MaxConcurrency::new(1)).name("users").observer(denials.clone()).build()?;
+/// let _permits = (limiter.try_acquire()?, keyed.try_acquire(&7)?);
+/// assert!(limiter.try_acquire().is_err() && keyed.try_acquire(&7).is_err());
+/// let seen = denials.0.lock().unwrap();
+/// assert_eq!(seen[0], r#"Some("search") None: denied by `1 concurrent`"#);
+/// assert_eq!(seen[1], r#"Some("users") Some(7): denied by `1 concurrent`"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// Something has happened.
+    fn observe(&self, what: &Observation<'_>);
 
-type Callback = dyn Fn(&LimiterEvent) + Send + Sync;
-
-impl Observer {
-    pub(crate) const NONE: Self = Self(None);
-
-    pub(crate) fn new(observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(Box::new(observer))))
-    }
-
-    /// Calls another one after those so far. A panic in one does not keep the others from being called.
-    pub(crate) fn and(self, next: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        match self.0 {
-            None => Self::new(next),
-            Some(first) => Self::new(move |event| {
-                contain_panic(|| first(event));
-                next(event);
-            }),
-        }
-    }
-
-    pub(crate) fn is_some(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Passes an event of a part of the limiter on, which that part [emits](Observer::emit).
-    pub(crate) fn pass_on(&self, event: &LimiterEvent) {
-        if let Some(observer) = &self.0 {
-            observer(event);
-        }
-    }
-
-    pub(crate) fn emit(&self, event: &LimiterEvent) {
-        if let Some(observer) = &self.0 {
-            tell(|| observer(event));
-        }
-    }
-}
-
-/// Calls an observer. One that calls a limiter may cause an event, at which it is called again, and so on: without an end, it would
-/// overflow the stack.
-pub(crate) fn tell(observer: impl FnOnce()) {
-    /// One within another. An observer that causes n events at each one is called n + 1 times, not for ever.
-    const DEEPEST: u8 = 2;
-    thread_local! {
-        static DEPTH: Cell<u8> = const { Cell::new(0) };
-    }
-    let depth = DEPTH.get();
-    if depth < DEEPEST {
-        DEPTH.set(depth + 1);
-        contain_panic(observer);
-        DEPTH.set(depth);
+    /// A request has begun to wait. What is returned is kept with the request, and told how the wait ends. By default, nothing is.
+    ///
+    /// It is called in the task or thread of the request, at its first poll, and the wait ends there, too. Requests that need not wait
+    /// are not told. The request is in the queue already, so events of its grant may be told before. See [`OpenWait`] for an example.
+    fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
+        _ = wait;
+        None
     }
 }
 
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_some() { "Observer(..)" } else { "Observer(none)" })
+impl<F: Fn(&Observation<'_>) + Send + Sync + 'static> Observer for F {
+    fn observe(&self, what: &Observation<'_>) {
+        self(what);
+    }
+}
+
+/// An event, and of what: what an [`Observer`] is told. That trait has an example.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Observation<'a> {
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one: of a keyed or a shared limiter it is the same for all
+    /// keys.
+    pub limiter: Option<&'a Arc<str>>,
+    /// The key, if it is an event of one.
+    pub key: Option<ObservedKey<'a>>,
+    /// What has happened.
+    pub kind: &'a EventKind,
+    /// As closures of `on_event` take it.
+    pub(crate) event: &'a LimiterEvent,
+}
+
+impl<'a> Observation<'a> {
+    pub(crate) fn new(event: &'a LimiterEvent) -> Self {
+        Self { limiter: event.limiter.as_ref(), key: None, kind: &event.kind, event }
+    }
+
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a str> {
+        self.limiter.map(|name| &**name)
     }
 }

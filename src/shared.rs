@@ -237,6 +237,13 @@ impl SharedLimiter {
         self.manager.snapshot()
     }
 
+    /// Whether calls to the store are made. `false`: they have failed, and are given up for a while; what is asked follows
+    /// [the rule](SharedLimiterBuilder::on_store_down). An observer is told when it changes.
+    #[must_use]
+    pub fn store_is_up(&self) -> bool {
+        self.shared.link.is_up()
+    }
+
     /// Refuses all requests in this process from now on, the waiting ones first. Permits in flight stay valid.
     pub fn close(&self) {
         self.manager.close();

@@ -52,6 +52,7 @@ fn name(event: &EventKind) -> &'static str {
         EventKind::Denied { .. } => "denied",
         EventKind::Banned { .. } => "banned",
         EventKind::Reclaimed { .. } => "reclaimed",
+        EventKind::ReleasedLate { .. } => "released late",
         EventKind::LimitMoved { .. } => "limit moved",
         EventKind::Paused { .. } => "paused",
         EventKind::Resumed { .. } => "resumed",

@@ -15,11 +15,11 @@ use tollgate::{
     Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
     FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire,
     KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter,
-    LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Outcome, Overflow, ParseError,
-    ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter, Priority, PriorityError, Rate, Reservation, Run,
-    RunError, SharedLimiter, SharedLimiterBuilder, SharedPermitRequest, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt,
-    Throttle, Throttled, TokenBucket, TryAcquireError, TryAcquireShared, TryThrottled, Unit, UpstreamSignal, UsageCarryOver,
-    WhenFull, WithPermits,
+    LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Observation, ObservedKey,
+    Observer, OpenWait, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter,
+    Priority, PriorityError, Rate, Reservation, Run, RunError, SharedLimiter, SharedLimiterBuilder, SharedPermitRequest,
+    ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled, TokenBucket, TryAcquireError,
+    TryAcquireShared, TryThrottled, Unit, UpstreamSignal, UsageCarryOver, WaitEnd, WaitStart, WhenFull, WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -43,6 +43,7 @@ struct Names<'a, S: Stream>(
     Option<(ParseError, ParseErrorKind, Penalty, Permit, PermitRequest<'a>, Policy, Priority, PriorityError, Rate, ShedReason)>,
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
+    Option<(Observation<'a>, ObservedKey<'a>, WaitEnd<'a>, WaitStart<'a>, Box<dyn Observer>, Box<dyn OpenWait>)>,
     Option<(AcquireExplained, Counts, LimitStatus, Reservation, Unit)>,
     Option<(SharedLimiter, SharedLimiterBuilder, SharedPermitRequest<'a>, TryAcquireShared)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 28] = [
+const ROOMS: [&str; 29] = [
     // limits as data and as text
     "rate",
     "strategy",
@@ -42,6 +42,8 @@ const ROOMS: [&str; 28] = [
     "shared",
     // what the feature `http` puts around these
     "http",
+    // what operators see of them
+    "telemetry",
     // what the feature `serde` adds to these
     "serialize",
 ];

@@ -78,6 +78,15 @@ impl Progress {
         polled
     }
 
+    /// It waits. If observers keep something of that, it takes more room.
+    #[cold]
+    #[inline(never)]
+    fn begin_wait(&mut self, manager: &Arc<Manager>, options: RequestOptions, id: WaiterId) {
+        if let Some(wait) = manager.begin_wait(&options) {
+            *self = Self::Apart(Arc::new(Ticket::queued_with(options, id, wait)));
+        }
+    }
+
     /// The future is dropped.
     #[inline]
     pub(super) fn give_up(&mut self, manager: &Arc<Manager>) {
@@ -99,14 +108,14 @@ impl Progress {
     #[inline(always)]
     fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = TimedGrant::NOTHING;
-        let plain_cost;
+        let (plain_cost, asks);
         let enqueued = match *self {
             Self::New { cost, caller } => {
-                plain_cost = cost;
+                (plain_cost, asks) = (cost, Some(caller));
                 manager.acquire(cost.into(), None, || RequestOptions::new(cost.into(), caller), waker, &mut granted)
             }
             Self::Queued { cost, id } => {
-                plain_cost = cost;
+                (plain_cost, asks) = (cost, None);
                 manager.poll(id, cost.into(), waker, &mut granted)
             }
             Self::Done => polled_after_completion(),
@@ -121,6 +130,11 @@ impl Progress {
             Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, plain_cost.into()))),
             Ok(Enqueued::Queued(id)) => {
                 *self = Self::Queued { cost: plain_cost, id };
+                if let Some(caller) = asks
+                    && manager.tells_waits()
+                {
+                    self.begin_wait(manager, RequestOptions::new(plain_cost.into(), caller), id);
+                }
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(*error)),

@@ -12,6 +12,7 @@ use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
+use crate::observe::{WaitEnd, WaitSpan};
 use crate::permit::Permit;
 
 /// One request in progress: not begun, queued, or done.
@@ -23,6 +24,8 @@ pub(crate) struct Ticket {
     options: RequestOptions,
     stage: Stage,
     delay: Delay,
+    /// What observers keep while it waits.
+    wait: Option<WaitSpan>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +38,12 @@ enum Stage {
 impl Ticket {
     #[inline]
     pub(crate) fn new(options: RequestOptions) -> Self {
-        Self { options, stage: Stage::New, delay: Delay::default() }
+        Self { options, stage: Stage::New, delay: Delay::default(), wait: None }
+    }
+
+    /// A request that waits, and that observers keep something of.
+    pub(super) fn queued_with(options: RequestOptions, id: WaiterId, wait: WaitSpan) -> Self {
+        Self { options, stage: Stage::Queued(id), delay: Delay::default(), wait: Some(wait) }
     }
 
     #[inline(always)]
@@ -59,6 +67,7 @@ impl Ticket {
         if let Stage::Queued(id) = self.stage {
             self.stage = Stage::Done;
             manager.abandon(id, self.options.cost);
+            self.wait = None;
         }
     }
 
@@ -119,13 +128,34 @@ impl Ticket {
             Stage::Done => polled_after_completion(),
         };
         self.stage = match enqueued {
-            Ok(Enqueued::Queued(id)) => Stage::Queued(id),
+            Ok(Enqueued::Queued(id)) => {
+                if let Stage::New = self.stage
+                    && manager.tells_waits()
+                {
+                    self.wait = manager.begin_wait(&self.options);
+                }
+                Stage::Queued(id)
+            }
             _ => Stage::Done,
         };
+        if let (Some(_), Stage::Done) = (&self.wait, self.stage) {
+            self.end_wait(&enqueued, granted);
+        }
         if let (Some(_), Ok(Enqueued::Granted(()))) = (&self.options.rare, &enqueued) {
             manager.limit_ttl(granted.grant, &self.options);
         }
         enqueued
+    }
+}
+
+impl Ticket {
+    #[cold]
+    fn end_wait(&mut self, answer: &Result<Enqueued<()>, Refused>, granted: &TimedGrant) {
+        let end = match answer {
+            Ok(_) => WaitEnd::Granted { fence: granted.grant.fence },
+            Err(error) => WaitEnd::Refused(error),
+        };
+        self.wait.take().into_iter().for_each(|wait| wait.end(end));
     }
 }
 

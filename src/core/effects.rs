@@ -42,6 +42,7 @@ pub(crate) struct Rest {
 pub(crate) enum Happening {
     GrantedAfterWait { fence: u64, request: Front, waited: Duration },
     Reclaimed(Lease),
+    ReleasedLate { fence: u64, cost: u64 },
     Other(EventKind),
 }
 

@@ -12,7 +12,7 @@ use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
 use super::any_table::AnyTable;
-use super::event::{KeyedLimiterEvent, KeyedObserver};
+use super::event::{KeyedLimiterEvent, KeyedObserver, OnKeyedEvent};
 use super::idle::{KeptHash, is_plain};
 use super::key_state::MAX_WORDS;
 use super::limiter::KeyedLimiter;
@@ -23,11 +23,11 @@ use super::table::Table;
 use super::tier::{TierOf, Tiers};
 use super::when_full::WhenFull;
 use crate::builder::shared_options;
-use crate::contain_panic::contain_panic;
 use crate::core::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::manager::{Clock, Common, Origin, SharedDriver, TimeSource, TimerHost};
+use crate::observe::{FormatKey, Observer, Observers, format_by_debug, format_nothing};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
@@ -68,7 +68,8 @@ pub struct KeyedLimiterBuilder<K> {
     precise_timer: bool,
     options: Options,
     time_source: TimeSource,
-    observer: Option<KeyedObserver<K>>,
+    observers: Observers,
+    format_key: FormatKey,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
@@ -102,7 +103,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             precise_timer: false,
             options,
             time_source,
-            observer: None,
+            observers: Observers::NONE,
+            format_key: format_nothing,
         }
     }
 
@@ -188,13 +190,20 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn on_event(mut self, observer: impl Fn(KeyedLimiterEvent<'_, K>) + Send + Sync + 'static) -> Self {
-        self.observer = Some(match self.observer {
-            None => Arc::new(observer),
-            Some(first) => Arc::new(move |event: KeyedLimiterEvent<'_, K>| {
-                contain_panic(|| first(event));
-                observer(event);
-            }),
-        });
+        self.observers = self.observers.and(OnKeyedEvent::new(observer));
+        self
+    }
+
+    /// Tells `observer` of each event of each key, and of requests that wait, under the terms of
+    /// [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event). [`Observer`] and [`ObservedKey`](crate::ObservedKey) have examples.
+    ///
+    /// It may be called several times, and beside [`on_event`](Self::on_event), which keys that are not `Debug` need.
+    pub fn observer(mut self, observer: impl Observer) -> Self
+    where
+        K: fmt::Debug,
+    {
+        self.observers = self.observers.and(observer);
+        self.format_key = format_by_debug::<K>;
         self
     }
 
@@ -204,7 +213,19 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self { policy, name, max_keys, when_full, tier_of, settles, precise_timer, options, time_source, observer } = self;
+        let Self {
+            policy,
+            name,
+            max_keys,
+            when_full,
+            tier_of,
+            settles,
+            precise_timer,
+            options,
+            time_source,
+            observers,
+            format_key,
+        } = self;
         if max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
@@ -219,7 +240,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
             numbers: Numbers::default(),
             tier_of,
             name: name.clone(),
-            observer,
+            observer: observers.is_some().then(|| Arc::new(KeyedObserver { observers, format: format_key })),
         };
         let options = Arc::new(Options { observed: shared.observer.is_some(), ..options });
         let origin =

@@ -1,7 +1,9 @@
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::LimiterEvent;
+use crate::event::{EventKind, LimiterEvent};
+use crate::observe::{FormatKey, Observation, ObservedKey, Observer, Observers, OpenWait, WaitStart};
 
 /// What a keyed limiter tells its observers: an event of one of its keys, as in the table of [`LimiterEvent`], in the order that is
 /// promised there, or one of the keys themselves. [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) has an example.
@@ -67,5 +69,58 @@ impl<K> Clone for KeyedLimiterEvent<'_, K> {
 
 impl<K> Copy for KeyedLimiterEvent<'_, K> {}
 
-/// The observers of events, called outside every lock.
-pub(super) type KeyedObserver<K> = Arc<dyn Fn(KeyedLimiterEvent<'_, K>) + Send + Sync>;
+/// A closure of `on_event`.
+pub(super) struct OnKeyedEvent<K, F>(F, PhantomData<fn(&K)>);
+
+impl<K, F> OnKeyedEvent<K, F> {
+    pub(super) fn new(closure: F) -> Self {
+        Self(closure, PhantomData)
+    }
+}
+
+impl<K: 'static, F: Fn(KeyedLimiterEvent<'_, K>) + Send + Sync + 'static> Observer for OnKeyedEvent<K, F> {
+    fn observe(&self, what: &Observation<'_>) {
+        let &Observation { limiter, key, kind, event, .. } = what;
+        let Some(key) = key.and_then(|key| key.downcast_ref()) else { return };
+        self.0(match *kind {
+            EventKind::Evicted { reset_after } => KeyedLimiterEvent::Evicted { limiter, key, reset_after },
+            EventKind::TooManyKeys => KeyedLimiterEvent::TooManyKeys { limiter, key },
+            _ => KeyedLimiterEvent::Limiter { key, event },
+        });
+    }
+}
+
+/// Who is told of the events of all keys, and how keys are formatted for them.
+pub(super) struct KeyedObserver {
+    pub(super) observers: Observers,
+    pub(super) format: FormatKey,
+}
+
+impl KeyedObserver {
+    /// Tells what has happened to a key. Called outside every lock.
+    pub(super) fn emit<K: Send + Sync + 'static>(&self, key: &K, event: &LimiterEvent) {
+        self.observers.emit(&Observation { key: Some(ObservedKey::new(key, self.format)), ..Observation::new(event) });
+    }
+}
+
+/// The observers of the manager of one key.
+pub(super) struct OfKey<K> {
+    pub(super) of_all: Arc<KeyedObserver>,
+    pub(super) key: K,
+}
+
+impl<K: Send + Sync + 'static> OfKey<K> {
+    fn key(&self) -> Option<ObservedKey<'_>> {
+        Some(ObservedKey::new(&self.key, self.of_all.format))
+    }
+}
+
+impl<K: Send + Sync + 'static> Observer for OfKey<K> {
+    fn observe(&self, what: &Observation<'_>) {
+        self.of_all.observers.pass_on(&Observation { key: self.key(), ..*what });
+    }
+
+    fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
+        self.of_all.observers.pass_on_wait(&WaitStart { key: self.key(), ..*wait })
+    }
+}

@@ -348,6 +348,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         (0..).map_while(move |shard| with_table!(&*table, |table| table.snapshots(shard))).flatten()
     }
 
+    /// The [name](crate::KeyedLimiterBuilder::name), if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        with_table!(&*self.table, |table| table.name())
+    }
+
+    /// The most keys that are known at once: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
+    #[must_use]
+    pub fn max_keys(&self) -> usize {
+        with_table!(&*self.table, |table| table.max_keys())
+    }
+
     /// The number of known keys: those with usage, and some that are reset but not forgotten yet. See
     /// [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]

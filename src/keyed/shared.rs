@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use super::event::{KeyedLimiterEvent, KeyedObserver};
+use super::event::{KeyedObserver, OfKey};
 use super::key_ref::KeyRef;
 use super::tier::TierOf;
 use crate::contain_panic::contain_panic;
 use crate::event::{EventKind, LimiterEvent};
 use crate::manager::TimeSource;
-use crate::observe::{Observer, tell};
+use crate::observe::Observers;
 
 /// The data that all keys share.
 pub(super) struct Shared<K> {
@@ -17,36 +17,32 @@ pub(super) struct Shared<K> {
     pub(super) numbers: Numbers,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) name: Option<Arc<str>>,
-    pub(super) observer: Option<KeyedObserver<K>>,
+    pub(super) observer: Option<Arc<KeyedObserver>>,
 }
 
-impl<K> Shared<K> {
-    /// Tells the observer. Called outside every lock.
-    pub(super) fn emit(&self, event: KeyedLimiterEvent<'_, K>) {
+impl<K: Send + Sync + 'static> Shared<K> {
+    /// Tells the observer what has happened to a key that has no manager. Called outside every lock.
+    pub(super) fn emit(&self, key: &K, kind: EventKind) {
         if let Some(observer) = &self.observer {
-            tell(|| observer(event));
+            observer.emit(key, &LimiterEvent::new(self.name.clone(), kind));
         }
     }
 
-    /// Tells the observer of a key that has no manager. Where the key cannot be cloned, the call goes on without.
+    /// [`Shared::emit`] for a borrowed key. Where it cannot be cloned, the call goes on without.
     #[cold]
     pub(super) fn emit_of_idle(&self, key: &(impl KeyRef<K> + ?Sized), kinds: impl IntoIterator<Item = EventKind>) {
         contain_panic(|| {
             let key = &key.to_key();
-            for kind in kinds {
-                self.emit(KeyedLimiterEvent::Limiter { key, event: &LimiterEvent::new(self.name.clone(), kind) });
-            }
+            kinds.into_iter().for_each(|kind| self.emit(key, kind));
         });
     }
 }
 
 impl<K: Clone + Send + Sync + 'static> Shared<K> {
     /// The observer of the manager of this key, which clones it.
-    pub(super) fn observer_of(&self, key: &K) -> Observer {
-        self.observer.as_ref().map_or(Observer::NONE, |observer| {
-            let (observer, key) = (Arc::clone(observer), key.clone());
-            Observer::new(move |event| observer(KeyedLimiterEvent::Limiter { key: &key, event }))
-        })
+    pub(super) fn observer_of(&self, key: &K) -> Observers {
+        let of_all = self.observer.as_ref().map(Arc::clone);
+        of_all.map_or(Observers::NONE, |of_all| Observers::new(OfKey { of_all, key: key.clone() }))
     }
 }
 

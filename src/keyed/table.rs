@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::admitted::{Admitted, Denial};
 use super::changes::Changes;
-use super::event::KeyedLimiterEvent;
 use super::idle::{Idle, KeptHash};
 use super::idle_key::IdleKey;
 use super::key_ref::KeyRef;
@@ -27,7 +26,7 @@ use crate::core::request::Caller;
 use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
-use crate::event::Attempt;
+use crate::event::{Attempt, EventKind};
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -245,6 +244,10 @@ impl<K, const W: usize, H> Table<K, W, H> {
         self.shards.len()
     }
 
+    pub(super) fn name(&self) -> Option<&str> {
+        self.shared.name.as_deref()
+    }
+
     pub(super) fn max_keys(&self) -> usize {
         self.shards.max_keys()
     }
@@ -346,7 +349,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
 
     fn too_many(&self, key: &(impl KeyRef<K> + ?Sized)) -> Denial {
         if self.shared.observer.is_some() {
-            self.shared.emit(KeyedLimiterEvent::TooManyKeys { limiter: self.shared.name.as_ref(), key: &key.to_key() });
+            self.shared.emit(&key.to_key(), EventKind::TooManyKeys);
         }
         Denial::TooManyKeys { max: self.shards.max_keys() }
     }

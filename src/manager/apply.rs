@@ -18,6 +18,7 @@ use crate::core::lease::Lease;
 use crate::core::queue::Front;
 use crate::core::schedule::Schedule;
 use crate::event::{EventKind, LimiterEvent, permit_id};
+use crate::observe::Observation;
 use crate::strategy::Moment;
 
 impl Manager {
@@ -170,9 +171,10 @@ impl Manager {
                 let held = expires_at.duration_since(granted_at);
                 EventKind::Reclaimed { id: id(fence), fence, cost, held, acquired_in: caller }
             }
+            Happening::ReleasedLate { fence, cost } => EventKind::ReleasedLate { id: id(fence), fence, cost },
             Happening::Other(kind) => kind,
         };
-        self.state.beside().observer.emit(&LimiterEvent::new(self.name().cloned(), kind));
+        self.state.beside().observer.emit(&Observation::new(&LimiterEvent::new(self.name().cloned(), kind)));
     }
 }
 

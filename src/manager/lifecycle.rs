@@ -12,7 +12,7 @@ use crate::core::gate::Gate;
 use crate::core::line::MAX_PLACES;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::Hold;
-use crate::observe::Observer;
+use crate::observe::Observers;
 
 /// What a manager is made of.
 pub(crate) struct ManagerParts {
@@ -21,7 +21,7 @@ pub(crate) struct ManagerParts {
     pub(crate) number: u64,
     pub(crate) gate: Gate,
     pub(crate) clock: Clock,
-    pub(crate) observer: Observer,
+    pub(crate) observer: Observers,
     pub(crate) hold: Hold,
 }
 
@@ -52,7 +52,7 @@ impl Manager {
         number: u64,
         fence: u64,
         clock: &Clock,
-        observer: Observer,
+        observer: Observers,
         hold: Option<Hold>,
     ) -> Arc<Self> {
         let only_a_word = !observer.is_some() && hold.is_none();

@@ -16,7 +16,7 @@ use crate::core::answers::Answers;
 use crate::core::gate::Gate;
 use crate::core::plan::Plan;
 use crate::core::schedule::{Options, Schedule};
-use crate::observe::Observer;
+use crate::observe::Observers;
 use crate::strategy::Moment;
 
 /// The state under the lock. While it exists, the [word](super::word) is shut.
@@ -41,7 +41,7 @@ pub(crate) struct Manager {
 pub(super) struct Beside {
     /// Those of the schedule, from the first look at an answer on.
     pub(super) answers: OnceLock<Arc<Answers>>,
-    pub(super) observer: Observer,
+    pub(super) observer: Observers,
 }
 
 /// What the managers of many keys have in common. A limiter that is no key has one for itself.
@@ -60,6 +60,8 @@ pub(crate) struct Common {
     reads_clock: AtomicBool,
     /// Whether the latest `acquire` under a lock had to wait: see [`Manager::acquire`].
     pub(super) has_waited: AtomicBool,
+    /// Whether anybody is told of requests that wait.
+    pub(super) observed: bool,
     /// Of a registered manager, whose number is 0.
     pub(super) registered: Option<Registered>,
     /// Where the limits are in a store.
@@ -94,8 +96,8 @@ impl Common {
         let [reads_clock, has_waited] = [false; 2].map(AtomicBool::new);
         let time_source = clock.source();
         let clock = Mutex::new(clock);
-        let store_link = None;
-        Self { plan, options, origin, id_prefix, clock, time_source, reads_clock, has_waited, registered, store_link }
+        let (observed, store_link) = (options.observed, None);
+        Self { plan, options, origin, id_prefix, clock, time_source, reads_clock, has_waited, observed, registered, store_link }
     }
 
     /// The same for one manager whose limits are in a store. It is registered, although its driver serves all keys.
@@ -151,7 +153,7 @@ impl Source for Common {
 }
 
 impl Beside {
-    pub(super) fn new(observer: Observer) -> Self {
+    pub(super) fn new(observer: Observers) -> Self {
         Self { observer, answers: OnceLock::new() }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::error::StoreError;
 use crate::event::{EventKind, LimiterEvent};
 use crate::exchange::{Call, Reply};
-use crate::observe::Observer;
+use crate::observe::{Observation, Observers};
 use crate::store::{Store, StoreFuture};
 
 /// The way of one limiter, with all its keys, to its store.
@@ -23,7 +23,7 @@ pub(crate) struct StoreLink {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) name: Arc<str>,
     pub(crate) deadline: Duration,
-    pub(crate) observer: Observer,
+    pub(crate) observer: Observers,
     breaker: Mutex<Breaker>,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Debug for CallUnderWay {
 }
 
 impl StoreLink {
-    pub(crate) fn new(store: Arc<dyn Store>, name: Arc<str>, deadline: Duration, observer: Observer) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, name: Arc<str>, deadline: Duration, observer: Observers) -> Self {
         Self { store, name, deadline, observer, breaker: Mutex::default() }
     }
 
@@ -204,8 +204,13 @@ impl StoreLink {
         }
     }
 
+    /// Whether calls are made, and not given up for a while.
+    pub(crate) fn is_up(&self) -> bool {
+        self.breaker().open.is_none()
+    }
+
     fn tell(&self, kind: EventKind) {
-        self.observer.emit(&LimiterEvent::new(Some(Arc::clone(&self.name)), kind));
+        self.observer.emit(&Observation::new(&LimiterEvent::new(Some(Arc::clone(&self.name)), kind)));
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{ConfigError, StoreError};
 use crate::event::LimiterEvent;
 use crate::exchange::OnStoreDown;
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
-use crate::observe::Observer;
+use crate::observe::{Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::store::Store;
@@ -51,7 +51,7 @@ pub struct SharedLimiterBuilder {
     replaces_policy: bool,
     /// Units taken ahead, and how long they are kept.
     prefetch: Option<(u64, Duration)>,
-    observer: Observer,
+    observer: Observers,
 }
 
 impl SharedLimiterBuilder {
@@ -68,7 +68,7 @@ impl SharedLimiterBuilder {
             on_store_down: OnStoreDown::Error,
             replaces_policy: false,
             prefetch: None,
-            observer: Observer::NONE,
+            observer: Observers::NONE,
         }
     }
 
@@ -154,6 +154,14 @@ impl SharedLimiterBuilder {
 
     /// As for [one process](crate::LimiterBuilder::on_event). The events of a key have `name/key` as the name of their limiter.
     pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
+        self.observer = self.observer.and_call(observer);
+        self
+    }
+
+    /// As for [one process](crate::LimiterBuilder::observer). The observer is told the key, and the name of the limiter without it.
+    ///
+    /// Each request whose units are in the store waits for a reply, and so begins a wait.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = self.observer.and(observer);
         self
     }

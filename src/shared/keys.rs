@@ -1,6 +1,8 @@
 //! The keys of a shared limiter that are in use in this process, each with a manager.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use crate::core::schedule::Options;
 use crate::core::suspension::Hold;
 use crate::exchange::Scope;
 use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, SharedDriver, StoreLink, TimeSource, TimerHost};
-use crate::observe::Observer;
+use crate::observe::{Observation, ObservedKey, Observer, Observers, OpenWait, WaitStart};
 use crate::strategy::Moment;
 
 /// What the handles of all keys share.
@@ -83,10 +85,9 @@ impl SharedBy {
         let common = Arc::new(common.with_store_link(Arc::clone(link)));
         let gate = Gate::shared(Arc::clone(plan), Moment::START, Holdings::new(self.ttl, self.max_hold));
         let observer = if link.observer.is_some() {
-            let link = Arc::clone(link);
-            Observer::new(move |event| link.observer.pass_on(event))
+            Observers::new(OfKey { link: Arc::clone(link), key: Arc::clone(key) })
         } else {
-            Observer::NONE
+            Observers::NONE
         };
         let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
         Manager::open_shared(parts, Dialogue::new(self.terms(key)))
@@ -108,5 +109,31 @@ impl SharedBy {
 
     pub(super) fn scope(&self, key: &Arc<[u8]>) -> Scope {
         Scope { limiter: Arc::clone(&self.link.name), key: Arc::clone(key) }
+    }
+}
+
+/// Tells the observers of the limiter what happens to a key.
+struct OfKey {
+    link: Arc<StoreLink>,
+    key: Arc<[u8]>,
+}
+
+impl OfKey {
+    fn key(&self) -> Option<ObservedKey<'_>> {
+        let format = |key: &dyn Any, f: &mut fmt::Formatter<'_>| {
+            let bytes: &[u8] = key.downcast_ref::<Arc<[u8]>>().map_or(&[], |key| key);
+            write!(f, "\"{}\"", bytes.escape_ascii())
+        };
+        (!self.key.is_empty()).then(|| ObservedKey::new(&self.key, format))
+    }
+}
+
+impl Observer for OfKey {
+    fn observe(&self, what: &Observation<'_>) {
+        self.link.observer.pass_on(&Observation { limiter: Some(&self.link.name), key: self.key(), ..*what });
+    }
+
+    fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
+        self.link.observer.pass_on_wait(&WaitStart { limiter: Some(&self.link.name), key: self.key(), ..*wait })
     }
 }

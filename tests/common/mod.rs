@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each file uses its part
 
 pub mod counting;
+pub mod everything;
 pub mod faulty;
 
 use std::fmt::Debug;

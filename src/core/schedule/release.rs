@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::Schedule;
 use crate::core::costs::Actual;
-use crate::core::effects::Effects;
+use crate::core::effects::{Effects, Happening};
 use crate::core::grant::{Claim, Grant};
 use crate::core::queue::Abandoned;
 use crate::core::waiter::WaiterId;
@@ -42,10 +42,8 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
         let unawaited = self.queue.is_empty() && !self.closed && self.dialogue.is_none();
-        if unawaited {
-            self.gate.release(fence, cost, claim);
-        }
-        unawaited
+        // One that came late changes nothing, and is told with effects.
+        unawaited && (self.gate.release(fence, cost, claim).is_some() || !self.is_observed())
     }
 
     /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as come back. Returns its
@@ -67,6 +65,8 @@ impl Schedule {
         self.catch_up(now, effects);
         if self.gate.release(fence, cost, claim).is_some() {
             self.run_due(now, effects);
+        } else if self.is_observed() {
+            effects.tell(Happening::ReleasedLate { fence, cost });
         }
     }
 

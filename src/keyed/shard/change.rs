@@ -13,7 +13,7 @@ use crate::keyed::probing::Probing;
 use crate::keyed::shared::Shared;
 use crate::keyed::tier::Tier;
 use crate::manager::{Manager, ManagerParts, Unapplied};
-use crate::observe::Observer;
+use crate::observe::Observers;
 use crate::strategy::Moment;
 
 /// A change to all keys.
@@ -121,7 +121,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 removed.key(key);
                 continue;
             }
-            let mut observer = Observer::NONE;
+            let mut observer = Observers::NONE;
             contain_panic(|| observer = shared.observer_of(&key));
             let (common, number, clock) = (Arc::clone(&self.tiers.own().common), shared.numbers.next(), self.clock.clone());
             let manager = Manager::open(ManagerParts { common, number, gate, clock, observer, hold });

@@ -7,14 +7,13 @@ use super::{Entered, Purpose, Table};
 use crate::contain_panic::contain_panic;
 use crate::event::EventKind;
 use crate::keyed::admitted::Denial;
-use crate::keyed::event::KeyedLimiterEvent;
 use crate::keyed::idle::KeptHash;
 use crate::keyed::idle_key::{Fences, IdleKey};
 use crate::keyed::key_ref::KeyRef;
 use crate::keyed::shard::{Location, Removed, Shard};
 use crate::keyed::tier::Tier;
 use crate::manager::{Manager, ManagerParts};
-use crate::observe::Observer;
+use crate::observe::Observers;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
@@ -31,7 +30,7 @@ struct Entering<'a, K, Q: ?Sized> {
 /// The copies that a new key and a new manager take.
 struct Copies<K> {
     key: Option<K>,
-    observer: Option<Observer>,
+    observer: Option<Observers>,
 }
 
 /// What is done after the shard is unlocked, because it runs foreign code.
@@ -114,7 +113,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 match &tier {
                     Ok(number) if new.fits => shard.insert_new(hash, key, *number, now),
                     _ => {
-                        let observer = copies.observer.take().unwrap_or(Observer::NONE);
+                        let observer = copies.observer.take().unwrap_or(Observers::NONE);
                         let number = self.shared.numbers.next();
                         let manager = Manager::of_new_key(new.common, number, shard.fence, &shard.clock, observer, hold);
                         shard.insert_active(hash, key, Arc::clone(&manager));
@@ -140,10 +139,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 return Ok(Some(Entered::Idle(result)));
             }
         }
-        let mut observer = Observer::NONE;
+        let mut observer = Observers::NONE;
         if self.shared.observer.is_some() {
             let Some(copies) = self.copies(entering) else { return Ok(None) };
-            observer = copies.observer.take().unwrap_or(Observer::NONE);
+            observer = copies.observer.take().unwrap_or(Observers::NONE);
         }
         if let Some(other) = &other {
             after_unlock.changed = Some([shard.policy_at(slot), other.policy.clone()].into());
@@ -183,7 +182,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
-            self.shared.emit(KeyedLimiterEvent::Evicted { limiter: self.shared.name.as_ref(), key: &key, reset_after });
+            self.shared.emit(&key, EventKind::Evicted { reset_after });
             contain_panic(|| drop(key));
         }
         removed.discard();

@@ -1,0 +1,80 @@
+//! What operators see of limiters: events and waits for `tracing`, numbers for `metrics`.
+//!
+//! Each adapter is an [`Observer`](crate::Observer), and serves all limiters that it is given to: `Limiter::builder(policy).name("search")
+//! .observer(adapter.clone())`, and the same with the builders of keyed and shared limiters. Give limiters names: they tell what is seen
+//! apart. Keys are left out unless an adapter is told to show them, because there may be a million of them and they may be secrets.
+//!
+//! # Events and spans for `tracing`
+//!
+//! With the feature `tracing`, `TracingObserver` makes an event of each [`LimiterEvent`](crate::LimiterEvent), with the target `tollgate`
+//! and the fields `limiter` and, if it is told so, `key`. Durations are in seconds.
+//!
+//! | event | level | message | further fields |
+//! |---|---|---|---|
+//! | `GrantedAfterWait` | debug | granted after a wait | `waited`, `fence`, `cost`, `priority`, `requested_in` |
+//! | `Denied` | debug | denied | `limit`, `retry_after`, `cost`, `requested_in` |
+//! | `TimedOut` | debug | timed out | `waited`, `retry_after`, `cost`, `priority`, `requested_in` |
+//! | `Shed` | debug | shed | `reason`, `cost`, `priority`, `requested_in` |
+//! | `LimitMoved` | debug | the limit has moved | `from`, `to` |
+//! | `Banned` | info | banned | `limit_index`, `banned_for`, `requested_in` |
+//! | `Paused` | info | paused | `paused_for`; none until it is resumed |
+//! | `Resumed` | info | resumed | `ended_ago` |
+//! | `PolicyChanged` | info | the policy has changed | `from`, `to` |
+//! | `Closed` | info | closed | |
+//! | `StoreUp` | info | the store answers again | `down_for` |
+//! | `Reclaimed` | warn | reclaimed a permit | `held`, `permit`, `fence`, `cost`, `acquired_in` |
+//! | `ReleasedLate` | warn | a reclaimed permit was released late | `permit`, `fence`, `cost` |
+//! | `Evicted` | warn | evicted a key | `reset_after` |
+//! | `TooManyKeys` | warn | refused a new key | |
+//! | `StoreDown` | warn | the store does not answer | `error` |
+//!
+//! A request that waits has a span `wait` of level debug, as a child of the span in which it was first polled, until it has its answer or
+//! is dropped. Its fields are `limiter`, `key`, `cost`, `priority`, `requested_in`, and at its end `outcome` (`granted`, `refused` or
+//! `cancelled`), `fence` and `error`. A request that need not wait has none.
+//!
+//! # Numbers for `metrics`
+//!
+//! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets what only a snapshot tells:
+//! call its `report` before each scrape, or every few seconds.
+//!
+//! | metric | kind | labels | by | what it is |
+//! |---|---|---|---|---|
+//! | `tollgate_granted_total` | counter | `limiter` | reporter | grants, also refunded ones |
+//! | `tollgate_refunded_total` | counter | `limiter` | reporter | grants that were undone |
+//! | `tollgate_in_flight` | gauge | `limiter` | reporter | units in flight |
+//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it |
+//! | `tollgate_queued` | gauge | `limiter` | reporter | requests that wait |
+//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now; not of a shared limiter |
+//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused |
+//! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
+//! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many it may know |
+//! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls to the store are given up |
+//! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit` or `paused` |
+//! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or would have |
+//! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
+//! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited: `granted` or `timed_out` |
+//! | `tollgate_reclaimed_total` | counter | `limiter` | observer | permits reclaimed after their TTL |
+//! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked |
+//! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
+//! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
+//! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; of a keyed limiter, by key |
+//! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys forgotten before they were reset |
+//! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that were refused |
+//! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store went down |
+//!
+//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`
+//! where a pause denied. `docs/grafana-dashboard.json` shows these metrics, and the example `prometheus` serves them.
+
+#[cfg(feature = "metrics")]
+mod metrics_observer;
+#[cfg(feature = "metrics")]
+mod metrics_reporter;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
+
+#[cfg(feature = "metrics")]
+pub use self::metrics_observer::MetricsObserver;
+#[cfg(feature = "metrics")]
+pub use self::metrics_reporter::MetricsReporter;
+#[cfg(feature = "tracing")]
+pub use self::tracing_observer::TracingObserver;
