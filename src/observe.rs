@@ -36,7 +36,8 @@ use crate::event::{EventKind, LimiterEvent};
 /// impl Observer for Denials {
 ///     fn observe(&self, what: &Observation<'_>) {
 ///         if let EventKind::Denied { decision, .. } = what.kind {
-///             self.0.lock().unwrap().push(format!("{:?} {:?}: {decision}", what.name(), what.key));
+///             let limit = decision.denied_by();
+///             self.0.lock().unwrap().push(format!("{:?} {:?}: {}", what.name(), what.key, limit.unwrap()));
 ///         }
 ///     }
 /// }
@@ -47,8 +48,8 @@ use crate::event::{EventKind, LimiterEvent};
 /// let _permits = (limiter.try_acquire()?, keyed.try_acquire(&7)?);
 /// assert!(limiter.try_acquire().is_err() && keyed.try_acquire(&7).is_err());
 /// let seen = denials.0.lock().unwrap();
-/// assert_eq!(seen[0], r#"Some("search") None: denied by `1 concurrent`"#);
-/// assert_eq!(seen[1], r#"Some("users") Some(7): denied by `1 concurrent`"#);
+/// assert_eq!(seen[0], r#"Some("search") None: 1 concurrent"#);
+/// assert_eq!(seen[1], r#"Some("users") Some(7): 1 concurrent"#);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {
