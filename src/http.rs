@@ -5,10 +5,12 @@
 //! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down. None of these reads a clock or needs a
 //! runtime.
 
+mod body;
 mod client_ip;
 mod fields;
 mod upstream;
 
+pub use body::PermitBody;
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

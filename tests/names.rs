@@ -74,8 +74,8 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
 #[cfg(feature = "http")]
 mod http {
     use tollgate::http::{
-        FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamAnswer, UpstreamFamily,
-        UpstreamQuota, UpstreamReader,
+        FieldValues, PermitBody, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamAnswer,
+        UpstreamFamily, UpstreamQuota, UpstreamReader,
     };
 
     use super::*;
@@ -83,6 +83,6 @@ mod http {
     #[expect(dead_code, reason = "only their names matter")]
     struct Names<'a>(
         Option<(FieldValues<'a>, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, Request)>,
-        Option<(ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,
+        Option<(PermitBody<()>, ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,
     );
 }

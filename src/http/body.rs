@@ -1,0 +1,66 @@
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
+
+use crate::permit::Permit;
+
+/// The body of a response, with the permit under which it is sent or received. The permit is released when the body has ended or
+/// failed, or is dropped.
+///
+/// ```
+/// use http_body::Body as _;
+/// use tollgate::http::PermitBody;
+/// use tollgate::{Limiter, MaxConcurrency};
+///
+/// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+/// let body = PermitBody::new(String::from("hello"), Some(limiter.try_acquire()?));
+/// assert_eq!((body.size_hint().exact(), limiter.snapshot().in_flight), (Some(5), 1));
+/// drop(body);
+/// assert_eq!(limiter.snapshot().in_flight, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[pin_project]
+#[derive(Debug)]
+pub struct PermitBody<B> {
+    #[pin]
+    body: B,
+    permit: Option<Permit>,
+}
+
+impl<B> PermitBody<B> {
+    /// A body that holds this permit. One that has nothing to send keeps it all the same until it is dropped.
+    pub const fn new(body: B, permit: Option<Permit>) -> Self {
+        Self { body, permit }
+    }
+}
+
+impl<B: Default> Default for PermitBody<B> {
+    fn default() -> Self {
+        Self::new(B::default(), None)
+    }
+}
+
+impl<B: Body> Body for PermitBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        // A server does not ask for a frame after the last one.
+        if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
+            *this.permit = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
