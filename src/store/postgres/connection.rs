@@ -19,6 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket, Statement};
 use super::super::sql::table::{Found, Write};
 use super::super::sql::{SCHEMA_VERSION, expires, hex_digits, read_state};
 use crate::exchange::Scope;
+use crate::store::KeyState;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
 
@@ -111,7 +112,7 @@ impl Connection {
             format!("SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {ID}"),
             format!(
                 "WITH done AS (UPDATE tollgate_keys SET ver = $3, expires = $4, state = $5 WHERE id = {ID} AND ver = $8 \
-                 AND {in_time} RETURNING {NOW} AS now) {DONE}"
+                 AND ($9::bytea IS NULL OR (state = $9 AND expires = $10)) AND {in_time} RETURNING {NOW} AS now) {DONE}"
             ),
             format!(
                 "WITH done AS (INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) \
@@ -186,15 +187,16 @@ impl Connection {
 
     /// Returns the clock if the row had the version.
     pub(super) async fn write(&self, write: &Write) -> Result<Option<i64>, Error> {
-        let Write { scope, version, next_version, row, valid_until, released } = write;
-        let message = if *released { message(scope) } else { None };
+        let Write { scope, version, told, next_version, row, valid_until, released } = write;
+        let message = if *released { message(scope, Some((*next_version, row))) } else { None };
         let (limiter, key) = (scope.limiter.as_bytes(), &scope.key[..]);
         let (expires, state) = (expires(row), &row.bytes);
         let of: [&(dyn ToSql + Sync); 7] = [&limiter, &key, next_version, &expires, state, valid_until, &message];
         let done = match version {
             Some(version) => {
                 let [limiter, key, next_version, expires, state, valid_until, message] = of;
-                let of = [limiter, key, next_version, expires, state, valid_until, message, version];
+                let (told, told_expires) = (told.as_ref().map(|told| &told.bytes), told.as_ref().map(self::expires));
+                let of = [limiter, key, next_version, expires, state, valid_until, message, version, &told, &told_expires];
                 self.answered(self.client.query_opt(&self.update, &of)).await?
             }
             None => self.answered(self.client.query_opt(&self.insert, &of)).await?,
@@ -206,7 +208,7 @@ impl Connection {
     pub(super) async fn reset(&self, scope: &Scope) -> Result<(), Error> {
         let delete = format!("DELETE FROM tollgate_keys WHERE id = {ID}");
         self.execute(&delete, &[&scope.limiter.as_bytes(), &&scope.key[..]]).await?;
-        if let Some(message) = message(scope) {
+        if let Some(message) = message(scope, None) {
             self.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await?;
         }
         Ok(())
@@ -240,19 +242,58 @@ impl Connection {
     }
 }
 
-/// What is told of a release: the limiter and the key in hexadecimal digits; nothing, if that is too long.
-fn message(scope: &Scope) -> Option<String> {
-    let fits = 2 * (scope.limiter.len() + scope.key.len()) < MAX_MESSAGE;
-    fits.then(|| format!("{}/{}", hex_digits(scope.limiter.as_bytes()), hex_digits(&scope.key)))
+/// What is told of a release.
+#[derive(Debug, PartialEq)]
+pub(super) struct Message {
+    pub(super) scope: Scope,
+    /// What was written, with its version.
+    pub(super) written: Option<(i64, KeyState)>,
 }
 
-/// The limiter and the key of a message.
-pub(super) fn read_message(message: &str) -> Option<(String, Vec<u8>)> {
-    let (limiter, key) = message.split_once('/')?;
-    Some((String::from_utf8(unhex(limiter)?).ok()?, unhex(key)?))
+/// The limiter and the key in hexadecimal digits, and the row, where it is not long; nothing, if those are too long.
+fn message(scope: &Scope, written: Option<(i64, &KeyState)>) -> Option<String> {
+    /// A longer row is read as fast as it is told.
+    const MOST_BYTES: usize = 1_000;
+    let mut message = format!("{}/{}", hex_digits(scope.limiter.as_bytes()), hex_digits(&scope.key));
+    if let Some((version, row)) = written.filter(|(_, row)| row.bytes.len() <= MOST_BYTES && message.len() < MAX_MESSAGE / 2) {
+        message += &format!("/{version}/{}/{}", expires(row), hex_digits(&row.bytes));
+    }
+    (message.len() <= MAX_MESSAGE).then_some(message)
+}
+
+/// Reads a message of this crate. Anybody may have sent it.
+pub(super) fn read_message(message: &str) -> Option<Message> {
+    let mut parts = message.split('/');
+    let (limiter, key) = (String::from_utf8(unhex(parts.next()?)?).ok()?, unhex(parts.next()?)?);
+    let mut written = || {
+        let (version, expires) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some((version, read_state(expires, unhex(parts.next()?)?)))
+    };
+    Some(Message { written: written(), scope: Scope { limiter: limiter.into(), key: key.into() } })
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<_>>>()?;
     digits.chunks(2).map(|pair| Some((16 * pair[0] + pair.get(1)?) as u8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_as_it_was_meant() {
+        let scope = |key: &[u8]| Scope { limiter: "api/ü".into(), key: key.into() };
+        let row = |length| KeyState { bytes: vec![7; length], expires_at: 5_000 };
+        let said = |scope: &Scope, written: Option<(i64, &KeyState)>| read_message(&message(scope, written)?);
+        let of = |scope: Scope, written| Some(Message { scope, written });
+        assert_eq!(said(&scope(b"/"), None), of(scope(b"/"), None));
+        assert_eq!(said(&scope(b""), Some((8, &row(1_000)))), of(scope(b""), Some((8, row(1_000)))));
+        assert_eq!(said(&scope(b"a"), Some((8, &row(1_001)))), of(scope(b"a"), None));
+        assert_eq!(said(&scope(&[1; 3_000]), Some((8, &row(1)))), of(scope(&[1; 3_000]), None));
+        assert_eq!(said(&scope(&[1; 4_000]), None), None);
+        for other in ["", "61", "61/6", "x/61", "61/zz"] {
+            assert!(read_message(other).is_none_or(|message| message.written.is_none()), "{other}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use super::super::listeners::Listeners;
 use super::super::sql::known::Known;
 use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write, in_task};
 use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS};
-use super::connection::{CHANNEL, Connection, Connector, Refusal, read_message};
+use super::connection::{CHANNEL, Connection, Connector, Message, Refusal, read_message};
 use crate::error::{Cause, StoreError};
 use crate::exchange::Scope;
 
@@ -172,8 +172,11 @@ impl Server {
                 let Some(this) = server.upgrade() else { return };
                 match message.map(|message| if let Either::Left((message, _)) = message { message } else { None }) {
                     Ok(Some(Ok(AsyncMessage::Notification(said)))) if said.channel() == CHANNEL => {
-                        if let Some((limiter, key)) = read_message(said.payload()) {
-                            this.listeners.released(&limiter, &key);
+                        if let Some(Message { scope, written }) = read_message(said.payload()) {
+                            if let Some((version, row)) = written {
+                                this.known.hear(&scope, version, row);
+                            }
+                            this.listeners.released(&scope.limiter, &scope.key);
                         }
                     }
                     Ok(Some(Ok(_))) => {}

@@ -31,6 +31,8 @@ pub(super) struct KnownRow {
     pub(super) row: KeyState,
     /// Whether somebody else has written the row between the last two calls.
     pub(super) is_shared: bool,
+    /// Whether somebody else has told of it, and it was not seen in the table.
+    pub(super) is_told: bool,
     /// How many calls lock the row at once, because somebody has written it between the two flights of one before them.
     pub(super) locks: u32,
 }
@@ -95,6 +97,18 @@ impl Known {
         rows.of.insert(scope, known);
     }
 
+    /// Somebody else tells what they have written. It matters where the row is known, and no call of it is under way.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn hear(&self, scope: &Scope, version: i64, row: KeyState) {
+        let mut rows = self.rows();
+        let Rows { of, bytes } = &mut *rows;
+        if let Some(known) = of.get_mut(scope).filter(|known| known.version != version) {
+            *bytes -= size(scope, known);
+            *known = KnownRow { version, row, is_shared: true, is_told: true, locks: 0 };
+            *bytes += size(scope, known);
+        }
+    }
+
     /// The server has answered what was asked at `asked`: its clock is `now`, in microseconds since 1970.
     pub(super) fn note_clock(&self, now: i64, asked: Instant) {
         let mut clock = self.clock();
@@ -152,7 +166,7 @@ mod tests {
         let scope = |key: u32| Scope { limiter: "limiter".into(), key: key.to_le_bytes().as_slice().into() };
         let row = |bytes| KeyState { expires_at: 0, bytes: vec![0; bytes] };
         for key in 0..100 {
-            known.keep(scope(key), KnownRow { version: 1, row: row(1 << 20), is_shared: false, locks: 0 });
+            known.keep(scope(key), KnownRow { version: 1, row: row(1 << 20), is_shared: false, is_told: false, locks: 0 });
         }
         let kept = (0..100).filter(|key| known.take(&scope(*key)).is_some()).count();
         assert!((1..=64).contains(&kept), "{kept} MiB");

@@ -41,6 +41,8 @@ pub(in crate::store) struct Write {
     pub(in crate::store) scope: Scope,
     /// The version that the row must have; `None`: there must be none.
     pub(in crate::store) version: Option<i64>,
+    /// The row that it must be: anybody could have told of one.
+    pub(in crate::store) told: Option<KeyState>,
     /// The version that it has afterwards.
     pub(in crate::store) next_version: i64,
     pub(in crate::store) row: KeyState,
@@ -142,8 +144,8 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awa
     let (rules, known) = (table.policies().rules(&call.policy)?, table.known());
     let last = known.take(&call.scope);
     let mut locks = last.as_ref().map_or(0, |last| last.locks);
-    // Whoever gives back has often written last, although others ask for it, too.
-    if let Some(last) = last.as_ref().filter(|last| locks == 0 && (!last.is_shared || call.asks.is_empty()))
+    // Whoever gives back has often written last, although others ask for it, too. Who has just told of the row has written last.
+    if let Some(last) = last.as_ref().filter(|last| locks == 0 && (!last.is_shared || last.is_told || call.asks.is_empty()))
         && let Some(reply) = at_once(table, &rules, &mut call, last).await?
     {
         return Ok(reply);
@@ -157,7 +159,7 @@ pub(in crate::store) async fn carry_out<T: Table>(table: &T, mut call: Call, awa
         let Decided { reply, state: row, released } = decide(table, &rules, &found, &call)?;
         let Some(row) = row else {
             if let Some((version, row)) = found.row {
-                known.keep(call.scope, KnownRow { version, row, is_shared, locks });
+                known.keep(call.scope, KnownRow { version, row, is_shared, is_told: false, locks });
             }
             return Ok(reply);
         };
@@ -220,7 +222,8 @@ async fn at_once<T: Table>(
     else {
         return Ok(None); // it is not granted by then, or there is something wrong with it
     };
-    let write = Write { released, ..write(known, call, Some(last.version), row) };
+    let told = last.is_told.then(|| last.row.clone());
+    let write = Write { released, told, ..write(known, call, Some(last.version), row) };
     let Some(now) = swap(table, &write).await? else { return Ok(None) };
     known.note_clock(now, asked);
     write.known(known, last.is_shared, 0);
@@ -252,7 +255,15 @@ fn nanos(micros: i64) -> u64 {
 
 fn write(known: &Known, call: &Call, version: Option<i64>, row: KeyState) -> Write {
     let valid_until = call.valid_until.map(|until| until.div_ceil(1_000) as i64);
-    Write { scope: call.scope.clone(), version, next_version: known.next_version(), row, released: false, valid_until }
+    Write {
+        scope: call.scope.clone(),
+        version,
+        told: None,
+        next_version: known.next_version(),
+        row,
+        released: false,
+        valid_until,
+    }
 }
 
 impl Found {
@@ -270,6 +281,6 @@ impl Write {
     /// It was written.
     fn known(self, known: &Known, is_shared: bool, locks: u32) {
         let Self { scope, next_version: version, row, .. } = self;
-        known.keep(scope, KnownRow { version, row, is_shared, locks });
+        known.keep(scope, KnownRow { version, row, is_shared, is_told: false, locks });
     }
 }

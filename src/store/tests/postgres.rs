@@ -96,6 +96,38 @@ async fn listeners_learn_that_the_connection_was_made_anew() {
     assert_eq!(hears(), Ok(None));
 }
 
+/// Anybody who may connect may send messages, also one that tells of a row as it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_message_tells_of_a_row_is_not_trusted() {
+    let database = Database::new().await;
+    let (limiter, (told, tells)) = (unique("told"), std::sync::mpsc::channel());
+    let [here, other] = [(); 2].map(|()| PostgresStore::open(&database.url).unwrap());
+    let listener = Arc::new(told);
+    assert!(here.listen(&limiter, ReleaseListener::new(&listener, |told, key| told.send(key.is_some()).unwrap())));
+    assert_eq!(tells.recv_timeout(Duration::from_secs(20)), Ok(false));
+    let places = || take(&limiter, "1 concurrent ttl 1m", 1);
+    let sql = client(&database.url).await;
+    let row = async || {
+        let row = sql.query_one("SELECT ver, expires, encode(state, 'hex') FROM tollgate_keys", &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, String>(2))
+    };
+    assert_eq!(here.call(places()).await.unwrap().granted, 1);
+    let mut back = places();
+    (back.asks, back.returns) = (Vec::new(), vec![1]);
+    here.call(back).await.unwrap();
+    let (_, expires, free) = row().await;
+    assert_eq!(other.call(places()).await.unwrap().granted, 1);
+    let (version, ..) = row().await;
+    while tells.recv_timeout(Duration::from_millis(300)).is_ok() {} // its own release
+    let limiter = crate::store::sql::hex_digits(limiter.as_bytes());
+    let message = format!("{limiter}//{version}/{expires}/{free}");
+    sql.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await.unwrap();
+    assert_eq!(tells.recv_timeout(Duration::from_secs(20)), Ok(true));
+    let mut again = places();
+    again.asks = vec![crate::store::Asks::new(2, 1, [1])];
+    assert_eq!(here.call(again).await.unwrap().granted, 0);
+}
+
 /// A fixed bug: the purge may delete the row between the two statements that make it, if there is none, and lock it.
 #[tokio::test]
 async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {
