@@ -73,6 +73,7 @@ fn url(variable: &str) -> String {
 
 impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
     fn limiter(&self, name: &str, policy: &str) -> SharedLimiter {
+        let _in_runtime = self.runtime.enter(); // as in a program
         SharedLimiter::new((self.open)(), name, policy).expect("a sound policy")
     }
 

@@ -168,6 +168,9 @@ impl SharedLimiterBuilder {
 
     /// Builds the limiter. It calls no store yet.
     ///
+    /// Where the store [tells](crate::store::Store::listen) of releases and the current runtime has threads of its own, a task of that
+    /// runtime listens, which saves its waiters a switch of threads; otherwise a thread listens.
+    ///
     /// # Errors
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, or its text is, or a limit of [`OnStoreDown::Local`];
