@@ -13,6 +13,8 @@ mod ticket;
 pub(crate) use self::blocking::acquire as blocking_acquire;
 pub use self::explained::AcquireExplained;
 pub use self::future::Acquire;
+#[cfg(feature = "http")]
+pub(crate) use self::jitter::random_up_to;
 pub use self::owned::AcquireOwned;
 pub use self::request::PermitRequest;
 pub(crate) use self::request::request_setters;

@@ -5,12 +5,20 @@
 //! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down. None of these reads a clock or needs a
 //! runtime.
 
+mod admission;
+mod answer;
 mod body;
 mod client_ip;
 mod fields;
+mod identity;
+mod layer;
 mod upstream;
 
-pub use body::PermitBody;
+pub use admission::{Admits, Chosen, StoreKey};
+pub use answer::Refusal;
+pub use body::{LimitBody, PermitBody};
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
+pub use identity::{By, ByFuture, ClientAddress, Everyone, HeaderKey, Identifies, Identity, OrShared};
+pub use layer::{LimitFuture, LimitLayer, LimitService};
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

@@ -10,7 +10,10 @@ use axum::response::sse::Event;
 use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 #[cfg(feature = "http")]
-use tollgate::http::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
+use tollgate::http::{
+    Admits, By, ByFuture, Chosen, ClientAddress, ClientIp, ClientIpError, Everyone, ForwardedHeader, HeaderKey, Identifies,
+    Identity, LimitBody, LimitFuture, LimitLayer, LimitService, NoClientIp, OrShared, PermitBody, Refusal, StoreKey,
+};
 use tollgate::{
     Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
     FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire,
@@ -52,6 +55,17 @@ struct Names<'a, S: Stream>(
 #[cfg(feature = "http")]
 #[expect(dead_code, reason = "only their names matter")]
 struct HttpNames(Option<(ClientIp, ClientIpError, ForwardedHeader, NoClientIp)>);
+
+#[cfg(feature = "http")]
+#[expect(dead_code, clippy::type_complexity, reason = "only their names matter")]
+struct LayerNames<S: tower::Service<Request>, I: Identifies<axum::body::Body>>(
+    Option<(By<()>, ByFuture<()>, OrShared<(), ()>, Chosen<()>, ClientAddress<()>, Everyone, HeaderKey, PermitBody<()>, Refusal)>,
+    Option<(LimitBody<()>, LimitFuture<S, axum::body::Body, (), I>, LimitLayer<(), ()>, LimitService<S, (), I>)>,
+);
+
+#[cfg(feature = "http")]
+#[expect(dead_code, reason = "only their names matter")]
+fn any_identity(_: (impl Identity<()>, impl Admits<()>, impl StoreKey)) {}
 
 #[expect(dead_code, reason = "only its name matters")]
 fn any(_: &impl AnyLimiter) {}

@@ -43,7 +43,7 @@ fn start(delay: Duration) -> Option<Pin<Box<Sleep>>> {
 }
 
 /// Uniform, to the nanosecond. Each `RandomState` has other keys than the last.
-pub(super) fn random_up_to(max: Duration) -> Duration {
+pub(crate) fn random_up_to(max: Duration) -> Duration {
     let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
     let random = RandomState::new().hash_one(());
     Duration::from_nanos(((u128::from(random) * (u128::from(nanos) + 1)) >> 64) as u64)

@@ -1,3 +1,6 @@
+mod held;
+mod limited;
+
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -5,6 +8,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 use crate::permit::Permit;
+
+pub use limited::LimitBody;
+
+pub(super) use held::Held;
 
 /// The body of a response, with the permit under which it is sent or received. The permit is released when the body has ended or
 /// failed, or is dropped.
@@ -26,13 +33,17 @@ use crate::permit::Permit;
 pub struct PermitBody<B> {
     #[pin]
     body: B,
-    permit: Option<Permit>,
+    held: Held,
 }
 
 impl<B> PermitBody<B> {
     /// A body that holds this permit. One that has nothing to send keeps it all the same until it is dropped.
     pub const fn new(body: B, permit: Option<Permit>) -> Self {
-        Self { body, permit }
+        Self { body, held: Held::silent(permit) }
+    }
+
+    pub(super) const fn holding(body: B, held: Held) -> Self {
+        Self { body, held }
     }
 }
 
@@ -49,9 +60,12 @@ impl<B: Body> Body for PermitBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
-        // A server does not ask for a frame after the last one.
-        if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
-            *this.permit = None;
+        match &frame {
+            Some(Err(_)) => this.held.give_up(),
+            // A server does not ask for a frame after the last one.
+            None => this.held.complete(),
+            Some(Ok(_)) if this.body.is_end_stream() => this.held.complete(),
+            Some(Ok(_)) => {}
         }
         Poll::Ready(frame)
     }

@@ -1,0 +1,217 @@
+//! How a layer asks each kind of limiter.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pin_project::pin_project;
+
+use super::answer::Refusal;
+use super::identity::Everyone;
+use crate::acquire::{AcquireExplained, AcquireOwned};
+use crate::error::{AcquireError, TryAcquireError};
+use crate::keyed::KeyedLimiter;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
+use crate::shared::{SharedLimiter, TryAcquireShared};
+use crate::snapshot::LimitStatus;
+
+/// A limiter that a [`LimitLayer`](super::LimitLayer) can ask for this key. Other types cannot implement it.
+///
+/// | limiter | keys |
+/// |---|---|
+/// | [`Limiter`] | [`Everyone`] |
+/// | [`KeyedLimiter<K>`](KeyedLimiter) | `K` |
+/// | [`SharedLimiter`] | [`Everyone`], or a [`StoreKey`]: each has [limits of its own](SharedLimiter::key) |
+/// | [`Chosen`] | those of its function |
+pub trait Admits<K>: Asks<K> {}
+
+impl<K, L: Asks<K>> Admits<K> for L {}
+
+/// Seals [`Admits`], because its module is private.
+pub trait Asks<K> {
+    fn ask(&self, key: &K, terms: Terms) -> Asked;
+
+    fn penalize(&self, _key: &K, _units: u64) {}
+}
+
+/// What a layer asks for each request.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    pub(super) cost: u64,
+    pub(super) wait: Option<Duration>,
+    pub(super) is_explained: bool,
+}
+
+type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
+
+#[derive(Debug)]
+pub enum Asked {
+    Now(Answer),
+    Later(Asking),
+}
+
+/// An answer that is awaited.
+#[pin_project(project = AskingProjection)]
+pub enum Asking {
+    Explained(#[pin] AcquireExplained),
+    Plain(#[pin] AcquireOwned),
+    Store(#[pin] TryAcquireShared),
+    Boxed(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Future for Asking {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        Poll::Ready(match self.project() {
+            AskingProjection::Explained(acquire) => ready!(acquire.poll(cx)).map_err(refusal),
+            AskingProjection::Plain(acquire) => with_nothing(ready!(acquire.poll(cx))).map_err(refusal),
+            AskingProjection::Store(acquire) => at_once((ready!(acquire.poll(cx)), Vec::new())),
+            AskingProjection::Boxed(acquire) => ready!(acquire.as_mut().poll(cx)),
+        })
+    }
+}
+
+fn with_nothing<E>(granted: Result<Permit, E>) -> Result<(Permit, Vec<LimitStatus>), E> {
+    granted.map(|permit| (permit, Vec::new()))
+}
+
+fn refusal(error: AcquireError) -> Box<Refusal> {
+    Box::new(error.into())
+}
+
+fn at_once((granted, limits): (Result<Permit, TryAcquireError>, Vec<LimitStatus>)) -> Answer {
+    match granted {
+        Ok(permit) => Ok((permit, limits)),
+        Err(error) => Err(Box::new(Refusal::at_once(error, limits))),
+    }
+}
+
+impl Asks<Everyone> for Limiter {
+    fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
+        let request = self.request().cost(terms.cost);
+        match (terms.wait, terms.is_explained) {
+            (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
+            (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
+            (Some(wait), true) => Asked::Later(Asking::Explained(request.timeout(wait).acquire_explained())),
+            (Some(wait), false) => Asked::Later(Asking::Plain(request.timeout(wait).acquire_owned())),
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
+    fn ask(&self, key: &K, terms: Terms) -> Asked {
+        let request = self.request(key).cost(terms.cost);
+        match (terms.wait, terms.is_explained) {
+            (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
+            (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
+            (Some(wait), true) => {
+                let acquire = request.timeout(wait).acquire_explained();
+                Asked::Later(Asking::Boxed(Box::pin(async { acquire.await.map_err(refusal) })))
+            }
+            (Some(wait), false) => {
+                let acquire = request.timeout(wait).acquire_owned();
+                Asked::Later(Asking::Boxed(Box::pin(async { with_nothing(acquire.await).map_err(refusal) })))
+            }
+        }
+    }
+
+    fn penalize(&self, key: &K, units: u64) {
+        let _is_known = Self::penalize(self, key, units); // the limiter's own method
+    }
+}
+
+impl Asks<Everyone> for SharedLimiter {
+    fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
+        let request = self.request().cost(terms.cost);
+        Asked::Later(match (terms.wait, terms.is_explained) {
+            (None, true) => {
+                let acquire = request.try_acquire_explained();
+                Asking::Boxed(Box::pin(async { at_once(acquire.await) }))
+            }
+            (None, false) => Asking::Store(request.try_acquire()),
+            (Some(wait), true) => Asking::Explained(request.timeout(wait).acquire_explained()),
+            (Some(wait), false) => Asking::Plain(request.timeout(wait).acquire_owned()),
+        })
+    }
+}
+
+impl<K: StoreKey> Asks<K> for SharedLimiter {
+    fn ask(&self, key: &K, terms: Terms) -> Asked {
+        let mut bytes = Vec::new();
+        key.append_to(&mut bytes);
+        self.key(bytes).ask(&Everyone, terms)
+    }
+}
+
+/// A limiter for each key, by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
+pub struct Chosen<F>(pub(super) Arc<F>);
+
+impl<K, L: Admits<Everyone>, F: Fn(&K) -> L> Asks<K> for Chosen<F> {
+    fn ask(&self, key: &K, terms: Terms) -> Asked {
+        (self.0)(key).ask(&Everyone, terms)
+    }
+}
+
+impl<F> Clone for Chosen<F> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<F> fmt::Debug for Chosen<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Chosen(..)")
+    }
+}
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asking(..)")
+    }
+}
+
+/// A key of a [`SharedLimiter`] behind a [`LimitLayer`](super::LimitLayer), as the bytes that its store gets.
+///
+/// ```
+/// use tollgate::http::StoreKey;
+///
+/// let mut bytes = Vec::new();
+/// std::net::IpAddr::from([192, 0, 2, 1]).append_to(&mut bytes);
+/// assert_eq!(bytes, b"192.0.2.1");
+/// ```
+pub trait StoreKey {
+    /// Appends the bytes of the key. Two keys of a type are the same if their bytes are.
+    fn append_to(&self, bytes: &mut Vec<u8>);
+}
+
+macro_rules! store_keys {
+    ($bytes_of:expr; $($key:ty),*) => {$(
+        impl StoreKey for $key {
+            fn append_to(&self, bytes: &mut Vec<u8>) {
+                bytes.extend_from_slice(($bytes_of)(self).as_ref());
+            }
+        }
+    )*};
+}
+
+store_keys!(AsRef::<[u8]>::as_ref; Vec<u8>, Arc<[u8]>);
+store_keys!(str::as_bytes; String, Arc<str>, &'static str);
+store_keys!(ToString::to_string; IpAddr, u32, u64);
+
+/// The first key, with its length before it, so that no two pairs have the same bytes.
+impl<One: StoreKey, Other: StoreKey> StoreKey for (One, Other) {
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        let mut first = Vec::new();
+        self.0.append_to(&mut first);
+        bytes.extend_from_slice(format!("{}:", first.len()).as_bytes());
+        bytes.extend_from_slice(&first);
+        self.1.append_to(bytes);
+    }
+}

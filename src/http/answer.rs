@@ -1,0 +1,167 @@
+//! What a client is told whose request was refused.
+
+use std::error::Error;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Response, StatusCode};
+use thiserror::Error;
+
+use super::fields::{FieldValues, ProblemType, RateLimitFields};
+use crate::decision::Decision;
+use crate::error::{AcquireError, StoreError, TryAcquireError};
+use crate::policy::Limit;
+use crate::snapshot::LimitStatus;
+
+/// Why a [`LimitLayer`](super::LimitLayer) has not let a request through. [`LimitLayer::on_refusal`](super::LimitLayer::on_refusal) has
+/// an example.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A limit denied it: status 429, or 503 if that was a concurrency or a pause.
+    #[error("{decision}")]
+    Denied {
+        /// Which limit denied, and when to retry.
+        decision: Decision,
+        /// What each limit said then. Empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
+        limits: Vec<LimitStatus>,
+    },
+    /// It waited for as long as it may, or is known to wait longer: status 429, or 503 if only a release helps.
+    #[error("no permit within the longest wait")]
+    TimedOut {
+        /// As in [`AcquireError::TimedOut`].
+        retry_after: Option<Duration>,
+    },
+    /// The queue is full, has dropped it in favour of another, or [blocks](crate::Overflow::Block): status 503.
+    #[error("the queue is full")]
+    QueueFull {
+        /// As in [`AcquireError::TimedOut`].
+        retry_after: Option<Duration>,
+    },
+    /// Who sends it is unknown: status 403.
+    #[error("who sends the request is unknown")]
+    NoIdentity,
+    /// The limiter knows as many keys as it may: status 503.
+    #[error("the limiter already holds {max} keys, its most")]
+    TooManyKeys {
+        /// The most keys.
+        max: usize,
+    },
+    /// Its [cost](super::LimitLayer::cost) is above a capacity, of a small plan for instance, so that no retry could help: status 413.
+    #[error("a cost of {cost} is above {max}, the most that `{limit}` admits")]
+    ExceedsLimit {
+        /// The cost of the request.
+        cost: u64,
+        /// The largest cost that is admitted.
+        max: u64,
+        /// The limit with this capacity.
+        limit: Box<Limit>,
+    },
+    /// The store of the limits has not answered, and the limiter was told to [fail](crate::store::OnStoreDown::Error) then: status 503.
+    #[error("the store of the limiter failed")]
+    Store(#[source] Box<StoreError>),
+    /// The limiter is closed: status 503.
+    #[error("the limiter is closed")]
+    Closed,
+    /// The limiter cannot be asked in this way, whatever is sent: the policy of a tier is invalid, a unit that it counts has no cost, …:
+    /// status 500.
+    #[error("the limiter cannot be asked")]
+    Misconfigured(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Refusal {
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoIdentity => StatusCode::FORBIDDEN,
+            Self::ExceedsLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Misconfigured(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => self.problem_type().status(),
+        }
+    }
+
+    /// The earliest time, from now, at which a retry can succeed; `None` if it is unknown.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied { decision, .. } => decision.retry_after(),
+            Self::TimedOut { retry_after } | Self::QueueFull { retry_after } => *retry_after,
+            _ => None,
+        }
+    }
+
+    fn problem_type(&self) -> ProblemType {
+        match self {
+            Self::Denied { decision, .. } => match decision.denied_by() {
+                Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
+                Some(Limit::MaxConcurrency(_)) | None => ProblemType::ReducedCapacity,
+                Some(_) => ProblemType::QuotaExceeded,
+            },
+            Self::TimedOut { retry_after: Some(_) } => ProblemType::QuotaExceeded,
+            _ => ProblemType::ReducedCapacity,
+        }
+    }
+
+    fn values(&self) -> FieldValues<'_> {
+        match self {
+            Self::Denied { decision, limits } => FieldValues::denied(limits, decision),
+            _ => {
+                let values = FieldValues::refused(&[]);
+                self.retry_after().map_or(values, |after| values.retry_after(after))
+            }
+        }
+    }
+
+    /// The answer to it, but for the fields.
+    pub(super) fn response(&self, fields: &RateLimitFields) -> Response<Bytes> {
+        let body = match self {
+            Self::NoIdentity | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => {
+                let status = self.status();
+                let title = status.canonical_reason().unwrap_or_default();
+                format!(r#"{{"type":"about:blank","title":"{title}","status":{}}}"#, status.as_u16()).into()
+            }
+            _ => fields.problem(&self.values(), self.problem_type()),
+        };
+        let mut response = Response::new(body.into());
+        *response.status_mut() = self.status();
+        response.headers_mut().insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);
+        response
+    }
+
+    /// Adds the fields of the refusal.
+    pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration) {
+        fields.write(headers, &self.values().jitter(jitter), SystemTime::now());
+    }
+}
+
+impl From<AcquireError> for Refusal {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Closed => Self::Closed,
+            AcquireError::QueueFull { retry_after } | AcquireError::Shed { retry_after } => Self::QueueFull { retry_after },
+            AcquireError::Blocked { retry_after } => Self::QueueFull { retry_after: Some(retry_after) },
+            AcquireError::TimedOut { retry_after } => Self::TimedOut { retry_after },
+            AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit },
+            AcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
+            AcquireError::Store(error) => Self::Store(error),
+            error => Self::Misconfigured(Box::new(error)),
+        }
+    }
+}
+
+impl Refusal {
+    /// Of a request that did not wait; `limits` are those that the decision came with.
+    pub(super) fn at_once(error: TryAcquireError, limits: Vec<LimitStatus>) -> Self {
+        match error {
+            TryAcquireError::Denied(decision) => Self::Denied { decision, limits },
+            TryAcquireError::Closed => Self::Closed,
+            TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit },
+            TryAcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
+            TryAcquireError::Store(error) => Self::Store(error),
+            TryAcquireError::NotAsked(error) => (*error).into(),
+            error => Self::Misconfigured(Box::new(error)),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+use crate::permit::Permit;
+use crate::strategy::Outcome;
+
+/// A permit, and what its limiter is told of the work when it ends.
+#[derive(Debug)]
+pub(in crate::http) struct Held {
+    permit: Option<Permit>,
+    outcome: Outcome,
+}
+
+impl Held {
+    pub(in crate::http) const fn new(permit: Permit, outcome: Outcome) -> Self {
+        Self { permit: Some(permit), outcome }
+    }
+
+    /// A permit of which nothing is told.
+    pub(in crate::http) const fn silent(permit: Option<Permit>) -> Self {
+        Self { permit, outcome: Outcome::Ignored }
+    }
+
+    /// The work is done.
+    pub(in crate::http) fn complete(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.report_if_held(self.outcome);
+        }
+    }
+
+    /// The work was broken off: how long it took tells nothing. An overload does.
+    pub(in crate::http) fn give_up(&mut self) {
+        if self.outcome == Outcome::Overloaded {
+            self.complete();
+        }
+        self.permit = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

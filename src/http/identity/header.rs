@@ -1,0 +1,74 @@
+use http::Request;
+use http::header::{AUTHORIZATION, HeaderName};
+
+use super::Identity;
+
+/// The value of a header, or a bearer token, as a key. It is unknown if the header is missing, comes in several lines, is empty, longer
+/// than [`max_len`](Self::max_len), or not printable ASCII.
+///
+/// The value is not verified: see [`Identity`]. A store that processes share gets it as it is, so hash a secret in a closure instead.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use tollgate::http::{HeaderKey, Identity};
+///
+/// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// let request = Request::builder().header("X-Api-Key", "k-17").body(())?;
+/// assert_eq!(key.identify(&request).as_deref(), Some("k-17"));
+///
+/// let request = Request::builder().header("Authorization", "Bearer t-18").body(())?;
+/// assert_eq!(HeaderKey::bearer().identify(&request).as_deref(), Some("t-18"));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderKey {
+    name: HeaderName,
+    is_bearer: bool,
+    max_len: usize,
+}
+
+impl HeaderKey {
+    /// The value of this header.
+    #[must_use]
+    pub const fn new(name: HeaderName) -> Self {
+        Self { name, is_bearer: false, max_len: 256 }
+    }
+
+    /// The token of `Authorization: Bearer …` (RFC 6750, section 2.1). Where clients renew their tokens, take what stays the same:
+    /// with each token a client would have a new budget.
+    #[must_use]
+    pub const fn bearer() -> Self {
+        Self { name: AUTHORIZATION, is_bearer: true, max_len: 256 }
+    }
+
+    /// The longest key in bytes, by default 256. It bounds the memory that a limiter takes for its keys.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tollgate::http::{HeaderKey, Identity};
+    ///
+    /// let request = Request::builder().header("Authorization", "Bearer 12345").body(())?;
+    /// assert_eq!(HeaderKey::bearer().max_len(4).identify(&request), None);
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    #[must_use]
+    pub fn max_len(self, bytes: usize) -> Self {
+        Self { max_len: bytes, ..self }
+    }
+}
+
+impl<B> Identity<B> for HeaderKey {
+    type Key = String;
+
+    fn identify(&self, request: &Request<B>) -> Option<String> {
+        let mut lines = request.headers().get_all(&self.name).iter();
+        let line = lines.next().filter(|_| lines.next().is_none())?.to_str().ok()?.trim_ascii();
+        let value = if self.is_bearer {
+            let (scheme, token) = line.split_once(' ')?;
+            Some(token.trim_ascii_start()).filter(|_| scheme.eq_ignore_ascii_case("bearer"))?
+        } else {
+            line
+        };
+        (1..=self.max_len).contains(&value.len()).then(|| value.to_owned())
+    }
+}

@@ -1,0 +1,131 @@
+//! How a layer asks for the key of a request: not at all, at once, or by a future.
+
+use std::fmt;
+use std::future::{Future, Pending};
+use std::sync::Arc;
+
+use http::Request;
+
+use super::Identity;
+
+/// The layer limits all requests together. It is the key of a limiter that has no keys.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Everyone;
+
+/// The layer limits each key of an [`Identity`].
+#[derive(Clone)]
+pub struct By<I>(pub(in crate::http) I);
+
+/// The layer limits each key that a future finds.
+#[derive(Clone)]
+pub struct ByFuture<F>(pub(in crate::http) F);
+
+/// All whose key is unknown share one.
+#[derive(Clone)]
+pub struct OrShared<I, K> {
+    pub(in crate::http) inner: I,
+    pub(in crate::http) key: K,
+}
+
+/// A key, or the future that finds it.
+#[derive(Debug)]
+pub enum Identified<K, F> {
+    Now(Option<K>),
+    Later(F),
+}
+
+/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. It is [`Everyone`], or what the methods of the layer make of
+/// an [`Identity`] or a future; other types cannot implement it.
+pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
+    /// The key of the limits.
+    type Key;
+}
+
+impl<B, I: FindsKey<B>> Identifies<B> for I {
+    type Key = I::SealedKey;
+}
+
+/// Seals [`Identifies`], because its module is private.
+pub trait FindsKey<B> {
+    type SealedKey;
+    type Future: Future<Output = Option<Self::SealedKey>>;
+
+    fn key_of(&self, request: &Request<B>) -> Identified<Self::SealedKey, Self::Future>;
+
+    /// The key of all whose key is unknown.
+    fn shared_key(&self) -> Option<Self::SealedKey> {
+        None
+    }
+}
+
+impl<B> FindsKey<B> for Everyone {
+    type SealedKey = Self;
+    type Future = Pending<Option<Self>>;
+
+    fn key_of(&self, _: &Request<B>) -> Identified<Self, Self::Future> {
+        Identified::Now(Some(Self))
+    }
+}
+
+impl<B, I: Identity<B>> FindsKey<B> for By<I> {
+    type SealedKey = I::Key;
+    type Future = Pending<Option<I::Key>>;
+
+    fn key_of(&self, request: &Request<B>) -> Identified<I::Key, Self::Future> {
+        Identified::Now(self.0.identify(request))
+    }
+}
+
+impl<B, K, G: Future<Output = Option<K>>, F: Fn(&Request<B>) -> G> FindsKey<B> for ByFuture<F> {
+    type SealedKey = K;
+    type Future = G;
+
+    fn key_of(&self, request: &Request<B>) -> Identified<K, G> {
+        Identified::Later((self.0)(request))
+    }
+}
+
+impl<B, I: FindsKey<B>> FindsKey<B> for Arc<I> {
+    type SealedKey = I::SealedKey;
+    type Future = I::Future;
+
+    fn key_of(&self, request: &Request<B>) -> Identified<I::SealedKey, I::Future> {
+        (**self).key_of(request)
+    }
+
+    fn shared_key(&self) -> Option<I::SealedKey> {
+        (**self).shared_key()
+    }
+}
+
+impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<I, K> {
+    type SealedKey = K;
+    type Future = I::Future;
+
+    fn key_of(&self, request: &Request<B>) -> Identified<K, I::Future> {
+        self.inner.key_of(request)
+    }
+
+    fn shared_key(&self) -> Option<K> {
+        Some(self.key.clone())
+    }
+}
+
+impl<I> fmt::Debug for By<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("By(..)")
+    }
+}
+
+impl<F> fmt::Debug for ByFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByFuture(..)")
+    }
+}
+
+impl<I: fmt::Debug, K> fmt::Debug for OrShared<I, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrShared").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use pin_project::pin_project;
+use tower_service::Service;
+
+use super::shared::{Granted, Shared};
+use crate::http::admission::{Admits, Asked, Asking};
+use crate::http::answer::Refusal;
+use crate::http::body::LimitBody;
+use crate::http::identity::{FindsKey, Identifies};
+
+/// The answer of a service behind a [`LimitLayer`](super::LimitLayer).
+///
+/// # Cancel safety
+///
+/// Dropped at any stage, it costs nobody anything: a request that waits leaves the queue, and a permit is released.
+#[pin_project]
+pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
+    #[pin]
+    stage: Stage<S, B, I::Future, S::Future>,
+    key: Option<I::Key>,
+    shared: Arc<Shared<L, I>>,
+}
+
+/// A call of a ready service that waits. It is taken once.
+type Call<S, B> = Option<(S, Request<B>)>;
+
+#[pin_project(project = StageProjection)]
+enum Stage<S, B, F, G> {
+    Identifying(#[pin] F, Call<S, B>),
+    Asking(#[pin] Asking, Call<S, B>),
+    Calling(#[pin] G, Option<Granted>),
+    Refused(Box<Refusal>),
+    Done,
+}
+
+impl<S: Service<Request<B>>, B, L, I: Identifies<B>> LimitFuture<S, B, L, I> {
+    pub(super) fn identifying(finding: I::Future, service: S, request: Request<B>, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::Identifying(finding, Some((service, request))), key: None, shared }
+    }
+
+    pub(super) fn asking(asking: Asking, key: I::Key, service: S, request: Request<B>, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::Asking(asking, Some((service, request))), key: Some(key), shared }
+    }
+
+    pub(super) fn calling(call: S::Future, granted: Granted, key: I::Key, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::Calling(call, Some(granted)), key: Some(key), shared }
+    }
+
+    pub(super) fn refused(refusal: Box<Refusal>, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::Refused(refusal), key: None, shared }
+    }
+}
+
+impl<S, B, R, L, I> Future for LimitFuture<S, B, L, I>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: http_body::Body,
+    I: Identifies<B>,
+    L: Admits<I::Key>,
+{
+    type Output = Result<Response<LimitBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let shared = &**this.shared;
+        loop {
+            let next = match this.stage.as_mut().project() {
+                StageProjection::Identifying(finding, call) => {
+                    let key = ready!(finding.poll(cx)).or_else(|| shared.identity.shared_key());
+                    match (key, call.take()) {
+                        (Some(key), Some(call)) => {
+                            let asked = shared.limiter.ask(&key, shared.options.terms());
+                            *this.key = Some(key);
+                            match asked {
+                                Asked::Later(asking) => Stage::Asking(asking, Some(call)),
+                                Asked::Now(answer) => Stage::answered(answer, call),
+                            }
+                        }
+                        _ => Stage::Refused(Box::new(Refusal::NoIdentity)),
+                    }
+                }
+                StageProjection::Asking(asking, call) => {
+                    let answer = ready!(asking.poll(cx));
+                    match call.take() {
+                        Some(call) => Stage::answered(answer, call),
+                        None => Stage::Done,
+                    }
+                }
+                StageProjection::Calling(call, granted) => {
+                    let result = ready!(call.poll(cx));
+                    let granted = granted.take();
+                    this.stage.set(Stage::Done);
+                    let Some(granted) = granted else { continue };
+                    return Poll::Ready(shared.end(result, granted, this.key.as_ref()));
+                }
+                StageProjection::Refused(refusal) => {
+                    let response = shared.options.refuse(refusal);
+                    this.stage.set(Stage::Done);
+                    return Poll::Ready(Ok(response));
+                }
+                StageProjection::Done => panic!("a LimitFuture was polled after it had completed"),
+            };
+            this.stage.set(next);
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, F> Stage<S, B, F, S::Future> {
+    fn answered(answer: Result<Granted, Box<Refusal>>, (mut service, request): (S, Request<B>)) -> Self {
+        match answer {
+            Ok(granted) => Self::Calling(service.call(request), Some(granted)),
+            Err(refusal) => Self::Refused(refusal),
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, L, I: Identifies<B>> fmt::Debug for LimitFuture<S, B, L, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            Stage::Identifying(..) => "identifying",
+            Stage::Asking(..) => "asking",
+            Stage::Calling(..) => "calling",
+            Stage::Refused(_) => "refused",
+            Stage::Done => "done",
+        };
+        f.debug_struct("LimitFuture").field("stage", &stage).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,51 @@
+use std::sync::Arc;
+
+use http::Response;
+
+use super::options::Options;
+use crate::http::admission::Admits;
+use crate::http::body::{Held, LimitBody, PermitBody};
+use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
+
+/// A permit, and what the limits said when they granted it.
+pub(super) type Granted = (Permit, Vec<LimitStatus>);
+
+/// What the clones of a service share.
+#[derive(Debug)]
+pub(super) struct Shared<L, I> {
+    pub(super) limiter: L,
+    pub(super) identity: Arc<I>,
+    pub(super) options: Options,
+}
+
+impl<L, I> Shared<L, I> {
+    /// The service has answered or failed.
+    pub(super) fn end<K, R, E>(
+        &self,
+        result: Result<Response<R>, E>,
+        (permit, limits): Granted,
+        key: Option<&K>,
+    ) -> Result<Response<LimitBody<R>>, E>
+    where
+        L: Admits<K>,
+        R: http_body::Body,
+    {
+        let options = &self.options;
+        let outcome = (options.classify)(result.as_ref().ok().map(Response::status));
+        let mut held = Held::new(permit, outcome);
+        let mut response = result.inspect_err(|_| held.complete())?;
+        if let (Some(penalty), Some(key)) = (&options.penalty, key) {
+            match penalty(response.status()) {
+                0 => {}
+                units => self.limiter.penalize(key, units),
+            }
+        }
+        options.write_granted(&mut response, &limits);
+        // A server does not poll a body that has nothing to send.
+        if options.releases_at_head || response.body().is_end_stream() {
+            held.complete();
+        }
+        Ok(response.map(|body| LimitBody::of_service(PermitBody::holding(body, held))))
+    }
+}

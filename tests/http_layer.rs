@@ -1,0 +1,764 @@
+//! Requests to a service behind a limiter.
+
+mod common;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Ready, pending, ready};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use common::counting::{Counting, LIVE, PEAK};
+use common::faulty::{Faulty, Way};
+use common::{Random, ms};
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use tokio::time::{advance, sleep};
+use tokio_test::task::spawn;
+use tokio_test::{assert_pending, assert_ready_ok};
+use tollgate::http::{
+    ClientIp, FieldValues, HeaderKey, Identity, LimitBody, LimitLayer, RateLimitFields, RateLimitStyle, Refusal,
+};
+use tollgate::store::{MemoryStore, OnStoreDown};
+use tollgate::{
+    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Outcome, Penalty, Policy, Rate, SharedLimiter, TokenBucket, TryAcquireError,
+};
+use tower::util::ServiceExt;
+use tower::{Layer, Service, service_fn};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+type Answer = Response<Full<Bytes>>;
+type Limited = Response<LimitBody<Full<Bytes>>>;
+
+const HELLO: Bytes = Bytes::from_static(b"hello");
+
+/// Answers with this status and a body.
+fn answers(status: StatusCode) -> impl Service<Request<()>, Response = Answer, Error = Infallible, Future: Send> + Clone {
+    service_fn(move |_: Request<()>| {
+        let mut response = Response::new(Full::new(HELLO));
+        *response.status_mut() = status;
+        ready(Ok(response))
+    })
+}
+
+fn request() -> Request<()> {
+    Request::new(())
+}
+
+fn from_peer(last: u8) -> Request<()> {
+    let mut request = request();
+    request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, last], 4711)));
+    request
+}
+
+fn with_header(name: &str, value: &str) -> Request<()> {
+    Request::builder().header(name, value).body(()).unwrap()
+}
+
+async fn call<S: Service<Request<()>, Response = Limited, Error: std::fmt::Debug> + Clone>(
+    service: &S,
+    request: Request<()>,
+) -> Limited {
+    service.clone().oneshot(request).await.unwrap()
+}
+
+async fn status<S: Service<Request<()>, Response = Limited, Error: std::fmt::Debug> + Clone>(
+    service: &S,
+    request: Request<()>,
+) -> u16 {
+    call(service, request).await.status().as_u16()
+}
+
+fn field<'r>(response: &'r Limited, name: &str) -> &'r str {
+    response.headers()[name].to_str().unwrap()
+}
+
+async fn text(response: Limited) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+fn in_flight(limiter: &Limiter) -> (u64, u64) {
+    let numbers = limiter.snapshot();
+    (numbers.in_flight, numbers.queued)
+}
+
+// ---- what a client is told ----
+
+#[tokio::test(start_paused = true)]
+async fn every_answer_has_the_fields_of_the_limits() {
+    let layer = LimitLayer::new(Limiter::new("window 2/min").unwrap()).name("api").unwrap();
+    let service = layer.layer(answers(StatusCode::OK));
+
+    let granted = call(&service, request()).await;
+    assert_eq!((granted.status(), field(&granted, "ratelimit")), (StatusCode::OK, r#""api";r=1;t=60"#));
+    assert!(!granted.headers().contains_key("retry-after"));
+    assert_eq!(text(granted).await, "hello");
+
+    let _second = call(&service, request()).await;
+    advance(ms(500)).await;
+    let denied = call(&service, request()).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.headers()["ratelimit-policy"], r#""api";q=2;w=60"#);
+    assert_eq!(denied.headers()["ratelimit"], r#""api";r=0;t=60"#);
+    assert_eq!(denied.headers()["retry-after"], "60"); // 59.5, rounded up
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    assert_eq!(denied.body().size_hint().exact(), Some(139));
+    assert_eq!(
+        text(denied).await,
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}"#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fields_are_those_of_the_decision() {
+    let policies = [
+        "window 3/min",
+        "2/s burst 3 and window 5/10s",
+        "sliding log 4/min and 1/s burst 2",
+        "3 concurrent and 5/min burst 5",
+        "penalty 3 falling 1/s",
+    ];
+    let styles =
+        [RateLimitStyle::Draft10, RateLimitStyle::Draft7, RateLimitStyle::Draft6, RateLimitStyle::XSeconds, RateLimitStyle::None];
+    let mut random = Random(7);
+    let (mut grants, mut denials) = (0, 0);
+    for policy in policies {
+        let policy: Policy = policy.parse().unwrap();
+        for style in styles {
+            let fields = RateLimitFields::new("p").unwrap().style(style);
+            let (one, twin) = (Limiter::new(policy.clone()).unwrap(), Limiter::new(policy.clone()).unwrap());
+            let keyed = KeyedLimiter::new(policy.clone()).unwrap();
+            let of_one = LimitLayer::new(one).style(style).name("p").unwrap().layer(answers(StatusCode::OK));
+            let of_key =
+                LimitLayer::new(keyed).by(ClientIp::peer()).name("p").unwrap().style(style).layer(answers(StatusCode::OK));
+            let mut held = Vec::new();
+            for _ in 0..40 {
+                advance(ms(random.below(1_500))).await;
+                if random.below(3) == 0 && !held.is_empty() {
+                    let _released = held.swap_remove(random.below(held.len() as u64) as usize);
+                }
+                let (answer, limits) = twin.request().try_acquire_explained();
+                let mut expected = HeaderMap::new();
+                let values = match &answer {
+                    Ok(_) => FieldValues::granted(&limits),
+                    Err(TryAcquireError::Denied(decision)) => FieldValues::denied(&limits, decision),
+                    Err(error) => panic!("{error}"),
+                };
+                fields.write(&mut expected, &values, SystemTime::now());
+
+                let (mut first, mut second) = (call(&of_one, request()).await, call(&of_key, from_peer(1)).await);
+                assert_eq!(first.status().is_success(), answer.is_ok());
+                assert_eq!(second.status().is_success(), answer.is_ok());
+                for response in [&mut first, &mut second] {
+                    response.headers_mut().remove("content-type");
+                    assert_eq!(response.headers(), &expected, "{policy} {style:?}");
+                }
+                *(if answer.is_ok() { &mut grants } else { &mut denials }) += 1;
+                held.push((answer, first, second));
+            }
+        }
+    }
+    assert!(grants > 200 && denials > 200, "{grants} {denials}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stacked_layers_write_one_list() {
+    let inner = LimitLayer::new(Limiter::new("window 5/min").unwrap()).name("route").unwrap();
+    let outer = LimitLayer::new(Limiter::new("3 concurrent and window 9/h").unwrap()).name("all").unwrap();
+    let service = outer.layer(inner.layer(answers(StatusCode::OK)));
+    let response = service.oneshot(request()).await.unwrap();
+    let lines: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(lines, [r#""route";r=4;t=60, "all-1";r=2, "all-2";r=8;t=3600"#]);
+    assert_eq!(response.headers().get_all("ratelimit-policy").iter().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn capacity_is_503_and_quota_429() {
+    let service = LimitLayer::new(Limiter::new("1 concurrent and 100/min burst 1").unwrap()).layer(answers(StatusCode::OK));
+    let held = call(&service, request()).await;
+    advance(Duration::from_secs(60)).await;
+    let full = call(&service, request()).await;
+    assert_eq!((full.status().as_u16(), full.headers().get("retry-after")), (503, None));
+    assert!(text(full).await.contains("temporary-reduced-capacity"));
+    drop(held);
+    assert_eq!(status(&service, request()).await, 200);
+    assert_eq!(status(&service, request()).await, 429);
+
+    let penalty = LimitLayer::new(Limiter::new("penalty 1 falling 1/min").unwrap()).layer(answers(StatusCode::OK));
+    assert_eq!(status(&penalty, request()).await, 200);
+    let denied = call(&penalty, request()).await;
+    assert_eq!(denied.status(), 429);
+    assert!(text(denied).await.contains("abnormal-usage-detected"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_refusals_have_statuses_of_their_own_and_no_empty_fields() {
+    let limiter = Limiter::new("4 tokens/min and 2/min burst 2 per request").unwrap();
+    let unit = call(&LimitLayer::new(limiter).layer(answers(StatusCode::OK)), request()).await;
+    assert_eq!(unit.status(), 500); // nobody says how many tokens
+
+    let limiter = Limiter::new("2/min burst 2").unwrap();
+    let layer = LimitLayer::new(limiter.clone());
+    let large = call(&layer.clone().cost(3).layer(answers(StatusCode::OK)), request()).await;
+    assert_eq!(large.status(), 413);
+    limiter.close();
+    let closed = call(&layer.layer(answers(StatusCode::OK)), request()).await;
+    assert_eq!(closed.status(), 503);
+
+    let keyed = KeyedLimiter::builder("2/min burst 2").max_keys(1).build().unwrap();
+    let per_client = LimitLayer::new(keyed).by(ClientIp::peer()).layer(answers(StatusCode::OK));
+    assert_eq!(status(&per_client, from_peer(1)).await, 200);
+    let crowded = call(&per_client, from_peer(2)).await;
+    assert_eq!(crowded.status(), 503);
+    let unknown = call(&per_client, request()).await;
+    assert_eq!(unknown.status(), 403);
+    for response in [unit, large, closed, crowded, unknown] {
+        let names: Vec<_> = response.headers().keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["content-type"]);
+        let status = response.status().as_u16();
+        let json: serde_json::Value = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!(json["status"], status);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_can_be_answered_by_a_function() {
+    let layer = LimitLayer::new(Limiter::new("window 1/min").unwrap()).on_refusal(|refusal| {
+        let Refusal::Denied { decision, limits } = refusal else { panic!("{refusal}") };
+        let text = format!("{} of {}, {:?}", limits[0].remaining, decision.limit(), refusal.retry_after().unwrap());
+        Response::builder().status(418).header("x-own", "1").body(text.into()).unwrap()
+    });
+    let service = layer.layer(answers(StatusCode::OK));
+    assert_eq!(status(&service, request()).await, 200);
+    let denied = call(&service, request()).await;
+    assert_eq!((denied.status().as_u16(), field(&denied, "x-own")), (418, "1"));
+    assert_eq!(denied.headers()["retry-after"], "60");
+    assert_eq!(denied.headers()["ratelimit"], r#""default";r=0;t=60"#);
+    assert_eq!(text(denied).await, "0 of 1, 60s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_spreads_the_retries_upwards_only() {
+    let layer = LimitLayer::new(Limiter::new("window 1/min").unwrap()).retry_jitter(Duration::from_secs(40));
+    let service = layer.layer(answers(StatusCode::OK));
+    assert_eq!(status(&service, request()).await, 200);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        let denied = call(&service, request()).await;
+        seen.insert(denied.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap());
+    }
+    assert!(seen.len() > 10 && seen.iter().all(|after| (60..=100).contains(after)), "{seen:?}");
+}
+
+// ---- who is asking ----
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_header_does_not_choose_the_key() {
+    let limiter = KeyedLimiter::<IpAddr>::new("window 2/min").unwrap();
+    let direct = LimitLayer::new(limiter.clone()).by(ClientIp::peer()).layer(answers(StatusCode::OK));
+    let client_ip = ClientIp::behind_networks(["10.0.0.0/8"]).unwrap();
+    let proxied = LimitLayer::new(limiter.clone()).by(client_ip).layer(answers(StatusCode::OK));
+    let mut statuses = Vec::new();
+    for forged in 1..=3 {
+        let mut request = from_peer(1);
+        request.headers_mut().insert("x-forwarded-for", format!("203.0.113.{forged}").parse().unwrap());
+        statuses.push(status(&direct, request.clone()).await);
+        statuses.push(status(&proxied, request).await); // the peer is no proxy
+    }
+    assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
+    assert_eq!(limiter.len(), 1);
+
+    let mut request = request();
+    request.extensions_mut().insert(SocketAddr::from(([10, 0, 0, 7], 1)));
+    request.headers_mut().insert("x-forwarded-for", "203.0.113.9, 198.51.100.9".parse().unwrap());
+    assert_eq!(status(&proxied, request.clone()).await, 200);
+    assert!(limiter.snapshot(&IpAddr::from([198, 51, 100, 9])).is_some());
+    request.headers_mut().insert("x-forwarded-for", "203.0.113.9, unknown".parse().unwrap());
+    assert_eq!(status(&proxied, request).await, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_unknown_are_refused_or_share_a_key() {
+    let limiter = KeyedLimiter::<IpAddr>::new("window 1/min").unwrap();
+    let nobody = IpAddr::from([0, 0, 0, 0]);
+    let refused = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
+    let shared = refused.clone().or_shared(nobody).layer(answers(StatusCode::OK));
+    let refused = refused.layer(answers(StatusCode::OK));
+    assert_eq!(status(&refused, request()).await, 403);
+    assert_eq!(limiter.len(), 0);
+    assert_eq!([status(&shared, request()).await, status(&shared, request()).await], [200, 429]);
+    assert_eq!(status(&shared, from_peer(1)).await, 200);
+
+    let by_future = LimitLayer::new(limiter).by_future(|_: &Request<()>| ready(None));
+    assert_eq!(status(&by_future.clone().layer(answers(StatusCode::OK)), request()).await, 403);
+    assert_eq!(status(&by_future.or_shared(nobody).layer(answers(StatusCode::OK)), request()).await, 429);
+}
+
+#[test]
+fn a_header_is_a_key_of_bounded_length() {
+    let key = HeaderKey::new(HeaderName::from_static("x-key"));
+    assert_eq!(key.identify(&with_header("x-key", " a b ")).as_deref(), Some("a b"));
+    assert_eq!(key.identify(&with_header("x-key", &"a".repeat(256))).unwrap().len(), 256);
+    for hopeless in ["", "  ", &"a".repeat(257), "ü"] {
+        assert_eq!(key.identify(&with_header("x-key", hopeless)), None, "{hopeless}");
+    }
+    assert_eq!(key.identify(&request()), None);
+    let mut twice = with_header("x-key", "a");
+    twice.headers_mut().append("x-key", "b".parse().unwrap());
+    assert_eq!(key.identify(&twice), None);
+
+    let bearer = HeaderKey::bearer();
+    for (line, token) in [
+        ("Bearer t1", Some("t1")),
+        ("bearer   t1 ", Some("t1")),
+        ("Bearer", None),
+        ("Bearer ", None),
+        ("Basic t1", None),
+        ("t1", None),
+    ] {
+        assert_eq!(bearer.identify(&with_header("authorization", line)).as_deref(), token, "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_of_identities_is_a_key() {
+    let limiter = KeyedLimiter::new("window 1/min").unwrap();
+    let path = |request: &Request<()>| Some(request.uri().path().to_owned());
+    let service = LimitLayer::new(limiter).by((ClientIp::peer(), path)).layer(answers(StatusCode::OK));
+    let at = |peer, path: &str| {
+        let mut request = from_peer(peer);
+        *request.uri_mut() = path.parse().unwrap();
+        request
+    };
+    assert_eq!(status(&service, at(1, "/a")).await, 200);
+    assert_eq!(status(&service, at(1, "/a")).await, 429);
+    assert_eq!(status(&service, at(1, "/b")).await, 200);
+    assert_eq!(status(&service, at(2, "/a")).await, 200);
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct User {
+    name: String,
+    pays: bool,
+}
+
+/// As a database would: the plan of a user.
+fn user(request: &Request<()>) -> Option<User> {
+    let name = HeaderKey::bearer().identify(request)?;
+    Some(User { pays: name.starts_with("paid"), name })
+}
+
+#[tokio::test(start_paused = true)]
+async fn identity_then_plan_then_policy() {
+    let (free, paid): (Policy, Policy) = ("window 1/min".parse().unwrap(), "window 3/min".parse().unwrap());
+    let tiers = move |user: &User| if user.pays { paid.clone() } else { free.clone() };
+    let limiter = KeyedLimiter::builder("window 1/min").tiers(tiers).build().unwrap();
+    let by_key = LimitLayer::new(limiter).by_future(|request: &Request<()>| {
+        let user = user(request);
+        async move {
+            sleep(ms(10)).await;
+            user
+        }
+    });
+
+    let store = MemoryStore::new();
+    let free = SharedLimiter::new(store.clone(), "free", "window 1/min").unwrap();
+    let paid = SharedLimiter::new(store, "paid", "window 3/min").unwrap();
+    let choose = move |user: &User| if user.pays { &paid } else { &free }.key(&user.name);
+    let chosen = LimitLayer::choose(choose).by(user);
+
+    let (by_key, chosen) = (by_key.layer(answers(StatusCode::OK)), chosen.layer(answers(StatusCode::OK)));
+    for (line, quota) in [("Bearer free-1", 1), ("Bearer paid-1", 3), ("Bearer free-2", 1)] {
+        for nth in 1..=4 {
+            let expected = if nth <= quota { 200 } else { 429 };
+            let (one, other) = (
+                call(&by_key, with_header("authorization", line)).await,
+                call(&chosen, with_header("authorization", line)).await,
+            );
+            assert_eq!(
+                (one.status(), other.status()),
+                (expected.try_into().unwrap(), expected.try_into().unwrap()),
+                "{line} {nth}"
+            );
+            let policy = format!(r#""default";q={quota};w=60"#);
+            assert_eq!([&one, &other].map(|answer| answer.headers()["ratelimit-policy"] == policy), [true, true]);
+        }
+    }
+    assert_eq!(status(&chosen, request()).await, 403);
+}
+
+// ---- waiting, and how long a permit is held ----
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_up_to_its_deadline() {
+    let keyed = KeyedLimiter::<IpAddr>::new("1/s burst 1").unwrap();
+    let store = SharedLimiter::new(MemoryStore::new(), "s", "1/s burst 1").unwrap();
+    let of_one = LimitLayer::new(Limiter::new("1/s burst 1").unwrap()).wait(ms(1_500)).layer(answers(StatusCode::OK));
+    let of_key = LimitLayer::new(keyed).by(ClientIp::peer()).wait(ms(1_500));
+    let silent = of_key.clone().style(RateLimitStyle::None).layer(answers(StatusCode::OK));
+    let (of_key, of_store) = (of_key.layer(answers(StatusCode::OK)), LimitLayer::new(store).wait(ms(1_500)));
+    let of_store = of_store.layer(answers(StatusCode::OK));
+
+    let start = tokio::time::Instant::now();
+    assert_eq!(status(&of_one, request()).await, 200);
+    assert_eq!(status(&of_key, from_peer(1)).await, 200);
+    assert_eq!(status(&silent, from_peer(2)).await, 200);
+    assert_eq!(status(&of_store, request()).await, 200);
+    assert!(start.elapsed() < ms(10));
+    let all = futures_util::join!(
+        call(&of_one, request()),
+        call(&of_one, request()),
+        call(&of_key, from_peer(1)),
+        call(&of_key, from_peer(1)),
+        call(&silent, from_peer(2)),
+        call(&of_store, request())
+    );
+    // The second in line gave up.
+    let elapsed = start.elapsed();
+    assert!((ms(1_500)..ms(1_510)).contains(&elapsed), "{elapsed:?}");
+    assert_eq!([all.0.status(), all.2.status(), all.4.status(), all.5.status()], [StatusCode::OK; 4]);
+    for waited in [&all.0, &all.2, &all.5] {
+        assert_eq!(waited.headers()["ratelimit"], r#""default";r=0;t=1"#);
+    }
+    assert!(all.4.headers().is_empty());
+    for refused in [all.1, all.3] {
+        assert_eq!((refused.status().as_u16(), field(&refused, "retry-after")), (429, "1"));
+    }
+    // A wait that is known to be too long is refused at once.
+    let impatient = LimitLayer::new(Limiter::new("1/min burst 1").unwrap()).wait(ms(1_500)).layer(answers(StatusCode::OK));
+    assert_eq!(status(&impatient, request()).await, 200);
+    let refused = call(&impatient, request()).await;
+    assert_eq!((refused.status().as_u16(), field(&refused, "retry-after")), (429, "60"));
+    assert_eq!(start.elapsed(), elapsed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_sheds_load() {
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).build().unwrap();
+    let service = LimitLayer::new(limiter.clone()).wait(Duration::from_secs(5)).layer(answers(StatusCode::OK));
+    let held = call(&service, request()).await;
+    let mut waits = spawn(service.clone().oneshot(request()));
+    assert_pending!(waits.poll());
+    let shed = call(&service, request()).await;
+    assert_eq!(shed.status(), 503);
+    assert!(!shed.headers().contains_key("ratelimit"));
+
+    drop(held);
+    assert!(waits.is_woken());
+    drop(assert_ready_ok!(waits.poll()));
+    assert_eq!(in_flight(&limiter), (0, 0));
+
+    let _held = call(&service, request()).await;
+    assert_eq!(status(&service, request()).await, 503); // only a release would have helped
+    assert_eq!(in_flight(&limiter), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_held_until_the_body_has_ended_or_is_dropped() {
+    let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
+    let service = LimitLayer::new(limiter.clone()).layer(answers(StatusCode::OK));
+
+    let mut response = call(&service, request()).await;
+    assert_eq!(limiter.snapshot().in_flight, 1);
+    assert_eq!(response.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), HELLO);
+    assert_eq!(limiter.snapshot().in_flight, 0); // though the end was not polled
+
+    let response = call(&service, request()).await;
+    drop(response);
+    assert_eq!(limiter.snapshot().in_flight, 0);
+
+    let empty = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
+    let _response = LimitLayer::new(limiter.clone()).layer(empty).oneshot(request()).await.unwrap();
+    assert_eq!(limiter.snapshot().in_flight, 0);
+
+    let at_head = LimitLayer::new(limiter.clone()).release_at_head().layer(answers(StatusCode::OK));
+    let _response = call(&at_head, request()).await;
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_fails_releases_its_permit() {
+    let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
+    let failing = service_fn(|_: Request<()>| {
+        let frames = [Ok(http_body::Frame::data(HELLO)), Err("cut"), Ok(http_body::Frame::data(HELLO))];
+        ready(Ok::<_, Infallible>(Response::new(http_body_util::StreamBody::new(futures_util::stream::iter(frames)))))
+    });
+    let mut response = LimitLayer::new(limiter.clone()).layer(failing).oneshot(request()).await.unwrap();
+    assert!(response.body_mut().frame().await.unwrap().is_ok());
+    assert_eq!(limiter.snapshot().in_flight, 1);
+    assert!(response.body_mut().frame().await.unwrap().is_err());
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_fails_or_panics_releases_its_permit() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    for wait in [None, Some(ms(10))] {
+        let layer = LimitLayer::new(limiter.clone());
+        let layer = wait.map_or(layer.clone(), |wait| layer.wait(wait));
+        let failing = layer.layer(service_fn(|_: Request<()>| ready(Err::<Answer, _>("broken"))));
+        assert_eq!(failing.oneshot(request()).await.unwrap_err(), "broken");
+        assert_eq!(in_flight(&limiter), (0, 0));
+
+        let at_once = layer.layer(service_fn(|_: Request<()>| -> Ready<Result<Answer, Infallible>> { panic!("at once") }));
+        let later = layer.layer(service_fn(|_: Request<()>| async {
+            if true { panic!("later") } else { Ok::<Answer, Infallible>(Answer::default()) }
+        }));
+        let panics = |result: Result<Result<Limited, Infallible>, _>| result.is_err();
+        assert!(panics(std::panic::AssertUnwindSafe(at_once.oneshot(request())).catch_unwind().await));
+        assert!(panics(std::panic::AssertUnwindSafe(later.oneshot(request())).catch_unwind().await));
+        assert_eq!(in_flight(&limiter), (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_at_any_stage_it_costs_nobody_anything() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let keyed = KeyedLimiter::<IpAddr>::new(MaxConcurrency::new(1)).unwrap();
+    let never = service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());
+    let now = LimitLayer::new(limiter.clone()).layer(never);
+    let waits = LimitLayer::new(limiter.clone()).wait(Duration::from_secs(9)).layer(never);
+    let by_key = LimitLayer::new(keyed.clone()).by(ClientIp::peer()).wait(Duration::from_secs(9)).layer(never);
+    let unknown = LimitLayer::new(keyed.clone()).by_future(|_: &Request<()>| pending::<Option<IpAddr>>()).layer(never);
+    let key = IpAddr::from([192, 0, 2, 1]);
+    let of_key = || keyed.snapshot(&key).map_or((0, 0), |numbers| (numbers.in_flight, numbers.queued));
+
+    drop(now.clone().call(request())); // not polled
+    assert_eq!(in_flight(&limiter), (0, 0));
+    drop(waits.clone().call(request()));
+    assert_eq!(in_flight(&limiter), (0, 0));
+
+    let mut calling = spawn(now.clone().call(request()));
+    assert_pending!(calling.poll());
+    let mut waiting = spawn(waits.clone().call(request()));
+    assert_pending!(waiting.poll());
+    assert_eq!(in_flight(&limiter), (1, 1));
+    drop(waiting);
+    assert_eq!(in_flight(&limiter), (1, 0));
+    let mut granted = spawn(waits.clone().call(request()));
+    assert_pending!(granted.poll());
+    drop(calling);
+    assert!(granted.is_woken());
+    drop(granted); // it has a permit that it has not taken
+    assert_eq!(in_flight(&limiter), (0, 0));
+
+    let mut calling = spawn(by_key.clone().call(from_peer(1)));
+    assert_pending!(calling.poll());
+    let mut waiting = spawn(by_key.clone().call(from_peer(1)));
+    assert_pending!(waiting.poll());
+    assert_eq!(of_key(), (1, 1));
+    drop(waiting);
+    drop(calling);
+    assert_eq!(of_key(), (0, 0));
+
+    assert_eq!(keyed.len(), 1);
+    let mut identifying = spawn(unknown.clone().call(request()));
+    assert_pending!(identifying.poll());
+    drop(identifying);
+    assert_eq!(keyed.len(), 1);
+}
+
+/// Ready only where it was polled; a clone is not.
+struct Careful {
+    is_open: Rc<Cell<bool>>,
+    is_ready: bool,
+    calls: Rc<Cell<u32>>,
+}
+
+impl Clone for Careful {
+    fn clone(&self) -> Self {
+        Self { is_open: Rc::clone(&self.is_open), is_ready: false, calls: Rc::clone(&self.calls) }
+    }
+}
+
+impl Service<Request<()>> for Careful {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Ready<Result<Answer, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = self.is_open.get();
+        if self.is_ready { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(std::mem::take(&mut self.is_ready), "it was called without being ready");
+        self.calls.set(self.calls.get() + 1);
+        ready(Ok(Response::default()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_that_is_ready_is_called_and_a_limiter_makes_nothing_pending() {
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let careful = Careful { is_open: Rc::default(), is_ready: false, calls: Rc::default() };
+    for wait in [None, Some(Duration::from_secs(1))] {
+        let layer = LimitLayer::new(limiter.clone());
+        let layer = wait.map_or(layer.clone(), |wait| layer.wait(wait));
+        careful.is_open.set(false);
+        let mut service = spawn(layer.layer(careful.clone()));
+        assert_pending!(service.enter(|cx, mut service| service.poll_ready(cx)));
+        careful.is_open.set(true);
+        let held = limiter.try_acquire().unwrap();
+        assert_ready_ok!(service.enter(|cx, mut service| service.poll_ready(cx)));
+        let mut first = spawn(service.call(request()));
+        match wait {
+            None => assert_eq!(assert_ready_ok!(first.poll()).status(), 503),
+            Some(_) => assert_pending!(first.poll()),
+        }
+        drop(held);
+        assert_ready_ok!(service.enter(|cx, mut service| service.poll_ready(cx)));
+        if wait.is_some() {
+            assert_eq!(assert_ready_ok!(first.poll()).status(), 200);
+        }
+        assert_eq!(service.call(request()).await.unwrap().status(), 200);
+    }
+    assert_eq!(careful.calls.get(), 3);
+}
+
+// ---- what the layer tells the limiter ----
+
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_concurrency_learns_from_statuses_errors_and_bodies() {
+    let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::aimd())).unwrap();
+    let concurrency = || limiter.snapshot().concurrency.unwrap();
+    let layer = LimitLayer::new(limiter.clone());
+    for (code, expected) in [(503, 18), (200, 18), (404, 18), (500, 18), (429, 16), (504, 14), (408, 13)] {
+        let service = layer.layer(answers(StatusCode::from_u16(code).unwrap()));
+        drop(call(&service, request()).await); // nobody reads the body
+        assert_eq!(concurrency(), expected, "{code}");
+        advance(ms(10)).await;
+    }
+    let failing = layer.layer(service_fn(|_: Request<()>| ready(Err::<Answer, _>("timed out"))));
+    failing.oneshot(request()).await.unwrap_err();
+    let lowest = concurrency();
+    assert_eq!(lowest, 11);
+
+    // Calls that end well raise it, if their bodies are read to the end, or have nothing to read.
+    let in_full_use = async |layer: &LimitLayer<Limiter>, reads: bool| {
+        let service = layer.layer(answers(StatusCode::OK));
+        for _ in 0..30 {
+            let responses: Vec<_> = futures_util::future::join_all((0..8).map(|_| call(&service, request()))).await;
+            advance(ms(1)).await;
+            for response in responses {
+                if reads {
+                    text(response).await;
+                }
+            }
+        }
+    };
+    in_full_use(&layer, false).await;
+    assert_eq!(concurrency(), lowest);
+    in_full_use(&layer, true).await;
+    assert!(concurrency() > lowest);
+
+    let before = concurrency();
+    let layer = layer.classify(|status| if status == Some(StatusCode::OK) { Outcome::Overloaded } else { Outcome::Ignored });
+    drop(call(&layer.layer(answers(StatusCode::OK)), request()).await);
+    assert!(concurrency() < before);
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_penalty_is_told_what_failed_and_counts_denials_itself() {
+    let limiter = KeyedLimiter::<IpAddr>::new(Penalty::new(10, Rate::per_minute(1))).unwrap();
+    let layer = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
+    let layer = layer.penalize(|status| if status == StatusCode::UNAUTHORIZED { 4 } else { 0 });
+    let used = |last| limiter.snapshot(&IpAddr::from([192, 0, 2, last])).map_or(0, |numbers| numbers.used);
+    let (welcome, guess) = (layer.layer(answers(StatusCode::OK)), layer.layer(answers(StatusCode::UNAUTHORIZED)));
+    assert_eq!(status(&welcome, from_peer(1)).await, 200);
+    assert_eq!(used(1), 1);
+    assert_eq!(status(&guess, from_peer(1)).await, 401);
+    assert_eq!(used(1), 6);
+    assert_eq!(status(&guess, from_peer(1)).await, 401);
+    assert_eq!(used(1), 11);
+    assert_eq!(status(&guess, from_peer(1)).await, 429);
+    assert_eq!(used(1), 12); // the attempt alone
+    assert_eq!(status(&guess, from_peer(2)).await, 401);
+    assert_eq!(used(2), 5);
+}
+
+// ---- shared stores ----
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_limiter_tells_what_its_store_said() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "api", "sliding log 2/min").unwrap();
+    let together = LimitLayer::new(limiter.clone()).layer(answers(StatusCode::OK));
+    let by_key = LimitLayer::new(limiter.clone()).by(ClientIp::peer());
+    let silent = by_key.clone().style(RateLimitStyle::None).layer(answers(StatusCode::OK));
+    let by_key = by_key.layer(answers(StatusCode::OK));
+    assert_eq!(call(&together, request()).await.headers()["ratelimit"], r#""default";r=1;t=60"#);
+    for (peer, state) in [(1, r#""default";r=1;t=60"#), (2, r#""default";r=1;t=60"#), (1, r#""default";r=0;t=60"#)] {
+        assert_eq!(call(&by_key, from_peer(peer)).await.headers()["ratelimit"], state);
+    }
+    let denied = call(&by_key, from_peer(1)).await;
+    assert_eq!((denied.status(), field(&denied, "ratelimit")), (StatusCode::TOO_MANY_REQUESTS, r#""default";r=0;t=60"#));
+    let denied = call(&silent, from_peer(1)).await;
+    assert_eq!((denied.status(), field(&denied, "retry-after")), (StatusCode::TOO_MANY_REQUESTS, "60"));
+    assert!(!denied.headers().contains_key("ratelimit"));
+    assert!(call(&silent, from_peer(2)).await.headers().is_empty());
+    assert_eq!(limiter.key("192.0.2.2").check(1).await.unwrap().remaining(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_store_a_limiter_does_what_it_was_told() {
+    let local = OnStoreDown::Local("window 1/min".parse().unwrap());
+    let rules = [
+        (OnStoreDown::Error, [503, 503]),
+        (OnStoreDown::Deny, [429, 429]),
+        (OnStoreDown::Allow, [200, 200]),
+        (local, [200, 429]),
+    ];
+    for (rule, statuses) in rules {
+        let name = format!("{rule:?}");
+        let limiter =
+            SharedLimiter::builder(Faulty::by(Way::Refuses), "api", "window 1/min").on_store_down(rule).build().unwrap();
+        let service = LimitLayer::new(limiter).layer(answers(StatusCode::OK));
+        let seen = [status(&service, request()).await, status(&service, request()).await];
+        assert_eq!(seen, statuses, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_request_to_a_store_gives_its_place_back() {
+    let limiter = SharedLimiter::new(Faulty::by(Way::Slow(ms(50))), "api", "1 concurrent").unwrap();
+    let service = LimitLayer::new(limiter.clone()).layer(answers(StatusCode::OK));
+    let mut asking = spawn(service.clone().oneshot(request()));
+    assert_pending!(asking.poll());
+    sleep(ms(20)).await;
+    drop(asking);
+    sleep(ms(500)).await;
+    assert_eq!(status(&service, request()).await, 200);
+    let numbers = limiter.snapshot();
+    assert_eq!((numbers.in_flight, numbers.queued), (0, 0));
+}
+
+// ---- what it costs ----
+
+#[tokio::test(start_paused = true)]
+async fn a_granted_request_allocates_nothing_but_its_fields() {
+    let limiter = KeyedLimiter::<IpAddr>::new(TokenBucket::new(Rate::per_minute(1_000), 1_000)).unwrap();
+    let layer = LimitLayer::new(limiter).by(ClientIp::peer());
+    let peak = async |layer: &LimitLayer<_, _>| {
+        let mut service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Answer::default()))));
+        let mut most = 0;
+        for _ in 0..10 {
+            let request = from_peer(1);
+            let before = LIVE.get();
+            PEAK.set(before);
+            let answer = service.call(request).await.unwrap();
+            most = PEAK.get() - before;
+            drop(answer);
+        }
+        most
+    };
+    assert_eq!(peak(&layer.clone().style(RateLimitStyle::None)).await, 0);
+    assert!(peak(&layer).await < 1_000);
+}
