@@ -1,8 +1,10 @@
 //! Rate limits in HTTP. It needs the feature `http`.
 //!
+//! A [`LimitLayer`] puts limits in front of a service of tower. Its parts can be used alone, too:
+//!
 //! A server finds the address of the client that asks with [`ClientIp`], also behind proxies, as the key of a
 //! [`KeyedLimiter`](crate::KeyedLimiter). It says in header fields what its limits allow: [`RateLimitFields`] writes them, and the body of
-//! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down. None of these reads a clock or needs a
+//! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down. These parts read no clock and need no
 //! runtime.
 
 mod admission;
