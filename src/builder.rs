@@ -117,6 +117,32 @@ macro_rules! shared_options {
 
         crate::builder::queue_options!();
 
+        /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
+        ///
+        /// When a [signal](crate::Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
+        /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter) that was told.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, MaxConcurrency, UpstreamSignal};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
+        /// limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
+        /// let start = tokio::time::Instant::now();
+        /// for _ in 0..5 {
+        ///     let _permit = limiter.acquire().await?;
+        /// }
+        /// assert_eq!(start.elapsed(), Duration::from_secs(48)); // one every twelve seconds
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn spread_below(mut self, units: u64) -> Self {
+            self.options.spread_below = units;
+            self
+        }
+
         /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
         ///
         /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
@@ -195,32 +221,6 @@ impl LimiterBuilder {
     }
 
     shared_options!();
-
-    /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
-    ///
-    /// When a [signal](Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
-    /// over the time until the upstream's quota resets.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, MaxConcurrency, UpstreamSignal};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
-    /// limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
-    /// let start = tokio::time::Instant::now();
-    /// for _ in 0..5 {
-    ///     let _permit = limiter.acquire().await?;
-    /// }
-    /// assert_eq!(start.elapsed(), Duration::from_secs(48)); // one every twelve seconds
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn spread_below(mut self, units: u64) -> Self {
-        self.options.spread_below = units;
-        self
-    }
 
     /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
     /// where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not adapt. With

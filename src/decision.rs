@@ -190,6 +190,11 @@ impl Decision {
         Self { allowed: false, paused: self.allowed, retry_after: policy.max(Wait::until(until, now)), ..self }
     }
 
+    /// The same decision, denied by a pause alone.
+    pub(crate) fn paused(self, until: Moment, now: Moment) -> Self {
+        Self { allowed: false, paused: true, retry_after: Wait::until(until, now), ..self }
+    }
+
     /// The same decision behind waiting requests.
     pub(crate) fn behind_others(self) -> Self {
         Self { allowed: false, remaining: 0, ..self }

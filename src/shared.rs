@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keys::SharedBy;
 
@@ -24,6 +25,7 @@ use crate::manager::Manager;
 use crate::policy::Policy;
 use crate::snapshot::{LimitStatus, LimiterSnapshot};
 use crate::store::{KeyPage, Store};
+use crate::upstream::UpstreamSignal;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
@@ -242,6 +244,40 @@ impl SharedLimiter {
     #[must_use]
     pub fn store_is_up(&self) -> bool {
         self.shared.link.is_up()
+    }
+
+    /// Grants nothing in this process for `duration`, and asks the store for nothing. As [`Limiter::pause_for`]; a request of which the
+    /// store is being asked when it begins may still be granted. It ends early when the last handle, request and permit of the key
+    /// are gone.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let api = SharedLimiter::new(MemoryStore::new(), "api", "2 concurrent and 100/min")?;
+    /// api.pause_for(Duration::from_secs(30));
+    /// let start = tokio::time::Instant::now();
+    /// let _permit = api.acquire().await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause_for(&self, duration: Duration) {
+        self.manager.pause_for(duration);
+    }
+
+    /// Ends a [pause](Self::pause_for) of this process now.
+    pub fn resume(&self) {
+        self.manager.resume();
+    }
+
+    /// [Pauses](Self::pause_for) as an upstream's response asks for. As [`Limiter::apply_upstream_signal`], but a quota that is nearly
+    /// spent is not spread.
+    pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
+        self.manager.apply_upstream_signal(signal);
     }
 
     /// Refuses all requests in this process from now on, the waiting ones first. Permits in flight stay valid.

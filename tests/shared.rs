@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use tollgate::store::MemoryStore;
 use tollgate::{
     AcquireError, LimitStatus, Limiter, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError,
+    UpstreamSignal,
 };
 
 /// As many limiters as processes, on one store.
@@ -100,6 +101,36 @@ async fn a_denial_names_the_limit_and_the_instant() {
     assert!(other.try_acquire().await.is_err());
     sleep(ms(1)).await;
     assert!(other.try_acquire().await.is_ok());
+}
+
+/// Whether the units were taken ahead or not, a pause holds back the process that was told, and no other.
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_back_this_process() {
+    for prefetched in [0, 10] {
+        let store = MemoryStore::new();
+        let build =
+            || SharedLimiter::builder(store.clone(), "test", "1000/min burst 1000").prefetch(prefetched, ms(60_000)).build();
+        let [one, other] = [build().unwrap(), build().unwrap()];
+        one.acquire().await.unwrap().release();
+        let start = Instant::now();
+        one.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(Duration::from_secs(30)));
+        one.pause_for(Duration::from_secs(20)); // the later end counts
+        assert_eq!(one.snapshot().paused_for, Some(Duration::from_secs(30)));
+        let Err(TryAcquireError::Denied(decision)) = one.try_acquire().await else { panic!("granted") };
+        assert!(decision.is_paused() && decision.retry_after() == Some(Duration::from_secs(30)), "{decision:?}");
+        other.acquire().await.unwrap().release();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        one.acquire().await.unwrap().release();
+        assert_eq!(start.elapsed(), Duration::from_secs(30));
+
+        one.pause_for(Duration::MAX);
+        let waiting = tokio::spawn(one.acquire_owned());
+        sleep(Duration::from_secs(3_600)).await;
+        assert!(!waiting.is_finished());
+        one.resume();
+        sleep(ms(1)).await;
+        assert!(waiting.is_finished());
+    }
 }
 
 #[tokio::test(start_paused = true)]

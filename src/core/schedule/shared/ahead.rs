@@ -44,7 +44,8 @@ impl Schedule {
     pub(super) fn refill_at(&self, now: Moment) -> Moment {
         let Some(dialogue) = &self.dialogue else { return Moment::NEVER };
         let Some(block) = dialogue.block.as_ref().filter(|_| !self.closed) else { return Moment::NEVER };
-        if !block.runs_low() {
+        // During a pause, units that were taken ahead are not granted.
+        if !block.runs_low() || self.suspension.is_some() {
             return block.ends_at();
         }
         let denied_until = dialogue.denial.as_ref().map_or(now, |denial| denial.until);

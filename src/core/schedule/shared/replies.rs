@@ -90,12 +90,15 @@ impl Schedule {
         }
     }
 
-    /// What the store has denied last; where that is not known, nothing more than that.
+    /// What the store has denied last; where that is not known, nothing more than that. A pause is known.
     pub(super) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
-        match denial {
-            Some(denial) => denial.tell(now, self.gate.policy(), explains),
-            None => self.gate.unknown_decision(now).into(),
+        let paused_until = self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now);
+        match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), paused_until) {
+            (Some(denied), Some(until)) => Denied { decision: denied.decision.held_back(until, now), ..denied },
+            (Some(denied), None) => denied,
+            (None, Some(until)) => self.gate.unknown_decision(now).paused(until, now).into(),
+            (None, None) => self.gate.unknown_decision(now).into(),
         }
     }
 
