@@ -4,8 +4,8 @@
 //!
 //! A server finds the address of the client that asks with [`ClientIp`], also behind proxies, as the key of a
 //! [`KeyedLimiter`](crate::KeyedLimiter). It says in header fields what its limits allow: [`RateLimitFields`] writes them, and the body of
-//! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down. These parts read no clock and need no
-//! runtime.
+//! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down; an [`OutboundLayer`] around a service of
+//! tower does all of that. The other parts read no clock and need no runtime.
 
 mod admission;
 mod answer;
@@ -14,6 +14,7 @@ mod client_ip;
 mod fields;
 mod identity;
 mod layer;
+mod outbound;
 mod upstream;
 
 pub use admission::{Admits, Chosen, StoreKey};
@@ -23,4 +24,8 @@ pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
 pub use identity::{By, ByFuture, ClientAddress, Everyone, HeaderKey, Identifies, Identity, OrShared};
 pub use layer::{LimitFuture, LimitLayer, LimitService};
+pub use outbound::{
+    ByStatus, Cloned, NoRetry, Outbound, OutboundBody, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
+    OutboundRetry, Retry,
+};
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

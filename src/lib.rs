@@ -148,7 +148,7 @@
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
 //! - `http`: the module [`mod@http`], for HTTP servers and clients: which client asks, also behind proxies; the header fields
-//!   of rate limits, as servers send and clients read them.
+//!   of rate limits, as servers send and clients read them; a layer for clients.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
 //!   `redis` with few of its features, without TLS.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.

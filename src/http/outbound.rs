@@ -1,0 +1,354 @@
+//! The client side: a layer that keeps to a limiter, and to what the upstream says.
+
+mod body;
+mod choices;
+mod error;
+mod future;
+mod service;
+
+use std::fmt;
+use std::hash::Hash;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+
+use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
+use crate::error::{AcquireError, TryAcquireError};
+use crate::keyed::KeyedLimiter;
+use crate::limiter::{AnyLimiter, Limiter};
+use crate::manager::RequestOptions;
+use crate::strategy::Outcome;
+
+pub use body::OutboundBody;
+pub use choices::{ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundRetry, Retry};
+pub use error::OutboundError;
+pub use future::OutboundFuture;
+pub use service::Outbound;
+
+/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own limits holds back
+/// everybody who uses the same limiter, or the same key of it.
+///
+/// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). A permit whose
+/// [TTL](crate::MaxConcurrency::ttl) passes ends no request: let the client's own timeout be shorter.
+///
+/// - *Denials*: after an answer that denies (429, 503, and what the [family](UpstreamFamily) adds), the limiter is
+///   [paused](Limiter::apply_upstream_signal) for as long as the answer says, at most the reader's
+///   [`max_wait`](UpstreamReader::max_wait); for a second if it says nothing.
+/// - *Quotas*: it is paused while a quota of the upstream is spent. One that runs out is spread, with
+///   [`spread_below`](crate::LimiterBuilder::spread_below). Quotas of [units](Self::cost_of) pause, and are not spread.
+/// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
+///   the round trip lasts until the permit ends.
+/// - *Retries*: [on request](Self::retry).
+///
+/// The services that one layer makes share its limiter. Dropping a response future loses nothing: the permit is released, or the
+/// request leaves the queue.
+///
+/// # Examples
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+/// use http::{Request, Response};
+/// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+/// use tollgate::{KeyedLimiter, MaxConcurrency};
+/// use tower::{Layer, ServiceExt};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let per_host = KeyedLimiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
+/// let layer = OutboundLayer::by_host(per_host)
+///     .upstream(UpstreamReader::new(UpstreamFamily::Draft10))
+///     .timeout(Duration::from_secs(60))
+///     .retry(2);
+/// let answers = Arc::new(Mutex::new(vec![(200, "0"), (429, "30")]));
+/// let client = tower::service_fn(move |_: Request<String>| {
+///     let (status, retry_after) = answers.lock().unwrap().pop().unwrap();
+///     let answer = Response::builder().status(status).header("retry-after", retry_after);
+///     async move { Ok::<_, Infallible>(answer.body(String::new()).unwrap()) }
+/// });
+/// let client = layer.layer(client);
+///
+/// let start = tokio::time::Instant::now();
+/// let response = client.oneshot(Request::get("https://example.org/").body(String::new())?).await;
+/// assert_eq!((response.unwrap().status().as_u16(), start.elapsed()), (200, Duration::from_secs(30)));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # reqwest
+///
+/// A `reqwest::Client` is a service of its own request type, which converts from and to those of `http`:
+///
+/// ```ignore
+/// let client = tower::service_fn(move |request: http::Request<reqwest::Body>| {
+///     let client = client.clone();
+///     async move { Ok::<_, reqwest::Error>(client.execute(request.try_into()?).await?.into()) }
+/// });
+/// let limited = OutboundLayer::by_host(per_host).layer(client); // its errors are OutboundError<reqwest::Error>
+/// let (head, body) = limited.oneshot(request).await?.into_parts();
+/// let response = reqwest::Response::from(http::Response::from_parts(head, reqwest::Body::wrap(body)));
+/// ```
+///
+/// The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
+    common: Common,
+    classifier: C,
+    retry: R,
+}
+
+type LimiterOf = dyn Fn(&Parts) -> Result<Limiter, TryAcquireError> + Send + Sync;
+
+/// What does not depend on the inner service.
+#[derive(Clone)]
+struct Common {
+    limiter_of: Arc<LimiterOf>,
+    reader_of: Arc<dyn Fn(&Parts) -> UpstreamReader + Send + Sync>,
+    on_malformed: Option<Arc<dyn Fn(&'static str) + Send + Sync>>,
+    costs: Vec<(Arc<str>, Arc<dyn Fn(&Parts) -> u64 + Send + Sync>)>,
+    options: RequestOptions,
+    until_head: bool,
+}
+
+impl OutboundLayer {
+    /// One limiter for all requests: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter). See the [type's example](Self#examples).
+    #[track_caller]
+    pub fn new(limiter: impl AnyLimiter) -> Self {
+        let limiter = limiter.handle();
+        Self::of(Location::caller(), Arc::new(move |_| Ok(limiter.clone())))
+    }
+
+    /// A limiter for each host: the host of the URI in lower case, with its port if it has one there; else that of the `Host` field; else
+    /// the empty text. See the [type's example](Self#examples).
+    #[track_caller]
+    pub fn by_host(limiter: KeyedLimiter<String>) -> Self {
+        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter(&host_of(parts))))
+    }
+
+    /// A limiter for each key. What the body says can be a key, too: put it into the [extensions](http::Extensions).
+    ///
+    /// ```
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// let per_path = KeyedLimiter::<String>::new(MaxConcurrency::new(8))?;
+    /// let layer = OutboundLayer::by_key(per_path, |request| request.uri.path().to_owned());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[track_caller]
+    pub fn by_key<K>(limiter: KeyedLimiter<K>, key_of: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self
+    where
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+    {
+        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter(&key_of(parts))))
+    }
+
+    fn of(caller: &'static Location<'static>, limiter_of: Arc<LimiterOf>) -> Self {
+        let common = Common {
+            limiter_of,
+            reader_of: Arc::new(|_| UpstreamReader::new(UpstreamFamily::RetryAfter)),
+            on_malformed: None,
+            costs: Vec::new(),
+            options: RequestOptions::new(1, caller),
+            until_head: false,
+        };
+        Self { common, classifier: ByStatus, retry: NoRetry }
+    }
+}
+
+impl<C, R> OutboundLayer<C, R> {
+    /// Sets what reads the answers. Defaults to one that reads `Retry-After` alone. See the [type's example](Self#examples).
+    pub fn upstream(self, reader: UpstreamReader) -> Self {
+        self.upstream_by(move |_| reader)
+    }
+
+    /// Sets what reads the answer to each request, where hosts send fields of different families.
+    ///
+    /// ```
+    /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// let layer = OutboundLayer::by_host(KeyedLimiter::new(MaxConcurrency::new(8))?).upstream_by(|request| {
+    ///     UpstreamReader::new(match request.uri.host() {
+    ///         Some("api.github.com") => UpstreamFamily::GitHub,
+    ///         _ => UpstreamFamily::Draft10,
+    ///     })
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn upstream_by(mut self, reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static) -> Self {
+        self.common.reader_of = Arc::new(reader_of);
+        self
+    }
+
+    /// Calls `tell` with the name of each field of an answer that was malformed, and so ignored. Defaults to nothing.
+    ///
+    /// ```
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let layer = OutboundLayer::new(limiter).on_malformed(|field| eprintln!("a malformed {field} was ignored"));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn on_malformed(mut self, tell: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
+        self.common.on_malformed = Some(Arc::new(tell));
+        self
+    }
+
+    /// Sets how long a request may wait for each of its permits: 0 (it does not wait) to 100 years. Defaults to no timeout. After it, the
+    /// error is [`OutboundError::Acquire`]. See the [type's example](Self#examples).
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.common.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit). A quota of the upstream in that unit
+    /// [pauses](UpstreamReader) the limiter when it is spent.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+    ///
+    /// #[derive(Clone)]
+    /// struct Tokens(u64); // whoever makes the request knows
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new("500/min per request and 100000 tokens/min")?)
+    ///     .upstream(UpstreamReader::new(UpstreamFamily::OpenAi))
+    ///     .cost_of("tokens", |request| request.extensions.get().map_or(1_000, |Tokens(count)| *count));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cost_of(mut self, unit: &str, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.common.costs.push((unit.into(), Arc::new(cost)));
+        self
+    }
+
+    /// Releases the permit when the head of the response is there, and not after its body.
+    ///
+    /// ```
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{Limiter, Throttle};
+    /// # use std::time::Duration;
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new(Throttle::every(Duration::from_millis(100)))?).until_head();
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub const fn until_head(mut self) -> Self {
+        self.common.until_head = true;
+        self
+    }
+
+    /// Sets what is [reported](crate::Permit::report) of each call, for a [concurrency that adapts](crate::Adapt). Defaults to
+    /// [`ByStatus`]. The closure names the error type of the inner service.
+    ///
+    /// ```
+    /// use std::io;
+    /// use http::StatusCode;
+    /// use http::response::Parts;
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient()))?;
+    /// let layer = OutboundLayer::new(limiter).classify(|answer: Result<&Parts, &io::Error>| match answer {
+    ///     Ok(head) if head.status == StatusCode::SERVICE_UNAVAILABLE => Outcome::Overloaded,
+    ///     Ok(head) if head.status.is_success() => Outcome::Ok,
+    ///     Err(error) if error.kind() == io::ErrorKind::TimedOut => Outcome::Overloaded,
+    ///     _ => Outcome::Ignored,
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn classify<E, F>(self, classify: F) -> OutboundLayer<F, R>
+    where
+        F: Fn(Result<&http::response::Parts, &E>) -> Outcome,
+    {
+        OutboundLayer { common: self.common, classifier: classify, retry: self.retry }
+    }
+
+    /// Sends a request again that the upstream has denied with 429 (or what the [family](UpstreamFamily) adds to it), up to `times` times.
+    /// It then waits for another permit, and so for the pause. No other failure is retried. Defaults to 0. The body must be `Clone`. See
+    /// the [type's example](Self#examples).
+    ///
+    /// Where it is known at once that there is no permit, the answer that denies is returned: so it is where the pause is longer than the
+    /// [timeout](Self::timeout).
+    pub fn retry(self, times: u32) -> OutboundLayer<C, Retry> {
+        self.retry_with(times, Cloned)
+    }
+
+    /// [`retry`](Self::retry) with a closure that clones the body; of one that it does not clone, nothing is retried.
+    ///
+    /// ```
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// struct Body(Option<String>); // or a stream
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new(MaxConcurrency::new(8))?)
+    ///     .retry_with(3, |body: &Body| body.0.clone().map(|text| Body(Some(text))));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn retry_with<F>(self, times: u32, clone: F) -> OutboundLayer<C, Retry<F>> {
+        let Self { common, classifier, .. } = self;
+        OutboundLayer { common, classifier, retry: Retry { times, unavailable: false, clone } }
+    }
+}
+
+impl<C, F> OutboundLayer<C, Retry<F>> {
+    /// Retries after 503, too. A request that was answered so may have been carried out in part: it is for upstreams that say with it that
+    /// they have not begun, or for requests that may be carried out twice.
+    ///
+    /// ```
+    /// use tollgate::http::OutboundLayer;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let layer = OutboundLayer::new(Limiter::new(MaxConcurrency::new(8))?).retry(3).retry_unavailable();
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn retry_unavailable(mut self) -> Self {
+        self.retry.unavailable = true;
+        self
+    }
+}
+
+impl Common {
+    /// What a request asks of which limiter.
+    fn plan(&self, parts: &Parts) -> Result<(Limiter, RequestOptions), AcquireError> {
+        let limiter = (self.limiter_of)(parts).map_err(|error| match error {
+            TryAcquireError::TooManyKeys { max } => AcquireError::TooManyKeys { max },
+            TryAcquireError::Config(error) => AcquireError::Config(error),
+            _ => AcquireError::Closed,
+        })?;
+        let mut options = self.options.clone();
+        for (unit, cost) in &self.costs {
+            options.set_cost_of(unit, cost(parts));
+        }
+        Ok((limiter, options))
+    }
+
+    /// Slows the limiter down as the answer asks for.
+    fn heed(&self, answer: &UpstreamAnswer<'_>, limiter: &Limiter) {
+        limiter.apply_upstream_signal(&answer.signal());
+        // What is left of another unit must not be spread over requests.
+        let pauses = self.costs.iter().filter_map(|(unit, _)| answer.signal_for(unit).pause());
+        pauses.for_each(|pause| limiter.pause_for(pause));
+        if let Some(tell) = &self.on_malformed {
+            answer.malformed().iter().for_each(|field| tell(field));
+        }
+    }
+}
+
+fn host_of(parts: &Parts) -> String {
+    let of_field = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+    // Not the user and the password before it.
+    let of_uri = parts.uri.authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
+    of_uri.or_else(of_field).unwrap_or_default().to_ascii_lowercase()
+}
+
+impl<C, R> fmt::Debug for OutboundLayer<C, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundLayer").field("until_head", &self.common.until_head).finish_non_exhaustive()
+    }
+}
