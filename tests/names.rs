@@ -95,7 +95,7 @@ mod http {
 
     use super::*;
 
-    #[expect(dead_code, reason = "only their names matter")]
+    #[expect(dead_code, clippy::type_complexity, reason = "only their names matter")]
     struct Names<'a>(
         Option<(FieldValues<'a>, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, Request)>,
         Option<(PermitBody<()>, ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,

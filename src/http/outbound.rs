@@ -92,7 +92,7 @@ pub use service::Outbound;
 /// let response = reqwest::Response::from(http::Response::from_parts(head, reqwest::Body::wrap(body)));
 /// ```
 ///
-/// The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
+/// The example `reqwest_layer` has it whole. The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
@@ -103,13 +103,15 @@ pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
 
 type LimiterOf = dyn Fn(&Parts) -> Result<Limiter, TryAcquireError> + Send + Sync;
 
+type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
+
 /// What does not depend on the inner service.
 #[derive(Clone)]
 struct Common {
     limiter_of: Arc<LimiterOf>,
     reader_of: Arc<dyn Fn(&Parts) -> UpstreamReader + Send + Sync>,
     on_malformed: Option<Arc<dyn Fn(&'static str) + Send + Sync>>,
-    costs: Vec<(Arc<str>, Arc<dyn Fn(&Parts) -> u64 + Send + Sync>)>,
+    costs: Vec<(Arc<str>, Arc<CostOf>)>,
     options: RequestOptions,
     until_head: bool,
 }

@@ -100,7 +100,7 @@ where
                         Ok(permit) => this.stage.set(Stage::Readying(Some(Call::new(permit)))),
                         Err(error) => {
                             this.stage.set(Stage::Done);
-                            return Poll::Ready(denied.map_or(Err(OutboundError::Acquire(error)), Ok));
+                            return Poll::Ready(denied.ok_or(OutboundError::Acquire(error)));
                         }
                     }
                 }

@@ -1,0 +1,55 @@
+//! A reqwest client under an `OutboundLayer`: it keeps to a limit for each host, and pauses when the host denies.
+//!
+//! ```text
+//! cargo run --example reqwest_layer
+//! ```
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Instant;
+
+use axum::Router;
+use axum::http::{Request, Response};
+use common::say;
+use reqwest::Body;
+use tokio::net::TcpListener;
+use tollgate::KeyedLimiter;
+use tollgate::http::OutboundLayer;
+use tower::{Layer, ServiceExt, service_fn};
+
+/// A server that denies its third request.
+async fn serve(listener: TcpListener) {
+    static REQUESTS: AtomicU32 = AtomicU32::new(0);
+    let answer = async || match REQUESTS.fetch_add(1, Relaxed) {
+        2 => Response::builder().status(429).header("retry-after", "1").body(String::new()),
+        _ => Response::builder().body("hello".to_owned()),
+    };
+    let app = Router::new().fallback(move || async move { answer().await.unwrap_or_default() });
+    axum::serve(listener, app).await.unwrap_or_default();
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let uri = format!("http://{}/", listener.local_addr()?);
+    tokio::spawn(serve(listener));
+
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::new();
+    // The request type of reqwest converts from that of `http`, and its response into one.
+    let client = service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move { Ok::<Response<Body>, reqwest::Error>(client.execute(request.try_into()?).await?.into()) }
+    });
+    let bytes = |body: &Body| body.as_bytes().map(|bytes| Body::from(bytes.to_vec())); // not of a stream
+    let client = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?).retry_with(1, bytes).layer(client);
+
+    let start = Instant::now();
+    for _ in 0..4 {
+        let response = client.clone().oneshot(Request::get(&uri).body(Body::default())?).await?;
+        let (head, body) = response.into_parts();
+        let response = reqwest::Response::from(Response::from_parts(head, Body::wrap(body)));
+        say!("{:>5} ms  {}  {}", start.elapsed().as_millis(), response.status(), response.text().await?);
+    }
+    Ok(())
+}
