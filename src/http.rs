@@ -25,7 +25,6 @@ pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, Rat
 pub use identity::{By, ByFuture, ClientAddress, Everyone, HeaderKey, Identifies, Identity, OrShared};
 pub use layer::{LimitFuture, LimitLayer, LimitService};
 pub use outbound::{
-    ByStatus, Cloned, NoRetry, Outbound, OutboundBody, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
-    OutboundRetry, Retry,
+    ByStatus, Cloned, NoRetry, Outbound, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry, Retry,
 };
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

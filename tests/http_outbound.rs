@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Empty, StreamBody};
 use proptest::prelude::*;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
-use tollgate::http::{OutboundBody, OutboundError, OutboundLayer, ResetFormat, UpstreamFamily, UpstreamReader};
+use tollgate::http::{OutboundError, OutboundLayer, PermitBody, ResetFormat, UpstreamFamily, UpstreamReader};
 use tollgate::store::MemoryStore;
 use tollgate::{AcquireError, Adapt, KeyedLimiter, Limiter, LimiterSnapshot, MaxConcurrency, Outcome, SharedLimiter, Throttle};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -109,7 +109,7 @@ async fn a_body_that_is_cut_gives_the_permit_back() {
 async fn a_body_without_content_holds_nothing() {
     let limiter = limiter(MaxConcurrency::new(1));
     let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
-    let _response: Response<OutboundBody<_>> =
+    let _response: Response<PermitBody<_>> =
         OutboundLayer::new(limiter.clone()).layer(client).oneshot(Request::new(())).await.unwrap();
     assert!(is_idle(&limiter.snapshot()));
 }

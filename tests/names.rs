@@ -88,9 +88,9 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
 #[cfg(feature = "http")]
 mod http {
     use tollgate::http::{
-        ByStatus, Cloned, FieldValues, NoRetry, Outbound, OutboundBody, OutboundClassifier, OutboundError, OutboundFuture,
-        OutboundLayer, OutboundRetry, PermitBody, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat,
-        Retry, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader,
+        ByStatus, Cloned, FieldValues, NoRetry, Outbound, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
+        OutboundRetry, PermitBody, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, Retry,
+        UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader,
     };
 
     use super::*;
@@ -99,7 +99,7 @@ mod http {
     struct Names<'a>(
         Option<(FieldValues<'a>, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, Request)>,
         Option<(PermitBody<()>, ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,
-        Option<(ByStatus, Cloned, NoRetry, Outbound<()>, OutboundBody<()>, OutboundError<()>, OutboundLayer, Retry)>,
+        Option<(ByStatus, Cloned, NoRetry, Outbound<()>, OutboundError<()>, OutboundLayer, Retry)>,
         Option<OutboundFuture<axum::Router, axum::body::Body, (), (), ()>>,
         Option<(Box<dyn OutboundClassifier<()>>, Box<dyn OutboundRetry<()>>)>,
     );

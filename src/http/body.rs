@@ -16,6 +16,9 @@ pub(super) use held::Held;
 /// The body of a response, with the permit under which it is sent or received. The permit is released when the body has ended or
 /// failed, or is dropped.
 ///
+/// In the answer of an [`OutboundLayer`](super::OutboundLayer), or of a [`LimitLayer`](super::LimitLayer) within its
+/// [`LimitBody`], the outcome is [reported](Permit::report) when the body has ended. When it fails or is dropped before, only an overload is.
+///
 /// ```
 /// use http_body::Body as _;
 /// use tollgate::http::PermitBody;
@@ -42,7 +45,14 @@ impl<B> PermitBody<B> {
         Self { body, held: Held::silent(permit) }
     }
 
-    pub(super) const fn holding(body: B, held: Held) -> Self {
+    /// Of an answer whose head has come. Nobody polls a body that has nothing to send.
+    pub(super) fn of_answer(body: B, mut held: Held, until_head: bool) -> Self
+    where
+        B: Body,
+    {
+        if until_head || body.is_end_stream() {
+            held.complete();
+        }
         Self { body, held }
     }
 }

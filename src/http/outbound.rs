@@ -1,6 +1,5 @@
 //! The client side: a layer that keeps to a limiter, and to what the upstream says.
 
-mod body;
 mod choices;
 mod error;
 mod future;
@@ -21,7 +20,6 @@ use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
 use crate::strategy::Outcome;
 
-pub use body::OutboundBody;
 pub use choices::{ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundRetry, Retry};
 pub use error::OutboundError;
 pub use future::OutboundFuture;

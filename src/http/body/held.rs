@@ -9,8 +9,8 @@ pub(in crate::http) struct Held {
 }
 
 impl Held {
-    pub(in crate::http) const fn new(permit: Permit, outcome: Outcome) -> Self {
-        Self { permit: Some(permit), outcome }
+    pub(in crate::http) const fn new(permit: Option<Permit>, outcome: Outcome) -> Self {
+        Self { permit, outcome }
     }
 
     /// A permit of which nothing is told.

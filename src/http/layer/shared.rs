@@ -33,7 +33,7 @@ impl<L, I> Shared<L, I> {
     {
         let options = &self.options;
         let outcome = (options.classify)(result.as_ref().ok().map(Response::status));
-        let mut held = Held::new(permit, outcome);
+        let mut held = Held::new(Some(permit), outcome);
         let mut response = result.inspect_err(|_| held.complete())?;
         if let (Some(penalty), Some(key)) = (&options.penalty, key) {
             match penalty(response.status()) {
@@ -42,10 +42,7 @@ impl<L, I> Shared<L, I> {
             }
         }
         options.write_granted(&mut response, &limits);
-        // A server does not poll a body that has nothing to send.
-        if options.releases_at_head || response.body().is_end_stream() {
-            held.complete();
-        }
-        Ok(response.map(|body| LimitBody::of_service(PermitBody::holding(body, held))))
+        let at_head = options.releases_at_head;
+        Ok(response.map(|body| LimitBody::of_service(PermitBody::of_answer(body, held, at_head))))
     }
 }

@@ -11,14 +11,15 @@ use pin_project::pin_project;
 use tower_service::Service;
 
 use super::OutboundLayer;
-use super::body::{Call, OutboundBody};
 use super::choices::{OutboundClassifier, OutboundRetry};
 use super::error::OutboundError;
 use crate::acquire::AcquireOwned;
 use crate::error::AcquireError;
+use crate::http::body::{Held, PermitBody};
 use crate::http::upstream::UpstreamReader;
 use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
+use crate::permit::Permit;
 
 /// The future of an [`Outbound`](super::Outbound) service.
 ///
@@ -39,16 +40,16 @@ pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
     retries: u32,
     plan: Option<(Limiter, RequestOptions)>,
     /// The answer that is returned if there is no permit for a retry.
-    denied: Option<Response<OutboundBody<A>>>,
+    denied: Option<Response<PermitBody<A>>>,
 }
 
 #[pin_project(project = StageNow)]
 enum Stage<F> {
     Refused(Option<AcquireError>),
     Acquiring(AcquireOwned),
-    Readying(Option<Call>),
+    Readying(Option<Permit>),
     /// The call is dropped before its permit.
-    Calling(#[pin] F, Option<Call>),
+    Calling(#[pin] F, Option<Permit>),
     Done,
 }
 
@@ -82,7 +83,7 @@ where
     C: OutboundClassifier<S::Error>,
     R: OutboundRetry<B>,
 {
-    type Output = Result<Response<OutboundBody<A>>, OutboundError<S::Error>>;
+    type Output = Result<Response<PermitBody<A>>, OutboundError<S::Error>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -97,17 +98,17 @@ where
                     let acquired = Pin::new(acquire).poll(cx);
                     let denied = this.denied.take(); // its connection is of use to others while this waits
                     match ready!(acquired) {
-                        Ok(permit) => this.stage.set(Stage::Readying(Some(Call::new(permit)))),
+                        Ok(permit) => this.stage.set(Stage::Readying(Some(permit))),
                         Err(error) => {
                             this.stage.set(Stage::Done);
                             return Poll::Ready(denied.ok_or(OutboundError::Acquire(error)));
                         }
                     }
                 }
-                StageNow::Readying(call) => {
+                StageNow::Readying(permit) => {
                     // It is ready already, but for a retry.
                     let ready = ready!(this.inner.poll_ready(cx));
-                    let (call, request) = (call.take(), this.request.take());
+                    let (permit, request) = (permit.take(), this.request.take());
                     this.stage.set(Stage::Done);
                     ready.map_err(OutboundError::Service)?;
                     let Some(request) = request else { continue };
@@ -124,17 +125,17 @@ where
                         });
                     }
                     let future = this.inner.call(request);
-                    this.stage.set(Stage::Calling(future, call));
+                    this.stage.set(Stage::Calling(future, permit));
                 }
-                StageNow::Calling(future, call) => {
+                StageNow::Calling(future, permit) => {
                     let answer = ready!(future.poll(cx));
-                    let call = call.take();
+                    let permit = permit.take();
                     this.stage.set(Stage::Done);
                     let (head, body) = match answer {
                         Ok(response) => response.into_parts(),
                         Err(error) => {
                             let outcome = this.layer.classifier.classify(Err(&error));
-                            call.into_iter().for_each(|call| call.end(outcome));
+                            Held::new(permit, outcome).complete();
                             return Poll::Ready(Err(OutboundError::Service(error)));
                         }
                     };
@@ -144,7 +145,8 @@ where
                     this.plan.iter().for_each(|(limiter, _)| this.layer.common.heed(&answer, limiter));
                     let again = answer.is_limited() && this.layer.retry.retries(head.status) && this.request.is_some();
                     let until_head = again || this.layer.common.until_head;
-                    let response = Response::from_parts(head, OutboundBody::new(body, call, outcome, until_head));
+                    let response =
+                        Response::from_parts(head, PermitBody::of_answer(body, Held::new(permit, outcome), until_head));
                     match this.plan.as_ref().filter(|_| again) {
                         Some(plan) => {
                             *this.retries -= 1;

@@ -7,10 +7,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::OutboundLayer;
-use super::body::OutboundBody;
 use super::choices::{ByStatus, NoRetry, OutboundClassifier, OutboundRetry};
 use super::error::OutboundError;
 use super::future::OutboundFuture;
+use crate::http::body::PermitBody;
 
 /// A service that keeps to a limiter. An [`OutboundLayer`], which has an example, makes it.
 ///
@@ -44,7 +44,7 @@ where
     C: OutboundClassifier<S::Error>,
     R: OutboundRetry<B>,
 {
-    type Response = Response<OutboundBody<A>>;
+    type Response = Response<PermitBody<A>>;
     type Error = OutboundError<S::Error>;
     type Future = OutboundFuture<S, B, A, C, R>;
 
