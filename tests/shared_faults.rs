@@ -315,6 +315,7 @@ async fn a_denial_of_many_units_is_none_of_few() {
 async fn a_request_that_was_dropped_from_the_queue_keeps_nobody_asking() {
     let faulty = Faulty::new();
     let builder = faulty.builder("penalty 5 falling 1/h and 1 concurrent").max_queue(2);
+    let builder = builder.poll_every(Duration::from_secs(3_600)); // or it would ask once more, as a message may be lost
     let limiter = builder.overflow(Overflow::DropLowestPriority).build().unwrap();
     let _held = limiter.acquire().await.unwrap();
     faulty.set(Way::Slow(ms(100)));
@@ -327,7 +328,7 @@ async fn a_request_that_was_dropped_from_the_queue_keeps_nobody_asking() {
     faulty.set(Way::Open);
     let before = faulty.calls.load(Relaxed);
     sleep(ms(500)).await;
-    assert!(faulty.calls.load(Relaxed) - before <= 1, "a message of a release may be lost, so it asks about once a second");
+    assert_eq!(faulty.calls.load(Relaxed) - before, 0);
     assert!(matches!(dropped.await, Err(TryAcquireError::NotAsked(_))));
 }
 

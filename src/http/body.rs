@@ -8,6 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 use crate::permit::Permit;
+use crate::strategy::Outcome;
 
 pub use limited::LimitBody;
 
@@ -42,7 +43,7 @@ pub struct PermitBody<B> {
 impl<B> PermitBody<B> {
     /// A body that holds this permit. One that has nothing to send keeps it all the same until it is dropped.
     pub const fn new(body: B, permit: Option<Permit>) -> Self {
-        Self { body, held: Held::silent(permit) }
+        Self { body, held: Held::new(permit, Outcome::Ignored) }
     }
 
     /// Of an answer whose head has come. Nobody polls a body that has nothing to send.

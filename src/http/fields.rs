@@ -93,7 +93,7 @@ use super::upstream::{quota_and_window, quota_policy, service_limit};
 pub struct RateLimitFields {
     /// As between the quotes of a string.
     name: Arc<str>,
-    style: RateLimitStyle,
+    pub(super) style: RateLimitStyle,
 }
 
 /// Why a text cannot be the name of a policy in header fields. See [`RateLimitFields::new`].

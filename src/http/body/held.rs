@@ -13,11 +13,6 @@ impl Held {
         Self { permit, outcome }
     }
 
-    /// A permit of which nothing is told.
-    pub(in crate::http) const fn silent(permit: Option<Permit>) -> Self {
-        Self { permit, outcome: Outcome::Ignored }
-    }
-
     /// The work is done.
     pub(in crate::http) fn complete(&mut self) {
         if let Some(permit) = self.permit.take() {

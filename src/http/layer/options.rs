@@ -21,7 +21,6 @@ type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) fields: RateLimitFields,
-    pub(super) style: RateLimitStyle,
     pub(super) cost: u64,
     pub(super) wait: Option<Duration>,
     pub(super) releases_at_head: bool,
@@ -36,7 +35,6 @@ impl Options {
         let fields = RateLimitFields::new("default").expect("it is printable ASCII");
         Self {
             fields,
-            style: RateLimitStyle::default(),
             cost: 1,
             wait: None,
             releases_at_head: false,
@@ -48,7 +46,7 @@ impl Options {
     }
 
     pub(super) fn terms(&self) -> Terms {
-        Terms { cost: self.cost, wait: self.wait, is_explained: self.style != RateLimitStyle::None }
+        Terms { cost: self.cost, wait: self.wait, is_explained: self.fields.style != RateLimitStyle::None }
     }
 
     /// Adds what the limits said when they granted.

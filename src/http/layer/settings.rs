@@ -27,7 +27,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// As [`RateLimitFields::new`].
     pub fn name(mut self, name: &str) -> Result<Self, PolicyNameError> {
-        self.options.fields = RateLimitFields::new(name)?.style(self.options.style);
+        self.options.fields = RateLimitFields::new(name)?.style(self.options.fields.style);
         Ok(self)
     }
 
@@ -41,7 +41,6 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn style(mut self, style: RateLimitStyle) -> Self {
-        self.options.style = style;
         self.options.fields = self.options.fields.style(style);
         self
     }
