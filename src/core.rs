@@ -25,6 +25,7 @@ mod measure;
 mod migrate;
 pub(crate) mod plan;
 pub(crate) mod queue;
+pub(crate) mod refused;
 pub(crate) mod request;
 pub(crate) mod schedule;
 pub(crate) mod suspension;

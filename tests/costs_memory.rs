@@ -46,7 +46,7 @@ async fn spent_permits_leave_no_record_however_they_end() {
         advance(ms(1)).await;
         request().try_acquire().unwrap().forget();
         drop(request().try_acquire_explained());
-        drop(request().acquire_explained().await.unwrap());
+        drop(request().acquire_explained().await.0.unwrap());
         drop(request().reserve().unwrap());
         let (settled, forgotten) = (request().try_acquire().unwrap(), request().try_acquire().unwrap());
         limiter.set_policy(others).unwrap();
@@ -68,7 +68,7 @@ async fn leased_permits_and_their_waiters_leave_no_record() {
         request(1).try_acquire().unwrap().forget();
         request(0).ttl(ms(1)).acquire().await.unwrap().forget();
         let waiting = queued(request(3).acquire_explained());
-        assert!(request(3).timeout(ms(1)).acquire_explained().await.is_err());
+        assert!(request(3).timeout(ms(1)).acquire_explained().await.0.is_err());
         advance(ms(6)).await;
         drop(waiting); // granted, or not yet
         advance(ms(6)).await;

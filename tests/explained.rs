@@ -4,19 +4,26 @@ mod common;
 
 use std::time::Duration;
 
+use std::future::Future;
+
 use common::{ms, queued};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{Limit, LimitStatus, Limiter, MaxConcurrency, TryAcquireError};
+use tollgate::{AcquireError, Limit, LimitStatus, Limiter, MaxConcurrency, Overflow, Permit, Priority, TryAcquireError};
 
 fn remaining(limits: &[LimitStatus]) -> Vec<u64> {
     limits.iter().map(|limit| limit.remaining).collect()
 }
 
+async fn granted(acquire: impl Future<Output = (Result<Permit, AcquireError>, Vec<LimitStatus>)>) -> (Permit, Vec<LimitStatus>) {
+    let (permit, limits) = acquire.await;
+    (permit.unwrap(), limits)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_says_what_every_limit_has_left_and_when_it_is_reset() {
     let limiter = Limiter::new("4 concurrent and 10/min and window 100/h").unwrap();
-    let (permit, limits) = limiter.request().cost(3).acquire_explained().await.unwrap();
+    let (permit, limits) = granted(limiter.request().cost(3).acquire_explained()).await;
     assert_eq!(remaining(&limits), [1, 7, 97]);
     assert_eq!(limits.iter().map(|limit| limit.capacity).collect::<Vec<_>>(), [4, 10, 100]);
     assert_eq!(limits.iter().map(|limit| limit.reset_after.as_secs()).collect::<Vec<_>>(), [0, 18, 3_600]);
@@ -47,7 +54,8 @@ async fn it_is_as_of_the_grant_and_not_of_the_poll() {
         drop(held.pop());
         assert!(explained.is_woken(), "{policy}");
         drop(held); // the other two come back after the grant
-        let (_permit, limits) = assert_ready!(explained.poll()).unwrap();
+        let (permit, limits) = assert_ready!(explained.poll());
+        let _held = permit.unwrap();
         assert_eq!((limits[0].remaining, limiter.limits()[0].remaining), (0, 2), "{policy}");
     }
 }
@@ -56,10 +64,10 @@ async fn it_is_as_of_the_grant_and_not_of_the_poll() {
 async fn one_that_waits_for_time_is_explained_too_and_units_are_counted() {
     let limiter = Limiter::new("100 tokens/s and 5/s per request").unwrap();
     let request = || limiter.request().cost_of("tokens", 80);
-    let (_, limits) = request().acquire_explained().await.unwrap();
+    let (_, limits) = granted(request().acquire_explained()).await;
     assert_eq!(remaining(&limits), [20, 4]);
     let start = Instant::now();
-    let (permit, limits) = request().acquire_explained().await.unwrap();
+    let (permit, limits) = granted(request().acquire_explained()).await;
     assert_eq!((start.elapsed(), remaining(&limits)), (ms(600), vec![0, 4]));
     assert!(permit.settle_costs([("tokens", 10)]));
 }
@@ -74,13 +82,15 @@ async fn a_cancelled_one_leaves_nothing_behind() {
     assert!(granted.is_woken());
     drop(granted);
     assert!(waiting.is_woken());
-    let (permit, limits) = assert_ready!(waiting.poll()).unwrap();
+    let (permit, limits) = assert_ready!(waiting.poll());
+    let permit = permit.unwrap();
     assert_eq!((permit.fence(), remaining(&limits)), (3, vec![0]));
     drop(permit);
     drop(task::spawn(limiter.request().acquire_explained())); // never polled
     assert_eq!(limiter.snapshot().in_flight, 0);
     limiter.close();
-    assert!(limiter.request().acquire_explained().await.unwrap_err().is_closed());
+    let (answer, limits) = limiter.request().acquire_explained().await;
+    assert_eq!((answer.unwrap_err(), remaining(&limits)), (AcquireError::Closed, vec![1]));
     let (answer, limits) = limiter.request().try_acquire_explained();
     assert_eq!((answer.unwrap_err(), remaining(&limits)), (TryAcquireError::Closed, vec![1]));
 }
@@ -96,7 +106,7 @@ async fn a_timeout_and_an_order_apply_as_ever() {
     assert_pending!(second.poll());
     tokio::time::sleep(ms(1_001)).await;
     assert!(second.is_woken());
-    assert!(assert_ready!(second.poll()).is_err());
+    assert_eq!(assert_ready!(second.poll()).0.unwrap_err(), AcquireError::TimedOut { retry_after: None });
     drop(permit);
 }
 
@@ -106,7 +116,7 @@ async fn each_key_explains_its_grants_and_denials_idle_or_active() {
         let per_user = tollgate::KeyedLimiter::new(policy).unwrap();
         let (answer, limits) = per_user.request("alice").try_acquire_explained();
         assert_eq!((answer.map(drop), remaining(&limits)[..2].to_vec()), (Ok(()), vec![2, 99]), "{policy}");
-        let (_permit, limits) = per_user.request("alice").acquire_explained().await.unwrap();
+        let (_permit, limits) = granted(per_user.request("alice").acquire_explained()).await;
         assert_eq!(remaining(&limits)[..2], [1, 98], "{policy}");
         drop(per_user.request("alice").try_acquire().unwrap());
         let (answer, limits) = per_user.request("alice").try_acquire_explained();
@@ -114,8 +124,42 @@ async fn each_key_explains_its_grants_and_denials_idle_or_active() {
         assert_eq!(remaining(&limits)[..2], [0, 97], "{policy}");
         let start = Instant::now();
         let waited = tokio::spawn(per_user.request("alice").acquire_explained());
-        let (_permit, limits) = waited.await.unwrap().unwrap();
+        let (permit, limits) = waited.await.unwrap();
+        let _permit = permit.unwrap();
         assert_eq!((start.elapsed().as_secs(), remaining(&limits)[0]), (20, 0), "{policy}");
         assert_eq!((remaining(&per_user.limits("alice")), remaining(&per_user.limits("bob"))[..2].to_vec()).1, vec![3, 100]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_says_it_of_its_own_instant_and_not_of_the_poll() {
+    let limiter = Limiter::new("window 5/min and 9 concurrent").unwrap();
+    let held = limiter.try_acquire_many(4).unwrap();
+    let (answer, limits) = limiter.request().cost(2).timeout(Duration::from_secs(59)).acquire_explained().await;
+    let retry_after = Some(Duration::from_secs(60));
+    assert_eq!((answer.unwrap_err(), remaining(&limits)), (AcquireError::TimedOut { retry_after }, vec![1, 5]));
+
+    let limiter = Limiter::builder("2 concurrent and 100/min burst 100").max_queue(1).overflow(Overflow::DropLowestPriority);
+    let limiter = limiter.build().unwrap();
+    let places = limiter.try_acquire_many(2).unwrap();
+    let mut dropped = queued(limiter.request().priority(Priority::LOW).acquire_explained());
+    let mut late = queued(limiter.request().timeout(ms(10)).acquire_explained());
+    let (answer, limits) = assert_ready!(dropped.poll());
+    assert_eq!((matches!(answer, Err(AcquireError::Shed { .. })), remaining(&limits)), (true, vec![0, 98]));
+    let (answer, limits) = limiter.request().acquire_explained().await;
+    assert_eq!((matches!(answer, Err(AcquireError::QueueFull { .. })), remaining(&limits)), (true, vec![0, 98]));
+    tokio::time::sleep(ms(11)).await;
+    assert!(late.is_woken());
+    drop(places); // after its timeout, before its poll
+    let (answer, limits) = assert_ready!(late.poll());
+    assert_eq!((matches!(answer, Err(AcquireError::TimedOut { .. })), remaining(&limits)), (true, vec![0, 98]));
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_key_says_it_too() {
+    let per_user = tollgate::KeyedLimiter::new("window 3/min").unwrap();
+    per_user.try_acquire_many("alice", 3).unwrap().release();
+    let (answer, limits) = per_user.request("alice").timeout(ms(1)).acquire_explained().await;
+    assert_eq!((answer.is_err(), remaining(&limits)), (true, vec![0]));
 }

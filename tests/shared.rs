@@ -340,6 +340,10 @@ async fn a_grant_after_a_wait_is_explained() {
     let waiting = tokio::spawn(limiter.request().acquire_explained());
     sleep(ms(1)).await;
     drop(permits);
-    let (_permit, limits) = waiting.await.unwrap().unwrap();
-    assert_eq!(limits.iter().map(|limit| (limit.capacity, limit.remaining)).collect::<Vec<_>>(), [(2, 1), (3, 0)]);
+    let (permit, limits) = waiting.await.unwrap();
+    let said = |limits: &[LimitStatus]| limits.iter().map(|limit| (limit.capacity, limit.remaining)).collect::<Vec<_>>();
+    assert_eq!((permit.is_ok(), said(&limits)), (true, vec![(2, 1), (3, 0)]));
+    let (refused, limits) = limiter.request().timeout(ms(100)).acquire_explained().await;
+    assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+    assert_eq!(said(&limits), [(2, 1), (3, 0)]);
 }

@@ -139,7 +139,7 @@ async fn a_reserved_turn_and_an_explained_grant_have_it_too() {
     let reserved = request().reserve().unwrap().await.unwrap();
     let (explained, _) = request().try_acquire_explained();
     assert_eq!((reserved.expires_at(), explained.unwrap().expires_at()), (end, end), "and no jitter delays them");
-    let (waited, _) = limiter.request().ttl(ms(20)).acquire_explained().await.unwrap();
+    let waited = limiter.request().ttl(ms(20)).acquire_explained().await.0.unwrap();
     assert_eq!(waited.expires_at(), end);
     limiter.set_policy(MaxConcurrency::new(3)).unwrap();
     let (refused, limits) = request().try_acquire_explained();

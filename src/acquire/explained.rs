@@ -2,7 +2,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use super::ticket::Ticket;
 use crate::error::AcquireError;
@@ -10,7 +10,7 @@ use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
-/// A future that waits for a permit, and for what the limits said when it was granted.
+/// A future that waits for a permit, and for what the limits said when it was granted or refused.
 /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained), which has an example, returns it.
 ///
 /// It borrows nothing. Its cancel safety, and what happens while it is not polled, are those of [`Acquire`](crate::Acquire).
@@ -28,15 +28,11 @@ impl AcquireExplained {
 }
 
 impl Future for AcquireExplained {
-    type Output = Result<(Permit, Vec<LimitStatus>), AcquireError>;
+    type Output = (Result<Permit, AcquireError>, Vec<LimitStatus>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { manager, ticket } = &mut *self;
-        let answer = ready!(ticket.poll(manager, cx));
-        Poll::Ready(answer.map(|permit| {
-            let limits = manager.take_explanation(permit.fence());
-            (permit, limits)
-        }))
+        ticket.poll_explained(manager, cx)
     }
 }
 

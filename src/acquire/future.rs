@@ -8,11 +8,12 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use super::ticket::{Ticket, deliver, polled_after_completion};
+use crate::core::refused::Refused;
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
-use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
+use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
 
 /// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
@@ -137,7 +138,7 @@ impl Progress {
                 }
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(*error)),
+            Err(error) => Poll::Ready(Err(error.error)),
         }
     }
 }

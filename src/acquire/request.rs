@@ -232,7 +232,7 @@ impl<'a> PermitRequest<'a> {
         self.manager.try_request_explained(&self.options)
     }
 
-    /// [`PermitRequest::acquire_owned`], whose permit comes with what each limit of the policy said when it was granted.
+    /// [`PermitRequest::acquire_owned`], with what each limit of the policy said when the permit was granted, or the request refused.
     ///
     /// ```
     /// use tollgate::{FixedWindow, Limiter};
@@ -241,8 +241,10 @@ impl<'a> PermitRequest<'a> {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(FixedWindow::new(2, Duration::from_secs(60)))?;
-    /// let (_permit, limits) = limiter.request().acquire_explained().await?;
-    /// assert_eq!((limits[0].remaining, limits[0].reset_after), (1, Duration::from_secs(60)));
+    /// let (permit, limits) = limiter.request().acquire_explained().await;
+    /// assert_eq!((permit?.cost(), limits[0].remaining, limits[0].reset_after), (1, 1, Duration::from_secs(60)));
+    /// let (refused, limits) = limiter.request().cost(2).timeout(Duration::from_secs(1)).acquire_explained().await;
+    /// assert_eq!((refused.is_err(), limits[0].remaining), (true, 1)); // it is known to wait for longer than a second
     /// # Ok(())
     /// # }
     /// ```

@@ -8,12 +8,14 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use super::jitter::Delay;
+use crate::core::refused::Refused;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
-use crate::manager::{Manager, Refused, RequestOptions, TimedGrant};
+use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::observe::{WaitEnd, WaitSpan};
 use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
 
 /// One request in progress: not begun, queued, or done.
 ///
@@ -27,6 +29,9 @@ pub(crate) struct Ticket {
     /// What observers keep while it waits.
     wait: Option<WaitSpan>,
 }
+
+/// An answer, with what each limit said at that instant.
+pub(super) type Explained = (Result<Permit, AcquireError>, Vec<LimitStatus>);
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
@@ -55,6 +60,22 @@ impl Ticket {
             progress.made_progress();
         }
         polled
+    }
+
+    /// [`Ticket::poll`] for a request that asked for an explanation, with what the limits said at the grant or refusal.
+    pub(super) fn poll_explained(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Explained> {
+        let progress = ready!(coop::poll_proceed(cx));
+        let mut granted = TimedGrant::NOTHING;
+        let explained = match ready!(self.advance_after_delay(manager, cx.waker(), &mut granted)) {
+            Ok(Enqueued::Queued(_)) => return Poll::Pending,
+            Ok(Enqueued::Granted(())) => {
+                let limits = manager.take_explanation(granted.grant.fence);
+                (Ok(Permit::new(manager, granted, self.options.cost)), limits)
+            }
+            Err(refused) => (Err(refused.error), refused.limits),
+        };
+        progress.made_progress();
+        Poll::Ready(explained)
     }
 
     /// Resets an answered ticket, for the same request again.
@@ -153,7 +174,7 @@ impl Ticket {
     fn end_wait(&mut self, answer: &Result<Enqueued<()>, Refused>, granted: &TimedGrant) {
         let end = match answer {
             Ok(_) => WaitEnd::Granted { fence: granted.grant.fence },
-            Err(error) => WaitEnd::Refused(error),
+            Err(refused) => WaitEnd::Refused(&refused.error),
         };
         self.wait.take().into_iter().for_each(|wait| wait.end(end));
     }
@@ -184,7 +205,7 @@ pub(super) fn deliver(
     match enqueued {
         Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, cost))),
         Ok(Enqueued::Queued(_)) => Poll::Pending,
-        Err(error) => Poll::Ready(Err(*error)),
+        Err(refused) => Poll::Ready(Err(refused.error)),
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::core::grant::Grant;
+use crate::core::refused::Refused;
 use crate::core::waiter::WaiterId;
-use crate::error::AcquireError;
 
-pub(crate) type Answer = Result<Grant, AcquireError>;
+pub(crate) type Answer = Result<Grant, Refused>;
 
 /// How many answers are kept in the order of their waiters, in which they are mostly taken out. That many are granted by a call to a
 /// store, or by a tick of the timer at a million a second.

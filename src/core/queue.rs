@@ -19,10 +19,10 @@ use crate::core::deadlines::{Deadline, Deadlines};
 use crate::core::grant::Grant;
 use crate::core::kept::{Answer, Kept};
 use crate::core::levels::Levels;
+use crate::core::refused::Refused;
 use crate::core::request::{Caller, Request};
 use crate::core::waiter::{Waiter, WaiterId};
 use crate::core::waiting_line::WaitingLine;
-use crate::error::AcquireError;
 use crate::overflow::Overflow;
 use crate::priority::Priority;
 use crate::snapshot::LimitStatus;
@@ -253,10 +253,10 @@ impl Queue {
     }
 
     /// Refuses a waiter; its waker is to be woken outside every lock.
-    pub(crate) fn refuse(&mut self, id: WaiterId, error: AcquireError) -> Option<Waker> {
+    pub(crate) fn refuse(&mut self, id: WaiterId, refused: Refused) -> Option<Waker> {
         self.take_arrival(id);
         let waker = self.remove(id)?;
-        self.keep(id, Err(error));
+        self.keep(id, Err(refused));
         Some(waker)
     }
 

@@ -31,8 +31,10 @@ use crate::core::dialogue::Dialogue;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
+use crate::core::kept::Answer;
 use crate::core::lease::Lease;
 use crate::core::queue::Queue;
+use crate::core::refused::Refused;
 use crate::core::request::{Caller, Request};
 use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
@@ -288,18 +290,18 @@ impl Schedule {
         request: &Request<'_>,
         waker: &mut Option<Waker>,
         effects: &mut Effects,
-    ) -> Result<Enqueued<Grant>, AcquireError> {
+    ) -> Result<Enqueued<Grant>, Refused> {
         let &Request { costs, priority, deadline, caller, .. } = request;
         match self.admit(now, costs, caller, effects) {
             Ok(grant) => {
                 self.explain(now, costs, grant.fence);
                 return Ok(Enqueued::Granted(grant));
             }
-            Err(Refusal::Closed) => return Err(AcquireError::Closed),
-            Err(Refusal::Misfit(misfit)) => return Err(misfit.into()),
+            Err(Refusal::Closed) => return Err(self.refusal(now, costs, AcquireError::Closed)),
+            Err(Refusal::Misfit(misfit)) => return Err(self.refusal(now, costs, misfit.into())),
             Err(Refusal::Blocked) => {
                 self.shed(request, ShedReason::Blocked, effects);
-                return Err(AcquireError::Blocked { retry_after: self.options.overflow.penalty() });
+                return Err(self.refusal(now, costs, AcquireError::Blocked { retry_after: self.options.overflow.penalty() }));
             }
             Err(Refusal::MustWait) => {}
         }
@@ -311,7 +313,7 @@ impl Schedule {
                 return Err(self.time_out(now, ahead, request, None, effects));
             }
         }
-        self.make_room(now, request, effects)?;
+        self.make_room(now, request, effects).map_err(|error| self.refusal(now, costs, error))?;
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let bare_place = self.gate.grants_bare_places() && !costs.explained();
         let id = self.queue.push(request, waker, bare_place);
@@ -327,18 +329,10 @@ impl Schedule {
     }
 
     /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Result<Grant, AcquireError>, bool> {
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
         let answer = self.queue.poll(id, waker)?;
         self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds_place()));
         Ok(answer)
-    }
-
-    /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
-    /// the whole state. A pause of all keys is known to their table.
-    pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
-        let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over_but_for_all_keys(now));
-        let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight();
-        rests.then_some(&self.gate)
     }
 
     /// Decides in place: no request waits, and the gate admits.

@@ -70,20 +70,19 @@ impl Future for Asking {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         Poll::Ready(match self.project() {
-            AskingProjection::Explained(acquire) => ready!(acquire.poll(cx)).map_err(refusal),
-            AskingProjection::Plain(acquire) => with_nothing(ready!(acquire.poll(cx))).map_err(refusal),
+            AskingProjection::Explained(acquire) => after_wait(ready!(acquire.poll(cx))),
+            AskingProjection::Plain(acquire) => after_wait((ready!(acquire.poll(cx)), Vec::new())),
             AskingProjection::Store(acquire) => at_once((ready!(acquire.poll(cx)), Vec::new())),
             AskingProjection::Boxed(acquire) => ready!(acquire.as_mut().poll(cx)),
         })
     }
 }
 
-fn with_nothing<E>(granted: Result<Permit, E>) -> Result<(Permit, Vec<LimitStatus>), E> {
-    granted.map(|permit| (permit, Vec::new()))
-}
-
-fn refusal(error: AcquireError) -> Box<Refusal> {
-    Box::new(error.into())
+fn after_wait((granted, limits): (Result<Permit, AcquireError>, Vec<LimitStatus>)) -> Answer {
+    match granted {
+        Ok(permit) => Ok((permit, limits)),
+        Err(error) => Err(Box::new(Refusal::of_wait(error, limits))),
+    }
 }
 
 fn at_once((granted, limits): (Result<Permit, TryAcquireError>, Vec<LimitStatus>)) -> Answer {
@@ -113,11 +112,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
             (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
             (Some(wait), true) => {
                 let acquire = request.timeout(wait).acquire_explained();
-                Asked::Later(Asking::Boxed(Box::pin(async { acquire.await.map_err(refusal) })))
+                Asked::Later(Asking::Boxed(Box::pin(async { after_wait(acquire.await) })))
             }
             (Some(wait), false) => {
                 let acquire = request.timeout(wait).acquire_owned();
-                Asked::Later(Asking::Boxed(Box::pin(async { with_nothing(acquire.await).map_err(refusal) })))
+                Asked::Later(Asking::Boxed(Box::pin(async { after_wait((acquire.await, Vec::new())) })))
             }
         }
     }

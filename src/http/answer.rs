@@ -32,12 +32,16 @@ pub enum Refusal {
     TimedOut {
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
+        /// As of [`Refusal::Denied`].
+        limits: Vec<LimitStatus>,
     },
     /// The queue is full, has dropped it in favour of another, or [blocks](crate::Overflow::Block): status 503.
     #[error("the queue is full")]
     QueueFull {
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
+        /// As of [`Refusal::Denied`].
+        limits: Vec<LimitStatus>,
     },
     /// Who sends it is unknown: status 403.
     #[error("who sends the request is unknown")]
@@ -57,6 +61,8 @@ pub enum Refusal {
         max: u64,
         /// The limit with this capacity.
         limit: Box<Limit>,
+        /// As of [`Refusal::Denied`].
+        limits: Vec<LimitStatus>,
     },
     /// The store of the limits has not answered, and the limiter was told to [fail](crate::store::OnStoreDown::Error) then: status 503.
     #[error("the store of the limiter failed")]
@@ -87,8 +93,21 @@ impl Refusal {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied { decision, .. } => decision.retry_after(),
-            Self::TimedOut { retry_after } | Self::QueueFull { retry_after } => *retry_after,
+            Self::TimedOut { retry_after, .. } | Self::QueueFull { retry_after, .. } => *retry_after,
             _ => None,
+        }
+    }
+
+    /// What each limit said when it refused the request. Empty with [`RateLimitStyle::None`](super::RateLimitStyle::None), and where no
+    /// limit was asked.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitStatus] {
+        match self {
+            Self::Denied { limits, .. }
+            | Self::TimedOut { limits, .. }
+            | Self::QueueFull { limits, .. }
+            | Self::ExceedsLimit { limits, .. } => limits,
+            _ => &[],
         }
     }
 
@@ -99,7 +118,7 @@ impl Refusal {
                 Some(Limit::MaxConcurrency(_)) | None => ProblemType::ReducedCapacity,
                 Some(_) => ProblemType::QuotaExceeded,
             },
-            Self::TimedOut { retry_after: Some(_) } => ProblemType::QuotaExceeded,
+            Self::TimedOut { retry_after: Some(_), .. } => ProblemType::QuotaExceeded,
             _ => ProblemType::ReducedCapacity,
         }
     }
@@ -108,7 +127,7 @@ impl Refusal {
         match self {
             Self::Denied { decision, limits } => FieldValues::denied(limits, decision),
             _ => {
-                let values = FieldValues::refused(&[]);
+                let values = FieldValues::refused(self.limits());
                 self.retry_after().map_or(values, |after| values.retry_after(after))
             }
         }
@@ -132,35 +151,36 @@ impl Refusal {
 
     /// Adds the fields of the refusal.
     pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration) {
-        fields.write(headers, &self.values().jitter(jitter), SystemTime::now());
+        fields.write_at(headers, &self.values().jitter(jitter), SystemTime::now);
     }
 }
 
-impl From<AcquireError> for Refusal {
-    fn from(error: AcquireError) -> Self {
+impl Refusal {
+    /// Of a request that may have waited; `limits` are those that the refusal came with.
+    pub(super) fn of_wait(error: AcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             AcquireError::Closed => Self::Closed,
-            AcquireError::QueueFull { retry_after } | AcquireError::Shed { retry_after } => Self::QueueFull { retry_after },
-            AcquireError::Blocked { retry_after } => Self::QueueFull { retry_after: Some(retry_after) },
-            AcquireError::TimedOut { retry_after } => Self::TimedOut { retry_after },
-            AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit },
+            AcquireError::QueueFull { retry_after } | AcquireError::Shed { retry_after } => {
+                Self::QueueFull { retry_after, limits }
+            }
+            AcquireError::Blocked { retry_after } => Self::QueueFull { retry_after: Some(retry_after), limits },
+            AcquireError::TimedOut { retry_after } => Self::TimedOut { retry_after, limits },
+            AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
             AcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
             AcquireError::Store(error) => Self::Store(error),
             error => Self::Misconfigured(Box::new(error)),
         }
     }
-}
 
-impl Refusal {
     /// Of a request that did not wait; `limits` are those that the decision came with.
     pub(super) fn at_once(error: TryAcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             TryAcquireError::Denied(decision) => Self::Denied { decision, limits },
             TryAcquireError::Closed => Self::Closed,
-            TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit },
+            TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
             TryAcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
             TryAcquireError::Store(error) => Self::Store(error),
-            TryAcquireError::NotAsked(error) => (*error).into(),
+            TryAcquireError::NotAsked(error) => Self::of_wait(*error, limits),
             error => Self::Misconfigured(Box::new(error)),
         }
     }

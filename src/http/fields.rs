@@ -15,7 +15,7 @@ use thiserror::Error;
 use merge::{
     RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary, set_retry_after, set_triple,
 };
-use text::{Out, put_name, put_number, put_policies, put_states, put_windows, text};
+use text::{Text, put_name, put_number, put_policies, put_states, put_windows};
 use values::Tightness;
 
 pub use problem::ProblemType;
@@ -168,27 +168,36 @@ impl RateLimitFields {
 
     /// Writes the fields of an answer that is sent at `now`. See the [type's example](Self#examples).
     pub fn write(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: SystemTime) {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.write_at(headers, values, || now);
+    }
+
+    /// [`RateLimitFields::write`]; the clock is read where a field says what time it is.
+    pub(super) fn write_at(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: impl Fn() -> SystemTime) {
+        let now = || now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         if let Some(after) = values.retry_after_seconds() {
             set_retry_after(headers, after, now);
         }
-        match (self.style, values.tightest()) {
+        let tightest = match self.style {
+            RateLimitStyle::Draft10 | RateLimitStyle::None => None,
+            _ => values.tightest(),
+        };
+        match (self.style, tightest) {
             (RateLimitStyle::Draft10, _) => {
-                let policies = |out: &mut dyn Out, is_first: &mut bool| put_policies(out, &self.name, values, is_first);
-                let states = |out: &mut dyn Out, is_first: &mut bool| put_states(out, &self.name, values, is_first);
+                let policies = |out: &mut Text, is_first: &mut bool| put_policies(out, &self.name, values, is_first);
+                let states = |out: &mut Text, is_first: &mut bool| put_states(out, &self.name, values, is_first);
                 add_to_list(headers, &RATELIMIT_POLICY, |item| quota_policy(item).map(|_| ()), policies);
                 add_to_list(headers, &RATELIMIT, |item| service_limit(item).map(|_| ()), states);
             }
             (RateLimitStyle::None, _) | (_, None) => {}
             (RateLimitStyle::Draft7, Some(tightest)) => {
-                let windows = |out: &mut dyn Out, is_first: &mut bool| put_windows(out, values, is_first);
+                let windows = |out: &mut Text, is_first: &mut bool| put_windows(out, values, is_first);
                 add_to_list(headers, &RATELIMIT_POLICY, quota_and_window, windows);
                 set_dictionary(headers, tightest);
             }
             (RateLimitStyle::Draft6, Some(tightest)) => set_triple(headers, &RATELIMIT_TRIPLE, tightest),
             (RateLimitStyle::XSeconds, Some(tightest)) => set_triple(headers, &X_RATELIMIT_TRIPLE, tightest),
             (RateLimitStyle::XUnix, Some(tightest)) => {
-                let reset = values::whole_seconds(now).saturating_add(tightest.reset);
+                let reset = values::whole_seconds(now()).saturating_add(tightest.reset);
                 set_triple(headers, &X_RATELIMIT_TRIPLE, Tightness { reset, ..tightest });
             }
         }
@@ -221,19 +230,18 @@ impl RateLimitFields {
     /// ```
     #[must_use]
     pub fn problem(&self, values: &FieldValues<'_>, problem: ProblemType) -> Vec<u8> {
-        let body = text(|out| {
-            out.put(b"{\"type\":\"");
-            out.put(problem.uri().as_bytes());
-            out.put(b"\",\"title\":\"");
-            out.put(problem.title().as_bytes());
-            out.put(b"\",\"status\":");
-            put_number(out, problem.status().as_u16().into());
-            out.put(b",\"violated-policies\":[");
-            if let Some(index) = values.denied_by() {
-                put_name(out, &self.name, values, index);
-            }
-            out.put(b"]}");
-        });
-        body.unwrap_or_default()
+        let mut body = Text::new();
+        body.put(b"{\"type\":\"");
+        body.put(problem.uri().as_bytes());
+        body.put(b"\",\"title\":\"");
+        body.put(problem.title().as_bytes());
+        body.put(b"\",\"status\":");
+        put_number(&mut body, problem.status().as_u16().into());
+        body.put(b",\"violated-policies\":[");
+        if let Some(index) = values.denied_by() {
+            put_name(&mut body, &self.name, values, index);
+        }
+        body.put(b"]}");
+        body.as_bytes().to_vec()
     }
 }

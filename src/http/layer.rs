@@ -51,9 +51,9 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// # What a client is told
 ///
 /// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the decision that
-/// granted or denied, and are never a second look. Where there was no such decision there are none: after a timeout or with a full
-/// queue, and when a store was not asked. A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up, and with 503 where there is no
-/// capacity; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
+/// granted or refused, and are never a second look. Where no limit decided there are none: when the key is unknown or there is no room
+/// for it, the limiter is closed, or a store was not asked. A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up,
+/// and with 503 where there is no capacity; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
 ///
 /// # How long a permit is held
 ///

@@ -98,20 +98,21 @@ where
         with_table!(&**self.table, |table| table.try_request_explained(self.key, &self.options))
     }
 
-    /// [`KeyedPermitRequest::acquire_owned`], whose permit comes with what each limit of the key said when it was granted. See
-    /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained).
+    /// [`KeyedPermitRequest::acquire_owned`], with what each limit of the key said when the permit was granted, or the request refused. See
+    /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained). There are no limits if the key was not admitted.
     ///
     /// # Errors
     ///
     /// Those of [`KeyedPermitRequest::acquire`].
-    pub fn acquire_explained(self) -> impl Future<Output = Result<(Permit, Vec<LimitStatus>), AcquireError>> + use<K, Q> {
+    pub fn acquire_explained(self) -> impl Future<Output = (Result<Permit, AcquireError>, Vec<LimitStatus>)> + use<K, Q> {
         let (table, key, options) = (Arc::clone(self.table), self.key.to_owned(), self.options);
         async move {
             // A task that acquires in a loop must let its neighbours have a turn.
             coop::consume_budget().await;
-            match with_table!(&*table, |table| table.admit_explained(&key, &options))? {
-                (Admitted::Granted(permit), limits) => Ok((permit, limits)),
-                (Admitted::ToManager(manager), _) => AcquireExplained::new(manager, options).await,
+            match with_table!(&*table, |table| table.admit_explained(&key, &options)) {
+                Ok((Admitted::Granted(permit), limits)) => (Ok(permit), limits),
+                Ok((Admitted::ToManager(manager), _)) => AcquireExplained::new(manager, options).await,
+                Err(error) => (Err(error), Vec::new()),
             }
         }
     }

@@ -5,11 +5,7 @@ use std::sync::Arc;
 use super::clock::ClockOrigin;
 use super::lock::Manager;
 use crate::core::grant::{Claim, Grant};
-use crate::error::AcquireError;
 use crate::strategy::Moment;
-
-/// Boxed, so that [`Enqueued`](crate::core::schedule::Enqueued) or this fits into two registers: a refusal can bear the allocation.
-pub(crate) type Refused = Box<AcquireError>;
 
 /// What a caller makes of a grant: a permit. It is made in place, because a copy of the grant's record would wait for its stores.
 pub(crate) trait FromGrant {

@@ -25,9 +25,10 @@ impl Manager {
         let queued = if let Ok(Asked::Queued(id)) = asked { Some(id) } else { None };
         state.let_lead(queued, &mut effects);
         let asked = match asked {
-            Ok(Asked::Queued(id)) => {
-                self.ensure_driver(state, id, options.cost, &mut effects).map(|_| Asked::Queued(id)).map_err(|error| *error)
-            }
+            Ok(Asked::Queued(id)) => self
+                .ensure_driver(state, id, options.cost, &mut effects)
+                .map(|_| Asked::Queued(id))
+                .map_err(|refused| refused.error),
             asked => {
                 self.unlock_and_apply(state, &mut effects);
                 asked

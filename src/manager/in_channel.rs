@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-use super::answer::{FromGrant, Refused, TimedGrant};
+use super::answer::{FromGrant, TimedGrant};
 use super::apply::wake_all;
 use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
@@ -18,6 +18,7 @@ use crate::contain_panic::contain_panic;
 use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::grant::{Claim, Grant};
+use crate::core::refused::Refused;
 use crate::core::request::Caller;
 use crate::core::schedule::{Enqueued, NotInPlace, Schedule};
 use crate::core::waiter::WaiterId;
@@ -365,7 +366,7 @@ impl Manager {
             }
             Err(error) => {
                 self.unlock_and_apply(state, &mut effects);
-                Err(error.into())
+                Err(error)
             }
         }
     }

@@ -9,9 +9,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::answer::{Refused, TimedGrant};
+use super::answer::TimedGrant;
 use super::carried::{Carried, Leader};
 use super::lock::{Locked, Manager};
+use crate::core::refused::Refused;
 use crate::core::schedule::Enqueued;
 
 impl Manager {

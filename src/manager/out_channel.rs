@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::answer::{Refused, TimedGrant};
+use super::answer::TimedGrant;
 use super::clock::ClockOrigin;
 use super::lock::{Locked, Manager};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
+use crate::core::refused::Refused;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::snapshot::LimitStatus;
@@ -73,7 +74,7 @@ impl Manager {
             }
             Ok(Err(error)) => {
                 self.unlock_after_answer(state, id);
-                Err(error.into())
+                Err(error)
             }
             Err(false) => self.ensure_driver(state, id, cost, &mut Effects::default()),
             Err(true) => {

@@ -86,7 +86,7 @@ impl TryAcquireShared {
                 self.stage = Stage::Done;
                 Poll::Ready(Err(match self.manager.take_denied(id) {
                     Some(denied) => self.denied(denied),
-                    None => without_decision(*error),
+                    None => without_decision(error.error),
                 }))
             }
         }

@@ -81,8 +81,9 @@ impl<'a> SharedPermitRequest<'a> {
         TryAcquireShared::new(Arc::clone(&self.limiter.manager), self.options)
     }
 
-    /// [`SharedPermitRequest::acquire`], and what each limit said when it granted, in the reply that did. It says nothing of a
-    /// permit that was granted [ahead](super::SharedLimiterBuilder::prefetch), or without the store.
+    /// [`SharedPermitRequest::acquire`], and what each limit said when it granted, in the reply that did, or in the latest denial before
+    /// the request was refused. It says nothing of a permit that was granted [ahead](super::SharedLimiterBuilder::prefetch), or without
+    /// the store.
     ///
     /// # Errors
     ///

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use super::{Refusal, Schedule, nanos};
 use crate::core::costs::{Costs, UnitCosts};
 use crate::core::effects::Effects;
+use crate::core::gate::Gate;
 use crate::core::grant::Grant;
+use crate::core::refused::{Refused, RefusedRequest};
 use crate::core::request::{Caller, Request};
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
-use crate::error::TryAcquireError;
+use crate::error::{AcquireError, TryAcquireError};
 use crate::event::Attempt;
 use crate::priority::Priority;
 use crate::snapshot::{LimitStatus, LimiterSnapshot};
@@ -137,6 +139,24 @@ impl Schedule {
         }
     }
 
+    /// A refusal for this reason, with what each limit says if the request asked for it.
+    pub(super) fn refusal(&self, now: Moment, costs: Costs<'_>, error: AcquireError) -> Refused {
+        let limits = if costs.explained() { self.known_limits(now) } else { Vec::new() };
+        Box::new(RefusedRequest { error, limits })
+    }
+
+    /// Of limits in a store, it is what the latest denial said.
+    fn known_limits(&self, now: Moment) -> Vec<LimitStatus> {
+        if self.dialogue.is_some() { self.latest_denial(now, true).limits } else { self.limits(now) }
+    }
+
+    /// Refuses a waiter for this reason.
+    pub(super) fn refuse_waiter(&mut self, now: Moment, id: WaiterId, error: AcquireError, effects: &mut Effects) {
+        let by_unit = self.queue.unit_costs(id);
+        let refused = self.refusal(now, Costs::new(0, &by_unit), error);
+        effects.wake(self.queue.refuse(id, refused));
+    }
+
     /// What each limit said at the grant of this fence. It is taken once.
     pub(crate) fn take_explanation(&mut self, fence: u64) -> Vec<LimitStatus> {
         self.queue.take_explanation(fence).unwrap_or_default()
@@ -215,6 +235,14 @@ impl Schedule {
     /// One of each unit that a limit counts.
     pub(crate) fn one_of_each_unit(&self) -> Option<Arc<UnitCosts>> {
         self.gate.counts_by_unit().then(|| Arc::new(UnitCosts::one_of_each(self.policy())))
+    }
+
+    /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
+    /// the whole state. A pause of all keys is known to their table.
+    pub(crate) fn at_rest(&self, now: Moment) -> Option<&Gate> {
+        let unsuspended = self.suspended().is_none_or(|suspension| suspension.is_over_but_for_all_keys(now));
+        let rests = unsuspended && self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight();
+        rests.then_some(&self.gate)
     }
 
     /// The numbers of the limiter.

@@ -67,7 +67,7 @@ impl Schedule {
             return;
         }
         if !self.queue.is_swept() {
-            self.refuse_impossible(effects);
+            self.refuse_impossible(now, effects);
         }
         self.serve(now, effects);
         if self.queue.next_deadline() <= now {
@@ -180,24 +180,24 @@ impl Schedule {
         let by_unit = self.queue.unit_costs(id);
         let Some(request) = self.queue.request(id, &by_unit) else { return };
         let others = self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain);
-        let error = self.time_out(now, others, &request, Some(id), effects);
+        let refused = self.time_out(now, others, &request, Some(id), effects);
         if self.queue.is_front(id) {
             self.front_ready_at = now;
         }
-        effects.wake(self.queue.refuse(id, error));
+        effects.wake(self.queue.refuse(id, refused));
     }
 
     /// Refuses waiters whose cost the plan can never admit. It runs before the front is served, and checks more waiters than a
     /// batch can serve, so none of them comes to the front.
     #[cold]
-    fn refuse_impossible(&mut self, effects: &mut Effects) {
+    fn refuse_impossible(&mut self, now: Moment, effects: &mut Effects) {
         /// Waiters checked before the lock is released.
         const STEPS: usize = if cfg!(test) { 7 } else { 1_024 };
         let mut steps = STEPS;
         while !effects.is_full()
             && let Some((id, misfit)) = self.queue.next_misfit(|costs| self.gate.fits(costs), &mut steps)
         {
-            effects.wake(self.queue.refuse(id, misfit.into()));
+            self.refuse_waiter(now, id, misfit.into(), effects);
         }
     }
 
@@ -206,7 +206,7 @@ impl Schedule {
         while let Some(front) = self.queue.front().filter(|_| !effects.is_full()) {
             if self.refuses_waiters() {
                 self.asks_no_more(front.id);
-                effects.wake(self.queue.refuse(front.id, AcquireError::Closed));
+                self.refuse_waiter(now, front.id, AcquireError::Closed, effects);
             } else {
                 self.drop_waiter(now, front.id, effects);
             }
@@ -226,6 +226,6 @@ impl Schedule {
         let ahead =
             if self.dropping { 0 } else { self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain) };
         let retry_after = self.retry_after(now, ahead, request.costs);
-        effects.wake(self.queue.refuse(id, AcquireError::Shed { retry_after }));
+        self.refuse_waiter(now, id, AcquireError::Shed { retry_after }, effects);
     }
 }

@@ -71,7 +71,7 @@ impl Schedule {
             self.counts().denied += 1;
             return Ok(Asked::Denied(denied));
         }
-        let id = match self.request(now, request, waker, effects)? {
+        let id = match self.request(now, request, waker, effects).map_err(|refused| refused.error)? {
             Enqueued::Queued(id) => id,
             Enqueued::Granted(grant) => return Ok(Asked::Granted(grant)),
         };

@@ -6,6 +6,7 @@ use super::{Enqueued, Schedule};
 use crate::core::effects::{Effects, Happening};
 use crate::core::grant::Grant;
 use crate::core::queue::Front;
+use crate::core::refused::Refused;
 use crate::core::request::Request;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
@@ -57,14 +58,14 @@ impl Schedule {
         request: &Request<'_>,
         id: Option<WaiterId>,
         effects: &mut Effects,
-    ) -> AcquireError {
+    ) -> Refused {
         self.counts().timed_out += 1;
         let &Request { costs, priority, caller, .. } = request;
         let cost = costs.plain;
         let retry_after = self.retry_after(now, ahead, costs);
         let waited = id.and_then(|id| self.queue.take_arrival(id)).map_or(Duration::ZERO, |came_at| now.duration_since(came_at));
         self.tell(effects, || EventKind::TimedOut { cost, priority, waited, retry_after, requested_in: caller });
-        AcquireError::TimedOut { retry_after }
+        self.refusal(now, costs, AcquireError::TimedOut { retry_after })
     }
 
     /// The limit of an adaptive concurrency as an observer knows it; `None` where there is neither.

@@ -55,7 +55,9 @@ impl Driven {
     }
 
     fn request(&mut self, now: u64, request: Request<'_>) -> Result<Enqueued<Grant>, AcquireError> {
-        self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects))
+        let mut waker = Some(Waker::noop().clone());
+        let outcome = self.at(now, |schedule, now, effects| schedule.request(now, &request, &mut waker, effects));
+        outcome.map_err(|refused| refused.error)
     }
 
     fn queued(&mut self, now: u64, cost: u64, deadline: Option<u64>) -> WaiterId {
@@ -193,7 +195,7 @@ fn equal_deadlines_are_refused_in_the_order_of_the_queue() {
     expected.insert(0, urgent);
     let mut refused = Vec::new();
     while let Some(id) = driven.0.queue.expired(at(1_000)) {
-        driven.0.queue.refuse(id, AcquireError::Closed);
+        driven.0.queue.refuse(id, AcquireError::Closed.into());
         refused.push(id);
     }
     assert_eq!(refused, expected);
@@ -243,7 +245,7 @@ fn a_new_plan_refuses_impossible_waiters_in_batches() {
         {
             // The waiter that the sweep would visit next leaves meanwhile.
             assert_eq!(driven.answer(id), None);
-            driven.0.queue.refuse(id, AcquireError::Closed);
+            driven.0.queue.refuse(id, AcquireError::Closed.into());
             has_left = true;
         }
         before = driven.0.queue.len();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::text::{Out, put_comma, put_number, value};
+use super::text::{Text, put_comma, put_number};
 use super::values::Tightness;
 use crate::http::upstream::{Item, Malformed, count_of, dictionary, first_count, http_date, list, seconds, structured_lines};
 
@@ -29,25 +29,36 @@ pub(super) fn add_to_list<T>(
     headers: &mut HeaderMap,
     field: &'static HeaderName,
     check: impl for<'h> Fn(&Item<'h>) -> Result<T, Malformed>,
-    write: impl Fn(&mut dyn Out, &mut bool),
+    write: impl Fn(&mut Text, &mut bool),
 ) {
-    let keeps = structured_lines(headers, field, |line| list(line, |item| check(&item).map(|_| ()))) == Ok(true);
-    let merged = value(|out| {
-        let mut is_first = true;
-        let kept = headers.get_all(field).iter().filter(|_| keeps);
-        for line in kept {
-            put_comma(out, &mut is_first);
-            out.put(line.as_bytes().trim_ascii());
+    let (mut text, mut is_first) = (Text::new(), true);
+    // A map with 32,768 fields is full, and stays as it is.
+    let Ok(entry) = headers.try_entry(field) else { return };
+    match entry {
+        Entry::Vacant(vacant) => {
+            write(&mut text, &mut is_first);
+            if let Some(value) = text.value() {
+                let _full = vacant.try_insert(value);
+            }
         }
-        write(out, &mut is_first);
-    });
-    insert(headers, field, merged);
+        Entry::Occupied(mut occupied) => {
+            let keeps = structured_lines(occupied.iter(), |line| list(line, |item| check(&item).map(|_| ()))) == Ok(true);
+            for line in occupied.iter().filter(|_| keeps) {
+                put_comma(&mut text, &mut is_first);
+                text.put(line.as_bytes().trim_ascii());
+            }
+            write(&mut text, &mut is_first);
+            if let Some(value) = text.value() {
+                occupied.insert(value);
+            }
+        }
+    }
 }
 
 /// The dictionary of draft-07, unless a tighter one is there.
 pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
     let (mut limit, mut remaining, mut reset) = (None, None, None);
-    let read = structured_lines(headers, &RATELIMIT, |line| {
+    let read = structured_lines(headers.get_all(&RATELIMIT).iter(), |line| {
         dictionary(line, |key, item| {
             match key {
                 b"limit" => limit = Some(count_of(&item)?),
@@ -61,15 +72,14 @@ pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
     if read.is_ok() && is_tighter(limit, remaining, reset, tightest) {
         return;
     }
-    let dictionary = value(|out| {
-        out.put(b"limit=");
-        put_number(out, tightest.limit);
-        out.put(b", remaining=");
-        put_number(out, tightest.remaining);
-        out.put(b", reset=");
-        put_number(out, tightest.reset);
-    });
-    insert(headers, &RATELIMIT, dictionary);
+    let mut dictionary = Text::new();
+    dictionary.put(b"limit=");
+    put_number(&mut dictionary, tightest.limit);
+    dictionary.put(b", remaining=");
+    put_number(&mut dictionary, tightest.remaining);
+    dictionary.put(b", reset=");
+    put_number(&mut dictionary, tightest.reset);
+    insert(headers, &RATELIMIT, &dictionary);
 }
 
 /// Three fields, unless those of a tighter limit are there.
@@ -87,7 +97,7 @@ pub(super) fn set_triple(headers: &mut HeaderMap, fields: &'static [HeaderName; 
     }
     let numbers = [tightest.limit, tightest.remaining, tightest.reset];
     for (field, number) in fields.iter().zip(numbers) {
-        insert(headers, field, value(|out| put_number(out, number)));
+        insert_number(headers, field, number);
     }
 }
 
@@ -97,10 +107,13 @@ fn is_tighter(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, th
 }
 
 /// `Retry-After`, unless a later one is there. `now` is since the Unix epoch.
-pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: Duration) {
+pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn() -> Duration) {
     let later = |line: &HeaderValue| {
         let text = line.as_bytes().trim_ascii();
-        let delay = seconds(text).or_else(|| Some(http_date(text, now)?.saturating_sub(now)));
+        let delay = seconds(text).or_else(|| {
+            let now = now();
+            Some(http_date(text, now)?.saturating_sub(now))
+        });
         delay.is_some_and(|delay| delay >= Duration::from_secs(after))
     };
     let mut lines = headers.get_all(RETRY_AFTER).iter();
@@ -108,11 +121,17 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: Duration
     if lines.next().is_some_and(later) && lines.next().is_none() {
         return;
     }
-    insert(headers, &RETRY_AFTER, value(|out| put_number(out, after)));
+    insert_number(headers, &RETRY_AFTER, after);
 }
 
-fn insert(headers: &mut HeaderMap, field: &'static HeaderName, value: Option<HeaderValue>) {
-    if let Some(value) = value {
+fn insert_number(headers: &mut HeaderMap, field: &'static HeaderName, number: u64) {
+    let mut text = Text::new();
+    put_number(&mut text, number);
+    insert(headers, field, &text);
+}
+
+fn insert(headers: &mut HeaderMap, field: &'static HeaderName, text: &Text) {
+    if let Some(value) = text.value() {
         // A map with 32,768 fields is full, and stays as it is.
         let _full = headers.try_insert(field, value);
     }

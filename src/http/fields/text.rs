@@ -1,4 +1,4 @@
-//! Writes values of fields, each into one allocation of the right size.
+//! Writes the text of fields, each into one allocation.
 
 use http::HeaderValue;
 
@@ -6,38 +6,49 @@ use super::values::{FieldValues, whole_seconds, window};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Counts;
 
-/// Where text goes: into a vector, or first into its length.
-pub(super) trait Out {
-    fn put(&mut self, bytes: &[u8]);
+/// That much is written without an allocation of its own: the fields of three limits.
+const SHORT: usize = 256;
+
+/// Text that is being written. It goes to the heap only when it is long, or finished.
+pub(super) struct Text {
+    short: [u8; SHORT],
+    len: usize,
+    /// All of it, when it is no longer short.
+    long: Vec<u8>,
 }
 
-impl Out for usize {
-    fn put(&mut self, bytes: &[u8]) {
-        *self += bytes.len();
+impl Text {
+    pub(super) const fn new() -> Self {
+        Self { short: [0; SHORT], len: 0, long: Vec::new() }
     }
-}
 
-impl Out for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        match self.short.get_mut(self.len..end) {
+            Some(place) => place.copy_from_slice(bytes),
+            None => {
+                if self.long.is_empty() {
+                    self.long.extend_from_slice(&self.short[..self.len]);
+                }
+                self.long.extend_from_slice(bytes);
+            }
+        }
+        self.len = end;
     }
-}
 
-/// What `write` writes, which is called twice. `None` if it is nothing.
-pub(super) fn text(write: impl Fn(&mut dyn Out)) -> Option<Vec<u8>> {
-    let mut len = 0;
-    write(&mut len);
-    let mut text = Vec::with_capacity(len);
-    write(&mut text);
-    (len > 0).then_some(text)
-}
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
+    }
 
-pub(super) fn value(write: impl Fn(&mut dyn Out)) -> Option<HeaderValue> {
-    text(write).and_then(|text| HeaderValue::try_from(text).ok())
+    /// The value of a field with this text. `None`: nothing was written, or what no field may have.
+    pub(super) fn value(&self) -> Option<HeaderValue> {
+        let text = self.as_bytes();
+        if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
+    }
 }
 
 /// At most 15 digits, as RFC 9651 allows.
-pub(super) fn put_number(out: &mut dyn Out, number: u64) {
+pub(super) fn put_number(out: &mut Text, number: u64) {
     let mut rest = number.min(999_999_999_999_999);
     let mut digits = [b'0'; 15];
     let mut start = digits.len() - 1;
@@ -53,14 +64,14 @@ pub(super) fn put_number(out: &mut dyn Out, number: u64) {
 }
 
 /// Between the members of a list, and not before the first.
-pub(super) fn put_comma(out: &mut dyn Out, is_first: &mut bool) {
+pub(super) fn put_comma(out: &mut Text, is_first: &mut bool) {
     if !std::mem::take(is_first) {
         out.put(b", ");
     }
 }
 
 /// The name of a limit of a policy with this name, between quotes: with a number, from 1 on, if the policy has several limits.
-pub(super) fn put_name(out: &mut dyn Out, name: &str, values: &FieldValues<'_>, index: usize) {
+pub(super) fn put_name(out: &mut Text, name: &str, values: &FieldValues<'_>, index: usize) {
     out.put(b"\"");
     out.put(name.as_bytes());
     if values.limits().len() > 1 {
@@ -71,7 +82,7 @@ pub(super) fn put_name(out: &mut dyn Out, name: &str, values: &FieldValues<'_>, 
 }
 
 /// `"api";q=100;w=60;qu="tokens";pk=:dHJpYWw=:`
-pub(super) fn put_policies(out: &mut dyn Out, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn put_policies(out: &mut Text, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
     for (index, status) in values.limits().iter().enumerate() {
         put_comma(out, is_first);
         put_name(out, name, values, index);
@@ -87,7 +98,7 @@ pub(super) fn put_policies(out: &mut dyn Out, name: &str, values: &FieldValues<'
 }
 
 /// `"api";r=42;t=30`
-pub(super) fn put_states(out: &mut dyn Out, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn put_states(out: &mut Text, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
     for index in 0..values.limits().len() {
         put_comma(out, is_first);
         put_name(out, name, values, index);
@@ -103,7 +114,7 @@ pub(super) fn put_states(out: &mut dyn Out, name: &str, values: &FieldValues<'_>
 }
 
 /// `100;w=60`, the policies of draft-07. A quota may be in the list once; it is the one that comes first.
-pub(super) fn put_windows(out: &mut dyn Out, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn put_windows(out: &mut Text, values: &FieldValues<'_>, is_first: &mut bool) {
     for (index, status) in values.limits().iter().enumerate() {
         let has_window = |status: &&LimitStatus| window_seconds(status).is_some();
         let is_repeated = values.limits()[..index].iter().filter(has_window).any(|other| other.capacity == status.capacity);
@@ -121,7 +132,7 @@ fn window_seconds(status: &LimitStatus) -> Option<u64> {
 }
 
 /// Without one it counts requests.
-fn put_unit(out: &mut dyn Out, status: &LimitStatus) {
+fn put_unit(out: &mut Text, status: &LimitStatus) {
     let prefix: &[u8] = if status.limit.counts_places() { b"concurrent-" } else { b"" };
     let counts = status.limit.counts();
     let unit = match &counts {
@@ -136,7 +147,7 @@ fn put_unit(out: &mut dyn Out, status: &LimitStatus) {
 }
 
 /// In base64 (RFC 4648, section 4), with padding.
-fn put_key(out: &mut dyn Out, values: &FieldValues<'_>) {
+fn put_key(out: &mut Text, values: &FieldValues<'_>) {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let Some(key) = values.key() else { return };
     out.put(b";pk=:");

@@ -204,7 +204,9 @@ fn until_more(status: &LimitStatus) -> Duration {
 
 /// How long so many units take to come.
 fn times(rate: Rate, units: u64) -> Duration {
-    let nanos = rate.period().as_nanos().saturating_mul(u128::from(units)) / u128::from(rate.units().max(1));
+    let (nanos, each) = (rate.period().as_nanos().saturating_mul(u128::from(units)), rate.units().max(1));
+    // Dividing 128 bits is slow.
+    let nanos = u64::try_from(nanos).map_or_else(|_| nanos / u128::from(each), |nanos| (nanos / each).into());
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -53,7 +53,7 @@ impl Options {
     pub(super) fn write_granted<B>(&self, response: &mut Response<B>, limits: &[LimitStatus]) {
         // A store that was not asked says nothing.
         if !limits.is_empty() {
-            self.fields.write(response.headers_mut(), &FieldValues::granted(limits), std::time::SystemTime::now());
+            self.fields.write_at(response.headers_mut(), &FieldValues::granted(limits), SystemTime::now);
         }
     }
 

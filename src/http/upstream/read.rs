@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::AsHeaderName;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::answer::{Few, UpstreamAnswer, UpstreamQuota};
 use super::family::{ResetFormat, Triple, UpstreamFamily};
@@ -204,7 +203,7 @@ impl<'h> Reading<'h> {
 
     /// Reads every line of a field. Returns whether there is something in it, and all is well formed.
     fn lines(&mut self, field: &'static str, read: impl FnMut(&'h [u8]) -> Result<(), Malformed>) -> bool {
-        match structured_lines(self.headers, field, read) {
+        match structured_lines(self.headers.get_all(field).iter(), read) {
             Ok(found) => found,
             Err(Malformed) => {
                 self.answer.malformed.push(field);
@@ -216,21 +215,19 @@ impl<'h> Reading<'h> {
 
 /// Reads every line of a structured field. Returns whether there is something in it.
 pub(in crate::http) fn structured_lines<'h>(
-    headers: &'h HeaderMap,
-    field: impl AsHeaderName + Copy,
+    lines: impl Iterator<Item = &'h HeaderValue>,
     mut read: impl FnMut(&'h [u8]) -> Result<(), Malformed>,
 ) -> Result<bool, Malformed> {
-    let lines = || headers.get_all(field).iter().map(|line| line.as_bytes().trim_ascii());
-    let one = lines().nth(1).is_none();
-    let mut found = false;
-    for line in lines() {
-        if line.is_empty() && !one {
-            return Err(Malformed);
+    let (mut full, mut empty) = (0, 0);
+    for line in lines.map(|line| line.as_bytes().trim_ascii()) {
+        if line.is_empty() {
+            empty += 1;
+        } else {
+            full += 1;
+            read(line)?;
         }
-        read(line)?;
-        found |= !line.is_empty();
     }
-    Ok(found)
+    if empty > 0 && full + empty > 1 { Err(Malformed) } else { Ok(full > 0) }
 }
 
 /// What an item of `RateLimit` of draft-10 says.

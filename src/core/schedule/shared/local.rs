@@ -98,7 +98,7 @@ impl Schedule {
                 }
                 Err(misfit) => {
                     self.asks_no_more(front.id);
-                    effects.wake(self.queue.refuse(front.id, misfit.into()));
+                    self.refuse_waiter(now, front.id, misfit.into(), effects);
                 }
             }
         }

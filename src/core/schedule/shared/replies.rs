@@ -91,7 +91,7 @@ impl Schedule {
     }
 
     /// What the store has denied last; where that is not known, nothing more than that. A pause is known.
-    pub(super) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
+    pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
         let paused_until = self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now);
         match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), paused_until) {
@@ -116,7 +116,7 @@ impl Schedule {
             dialogue.deny(id, denied);
         }
         self.counts().denied += 1;
-        effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }));
+        effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }.into()));
     }
 
     pub(super) fn tell_denial(&self, cost: u64, decision: &Decision, caller: Caller, effects: &mut Effects) {
@@ -171,7 +171,7 @@ impl Schedule {
                 if let Some(dialogue) = &mut self.dialogue {
                     dialogue.forget(id);
                 }
-                effects.wake(self.queue.refuse(id, AcquireError::Store(Box::new(error.clone()))));
+                self.refuse_waiter(now, id, AcquireError::Store(Box::new(error.clone())), effects);
             }
             OnDown::Allow => {
                 let grant = self.gate.grant_without_store(now);

@@ -302,7 +302,7 @@ impl Simulation {
             match process.schedule.request(now, &request, &mut Some(Waker::noop().clone()), effects) {
                 Ok(Enqueued::Queued(id)) => process.waiting.push(id),
                 Ok(Enqueued::Granted(grant)) => self.hold(index, grant),
-                Err(error) => panic!("{error}"),
+                Err(refused) => panic!("{}", refused.error),
             }
         }
     }

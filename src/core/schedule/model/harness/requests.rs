@@ -20,6 +20,7 @@ impl Harness {
             let behind = schedule.enqueue_behind(now, &request, &mut waker);
             behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |waiter| Ok(Enqueued::Queued(waiter)))
         });
+        let outcome = outcome.map_err(|refused| refused.error);
         let closed = self.reference.closed.then_some(AcquireError::Closed);
         let refusal = closed.or_else(|| self.reference.misfit(cost).map(Into::into));
         if let Some(refusal) = refusal {
@@ -251,7 +252,7 @@ impl Harness {
                 self.tickets.remove(&id);
                 match answer {
                     Ok(grant) => self.take(id, grant, cost)?,
-                    Err(error) => self.fail(id, &error)?,
+                    Err(refused) => self.fail(id, &refused.error)?,
                 }
             }
         }
