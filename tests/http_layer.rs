@@ -22,7 +22,7 @@ use tokio::time::{advance, sleep};
 use tokio_test::task::spawn;
 use tokio_test::{assert_pending, assert_ready_ok};
 use tollgate::http::{
-    ClientIp, FieldValues, HeaderKey, Identity, LimitBody, LimitLayer, RateLimitFields, RateLimitStyle, Refusal,
+    ClientIp, FieldValues, HeaderKey, Identity, LimitBody, LimitLayer, ProblemType, RateLimitFields, RateLimitStyle, Refusal,
 };
 use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
@@ -242,6 +242,25 @@ async fn a_refusal_can_be_answered_by_a_function() {
     assert_eq!(denied.headers()["retry-after"], "60");
     assert_eq!(denied.headers()["ratelimit"], r#""default";r=0;t=60"#);
     assert_eq!(text(denied).await, "0 of 1, 60s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_problem_of_its_answer() {
+    for (policy, status, problem) in [
+        ("window 1/min", 429, Some(ProblemType::QuotaExceeded)),
+        ("penalty 1 falling 1/min", 429, Some(ProblemType::AbnormalUsage)),
+        ("1 concurrent", 503, Some(ProblemType::ReducedCapacity)),
+    ] {
+        let layer = LimitLayer::new(Limiter::new(policy).unwrap()).on_refusal(move |refusal| {
+            assert_eq!((refusal.status().as_u16(), refusal.problem_type()), (status, problem));
+            Response::new("refused".into())
+        });
+        let service = layer.layer(answers(StatusCode::OK));
+        let _held = call(&service, request()).await;
+        assert_eq!(text(call(&service, request()).await).await, "refused", "{policy}");
+    }
+    assert_eq!(Refusal::Closed.problem_type(), Some(ProblemType::ReducedCapacity));
+    assert_eq!(Refusal::NoIdentity.problem_type(), None);
 }
 
 #[tokio::test(start_paused = true)]

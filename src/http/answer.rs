@@ -83,8 +83,7 @@ impl Refusal {
         match self {
             Self::NoIdentity => StatusCode::FORBIDDEN,
             Self::ExceedsLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Misconfigured(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => self.problem_type().status(),
+            _ => self.problem_type().map_or(StatusCode::INTERNAL_SERVER_ERROR, ProblemType::status),
         }
     }
 
@@ -111,8 +110,31 @@ impl Refusal {
         }
     }
 
-    fn problem_type(&self) -> ProblemType {
-        match self {
+    /// The problem type of the answer; `None` where it is not about limits: [`NoIdentity`](Self::NoIdentity),
+    /// [`ExceedsLimit`](Self::ExceedsLimit), [`Misconfigured`](Self::Misconfigured).
+    ///
+    /// With it, an answer of [one's own](super::LimitLayer::on_refusal) can have an error code and be a problem all the same:
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{LimitLayer, ProblemType};
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).on_refusal(|refusal| {
+    ///     let (uri, status) = (refusal.problem_type().map_or("about:blank", ProblemType::uri), refusal.status());
+    ///     let body = format!(r#"{{"type":"{uri}","status":{},"code":"E1003"}}"#, status.as_u16());
+    ///     let mut response = Response::new(Bytes::from(body));
+    ///     *response.status_mut() = status;
+    ///     response.headers_mut().insert("content-type", ProblemType::CONTENT_TYPE);
+    ///     response
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn problem_type(&self) -> Option<ProblemType> {
+        Some(match self {
+            Self::NoIdentity | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => return None,
             Self::Denied { decision, .. } => match decision.denied_by() {
                 Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
                 Some(Limit::MaxConcurrency(_)) | None => ProblemType::ReducedCapacity,
@@ -120,7 +142,7 @@ impl Refusal {
             },
             Self::TimedOut { retry_after: Some(_), .. } => ProblemType::QuotaExceeded,
             _ => ProblemType::ReducedCapacity,
-        }
+        })
     }
 
     fn values(&self) -> FieldValues<'_> {
@@ -135,13 +157,13 @@ impl Refusal {
 
     /// The answer to it, but for the fields.
     pub(super) fn response(&self, fields: &RateLimitFields) -> Response<Bytes> {
-        let body = match self {
-            Self::NoIdentity | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => {
+        let body = match self.problem_type() {
+            Some(problem) => fields.problem(&self.values(), problem),
+            None => {
                 let status = self.status();
                 let title = status.canonical_reason().unwrap_or_default();
                 format!(r#"{{"type":"about:blank","title":"{title}","status":{}}}"#, status.as_u16()).into()
             }
-            _ => fields.problem(&self.values(), self.problem_type()),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = self.status();

@@ -25,7 +25,7 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a [`SharedLimiter`](crate::SharedLimiter) for each request.
 ///
 /// All services that a layer or its clones are put around share the limiter. Several layers may be stacked; give each a
-/// [name](Self::name).
+/// [name](Self::name). A request that an inner one refuses has counted in the outer ones.
 ///
 /// # Examples
 ///

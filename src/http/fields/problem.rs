@@ -49,8 +49,15 @@ impl ProblemType {
         }
     }
 
-    /// In the registry's words.
-    pub(super) const fn title(self) -> &'static str {
+    /// Its name in the registry, for people.
+    ///
+    /// ```
+    /// use tollgate::http::ProblemType;
+    ///
+    /// assert_eq!(ProblemType::QuotaExceeded.title(), "Quota Exceeded");
+    /// ```
+    #[must_use]
+    pub const fn title(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "Quota Exceeded",
             Self::ReducedCapacity => "Temporary Reduced Capacity",

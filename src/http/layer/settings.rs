@@ -137,7 +137,8 @@ impl<L, I> LimitLayer<L, I> {
     /// with an error.
     ///
     /// By default 408, 429, 503, 504 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on say
-    /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`].
+    /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`]. The 429 of a layer further in is an overload, too:
+    /// where that layer limits clients, say that it is ignored.
     ///
     /// ```
     /// use http::StatusCode;
