@@ -1,0 +1,95 @@
+//! From the plan of a user to the limiter that they are asked of: one for each plan, in the store that all instances share.
+
+use std::fmt;
+use std::time::Duration;
+
+use common::store::AnyStore;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
+use tollgate::{ConfigError, Rate, SharedLimiter, SlidingWindow, TokenBucket};
+
+use crate::users::User;
+
+/// A call may take this long. Requests whose call fails are answered with 503: then nobody gets more than their plan allows.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Above it, a log of all grants takes too much room.
+const LONGEST_LOG: u64 = 1_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Free,
+    Pro,
+    Enterprise,
+}
+
+impl Plan {
+    pub(crate) const ALL: [Self; 3] = [Self::Free, Self::Pro, Self::Enterprise];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Pro => "pro",
+            Self::Enterprise => "enterprise",
+        }
+    }
+
+    pub(crate) const fn per_minute(self) -> u64 {
+        match self {
+            Self::Free => 100,
+            Self::Pro => 3_000,
+            Self::Enterprise => 20_000,
+        }
+    }
+
+    /// What the plan allows in any span of a minute. In a minute of 3 s, that is a twentieth.
+    pub(crate) fn quota(self, minute: Duration) -> SlidingWindow {
+        match (self.per_minute() as f64 * minute.as_secs_f64() / 60.0).round() as u64 {
+            units @ ..=LONGEST_LOG => SlidingWindow::log(units, minute),
+            units => SlidingWindow::counter(units, minute),
+        }
+    }
+}
+
+/// The dear endpoint has a limit of its own for each user, whatever the plan.
+pub(crate) const SEARCHES: TokenBucket = TokenBucket::new(Rate::per_second(2), 10);
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromSql for Plan {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let name = value.as_str()?;
+        Self::ALL.into_iter().find(|plan| plan.name() == name).ok_or(FromSqlError::InvalidType)
+    }
+}
+
+/// The limiters of the users, by plan, and of their searches.
+pub(crate) struct Limiters {
+    plans: [(Plan, SharedLimiter); 3],
+    pub(crate) searches: SharedLimiter,
+}
+
+impl Limiters {
+    /// Instances share limits whose names begin alike.
+    pub(crate) fn new(store: &AnyStore, name: &str, minute: Duration) -> Result<Self, ConfigError> {
+        let of = |plan: Plan| {
+            let builder = SharedLimiter::builder(store.clone(), format!("{name}/{plan}"), plan.quota(minute));
+            Ok::<_, ConfigError>((plan, builder.deadline(DEADLINE).build()?))
+        };
+        let searches = SharedLimiter::builder(store.clone(), format!("{name}/search"), SEARCHES).deadline(DEADLINE).build()?;
+        Ok(Self { plans: [of(Plan::Free)?, of(Plan::Pro)?, of(Plan::Enterprise)?], searches })
+    }
+
+    /// The limiter of a user, whose plan chooses it.
+    pub(crate) fn of(&self, user: &User) -> SharedLimiter {
+        let [free, pro, enterprise] = &self.plans;
+        let (_, limiter) = match user.plan {
+            Plan::Free => free,
+            Plan::Pro => pro,
+            Plan::Enterprise => enterprise,
+        };
+        limiter.key(user.id.to_string())
+    }
+}
