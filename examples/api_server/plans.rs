@@ -9,8 +9,6 @@ use tollgate::{ConfigError, Rate, SharedLimiter, SlidingWindow, TokenBucket};
 
 use crate::users::User;
 
-/// A call may take this long. Requests whose call fails are answered with 503: then nobody gets more than their plan allows.
-const DEADLINE: Duration = Duration::from_secs(2);
 /// Above it, a log of all grants takes too much room.
 const LONGEST_LOG: u64 = 1_000;
 
@@ -67,28 +65,27 @@ impl FromSql for Plan {
 
 /// The limiters of the users, by plan, and of their searches.
 pub(crate) struct Limiters {
-    plans: [(Plan, SharedLimiter); 3],
+    free: SharedLimiter,
+    pro: SharedLimiter,
+    enterprise: SharedLimiter,
     pub(crate) searches: SharedLimiter,
 }
 
 impl Limiters {
-    /// Instances share limits whose names begin alike.
+    /// Instances share the limits of one name. While the store is down requests are answered with 503: that is the default, and nobody
+    /// gets more than their plan allows.
     pub(crate) fn new(store: &AnyStore, name: &str, minute: Duration) -> Result<Self, ConfigError> {
-        let of = |plan: Plan| {
-            let builder = SharedLimiter::builder(store.clone(), format!("{name}/{plan}"), plan.quota(minute));
-            Ok::<_, ConfigError>((plan, builder.deadline(DEADLINE).build()?))
-        };
-        let searches = SharedLimiter::builder(store.clone(), format!("{name}/search"), SEARCHES).deadline(DEADLINE).build()?;
-        Ok(Self { plans: [of(Plan::Free)?, of(Plan::Pro)?, of(Plan::Enterprise)?], searches })
+        let of = |plan: Plan| SharedLimiter::new(store.clone(), format!("{name}/{plan}"), plan.quota(minute));
+        let searches = SharedLimiter::new(store.clone(), format!("{name}/search"), SEARCHES)?;
+        Ok(Self { free: of(Plan::Free)?, pro: of(Plan::Pro)?, enterprise: of(Plan::Enterprise)?, searches })
     }
 
-    /// The limiter of a user, whose plan chooses it.
+    /// The limiter of a user, whose plan chooses it. Who changes plan starts anew.
     pub(crate) fn of(&self, user: &User) -> SharedLimiter {
-        let [free, pro, enterprise] = &self.plans;
-        let (_, limiter) = match user.plan {
-            Plan::Free => free,
-            Plan::Pro => pro,
-            Plan::Enterprise => enterprise,
+        let limiter = match user.plan {
+            Plan::Free => &self.free,
+            Plan::Pro => &self.pro,
+            Plan::Enterprise => &self.enterprise,
         };
         limiter.key(user.id.to_string())
     }

@@ -74,7 +74,7 @@ impl SharedLimiterBuilder {
 
     /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After it, what was asked follows
     /// [the rule](Self::on_store_down). A call may be carried out by the store all the same: then its units count as used, and its
-    /// places come back.
+    /// places come back. A store may give it up earlier: Redis does so after 500 ms, unless its builder has another timeout.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
