@@ -1,4 +1,4 @@
-//! What clients are told who get nothing: `application/problem+json` (RFC 9457) with an error code.
+//! What clients are told whose request is refused: `application/problem+json` (RFC 9457) with an error code.
 
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};

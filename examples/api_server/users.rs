@@ -1,4 +1,4 @@
-//! Who the users are: an SQLite database knows their tokens and their plans, and is asked for each request.
+//! Who the users are: an SQLite database knows their tokens and their plans.
 
 use std::collections::HashMap;
 use std::path::Path;
