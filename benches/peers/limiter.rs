@@ -1,10 +1,13 @@
 //! Measures single operations of tollgate, to see the effect of a change. `peers` compares tollgate with others.
 
+mod services;
+
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, yield_now};
+use tollgate::http::RateLimitStyle;
 use tollgate::{FixedWindow, Limiter, MaxConcurrency, Policy, Throttle};
 
 const PLACES: MaxConcurrency = MaxConcurrency::new(1_000);
@@ -75,6 +78,19 @@ fn handed_over(c: &mut Criterion) {
             tasks.join_all().await
         });
     });
+}
+
+fn behind_a_layer(c: &mut Criterion) {
+    const MANY: u32 = 50_000_000;
+    let granting = || Throttle::every(Duration::from_secs(60)).burst(MANY.into());
+    c.bench_function("a request", |b| b.iter(services::client(services::Hello)));
+    for (name, style) in [("no fields", RateLimitStyle::None), ("fields", RateLimitStyle::Draft10)] {
+        c.bench_function(&format!("a request through LimitLayer, {name}"), |b| b.iter(services::limited(granting(), style)));
+    }
+    for (name, with_fields) in [("no fields", false), ("fields", true)] {
+        let name = format!("a request through tower_governor, {name}");
+        c.bench_function(&name, |b| b.iter(services::governed(Duration::from_secs(60), MANY, with_fields)));
+    }
 }
 
 criterion_group! {

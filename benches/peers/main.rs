@@ -18,9 +18,11 @@ mod drawing;
 mod fast_clock;
 mod gaps;
 mod heap;
+mod http;
 mod keyed;
 mod memory;
 mod rounds;
+mod services;
 mod setup;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
 // No store needs all of it.
@@ -58,6 +60,7 @@ const WORKLOADS: &[Workload] = &[
     ("W6", waiting::at_a_rate),
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),
+    ("W11", http::rows),
     #[cfg(feature = "redis")]
     ("W9", stores::redis::rows),
     #[cfg(feature = "postgres")]

@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode};
 use thiserror::Error;
 
-use super::fields::{FieldValues, ProblemType, RateLimitFields};
+use super::fields::{FieldValues, KnownPolicies, ProblemType, RateLimitFields};
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError, TryAcquireError};
 use crate::policy::Limit;
@@ -172,8 +172,8 @@ impl Refusal {
     }
 
     /// Adds the fields of the refusal.
-    pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration) {
-        fields.write_at(headers, &self.values().jitter(jitter), SystemTime::now);
+    pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration, known: &KnownPolicies) {
+        fields.write_at(headers, &self.values().jitter(jitter), Some(known), SystemTime::now);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a server says about its limits in header fields, and in the body of a denial.
 
+mod known;
 mod merge;
 mod problem;
 mod style;
@@ -15,14 +16,16 @@ use thiserror::Error;
 use merge::{
     RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary, set_retry_after, set_triple,
 };
-use text::{Text, put_name, put_number, put_policies, put_states, put_windows};
+use text::{Text, policies, put_name, put_number, states, windows};
 use values::Tightness;
 
 pub use problem::ProblemType;
 pub use style::RateLimitStyle;
 pub use values::FieldValues;
 
-use super::upstream::{quota_and_window, quota_policy, service_limit};
+pub(super) use known::KnownPolicies;
+
+use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 
 /// The header fields in which a server says what its limits allow. Each value is one allocation; nothing else allocates but the
 /// map itself.
@@ -168,11 +171,17 @@ impl RateLimitFields {
 
     /// Writes the fields of an answer that is sent at `now`. See the [type's example](Self#examples).
     pub fn write(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: SystemTime) {
-        self.write_at(headers, values, || now);
+        self.write_at(headers, values, None, || now);
     }
 
     /// [`RateLimitFields::write`]; the clock is read where a field says what time it is.
-    pub(super) fn write_at(&self, headers: &mut HeaderMap, values: &FieldValues<'_>, now: impl Fn() -> SystemTime) {
+    pub(super) fn write_at(
+        &self,
+        headers: &mut HeaderMap,
+        values: &FieldValues<'_>,
+        known: Option<&KnownPolicies>,
+        now: impl Fn() -> SystemTime,
+    ) {
         let now = || now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         if let Some(after) = values.retry_after_seconds() {
             set_retry_after(headers, after, now);
@@ -183,15 +192,17 @@ impl RateLimitFields {
         };
         match (self.style, tightest) {
             (RateLimitStyle::Draft10, _) => {
-                let policies = |out: &mut Text, is_first: &mut bool| put_policies(out, &self.name, values, is_first);
-                let states = |out: &mut Text, is_first: &mut bool| put_states(out, &self.name, values, is_first);
-                add_to_list(headers, &RATELIMIT_POLICY, |item| quota_policy(item).map(|_| ()), policies);
-                add_to_list(headers, &RATELIMIT, |item| service_limit(item).map(|_| ()), states);
+                let policies = || policies(&self.name, values);
+                let is_policy = |item: &Item<'_>| quota_policy(item).map(|_| ());
+                match known.and_then(|known| known.field(values, policies)) {
+                    Some(known) => add_to_list(headers, &RATELIMIT_POLICY, is_policy, known),
+                    None => add_to_list(headers, &RATELIMIT_POLICY, is_policy, &policies()),
+                }
+                add_to_list(headers, &RATELIMIT, |item| service_limit(item).map(|_| ()), &states(&self.name, values));
             }
             (RateLimitStyle::None, _) | (_, None) => {}
             (RateLimitStyle::Draft7, Some(tightest)) => {
-                let windows = |out: &mut Text, is_first: &mut bool| put_windows(out, values, is_first);
-                add_to_list(headers, &RATELIMIT_POLICY, quota_and_window, windows);
+                add_to_list(headers, &RATELIMIT_POLICY, quota_and_window, &windows(values));
                 set_dictionary(headers, tightest);
             }
             (RateLimitStyle::Draft6, Some(tightest)) => set_triple(headers, &RATELIMIT_TRIPLE, tightest),

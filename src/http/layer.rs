@@ -19,6 +19,7 @@ pub use future::LimitFuture;
 pub use service::LimitService;
 
 use super::admission::{Admits, Chosen};
+use super::fields::KnownPolicies;
 use super::identity::{By, ByFuture, Everyone, OrShared};
 
 /// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
@@ -229,6 +230,6 @@ impl<S, L: Clone, I> Layer<S> for LimitLayer<L, I> {
 
     fn layer(&self, inner: S) -> LimitService<S, L, I> {
         let Self { limiter, identity, options } = self.clone();
-        LimitService::new(inner, Arc::new(Shared { limiter, identity, options }))
+        LimitService::new(inner, Arc::new(Shared { limiter, identity, options, known_policies: KnownPolicies::default() }))
     }
 }

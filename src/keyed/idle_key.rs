@@ -3,7 +3,8 @@
 use super::key_state::KeyState;
 use crate::core::suspension::Hold;
 use crate::error::TryAcquireError;
-use crate::manager::ClockOrigin;
+use crate::event::Attempt;
+use crate::manager::{ClockOrigin, RequestOptions};
 use crate::permit::Permit;
 use crate::strategy::Moment;
 
@@ -24,6 +25,12 @@ pub(super) struct Fences<'a> {
 }
 
 impl IdleKey<'_> {
+    /// What an observer is told by, before the request is decided.
+    #[cold]
+    pub(super) fn attempt(&self, &RequestOptions { cost, caller, .. }: &RequestOptions) -> Attempt {
+        Attempt { now: self.now, cost, requested_in: caller, bans: self.state.bans(self.now).collect() }
+    }
+
     #[inline(never)]
     pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
         match self.state.fits(cost) {

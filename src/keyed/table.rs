@@ -26,7 +26,7 @@ use crate::core::request::Caller;
 use crate::core::suspension::Hold;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
-use crate::event::{Attempt, EventKind};
+use crate::event::EventKind;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
@@ -289,7 +289,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     /// Tells the observer, if there is one, and looks at an idle key right after the decision.
-    #[cold]
     fn try_request_and_tell<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
@@ -297,16 +296,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         mut look: impl FnMut(&IdleKey<'_>),
         active: impl FnOnce(&Arc<Manager>) -> Result<Permit, TryAcquireError>,
     ) -> Result<Permit, TryAcquireError> {
-        let &RequestOptions { cost, caller, .. } = options;
+        let cost = options.cost;
         let mut events = Vec::new();
         let try_idle = |mut idle: IdleKey<'_>| {
             let now = idle.now;
-            let attempt = Attempt { now, cost, requested_in: caller, bans: idle.state.bans(now).collect() };
+            let attempt = self.shared.observer.is_some().then(|| idle.attempt(options));
             let answer = idle.try_acquire(cost);
             look(&idle);
-            if let Err(TryAcquireError::Denied(decision)) = &answer
-                && self.shared.observer.is_some()
-            {
+            if let (Some(attempt), Err(TryAcquireError::Denied(decision))) = (attempt, &answer) {
                 events = attempt.denied(decision, idle.state.bans(now));
             }
             answer

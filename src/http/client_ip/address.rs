@@ -26,7 +26,7 @@ impl From<IpAddr> for Address {
 
 impl Address {
     pub(super) fn to_ip(self) -> IpAddr {
-        IpAddr::V6(Ipv6Addr::from_bits(self.0)).to_canonical()
+        if self.is_ipv4() { IpAddr::V4(Ipv4Addr::from_bits(self.0 as u32)) } else { IpAddr::V6(Ipv6Addr::from_bits(self.0)) }
     }
 
     pub(super) fn is_ipv4(self) -> bool {

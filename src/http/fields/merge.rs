@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::text::{Text, put_comma, put_number};
+use super::text::{Text, put_number};
 use super::values::Tightness;
 use crate::http::upstream::{Item, Malformed, count_of, dictionary, first_count, http_date, list, seconds, structured_lines};
 
@@ -23,31 +23,61 @@ pub(super) static X_RATELIMIT_TRIPLE: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
+/// What is added to a list.
+pub(super) trait Members {
+    fn text(&self) -> &[u8];
+
+    fn value(&self) -> Option<HeaderValue>;
+}
+
+impl Members for Text {
+    fn text(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    fn value(&self) -> Option<HeaderValue> {
+        self.value()
+    }
+}
+
+impl Members for HeaderValue {
+    fn text(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    fn value(&self) -> Option<HeaderValue> {
+        Some(self.clone())
+    }
+}
+
 /// Adds members to a list, in one line: not every client reads a second one. A list that is malformed, or has a member that
 /// `check` refuses, is replaced: a reader would ignore all of it, the new members too.
 pub(super) fn add_to_list<T>(
     headers: &mut HeaderMap,
     field: &'static HeaderName,
     check: impl for<'h> Fn(&Item<'h>) -> Result<T, Malformed>,
-    write: impl Fn(&mut Text, &mut bool),
+    members: &impl Members,
 ) {
-    let (mut text, mut is_first) = (Text::new(), true);
+    if members.text().is_empty() {
+        return;
+    }
     // A map with 32,768 fields is full, and stays as it is.
     let Ok(entry) = headers.try_entry(field) else { return };
     match entry {
         Entry::Vacant(vacant) => {
-            write(&mut text, &mut is_first);
-            if let Some(value) = text.value() {
+            if let Some(value) = members.value() {
                 let _full = vacant.try_insert(value);
             }
         }
         Entry::Occupied(mut occupied) => {
             let keeps = structured_lines(occupied.iter(), |line| list(line, |item| check(&item).map(|_| ()))) == Ok(true);
+            let mut text = Text::new();
             for line in occupied.iter().filter(|_| keeps) {
-                put_comma(&mut text, &mut is_first);
+                text.put_comma();
                 text.put(line.as_bytes().trim_ascii());
             }
-            write(&mut text, &mut is_first);
+            text.put_comma();
+            text.put(members.text());
             if let Some(value) = text.value() {
                 occupied.insert(value);
             }

@@ -22,18 +22,30 @@ impl Text {
         Self { short: [0; SHORT], len: 0, long: Vec::new() }
     }
 
+    /// Inlined, so that the copy of a constant is a store.
+    #[inline(always)]
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         match self.short.get_mut(self.len..end) {
             Some(place) => place.copy_from_slice(bytes),
-            None => {
-                if self.long.is_empty() {
-                    self.long.extend_from_slice(&self.short[..self.len]);
-                }
-                self.long.extend_from_slice(bytes);
-            }
+            None => self.put_beyond(bytes),
         }
         self.len = end;
+    }
+
+    /// Between the members of a list, and not before the first.
+    pub(super) fn put_comma(&mut self) {
+        if self.len > 0 {
+            self.put(b", ");
+        }
+    }
+
+    #[cold]
+    fn put_beyond(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.len]);
+        }
+        self.long.extend_from_slice(bytes);
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
@@ -63,13 +75,6 @@ pub(super) fn put_number(out: &mut Text, number: u64) {
     out.put(&digits[start..]);
 }
 
-/// Between the members of a list, and not before the first.
-pub(super) fn put_comma(out: &mut Text, is_first: &mut bool) {
-    if !std::mem::take(is_first) {
-        out.put(b", ");
-    }
-}
-
 /// The name of a limit of a policy with this name, between quotes: with a number, from 1 on, if the policy has several limits.
 pub(super) fn put_name(out: &mut Text, name: &str, values: &FieldValues<'_>, index: usize) {
     out.put(b"\"");
@@ -82,9 +87,11 @@ pub(super) fn put_name(out: &mut Text, name: &str, values: &FieldValues<'_>, ind
 }
 
 /// `"api";q=100;w=60;qu="tokens";pk=:dHJpYWw=:`
-pub(super) fn put_policies(out: &mut Text, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn policies(name: &str, values: &FieldValues<'_>) -> Text {
+    let mut text = Text::new();
+    let out = &mut text;
     for (index, status) in values.limits().iter().enumerate() {
-        put_comma(out, is_first);
+        out.put_comma();
         put_name(out, name, values, index);
         out.put(b";q=");
         put_number(out, status.capacity);
@@ -95,12 +102,15 @@ pub(super) fn put_policies(out: &mut Text, name: &str, values: &FieldValues<'_>,
         put_unit(out, status);
         put_key(out, values);
     }
+    text
 }
 
 /// `"api";r=42;t=30`
-pub(super) fn put_states(out: &mut Text, name: &str, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn states(name: &str, values: &FieldValues<'_>) -> Text {
+    let mut text = Text::new();
+    let out = &mut text;
     for index in 0..values.limits().len() {
-        put_comma(out, is_first);
+        out.put_comma();
         put_name(out, name, values, index);
         out.put(b";r=");
         put_number(out, values.remaining(index));
@@ -111,19 +121,23 @@ pub(super) fn put_states(out: &mut Text, name: &str, values: &FieldValues<'_>, i
         }
         put_key(out, values);
     }
+    text
 }
 
 /// `100;w=60`, the policies of draft-07. A quota may be in the list once; it is the one that comes first.
-pub(super) fn put_windows(out: &mut Text, values: &FieldValues<'_>, is_first: &mut bool) {
+pub(super) fn windows(values: &FieldValues<'_>) -> Text {
+    let mut text = Text::new();
+    let out = &mut text;
     for (index, status) in values.limits().iter().enumerate() {
         let has_window = |status: &&LimitStatus| window_seconds(status).is_some();
         let is_repeated = values.limits()[..index].iter().filter(has_window).any(|other| other.capacity == status.capacity);
         let Some(seconds) = window_seconds(status).filter(|_| !is_repeated) else { continue };
-        put_comma(out, is_first);
+        out.put_comma();
         put_number(out, status.capacity);
         out.put(b";w=");
         put_number(out, seconds);
     }
+    text
 }
 
 /// Rounded up, which promises less than there is. `None` below a second, which rounded up would promise far less.

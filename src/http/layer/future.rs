@@ -100,7 +100,7 @@ where
                     return Poll::Ready(shared.end(result, granted, this.key.as_ref()));
                 }
                 StageProjection::Refused(refusal) => {
-                    let response = shared.options.refuse(refusal);
+                    let response = shared.options.refuse(refusal, &shared.known_policies);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));
                 }

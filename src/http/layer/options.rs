@@ -9,7 +9,7 @@ use crate::acquire::random_up_to;
 use crate::http::admission::Terms;
 use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
-use crate::http::fields::{FieldValues, RateLimitFields, RateLimitStyle};
+use crate::http::fields::{FieldValues, KnownPolicies, RateLimitFields, RateLimitStyle};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Outcome;
 
@@ -50,20 +50,20 @@ impl Options {
     }
 
     /// Adds what the limits said when they granted.
-    pub(super) fn write_granted<B>(&self, response: &mut Response<B>, limits: &[LimitStatus]) {
+    pub(super) fn write_granted<B>(&self, response: &mut Response<B>, limits: &[LimitStatus], known: &KnownPolicies) {
         // A store that was not asked says nothing.
         if !limits.is_empty() {
-            self.fields.write_at(response.headers_mut(), &FieldValues::granted(limits), SystemTime::now);
+            self.fields.write_at(response.headers_mut(), &FieldValues::granted(limits), Some(known), SystemTime::now);
         }
     }
 
-    pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LimitBody<B>> {
+    pub(super) fn refuse<B>(&self, refusal: &Refusal, known: &KnownPolicies) -> Response<LimitBody<B>> {
         let mut response = match &self.respond {
             Some(respond) => respond(refusal),
             None => refusal.response(&self.fields),
         };
         let jitter = self.jitter.map_or(Duration::ZERO, random_up_to);
-        refusal.write(&self.fields, response.headers_mut(), jitter);
+        refusal.write(&self.fields, response.headers_mut(), jitter, known);
         response.map(LimitBody::of_refusal)
     }
 }

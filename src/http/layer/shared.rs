@@ -5,6 +5,7 @@ use http::Response;
 use super::options::Options;
 use crate::http::admission::Admits;
 use crate::http::body::{Held, LimitBody, PermitBody};
+use crate::http::fields::KnownPolicies;
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
@@ -17,6 +18,7 @@ pub(super) struct Shared<L, I> {
     pub(super) limiter: L,
     pub(super) identity: Arc<I>,
     pub(super) options: Options,
+    pub(super) known_policies: KnownPolicies,
 }
 
 impl<L, I> Shared<L, I> {
@@ -41,7 +43,7 @@ impl<L, I> Shared<L, I> {
                 units => self.limiter.penalize(key, units),
             }
         }
-        options.write_granted(&mut response, &limits);
+        options.write_granted(&mut response, &limits, &self.known_policies);
         let at_head = options.releases_at_head;
         Ok(response.map(|body| LimitBody::of_service(PermitBody::of_answer(body, held, at_head))))
     }

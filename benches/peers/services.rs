@@ -1,0 +1,73 @@
+//! A service of tower that says hello, alone and behind layers that limit each of its clients.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Request, Response};
+use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
+use tollgate::{KeyedLimiter, Policy};
+use tower::{Layer, Service};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+
+const CLIENTS: u8 = 250;
+
+#[derive(Clone)]
+pub(crate) struct Hello;
+
+impl Service<Request<Body>> for Hello {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        let mut answer = Response::new(Body::from("hello"));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        ready(Ok(answer))
+    }
+}
+
+/// A closure that sends one request to a service, each time from the next of 250 clients, and returns the status of the answer.
+pub(crate) fn client<S, B>(mut service: S) -> impl FnMut() -> u16
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    let mut last = 0;
+    move || {
+        last = (last + 1) % CLIENTS;
+        let mut request = Request::new(Body::empty());
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, last], 4_711))));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(service.poll_ready(&mut context).is_ready());
+        let Poll::Ready(Ok(answer)) = pin!(service.call(request)).poll(&mut context) else { unreachable!("it never waits") };
+        answer.status().as_u16()
+    }
+}
+
+pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl FnMut() -> u16 {
+    let limiter = KeyedLimiter::<IpAddr>::new(policy).expect("a sound policy");
+    let address = ClientIp::peer().peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
+    client(LimitLayer::new(limiter).style(style).by(address).layer(Hello))
+}
+
+/// Behind `tower_governor`, by the address of the peer, which is its default.
+pub(crate) fn governed(period: Duration, burst: u32, with_fields: bool) -> Box<dyn FnMut() -> u16> {
+    let mut config = GovernorConfigBuilder::default();
+    config.period(period).burst_size(burst);
+    if with_fields {
+        Box::new(client(GovernorLayer::<_, _, Body>::new(config.use_headers().finish().expect("not zero")).layer(Hello)))
+    } else {
+        Box::new(client(GovernorLayer::<_, _, Body>::new(config.finish().expect("not zero")).layer(Hello)))
+    }
+}

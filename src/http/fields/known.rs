@@ -1,0 +1,33 @@
+//! Text that most answers have in common.
+
+use std::sync::OnceLock;
+
+use http::HeaderValue;
+
+use super::text::Text;
+use super::values::FieldValues;
+use crate::policy::Limit;
+
+/// The field of the policies that were asked for first: most layers have one policy, and its text takes as long as the rest of an answer.
+#[derive(Debug, Default)]
+pub(in crate::http) struct KnownPolicies(OnceLock<Option<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    /// With their capacities.
+    limits: Vec<(Limit, u64)>,
+    field: HeaderValue,
+}
+
+impl KnownPolicies {
+    /// The field of these limits, if it is known. Otherwise it is to be written.
+    pub(super) fn field(&self, values: &FieldValues<'_>, write: impl FnOnce() -> Text) -> Option<&HeaderValue> {
+        if values.key().is_some() {
+            return None;
+        }
+        let limits = || values.limits().iter().map(|status| (status.limit, status.capacity));
+        let learn = || write().value().map(|field| Known { limits: limits().collect(), field });
+        let known = self.0.get_or_init(learn).as_ref()?;
+        limits().eq(known.limits.iter().copied()).then_some(&known.field)
+    }
+}
