@@ -1,0 +1,181 @@
+//! What the dashboard shows, in a browser. `scripts/browser` runs it.
+
+mod page;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::page::{Page, key};
+
+/// The numbers of the page and those of the server, at the same tick: of each limiter, in the same order.
+const BOTH: &str = "
+    for (;;) {
+        const status = await (await fetch('/status')).json();
+        if (document.documentElement.dataset.at === String(status.numbers.at)) {
+            return Object.entries(status.numbers.panels).flatMap(([name, numbers]) =>
+                [...document.querySelectorAll(`#${name} [data-of]`)].map(shown =>
+                    ({ of: `${name} ${shown.dataset.of}`, told: numbers[shown.dataset.of], shown: shown.textContent })));
+        }
+        await new Promise(resolve => setTimeout(resolve, 20));
+    }";
+/// How many pixels of each chart are coloured, and what it looks like.
+const CHARTS: &str = "
+    return [...document.querySelectorAll('.chart canvas')].map(canvas => {
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+        let coloured = 0;
+        for (let at = 0; at < data.length; at += 4) {
+            const [red, green, blue, alpha] = data.slice(at, at + 4);
+            if (alpha === 255 && Math.max(red, green, blue) - Math.min(red, green, blue) > 80) coloured += 1;
+        }
+        return { coloured, image: canvas.toDataURL() };
+    })";
+
+#[tokio::test]
+async fn at_1280_pixels() {
+    walk(1280).await;
+}
+
+#[tokio::test]
+async fn at_400_pixels() {
+    walk(400).await;
+}
+
+async fn walk(width: u32) {
+    let page = Arc::new(Page::open(width).await);
+    let walked = tokio::spawn(steps(Arc::clone(&page), width)).await;
+    page.close().await; // also of a failure, which would count as a page in the next test
+    walked.unwrap();
+}
+
+async fn steps(page: Arc<Page>, width: u32) {
+    page.wait_for("#connection", "live", |text| text.starts_with("live, 1 page")).await;
+
+    shows_what_the_server_tells(&page).await;
+    is_not_alone(&page).await;
+    fits(&page, width).await;
+    follows_a_slider(&page).await;
+    shows_a_leak(&page).await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    tells_what_is_refused(&page).await;
+    fits(&page, width).await;
+    // A refusal is told the console, too, by the browser. Nothing else is.
+    let others = page.complaints().await.into_iter().filter(|told| !told.contains("400 (Bad Request)"));
+    assert_eq!(others.collect::<Vec<_>>(), Vec::<String>::new());
+
+    page.save(width, "dark", &format!("dashboard-{width}-dark.png")).await;
+    page.save(width, "light", &format!("dashboard-{width}.png")).await;
+    leaves_nothing(&page).await;
+}
+
+async fn shows_what_the_server_tells(page: &Page) {
+    let both = page.run(BOTH).await;
+    let both = both.as_array().unwrap_or_else(|| panic!("{both}"));
+    assert_eq!(both.len(), 2 + 2 + 2 + 3 * (2 + 3 + 2), "{both:?}");
+    for number in both {
+        let (told, shown) = (&number["told"], number["shown"].as_str().unwrap());
+        let Some(told) = told.as_f64() else {
+            assert_eq!(shown, "–", "{number}");
+            continue;
+        };
+        let (value, unit) = shown.split_once(['/', ' ']).unwrap_or((shown, ""));
+        let value: f64 = value.parse().unwrap();
+        let value = if unit == "s" && shown.contains(' ') { value * 1e3 } else { value };
+        assert!((value - told).abs() <= 0.51 + told * 0.006, "{number}");
+    }
+
+    let charts = page.run(CHARTS).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let later = page.run(CHARTS).await;
+    let (charts, later) = (charts.as_array().unwrap(), later.as_array().unwrap());
+    assert_eq!((charts.len(), later.len()), (12, 12));
+    for (nth, (chart, later)) in charts.iter().zip(later).enumerate() {
+        assert!(chart["coloured"].as_u64() > Some(20), "chart {nth} is empty");
+        // Nobody waits for the first limiter.
+        assert!(nth == 2 || chart["image"] != later["image"], "chart {nth} does not move");
+    }
+}
+
+async fn fits(page: &Page, width: u32) {
+    let wide = page.run("return document.documentElement.scrollWidth").await;
+    assert_eq!(wide, width, "the page is wider than the screen");
+}
+
+async fn follows_a_slider(page: &Page) {
+    page.type_into("#api-rate", &key::HOME.to_string()).await;
+    page.wait_for("#api .policy", "1/s", |text| text == "1/s burst 60").await;
+    page.wait_for("#api [data-of=granted]", "a few", |text| number(text) < 4.0).await;
+    assert!(number(&page.text("#api [data-of=denied]").await) > 4.0);
+    page.type_into("#api-rate", &key::END.to_string()).await;
+    page.wait_for("#api .policy", "200/s", |text| text == "200/s burst 60").await;
+    page.wait_for("#api [data-of=granted]", "many", |text| number(text) > 12.0).await;
+    // Other pages see it as well, and this one after it is loaded anew.
+    page.goto("/").await;
+    page.wait_for("#api .policy", "still 200/s", |text| text == "200/s burst 60").await;
+    assert_eq!(page.run("return document.querySelector('#api-rate').value").await, "200");
+    set(page, "api", &json!({ "rate": 40 })).await;
+    page.wait_for("#api .policy", "40/s", |text| text == "40/s burst 60").await;
+}
+
+async fn shows_a_leak(page: &Page) {
+    set(page, "database", &json!({ "ttl": 3 })).await;
+    page.click("#database button").await;
+    let leak = "#database .leaks li:first-child";
+    page.wait_for(leak, "leaked", |text| text.contains("reclaimed in 2.")).await;
+    page.wait_for(leak, "nearly reclaimed", |text| text.contains("reclaimed in 0.")).await;
+    page.wait_for(leak, "reclaimed", |text| text.ends_with("reclaimed after its TTL of 3.0 s")).await;
+    set(page, "database", &json!({ "ttl": 8 })).await;
+    // Without a TTL, a leak would be for ever.
+    assert_eq!(page.run("return document.querySelector('#search .leaks').hidden").await, true);
+}
+
+async fn tells_what_is_refused(page: &Page) {
+    let refusal = "#api .refusal";
+    let retype = |keys: &str| format!("{}a{}{keys}{}", key::CONTROL, key::NULL, key::ENTER);
+    page.type_into("#api-rate-field", &retype("0")).await;
+    page.wait_for(refusal, "the limiter's error", |text| text.contains("the rate of `0/s burst 60` is zero")).await;
+    page.type_into("#api-rate-field", &retype("100000")).await;
+    page.wait_for(refusal, "the range", |text| text == "Rate: give a whole number from 1 to 200, not 100000").await;
+    page.type_into("#api-rate-field", &retype("-")).await;
+    page.wait_for(refusal, "the range", |text| text == "Rate: give a whole number from 1 to 200, not \"\"").await;
+    assert_eq!(page.text("#api .policy").await, "40/s burst 60");
+    page.type_into("#api-rate-field", &retype("41")).await;
+    page.wait_for("#api .policy", "41/s", |text| text == "41/s burst 60").await;
+    assert_eq!(page.text(refusal).await, "");
+    set(page, "api", &json!({ "rate": 40 })).await;
+}
+
+async fn is_not_alone(page: &Page) {
+    let join = "
+        window.other = new EventSource('/events');
+        const start = await new Promise(resolve => window.other.addEventListener('start', resolve, { once: true }));
+        return JSON.parse(start.data).history.length";
+    assert!(page.run(join).await.as_u64() > Some(20), "a new page is not told of what was before it");
+    page.wait_for("#connection", "of two pages", |text| text == "live, 2 pages").await;
+    page.run("window.other.close()").await;
+    page.wait_for("#connection", "of one page", |text| text == "live, 1 page").await;
+}
+
+/// A page that is left is not counted, and is live when one comes back.
+async fn leaves_nothing(page: &Page) {
+    for _ in 0..2 {
+        page.goto("/status").await;
+        page.run("while ((await (await fetch('/status')).json()).pages) await new Promise(resolve => setTimeout(resolve, 50))")
+            .await;
+        page.back().await;
+        page.wait_for("#connection", "live again", |text| text == "live, 1 page").await;
+    }
+}
+
+async fn set(page: &Page, name: &str, settings: &Value) {
+    let options = json!({ "method": "PUT", "headers": { "content-type": "application/json" }, "body": settings.to_string() });
+    let answer = page.run(&format!("return (await fetch('/panels/{name}', {options})).status")).await;
+    assert_eq!(answer, 204);
+}
+
+fn number(text: &str) -> f64 {
+    text.trim_end_matches("/s").parse().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,69 @@
+//! The callers: requests that come at random, at the rate that the page chose.
+
+use std::f64::consts::TAU;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate::{Limiter, Outcome};
+
+use crate::Board;
+use crate::panels::{Panel, Settings};
+
+/// The longest sleep between requests, so that a new rate is soon followed.
+const STEP: Duration = Duration::from_millis(50);
+/// The length of a wave, and by which share of the rate it rises and falls.
+const WAVE: (f64, f64) = (20.0, 0.6);
+/// How long a server takes to refuse a request.
+const REFUSAL: Duration = Duration::from_millis(10);
+
+/// Calls the nth limiter until the program ends.
+pub(crate) async fn call(board: Arc<Board>, nth: usize) {
+    let panel = &board.panels[nth];
+    let (mut random, start) = (Random(nth as u64), Instant::now());
+    let mut next = start;
+    loop {
+        let settings = panel.settings();
+        let wave = if panel.about.waves { WAVE.1 * (TAU * start.elapsed().as_secs_f64() / WAVE.0).sin() } else { 0.0 };
+        // The gaps between requests that are independent of each other are exponential. They have no memory, so a long one is drawn
+        // again after a step.
+        let gap = -random.share().ln() / (settings["load"] as f64 * (1.0 + wave));
+        let calls = gap < STEP.as_secs_f64();
+        next += if calls { Duration::from_secs_f64(gap) } else { STEP };
+        // What a computer that was asleep has missed is not made up for.
+        next = next.max(Instant::now() - STEP);
+        sleep_until(next).await;
+        if calls {
+            tokio::spawn(request(panel.limiter.clone(), settings, work(panel, &mut random)));
+        }
+    }
+}
+
+/// From half to one and a half of the mean.
+fn work(panel: &Panel, random: &mut Random) -> Duration {
+    panel.about.work.mul_f64(0.5 + random.share())
+}
+
+async fn request(limiter: Limiter, settings: Settings, work: Duration) {
+    let permit = match settings["patience"] {
+        0 => limiter.try_acquire().ok(),
+        patience => limiter.request().timeout(Duration::from_millis(patience)).acquire().await.ok(),
+    };
+    let Some(permit) = permit else { return };
+    let overloaded = settings.get("capacity").is_some_and(|capacity| limiter.snapshot().in_flight > *capacity);
+    sleep(if overloaded { REFUSAL } else { work }).await;
+    permit.report(if overloaded { Outcome::Overloaded } else { Outcome::Ok });
+}
+
+/// Numbers that look random enough for arrivals (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    /// Above 0, up to 1.
+    fn share(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((mixed ^ (mixed >> 31)) >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
