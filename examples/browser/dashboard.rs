@@ -3,7 +3,6 @@
 mod page;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -52,7 +51,9 @@ async fn walk(width: u32) {
 }
 
 async fn steps(page: Arc<Page>, width: u32) {
-    page.wait_for("#connection", "live", |text| text.starts_with("live, 1 page")).await;
+    page.wait_for("#connection", "live", |text| text == "live, 1 page").await;
+    // Some seconds are drawn.
+    page.wait_until("document.documentElement.dataset.at > 5").await;
 
     shows_what_the_server_tells(&page).await;
     is_not_alone(&page).await;
@@ -73,7 +74,7 @@ async fn steps(page: Arc<Page>, width: u32) {
 
 async fn shows_what_the_server_tells(page: &Page) {
     let both = page.run(BOTH).await;
-    let both = both.as_array().unwrap_or_else(|| panic!("{both}"));
+    let both = both.as_array().unwrap();
     assert_eq!(both.len(), 2 + 2 + 2 + 3 * (2 + 3 + 2), "{both:?}");
     for number in both {
         let (told, shown) = (&number["told"], number["shown"].as_str().unwrap());
@@ -88,7 +89,8 @@ async fn shows_what_the_server_tells(page: &Page) {
     }
 
     let charts = page.run(CHARTS).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    page.run("window.before = +document.documentElement.dataset.at").await;
+    page.wait_until("document.documentElement.dataset.at > window.before + 2").await;
     let later = page.run(CHARTS).await;
     let (charts, later) = (charts.as_array().unwrap(), later.as_array().unwrap());
     assert_eq!((charts.len(), later.len()), (12, 12));
@@ -108,7 +110,7 @@ async fn follows_a_slider(page: &Page) {
     page.type_into("#api-rate", &key::HOME.to_string()).await;
     page.wait_for("#api .policy", "1/s", |text| text == "1/s burst 60").await;
     page.wait_for("#api [data-of=granted]", "a few", |text| number(text) < 4.0).await;
-    assert!(number(&page.text("#api [data-of=denied]").await) > 4.0);
+    page.wait_for("#api [data-of=denied]", "many", |text| number(text) > 4.0).await;
     page.type_into("#api-rate", &key::END.to_string()).await;
     page.wait_for("#api .policy", "200/s", |text| text == "200/s burst 60").await;
     page.wait_for("#api [data-of=granted]", "many", |text| number(text) > 12.0).await;
@@ -122,11 +124,19 @@ async fn follows_a_slider(page: &Page) {
 
 async fn shows_a_leak(page: &Page) {
     set(page, "database", &json!({ "ttl": 3 })).await;
+    let record = "
+        window.seen = [];
+        const list = document.querySelector('#database .leaks ol');
+        new MutationObserver(() => window.seen.push(list.firstChild?.textContent)).observe(list, { childList: true })";
+    page.run(record).await;
     page.click("#database button").await;
-    let leak = "#database .leaks li:first-child";
-    page.wait_for(leak, "leaked", |text| text.contains("reclaimed in 2.")).await;
-    page.wait_for(leak, "nearly reclaimed", |text| text.contains("reclaimed in 0.")).await;
-    page.wait_for(leak, "reclaimed", |text| text.ends_with("reclaimed after its TTL of 3.0 s")).await;
+    page.wait_for("#database .leaks li:first-child", "reclaimed", |text| text.ends_with("its TTL of 3.0 s")).await;
+    let seen = page.run("return window.seen.filter(text => text)").await;
+    let seen: Vec<_> = seen.as_array().unwrap().iter().map(|text| text.as_str().unwrap().replace('\u{a0}', " ")).collect();
+    let permit = seen.last().unwrap().strip_suffix("reclaimed after its TTL of 3.0 s").unwrap();
+    let left = seen.iter().filter_map(|text| text.strip_prefix(permit)?.strip_prefix("reclaimed in ")?.strip_suffix(" s"));
+    let left: Vec<f64> = left.map(|left| left.parse().unwrap()).collect();
+    assert!(left.len() > 1 && left[0] <= 3.0 && left.is_sorted_by(|earlier, later| earlier > later), "{seen:?}");
     set(page, "database", &json!({ "ttl": 8 })).await;
     // Without a TTL, a leak would be for ever.
     assert_eq!(page.run("return document.querySelector('#search .leaks').hidden").await, true);
@@ -163,8 +173,7 @@ async fn is_not_alone(page: &Page) {
 async fn leaves_nothing(page: &Page) {
     for _ in 0..2 {
         page.goto("/status").await;
-        page.run("while ((await (await fetch('/status')).json()).pages) await new Promise(resolve => setTimeout(resolve, 50))")
-            .await;
+        page.wait_until("(await (await fetch('/status')).json()).pages === 0").await;
         page.back().await;
         page.wait_for("#connection", "live again", |text| text == "live, 1 page").await;
     }

@@ -112,9 +112,18 @@ impl Page {
 
     /// The result of a script that may await.
     pub(crate) async fn run(&self, script: &str) -> Value {
-        let script =
-            format!("const done = arguments[0]; (async () => {{ {script} }})().then(done, error => done(String(error)));");
-        self.post("execute/async", json!({ "script": script, "args": [] })).await.unwrap()
+        let script = format!(
+            "const done = arguments[0];
+            (async () => {{ {script} }})().then(value => done({{ value }}), error => done({{ error: String(error) }}));"
+        );
+        let mut result = self.post("execute/async", json!({ "script": script, "args": [] })).await.unwrap();
+        assert_eq!(result["error"], Value::Null, "{script}");
+        result["value"].take()
+    }
+
+    /// Waits until a script's expression is true.
+    pub(crate) async fn wait_until(&self, expression: &str) {
+        self.run(&format!("while (!({expression})) await new Promise(resolve => setTimeout(resolve, 50))")).await;
     }
 
     /// The path of an element's commands.

@@ -115,7 +115,7 @@ class Chart {
   }
 
   draw(numbers) {
-    const last = numbers.length ? numbers[numbers.length - 1].at : 0;
+    const last = numbers.at(-1).at;
     const columns = this.kind.series.map(series => numbers.map(tick => tick.panel[series.of]));
     this.u.setData([numbers.map(tick => tick.at - last), ...columns]);
     this.showValues();
