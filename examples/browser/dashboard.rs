@@ -129,7 +129,10 @@ async fn shows_a_leak(page: &Page) {
         const list = document.querySelector('#database .leaks ol');
         new MutationObserver(() => window.seen.push(list.firstChild?.textContent)).observe(list, { childList: true })";
     page.run(record).await;
+    let list = "#database .leaks ol";
+    let before = page.text(list).await; // what another test leaked
     page.click("#database button").await;
+    page.wait_for(list, "longer", |text| text.len() > before.len()).await;
     page.wait_for("#database .leaks li:first-child", "reclaimed", |text| text.ends_with("its TTL of 3.0 s")).await;
     let seen = page.run("return window.seen.filter(text => text)").await;
     let seen: Vec<_> = seen.as_array().unwrap().iter().map(|text| text.as_str().unwrap().replace('\u{a0}', " ")).collect();
