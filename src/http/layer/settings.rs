@@ -128,6 +128,12 @@ impl<L, I> LimitLayer<L, I> {
     /// });
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    ///
+    /// A client of gRPC may take a body that is not gRPC for a broken message. Answer it with a status of gRPC, here by tonic:
+    ///
+    /// ```ignore
+    /// let layer = layer.on_refusal(|refusal| tonic::Status::resource_exhausted(refusal.to_string()).into_http());
+    /// ```
     pub fn on_refusal(mut self, respond: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.options.respond = Some(Arc::new(respond));
         self
@@ -138,7 +144,7 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// By default 408, 429, 503, 504 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on say
     /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`]. The 429 of a layer further in is an overload, too:
-    /// where that layer limits clients, say that it is ignored.
+    /// where that layer limits clients, say that it is ignored. The status of a gRPC call, in the trailers, is not seen.
     ///
     /// ```
     /// use http::StatusCode;
