@@ -2,12 +2,9 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Ready, pending, ready};
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -585,64 +582,6 @@ async fn dropped_at_any_stage_it_costs_nobody_anything() {
     assert_pending!(identifying.poll());
     drop(identifying);
     assert_eq!(keyed.len(), 1);
-}
-
-/// Ready only where it was polled; a clone is not.
-struct Careful {
-    is_open: Rc<Cell<bool>>,
-    is_ready: bool,
-    calls: Rc<Cell<u32>>,
-}
-
-impl Clone for Careful {
-    fn clone(&self) -> Self {
-        Self { is_open: Rc::clone(&self.is_open), is_ready: false, calls: Rc::clone(&self.calls) }
-    }
-}
-
-impl Service<Request<()>> for Careful {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Ready<Result<Answer, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.is_ready = self.is_open.get();
-        if self.is_ready { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    fn call(&mut self, _: Request<()>) -> Self::Future {
-        assert!(std::mem::take(&mut self.is_ready), "it was called without being ready");
-        self.calls.set(self.calls.get() + 1);
-        ready(Ok(Response::default()))
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_service_that_is_ready_is_called_and_a_limiter_makes_nothing_pending() {
-    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
-    let careful = Careful { is_open: Rc::default(), is_ready: false, calls: Rc::default() };
-    for wait in [None, Some(Duration::from_secs(1))] {
-        let layer = LimitLayer::new(limiter.clone());
-        let layer = wait.map_or(layer.clone(), |wait| layer.wait(wait));
-        careful.is_open.set(false);
-        let mut service = spawn(layer.layer(careful.clone()));
-        assert_pending!(service.enter(|cx, mut service| service.poll_ready(cx)));
-        careful.is_open.set(true);
-        let held = limiter.try_acquire().unwrap();
-        assert_ready_ok!(service.enter(|cx, mut service| service.poll_ready(cx)));
-        let mut first = spawn(service.call(request()));
-        match wait {
-            None => assert_eq!(assert_ready_ok!(first.poll()).status(), 503),
-            Some(_) => assert_pending!(first.poll()),
-        }
-        drop(held);
-        assert_ready_ok!(service.enter(|cx, mut service| service.poll_ready(cx)));
-        if wait.is_some() {
-            assert_eq!(assert_ready_ok!(first.poll()).status(), 200);
-        }
-        assert_eq!(service.call(request()).await.unwrap().status(), 200);
-    }
-    assert_eq!(careful.calls.get(), 3);
 }
 
 // ---- what the layer tells the limiter ----

@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -392,41 +391,6 @@ async fn a_panic_of_the_inner_service_loses_no_permit() {
         assert!(tokio::spawn(client.oneshot(get("http://a/"))).await.unwrap_err().is_panic());
         assert!(is_idle(&limiter.snapshot()));
     }
-}
-
-/// It is ready once, and a clone of it is not.
-#[derive(Debug)]
-struct Reserved(Option<u8>);
-
-impl Clone for Reserved {
-    fn clone(&self) -> Self {
-        Self(None)
-    }
-}
-
-impl Service<Request<String>> for Reserved {
-    type Response = Response<String>;
-    type Error = &'static str;
-    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(if self.0.is_some() { Ok(()) } else { Err("a clone") })
-    }
-
-    fn call(&mut self, _: Request<String>) -> Self::Future {
-        assert!(self.0.is_some(), "a clone was called");
-        std::future::ready(Ok(answer(200, "")))
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_service_that_was_ready_is_the_one_that_is_called() {
-    let limiter = limiter(MaxConcurrency::new(1));
-    let mut client = OutboundLayer::new(limiter.clone()).layer(Reserved(Some(1)));
-    drop(client.ready().await.unwrap().call(get("http://a/")).await.unwrap());
-    let Err(OutboundError::Service("a clone")) = client.ready().await.map(drop) else { panic!("ready") };
-    let Err(OutboundError::Service("a clone")) = client.call(get("http://a/")).await.map(drop) else { panic!("called") };
-    assert!(is_idle(&limiter.snapshot()));
 }
 
 #[test]
