@@ -1,5 +1,6 @@
 //! Known ways in which limiters go wrong, with a test for each. More of them are tested elsewhere: retry-after and overflow in
-//! policies.rs and `strategy/`, cancellation in cancellation.rs, leaks and late releases in reclaim.rs, bad costs in bad_input.rs.
+//! policies.rs and `strategy/`, cancellation in cancellation.rs, leaks and late releases in reclaim.rs, bad costs in bad_input.rs, HTTP in
+//! traps_http.rs.
 
 mod common;
 
