@@ -73,9 +73,9 @@ impl<B: Body> Body for PermitBody<B> {
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         match &frame {
             Some(Err(_)) => this.held.give_up(),
-            // A server does not ask for a frame after the last one.
             None => this.held.complete(),
-            Some(Ok(_)) if this.body.is_end_stream() => this.held.complete(),
+            // A server does not ask for a frame after the last one.
+            Some(Ok(frame)) if frame.is_trailers() || this.body.is_end_stream() => this.held.complete(),
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame)

@@ -59,7 +59,8 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// # How long a permit is held
 ///
 /// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails all
-/// release it. [`release_at_head`](Self::release_at_head) releases it earlier.
+/// release it. [`release_at_head`](Self::release_at_head) releases it earlier. A client that reads slowly holds it for as long as the
+/// server lets it. An upgraded connection (a WebSocket) does not, because its answer has no body: its handler acquires a permit itself.
 ///
 /// # A concurrency that adapts
 ///

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use pin_project::pin_project;
 use tower_service::Service;
 
@@ -35,7 +35,8 @@ enum Stage<S, B, F, G> {
     Identifying(#[pin] F, Call<S, B>),
     Asking(#[pin] Asking, Call<S, B>),
     Calling(#[pin] G, Option<Granted>),
-    Refused(Box<Refusal>),
+    /// And whether the method is HEAD.
+    Refused(Box<Refusal>, bool),
     Done,
 }
 
@@ -52,8 +53,8 @@ impl<S: Service<Request<B>>, B, L, I: Identifies<B>> LimitFuture<S, B, L, I> {
         Self { stage: Stage::Calling(call, Some(granted)), key: Some(key), shared }
     }
 
-    pub(super) fn refused(refusal: Box<Refusal>, shared: Arc<Shared<L, I>>) -> Self {
-        Self { stage: Stage::Refused(refusal), key: None, shared }
+    pub(super) fn refused(refusal: Box<Refusal>, is_head: bool, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::Refused(refusal, is_head), key: None, shared }
     }
 }
 
@@ -82,7 +83,10 @@ where
                                 Asked::Now(answer) => Stage::answered(answer, call),
                             }
                         }
-                        _ => Stage::Refused(Box::new(Refusal::NoIdentity)),
+                        (_, call) => {
+                            let is_head = call.is_some_and(|(_, request)| request.method() == Method::HEAD);
+                            Stage::Refused(Box::new(Refusal::NoIdentity), is_head)
+                        }
                     }
                 }
                 StageProjection::Asking(asking, call) => {
@@ -99,8 +103,8 @@ where
                     let Some(granted) = granted else { continue };
                     return Poll::Ready(shared.end(result, granted, this.key.as_ref()));
                 }
-                StageProjection::Refused(refusal) => {
-                    let response = shared.options.refuse(refusal, &shared.known_policies);
+                StageProjection::Refused(refusal, is_head) => {
+                    let response = shared.options.refuse(refusal, *is_head, &shared.known_policies);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));
                 }
@@ -115,7 +119,7 @@ impl<S: Service<Request<B>>, B, F> Stage<S, B, F, S::Future> {
     fn answered(answer: Result<Granted, Box<Refusal>>, (mut service, request): (S, Request<B>)) -> Self {
         match answer {
             Ok(granted) => Self::Calling(service.call(request), Some(granted)),
-            Err(refusal) => Self::Refused(refusal),
+            Err(refusal) => Self::Refused(refusal, request.method() == Method::HEAD),
         }
     }
 }
@@ -126,7 +130,7 @@ impl<S: Service<Request<B>>, B, L, I: Identifies<B>> fmt::Debug for LimitFuture<
             Stage::Identifying(..) => "identifying",
             Stage::Asking(..) => "asking",
             Stage::Calling(..) => "calling",
-            Stage::Refused(_) => "refused",
+            Stage::Refused(..) => "refused",
             Stage::Done => "done",
         };
         f.debug_struct("LimitFuture").field("stage", &stage).finish_non_exhaustive()

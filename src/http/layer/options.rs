@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::{Response, StatusCode};
 
 use crate::acquire::random_up_to;
@@ -57,13 +58,18 @@ impl Options {
         }
     }
 
-    pub(super) fn refuse<B>(&self, refusal: &Refusal, known: &KnownPolicies) -> Response<LimitBody<B>> {
+    pub(super) fn refuse<B>(&self, refusal: &Refusal, is_head: bool, known: &KnownPolicies) -> Response<LimitBody<B>> {
         let mut response = match &self.respond {
             Some(respond) => respond(refusal),
             None => refusal.response(&self.fields),
         };
         let jitter = self.jitter.map_or(Duration::ZERO, random_up_to);
         refusal.write(&self.fields, response.headers_mut(), jitter, known);
+        if is_head {
+            // Over HTTP/2 nobody else takes the content from an answer to HEAD.
+            let len = std::mem::take(response.body_mut()).len();
+            let _full = response.headers_mut().try_insert(CONTENT_LENGTH, len.into());
+        }
         response.map(LimitBody::of_refusal)
     }
 }
