@@ -29,7 +29,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Answer = Response<Full<Bytes>>;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(180);
 
 fn hello() -> impl Service<Request<()>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(|_: Request<()>| ready(Ok(Response::new(Full::new(Bytes::from_static(b"hello"))))))
@@ -155,11 +155,12 @@ async fn requests_that_are_reset_at_once_leave_nothing_behind() {
             let mut call = Box::pin(sender.send_request(request(Method::GET, "/")));
             let _pending = futures_util::poll!(&mut call);
             if nth % 2 == 0 {
-                tokio::task::yield_now().await;
+                sleep(Duration::from_millis(1)).await; // the server has it, or it waits there
             }
         }
     }
     comes_to_rest(&limiter).await;
+    assert!(limiter.snapshot().granted >= 10, "{:?}", limiter.snapshot());
 }
 
 /// As documented: the answer to an upgrade has ended when the connection is another protocol's.
@@ -223,6 +224,30 @@ async fn a_body_that_ends_with_trailers_is_a_success() {
         assert!(is_idle(&limiter), "before the bodies are dropped");
     }
     assert!(limiter.snapshot().concurrency.unwrap() > 2);
+}
+
+/// Over HTTP/1 a server asks for no frame after the length that the head has announced. A file that is sent does not know its end.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_has_sent_its_length_is_a_success() {
+    let limiter = limiter(MaxConcurrency::new(1));
+    for (length, complete) in [("4", true), ("5", false), ("4, 4", false)] {
+        let sends = service_fn(move |_: Request<()>| {
+            let frames = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"xx"))));
+            let response = Response::builder().header("content-length", length).body(StreamBody::new(frames));
+            ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        let mut of_server = LimitLayer::new(limiter.clone()).layer(sends).oneshot(Request::new(())).await.unwrap();
+        for sent in [false, complete] {
+            assert!(of_server.body_mut().frame().await.unwrap().unwrap().is_data());
+            assert_eq!(is_idle(&limiter), sent, "{length}");
+        }
+        drop(of_server);
+        let mut of_client = OutboundLayer::new(limiter.clone()).layer(sends).oneshot(Request::new(())).await.unwrap();
+        for sent in [false, complete] {
+            assert!(of_client.body_mut().frame().await.unwrap().unwrap().is_data());
+            assert_eq!(is_idle(&limiter), sent, "{length}");
+        }
+    }
 }
 
 // ---- numbers ----

@@ -4,6 +4,8 @@ mod limited;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Buf;
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
@@ -38,23 +40,26 @@ pub struct PermitBody<B> {
     #[pin]
     body: B,
     held: Held,
+    /// What the head has announced, less what was sent: in bytes.
+    left: Option<u64>,
 }
 
 impl<B> PermitBody<B> {
     /// A body that holds this permit. One that has nothing to send keeps it all the same until it is dropped.
     pub const fn new(body: B, permit: Option<Permit>) -> Self {
-        Self { body, held: Held::new(permit, Outcome::Ignored) }
+        Self { body, held: Held::new(permit, Outcome::Ignored), left: None }
     }
 
-    /// Of an answer whose head has come. Nobody polls a body that has nothing to send.
-    pub(super) fn of_answer(body: B, mut held: Held, until_head: bool) -> Self
+    /// Of an answer with this head. Nobody polls a body that has nothing to send.
+    pub(super) fn of_answer(head: &HeaderMap, body: B, mut held: Held, until_head: bool) -> Self
     where
         B: Body,
     {
         if until_head || body.is_end_stream() {
             held.complete();
         }
-        Self { body, held }
+        let left = head.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Self { body, held, left }
     }
 }
 
@@ -71,11 +76,14 @@ impl<B: Body> Body for PermitBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let (Some(left), Some(Ok(frame))) = (this.left.as_mut(), &frame) {
+            *left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.remaining() as u64));
+        }
         match &frame {
             Some(Err(_)) => this.held.give_up(),
             None => this.held.complete(),
             // A server does not ask for a frame after the last one.
-            Some(Ok(frame)) if frame.is_trailers() || this.body.is_end_stream() => this.held.complete(),
+            Some(Ok(frame)) if frame.is_trailers() || *this.left == Some(0) || this.body.is_end_stream() => this.held.complete(),
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame)

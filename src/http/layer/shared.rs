@@ -44,7 +44,8 @@ impl<L, I> Shared<L, I> {
             }
         }
         options.write_granted(&mut response, &limits, &self.known_policies);
-        let at_head = options.releases_at_head;
-        Ok(response.map(|body| LimitBody::of_service(PermitBody::of_answer(body, held, at_head))))
+        let (head, body) = response.into_parts();
+        let body = PermitBody::of_answer(&head.headers, body, held, options.releases_at_head);
+        Ok(Response::from_parts(head, LimitBody::of_service(body)))
     }
 }

@@ -145,8 +145,8 @@ where
                     this.plan.iter().for_each(|(limiter, _)| this.layer.common.heed(&answer, limiter));
                     let again = answer.is_limited() && this.layer.retry.retries(head.status) && this.request.is_some();
                     let until_head = again || this.layer.common.until_head;
-                    let response =
-                        Response::from_parts(head, PermitBody::of_answer(body, Held::new(permit, outcome), until_head));
+                    let body = PermitBody::of_answer(&head.headers, body, Held::new(permit, outcome), until_head);
+                    let response = Response::from_parts(head, body);
                     match this.plan.as_ref().filter(|_| again) {
                         Some(plan) => {
                             *this.retries -= 1;
