@@ -96,6 +96,6 @@ fn behind_a_layer(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
-    targets = uncontended, policies, denied, handed_over
+    targets = uncontended, policies, denied, handed_over, behind_a_layer
 }
 criterion_main!(benches);
