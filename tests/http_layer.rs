@@ -66,6 +66,13 @@ async fn call<S: Service<Request<()>, Response = Limited, Error: std::fmt::Debug
     service.clone().oneshot(request).await.unwrap()
 }
 
+async fn told<S: Service<Request<()>, Response = Limited, Error: std::fmt::Debug> + Clone>(
+    service: &S,
+    request: Request<()>,
+) -> String {
+    field(&call(service, request).await, "ratelimit-policy").to_owned()
+}
+
 async fn status<S: Service<Request<()>, Response = Limited, Error: std::fmt::Debug> + Clone>(
     service: &S,
     request: Request<()>,
@@ -163,6 +170,32 @@ async fn the_fields_are_those_of_the_decision() {
         }
     }
     assert!(grants > 200 && denials > 200, "{grants} {denials}");
+}
+
+/// The layer keeps the text of the policies that it told first.
+#[tokio::test(start_paused = true)]
+async fn the_policies_are_those_of_the_decision_whatever_was_told_before() {
+    let limiter = Limiter::new("window 2/min").unwrap();
+    let layer = LimitLayer::new(limiter.clone());
+    let (service, renamed) = (layer.clone().layer(answers(StatusCode::OK)), layer.name("other").unwrap());
+    let renamed = renamed.layer(answers(StatusCode::OK));
+    assert_eq!(told(&service, request()).await, r#""default";q=2;w=60"#);
+    assert_eq!(told(&renamed, request()).await, r#""other";q=2;w=60"#);
+    assert_eq!(told(&service, request()).await, r#""default";q=2;w=60"#); // denied
+    for (policy, field) in [("window 3/min", "q=3;w=60"), ("window 3/h", "q=3;w=3600"), ("window 2/min", "q=2;w=60")] {
+        limiter.set_policy(policy).unwrap();
+        assert_eq!(told(&service, request()).await, format!(r#""default";{field}"#));
+    }
+    limiter.set_policy("window 2/min and 5 concurrent").unwrap();
+    let two = r#""default-1";q=2;w=60, "default-2";q=5;qu="concurrent-requests""#;
+    assert_eq!(told(&service, request()).await, two);
+
+    let plans = |peer: &IpAddr| if *peer == IpAddr::from([192, 0, 2, 1]) { "window 1/min" } else { "window 9/min" };
+    let by_plan = KeyedLimiter::builder("window 1/min").tiers(move |peer| plans(peer).parse().unwrap()).build().unwrap();
+    let service = LimitLayer::new(by_plan).by(ClientIp::peer()).layer(answers(StatusCode::OK));
+    for (peer, quota) in [(1, 1), (2, 9), (1, 1), (2, 9)] {
+        assert_eq!(told(&service, from_peer(peer)).await, format!(r#""default";q={quota};w=60"#));
+    }
 }
 
 #[tokio::test(start_paused = true)]

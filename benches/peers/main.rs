@@ -19,6 +19,7 @@ mod fast_clock;
 mod gaps;
 mod heap;
 mod http;
+mod http_server;
 mod keyed;
 mod memory;
 mod rounds;
@@ -61,6 +62,7 @@ const WORKLOADS: &[Workload] = &[
     ("W7", memory::per_waiter),
     ("W8", stream::per_item),
     ("W11", http::rows),
+    ("W11 wrk", http_server::rows),
     #[cfg(feature = "redis")]
     ("W9", stores::redis::rows),
     #[cfg(feature = "postgres")]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{Request, Response};
-use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
+use axum::http::{Extensions, Request, Response};
+use tollgate::http::{By, ClientAddress, ClientIp, LimitLayer, RateLimitStyle};
 use tollgate::{KeyedLimiter, Policy};
 use tower::{Layer, Service};
 use tower_governor::GovernorLayer;
@@ -55,10 +55,17 @@ where
     }
 }
 
+type ByPeer = By<ClientAddress<fn(&Extensions) -> Option<SocketAddr>>>;
+
+/// Limits each client by its address.
+pub(crate) fn layer(policy: impl Into<Policy>, style: RateLimitStyle) -> LimitLayer<KeyedLimiter<IpAddr>, ByPeer> {
+    let limiter = KeyedLimiter::new(policy).expect("a sound policy");
+    let peer = |extensions: &Extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0);
+    LimitLayer::new(limiter).style(style).by(ClientIp::peer().peer_from(peer))
+}
+
 pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl FnMut() -> u16 {
-    let limiter = KeyedLimiter::<IpAddr>::new(policy).expect("a sound policy");
-    let address = ClientIp::peer().peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
-    client(LimitLayer::new(limiter).style(style).by(address).layer(Hello))
+    client(layer(policy, style).layer(Hello))
 }
 
 /// Behind `tower_governor`, by the address of the peer, which is its default.

@@ -58,7 +58,8 @@ impl<B> PermitBody<B> {
         if until_head || body.is_end_stream() {
             held.complete();
         }
-        let left = head.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let announced = || head.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        let left = if held.holds() { announced() } else { None };
         Self { body, held, left }
     }
 }

@@ -73,6 +73,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         cost: u64,
         caller: Caller,
     ) -> Result<Permit, TryAcquireError> {
+        self.try_at_once(key, cost, |_, _| ()).unwrap_or_else(|| self.try_acquire_slowly(key, cost, caller))
+    }
+
+    /// Decides what few instructions can decide, and looks at the key right after it. `None`: nothing was done.
+    #[inline(always)]
+    fn try_at_once<Q: KeyRef<K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+        look: impl FnOnce(&KeyState<'_>, Moment),
+    ) -> Option<Result<Permit, TryAcquireError>> {
         if self.shared.decides_at_once.load(Relaxed) {
             let hash = self.shards.hash(key);
             let reading = self.shared.time_source.now(); // before the lock, which is then held for half as long
@@ -83,7 +94,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 && cost.wrapping_sub(1) < plan.max_cost()
             {
                 let now = clock.now_since(reading);
-                if (KeyState { plan, words }).admit(now, cost) {
+                let mut state = KeyState { plan, words };
+                if state.admit(now, cost) {
+                    look(&state, now);
                     *fence += 1;
                     let (id_prefix, fence, origin) = (*id_prefix, *fence, clock.origin());
                     if fence.is_multiple_of(REAP_EVERY) {
@@ -91,15 +104,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     } else {
                         drop(guard);
                     }
-                    return Ok(Permit::idle(id_prefix, fence, cost, now, origin));
+                    return Some(Ok(Permit::idle(id_prefix, fence, cost, now, origin)));
                 }
                 if self.shared.observer.is_none() {
                     // The decision holds a policy copy of this shard only.
-                    return Err(KeyState { plan: tiers.own().plan(), words }.deny(None, now, cost));
+                    let mut state = KeyState { plan: tiers.own().plan(), words: state.words };
+                    let denial = state.deny(None, now, cost);
+                    look(&state, now);
+                    return Some(Err(denial));
                 }
             }
         }
-        self.try_acquire_slowly(key, cost, caller)
+        None
     }
 
     pub(super) fn try_request<Q: KeyRef<K> + ?Sized>(

@@ -91,13 +91,11 @@ impl Permit {
         self.take_limiter().is_some_and(|manager| manager.report(self.grant, self.cost, outcome))
     }
 
-    /// [`Permit::report`] of a permit that may hold a place. One that holds none has nothing to tell, and its limiter would have to
-    /// be looked for.
+    /// Whether it may hold a place. One that holds none has nothing to [report](Permit::report), and its limiter would have to be looked
+    /// for.
     #[cfg(feature = "http")]
-    pub(crate) fn report_if_held(self, outcome: Outcome) {
-        if self.manager.is_some() {
-            self.report(outcome);
-        }
+    pub(crate) fn may_hold_place(&self) -> bool {
+        self.manager.is_some()
     }
 
     /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0, in every unit.

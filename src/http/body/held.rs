@@ -13,10 +13,15 @@ impl Held {
         Self { permit, outcome }
     }
 
+    /// Whether the limiter waits for the end of the work.
+    pub(in crate::http) fn holds(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::may_hold_place)
+    }
+
     /// The work is done.
     pub(in crate::http) fn complete(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            permit.report_if_held(self.outcome);
+        if let Some(permit) = self.permit.take().filter(Permit::may_hold_place) {
+            permit.report(self.outcome);
         }
     }
 

@@ -7,6 +7,7 @@ use http::HeaderValue;
 use super::text::Text;
 use super::values::FieldValues;
 use crate::policy::Limit;
+use crate::snapshot::LimitStatus;
 
 /// The field of the policies that were asked for first: most layers have one policy, and its text takes as long as the rest of an answer.
 #[derive(Debug, Default)]
@@ -25,9 +26,13 @@ impl KnownPolicies {
         if values.key().is_some() {
             return None;
         }
-        let limits = || values.limits().iter().map(|status| (status.limit, status.capacity));
-        let learn = || write().value().map(|field| Known { limits: limits().collect(), field });
+        let limits = values.limits();
+        let learn = || {
+            let field = write().value()?;
+            Some(Known { limits: limits.iter().map(|status| (status.limit, status.capacity)).collect(), field })
+        };
         let known = self.0.get_or_init(learn).as_ref()?;
-        limits().eq(known.limits.iter().copied()).then_some(&known.field)
+        let is_same = |(status, known): (&LimitStatus, &(Limit, u64))| status.capacity == known.1 && status.limit == known.0;
+        (limits.len() == known.limits.len() && limits.iter().zip(&known.limits).all(is_same)).then_some(&known.field)
     }
 }

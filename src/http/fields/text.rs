@@ -6,8 +6,8 @@ use super::values::{FieldValues, whole_seconds, window};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Counts;
 
-/// That much is written without an allocation of its own: the fields of three limits.
-const SHORT: usize = 256;
+/// That much is written without an allocation of its own: the fields of two limits.
+const SHORT: usize = 128;
 
 /// Text that is being written. It goes to the heap only when it is long, or finished.
 pub(super) struct Text {

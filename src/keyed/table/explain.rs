@@ -21,6 +21,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         options: &RequestOptions,
     ) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
         let (mut of_idle, mut of_active) = (Vec::new(), Vec::new());
+        if let Some(answer) = self.try_at_once(key, options.cost, |state, now| of_idle = state.limits(now)) {
+            return (answer, of_idle);
+        }
         let answer = self.try_request_and_tell(
             key,
             options,
