@@ -27,7 +27,7 @@ pub(crate) fn rows() -> Vec<Row> {
     vec![
         added("added to a request, without fields", Box::new(plain), Some(governed(MINUTE, MANY, false))),
         added("added to a request, fields of draft-10", Box::new(with_fields), Some(governed(MINUTE, MANY, true))),
-        added("the same of two limits", Box::new(two_limits), None),
+        added("the same of a concurrency and a rate", Box::new(two_limits), None),
         added("a denial instead of an answer, fields of draft-10", Box::new(denying), Some(governed(60 * MINUTE, 1, true))),
     ]
 }

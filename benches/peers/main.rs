@@ -1,9 +1,10 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads, about three minutes; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers               all workloads, about six minutes; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
+//! cargo bench -p peers --bench peers -- W11        a layer in front of a service; of a server, if wrk is installed
 //! scripts/servers cargo bench -p peers --bench peers --features redis -- W9     limits in Redis
 //! scripts/servers cargo bench -p peers --bench peers --features postgres,mysql,sqlite -- W10     limits in databases, or one of them: SQLite
 //! ```
