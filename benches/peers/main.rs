@@ -1,7 +1,7 @@
 //! Compares tollgate with its peers on several workloads, interleaved in one run.
 //!
 //! ```text
-//! cargo bench -p peers --bench peers               all workloads, about six minutes; draws docs/benchmarks.svg and gaps.svg
+//! cargo bench -p peers --bench peers               all workloads, about three minutes, and two and a half for W11 with wrk; draws docs/benchmarks.svg and gaps.svg
 //! cargo bench -p peers --bench peers -- W1 W3      some of them; draws in target/
 //! cargo bench -p peers --bench peers --features quanta     those with `fast_clock()`, too
 //! cargo bench -p peers --bench peers -- W11        a layer in front of a service; of a server, if wrk is installed

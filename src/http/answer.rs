@@ -32,7 +32,7 @@ pub enum Refusal {
     TimedOut {
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
-        /// As of [`Refusal::Denied`].
+        /// What each limit said then, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
     /// The queue is full, has dropped it in favour of another, or [blocks](crate::Overflow::Block): status 503.
@@ -40,7 +40,7 @@ pub enum Refusal {
     QueueFull {
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
-        /// As of [`Refusal::Denied`].
+        /// What each limit said then, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
     /// Who sends it is unknown: status 403.
@@ -61,7 +61,7 @@ pub enum Refusal {
         max: u64,
         /// The limit with this capacity.
         limit: Box<Limit>,
-        /// As of [`Refusal::Denied`].
+        /// What each limit said then, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
     /// The store of the limits has not answered, and the limiter was told to [fail](crate::store::OnStoreDown::Error) then: status 503.

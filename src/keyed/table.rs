@@ -76,7 +76,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.try_at_once(key, cost, |_, _| ()).unwrap_or_else(|| self.try_acquire_slowly(key, cost, caller))
     }
 
-    /// Decides what few instructions can decide, and looks at the key right after it. `None`: nothing was done.
+    /// Decides for a key that is known and idle, and looks at it right after the decision. `None`: it is undecided, and nothing was done.
     #[inline(always)]
     fn try_at_once<Q: KeyRef<K> + ?Sized>(
         &self,
