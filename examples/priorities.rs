@@ -110,7 +110,7 @@ async fn fails_at_once() -> Result<(), Box<dyn Error>> {
 fn report(error: Option<AcquireError>, start: Instant) {
     let answer = match error {
         None => "got its permit".to_owned(),
-        Some(AcquireError::TimedOut { retry_after: Some(after) }) => {
+        Some(AcquireError::TimedOut { retry_after: Some(after), .. }) => {
             format!("no permit within the timeout; a retry can succeed in {}", Human(after))
         }
         Some(error) => error.to_string(),

@@ -173,7 +173,8 @@ impl Decision {
     }
 
     /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
-    /// upstream's quota is spread out, or its queue [has overflowed](crate::Overflow::Block).
+    /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
+    /// [does not answer](crate::store::OnStoreDown::Deny).
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.paused

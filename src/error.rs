@@ -140,6 +140,9 @@ pub enum AcquireError {
         /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
         /// time can tell. `None` when only a release helps.
         retry_after: Option<Duration>,
+        /// What the limiter decided then on a new request of this cost. Of a request that asked for an
+        /// [explanation](crate::PermitRequest::acquire_explained); `None` of others.
+        decision: Option<Box<Decision>>,
     },
     /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help; or that of a unit
     /// is, among the limits that count it.
@@ -330,7 +333,7 @@ impl AcquireError {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Blocked { retry_after } => Some(*retry_after),
-            Self::TimedOut { retry_after } | Self::QueueFull { retry_after } | Self::Shed { retry_after } => *retry_after,
+            Self::TimedOut { retry_after, .. } | Self::QueueFull { retry_after } | Self::Shed { retry_after } => *retry_after,
             _ => None,
         }
     }

@@ -161,7 +161,7 @@ fn errors_read_well() {
         too_much,
         "a cost of 7 can never be admitted: the limit of `window 3/500ms` is 3; split the request, or raise the limit"
     );
-    let late = AcquireError::TimedOut { retry_after: Some(ms(20)) };
+    let late = AcquireError::TimedOut { retry_after: Some(ms(20)), decision: None };
     assert_eq!(late.to_string(), "no permit within the timeout; a retry can succeed in 20ms at the earliest");
 }
 

@@ -348,7 +348,7 @@ async fn denied_and_timed_out_requests_count_by_unit() {
     assert!(faults(0).try_acquire().is_ok());
     assert_eq!(faults(1).check().retry_after(), Some(Duration::from_secs(2)));
     let error = faults(3).timeout(ms(100)).acquire().await.unwrap_err();
-    assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(4)) });
+    assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(4)), decision: None });
 }
 
 /// Never over, in any of the units, with tasks on several threads.

@@ -137,7 +137,7 @@ async fn a_timeout_says_how_long_the_request_waited_and_when_to_retry() {
     let held = limiter.acquire().await.unwrap();
     let line = line!() + 1;
     let waiting = limiter.request().cost(1).timeout(ms(20)).acquire().await;
-    assert_eq!(waiting.unwrap_err(), AcquireError::TimedOut { retry_after: None });
+    assert_eq!(waiting.unwrap_err(), AcquireError::TimedOut { retry_after: None, decision: None });
     let EventKind::TimedOut { cost, priority, waited, retry_after, requested_in, .. } = events.only() else { panic!() };
     assert_eq!((cost, priority, waited, retry_after), (1, Priority::NORMAL, ms(20), None));
     here(line, requested_in);
@@ -146,7 +146,7 @@ async fn a_timeout_says_how_long_the_request_waited_and_when_to_retry() {
     let (limiter, events) = Events::of_policy(Throttle::every(ms(100)));
     limiter.acquire().await.unwrap().release();
     let at_once = limiter.request().timeout(ms(99)).acquire().await.unwrap_err();
-    assert_eq!(at_once, AcquireError::TimedOut { retry_after: Some(ms(100)) });
+    assert_eq!(at_once, AcquireError::TimedOut { retry_after: Some(ms(100)), decision: None });
     let EventKind::TimedOut { waited, retry_after, .. } = events.only() else { panic!() };
     assert_eq!((waited, retry_after), (Duration::ZERO, Some(ms(100))));
 }

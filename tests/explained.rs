@@ -9,7 +9,9 @@ use std::future::Future;
 use common::{ms, queued};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready, task};
-use tollgate::{AcquireError, Limit, LimitStatus, Limiter, MaxConcurrency, Overflow, Permit, Priority, TryAcquireError};
+use tollgate::{
+    AcquireError, Decision, Limit, LimitStatus, Limiter, MaxConcurrency, Overflow, Permit, Priority, TryAcquireError,
+};
 
 fn remaining(limits: &[LimitStatus]) -> Vec<u64> {
     limits.iter().map(|limit| limit.remaining).collect()
@@ -106,7 +108,8 @@ async fn a_timeout_and_an_order_apply_as_ever() {
     assert_pending!(second.poll());
     tokio::time::sleep(ms(1_001)).await;
     assert!(second.is_woken());
-    assert_eq!(assert_ready!(second.poll()).0.unwrap_err(), AcquireError::TimedOut { retry_after: None });
+    let (retry_after, decision) = timed_out(assert_ready!(second.poll()).0);
+    assert_eq!((retry_after, decision.retry_after(), decision.denied_by_index()), (None, None, Some(0)));
     drop(permit);
 }
 
@@ -131,13 +134,52 @@ async fn each_key_explains_its_grants_and_denials_idle_or_active() {
     }
 }
 
+fn timed_out(answer: Result<Permit, AcquireError>) -> (Option<Duration>, Decision) {
+    match answer {
+        Err(AcquireError::TimedOut { retry_after, decision: Some(decision) }) => (retry_after, *decision),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each reason for which a request can wait too long, with those before it in the queue or without.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_says_what_it_waited_for() {
+    let decided = |limiter: &Limiter, cost: u64| {
+        let late = limiter.request().cost(cost).timeout(ms(10)).acquire_explained();
+        async { timed_out(late.await.0).1 }
+    };
+    let limiter = Limiter::new("2 concurrent and 100/s burst 4").unwrap();
+    let held = limiter.try_acquire_many(2).unwrap();
+    let waiting: Vec<_> = (0..3).map(|_| queued(limiter.acquire())).collect();
+    let decision = decided(&limiter, 1).await;
+    assert_eq!((decision.denied_by_index(), decision.retry_after(), decision.remaining()), (Some(0), None, 0)); // not of the rate
+    drop(waiting);
+    held.release();
+    tokio::time::sleep(ms(1_000)).await;
+    limiter.try_acquire_many(2).unwrap().release();
+    limiter.try_acquire_many(2).unwrap().release();
+    let decision = decided(&limiter, 2).await;
+    assert_eq!((decision.denied_by_index(), decision.retry_after()), (Some(1), Some(ms(20))));
+    limiter.pause_for(ms(60_000));
+    tokio::time::sleep(ms(1_000)).await;
+    let decision = decided(&limiter, 1).await;
+    assert_eq!((decision.is_paused(), decision.denied_by(), decision.retry_after()), (true, None, Some(ms(59_000))));
+
+    let limiter = Limiter::new("penalty 2 falling 1/s").unwrap();
+    limiter.try_acquire_many(2).unwrap().release();
+    let decision = decided(&limiter, 1).await;
+    assert_eq!(decision.denied_by().map(|limit| matches!(limit, Limit::Penalty(_))), Some(true));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refusal_says_it_of_its_own_instant_and_not_of_the_poll() {
     let limiter = Limiter::new("window 5/min and 9 concurrent").unwrap();
     let held = limiter.try_acquire_many(4).unwrap();
     let (answer, limits) = limiter.request().cost(2).timeout(Duration::from_secs(59)).acquire_explained().await;
-    let retry_after = Some(Duration::from_secs(60));
-    assert_eq!((answer.unwrap_err(), remaining(&limits)), (AcquireError::TimedOut { retry_after }, vec![1, 5]));
+    let after = Some(Duration::from_secs(60));
+    let (retry_after, decision) = timed_out(answer);
+    assert_eq!((retry_after, decision.retry_after(), remaining(&limits)), (after, after, vec![1, 5]));
+    assert_eq!((decision.denied_by_index(), decision.remaining()), (Some(0), 1));
 
     let limiter = Limiter::builder("2 concurrent and 100/min burst 100").max_queue(1).overflow(Overflow::DropLowestPriority);
     let limiter = limiter.build().unwrap();

@@ -24,7 +24,7 @@ async fn the_timeout_is_for_all_members_together() {
     });
     let start = Instant::now();
     let error = group.request().timeout(ms(100)).await.unwrap_err();
-    assert_eq!((error.member, error.error), (1, AcquireError::TimedOut { retry_after: None }));
+    assert_eq!((error.member, error.error), (1, AcquireError::TimedOut { retry_after: None, decision: None }));
     assert_eq!(start.elapsed(), ms(100), "60 ms for one, so 40 ms for the other");
     assert_eq!((one.snapshot().in_flight, one.snapshot().queued, other.snapshot().queued), (0, 0, 0));
     assert_eq!(group.request().timeout(ms(30)).await.unwrap().permits().len(), 2);

@@ -261,7 +261,7 @@ async fn other_refusals_have_statuses_of_their_own_and_no_empty_fields() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_can_be_answered_by_a_function() {
     let layer = LimitLayer::new(Limiter::new("window 1/min").unwrap()).on_refusal(|refusal| {
-        let Refusal::Denied { decision, limits } = refusal else { panic!("{refusal}") };
+        let Refusal::Denied { decision, limits, .. } = refusal else { panic!("{refusal}") };
         let text = format!("{} of {}, {:?}", limits[0].remaining, decision.limit(), refusal.retry_after().unwrap());
         Response::builder().status(418).header("x-own", "1").body(text.into()).unwrap()
     });
@@ -291,6 +291,71 @@ async fn a_refusal_names_the_problem_of_its_answer() {
     }
     assert_eq!(Refusal::Closed.problem_type(), Some(ProblemType::ReducedCapacity));
     assert_eq!(Refusal::NoIdentity.problem_type(), None);
+}
+
+/// A request that may wait is told what holds it back just as one that may not.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_a_wait_names_its_cause_as_one_at_once_does() {
+    let pause = Duration::from_secs(60);
+    for (policy, cost, spent, paused, expected) in [
+        ("10/min", 4, 8, false, ("429", "12", r#""default";r=0;t=12"#, "quota-exceeded")),
+        ("10/min", 1, 10, false, ("429", "6", r#""default";r=0;t=6"#, "quota-exceeded")),
+        ("10/min", 1, 0, true, ("503", "60", r#""default";r=10"#, "temporary-reduced-capacity")),
+        (
+            "penalty 2 falling 1/min ignoring denied",
+            1,
+            2,
+            false,
+            ("429", "60", r#""default";r=0;t=60"#, "abnormal-usage-detected"),
+        ),
+        (
+            "1 concurrent and 100/h",
+            1,
+            1,
+            false,
+            ("503", "", r#""default-1";r=0, "default-2";r=99;t=36"#, "temporary-reduced-capacity"),
+        ),
+    ] {
+        for wait in [None, Some(ms(100))] {
+            let limiter = Limiter::new(policy).unwrap();
+            let layer = LimitLayer::new(limiter.clone()).cost(cost);
+            let layer = if let Some(wait) = wait { layer.wait(wait) } else { layer };
+            let _held = (spent > 0).then(|| limiter.try_acquire_many(spent).unwrap());
+            if paused {
+                limiter.pause_for(pause);
+            }
+            let refused = call(&layer.layer(answers(StatusCode::OK)), request()).await;
+            let after = refused.headers().get("retry-after").map_or("", |after| after.to_str().unwrap()).to_owned();
+            let (status, state) = (refused.status().as_str().to_owned(), field(&refused, "ratelimit").to_owned());
+            let json: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+            let problem = json["type"].as_str().unwrap().rsplit_once('#').unwrap().1;
+            assert_eq!((status.as_str(), after.as_str(), state.as_str(), problem), expected, "{policy} {wait:?}");
+            let violated = json["violated-policies"].as_array().map_or(0, Vec::len);
+            assert_eq!(violated, usize::from(!paused), "{policy} {wait:?}");
+        }
+    }
+}
+
+/// The capacity of one key is a quota of its client; others may have capacity left.
+#[tokio::test(start_paused = true)]
+async fn a_concurrency_of_a_key_is_a_quota_and_one_of_all_clients_is_capacity() {
+    let by_key = LimitLayer::new(KeyedLimiter::<IpAddr>::new("1 concurrent").unwrap()).by(ClientIp::peer());
+    let store = SharedLimiter::new(MemoryStore::new(), "s", "1 concurrent").unwrap();
+    let by_key_of_store = LimitLayer::new(store.clone()).by(ClientIp::peer());
+    let of_all = LimitLayer::new(Limiter::new("1 concurrent").unwrap());
+    let (waits, of_store) = (by_key.clone().wait(ms(10)), LimitLayer::new(store));
+    let hello = || answers(StatusCode::OK);
+    for (service, expected) in [
+        (by_key.layer(hello()).boxed_clone(), 429),
+        (waits.layer(hello()).boxed_clone(), 429),
+        (by_key_of_store.layer(hello()).boxed_clone(), 429),
+        (of_all.layer(hello()).boxed_clone(), 503),
+        (of_store.layer(hello()).boxed_clone(), 503),
+    ] {
+        let held = call(&service, from_peer(1)).await;
+        let refused = call(&service, from_peer(1)).await;
+        assert_eq!((held.status().as_u16(), refused.status().as_u16()), (200, expected));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -706,7 +771,7 @@ async fn without_its_store_a_limiter_does_what_it_was_told() {
     let local = OnStoreDown::Local("window 1/min".parse().unwrap());
     let rules = [
         (OnStoreDown::Error, [503, 503]),
-        (OnStoreDown::Deny, [429, 429]),
+        (OnStoreDown::Deny, [503, 503]), // no client is to blame,
         (OnStoreDown::Allow, [200, 200]),
         (local, [200, 429]),
     ];

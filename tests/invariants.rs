@@ -327,7 +327,7 @@ async fn a_timeout_fails_at_once_when_the_wait_is_known_to_be_longer_and_on_time
         })
         .collect();
     let error = limiter.request().timeout(ms(399)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(400)) }, ms(0)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(400)), decision: None }, ms(0)));
     let fits = limiter.request().timeout(ms(400));
     fits.acquire().await.unwrap().release();
     assert_eq!(start.elapsed(), ms(400));
@@ -335,9 +335,9 @@ async fn a_timeout_fails_at_once_when_the_wait_is_known_to_be_longer_and_on_time
     let places = common::limiter(MaxConcurrency::new(1));
     let _out = places.try_acquire().unwrap();
     let error = places.request().timeout(ms(50)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None }, ms(450)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None, decision: None }, ms(450)));
     let error = places.request().timeout(ms(0)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None }, ms(450)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None, decision: None }, ms(450)));
     assert_eq!((places.snapshot().timed_out, places.snapshot().queued), (2, 0));
 }
 

@@ -125,7 +125,7 @@ async fn a_wait_ends_once_with_what_its_request_got() {
     let (_permit, _other) = (permit, limiter.acquire().await.unwrap());
     let error = limiter.request().timeout(ms(5)).acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::TimedOut { .. }));
-    assert_eq!(take(), ["1 5", "Refused(TimedOut { retry_after: None })"]);
+    assert_eq!(take(), ["1 5", "Refused(TimedOut { retry_after: None, decision: None })"]);
     let blocking = limiter.clone();
     let thread = std::thread::spawn(move || blocking.blocking_acquire().unwrap_err());
     while limiter.snapshot().queued == 0 {

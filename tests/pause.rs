@@ -90,15 +90,15 @@ async fn a_timeout_within_the_pause_fails_at_once_and_one_beyond_it_is_served() 
     drop(out);
     let start = Instant::now();
     let error = limiter.request().timeout(ms(99)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(100)) }, ms(0)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(100)), decision: None }, ms(0)));
     let error = before.await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(50)) }, ms(50)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(50)), decision: None }, ms(50)));
     limiter.request().timeout(ms(50)).acquire().await.unwrap().release();
     assert_eq!(start.elapsed(), ms(100));
     // The end of a pause without end is not known, so a request is not refused at once: its timeout runs.
     limiter.pause_for(Duration::MAX);
     let error = limiter.request().timeout(ms(70)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None }, ms(170)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: None, decision: None }, ms(170)));
 }
 
 #[tokio::test(start_paused = true)]

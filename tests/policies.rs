@@ -294,7 +294,7 @@ async fn a_ban_holds_off_waiters_too_and_ends_on_time() {
     limiter.try_acquire_many(2).unwrap().release();
     assert_eq!(denied(&limiter), Some(ms(500)));
     let error = limiter.request().timeout(ms(499)).acquire().await.unwrap_err();
-    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(500)) }, ms(0)));
+    assert_eq!((error, start.elapsed()), (AcquireError::TimedOut { retry_after: Some(ms(500)), decision: None }, ms(0)));
     assert_eq!(grants(&limiter, 3).await, [500, 500, 600]);
     assert_eq!(denied(&limiter), Some(ms(1_000)), "the second is twice as long");
 }

@@ -83,7 +83,7 @@ async fn no_waiter_is_shed_for_a_request_that_does_not_wait() {
     let _out = limiter.acquire().await.unwrap();
     let waiting = queued(limiter.request().priority(Priority::NORMAL).acquire());
     let error = limiter.request().timeout(ms(0)).acquire().await.unwrap_err();
-    assert_eq!(error, AcquireError::TimedOut { retry_after: None });
+    assert_eq!(error, AcquireError::TimedOut { retry_after: None, decision: None });
     assert!(!waiting.is_woken());
 }
 
@@ -143,7 +143,7 @@ async fn deadlines_of_a_long_queue_are_kept_each_on_time_by_one_timer() {
         .collect();
     for task in waiting {
         let (error, after, timeout) = task.await.unwrap();
-        assert_eq!((error, after), (AcquireError::TimedOut { retry_after: None }, timeout));
+        assert_eq!((error, after), (AcquireError::TimedOut { retry_after: None, decision: None }, timeout));
     }
     assert_eq!(limiter.snapshot().timed_out, 200);
 }

@@ -62,7 +62,7 @@ async fn a_reservation_has_a_cost_a_priority_and_a_timeout() {
     let urgent = limiter.request().priority(Priority::HIGH).reserve().unwrap();
     assert_eq!((urgent.ready_in(), large.ready_in()), (Some(ms(100)), Some(ms(600))));
     let error = limiter.request().timeout(ms(500)).reserve().unwrap_err();
-    assert_eq!(error, AcquireError::TimedOut { retry_after: Some(ms(800)) });
+    assert_eq!(error, AcquireError::TimedOut { retry_after: Some(ms(800)), decision: None });
     assert!(matches!(limiter.request().cost(11).reserve(), Err(AcquireError::ExceedsLimit { .. })));
     assert_eq!(format!("{urgent:?}"), "Reservation { ready_in: Some(100ms), .. }");
 }

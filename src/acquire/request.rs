@@ -22,7 +22,7 @@ use crate::snapshot::LimitStatus;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{AcquireError, Limiter, MaxConcurrency, Priority, Throttle};
+/// use tollgate::{Limiter, MaxConcurrency, Priority, Throttle};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,7 +32,7 @@ use crate::snapshot::LimitStatus;
 ///
 /// // The next grant is a minute away, so the request fails at once, not after five seconds.
 /// let error = limiter.request().timeout(timeout).acquire().await.unwrap_err();
-/// assert_eq!(error, AcquireError::TimedOut { retry_after: Some(Duration::from_secs(60)) });
+/// assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
 /// # Ok(())
 /// # }
 /// ```
@@ -251,7 +251,7 @@ impl<'a> PermitRequest<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`PermitRequest::acquire`].
+    /// Those of [`PermitRequest::acquire`]. Of a timeout, it says what the request waited for.
     pub fn acquire_explained(self) -> AcquireExplained {
         AcquireExplained::new(Arc::clone(self.manager), self.options)
     }

@@ -13,7 +13,7 @@ use pin_project::pin_project;
 
 use super::answer::Refusal;
 use super::identity::Everyone;
-use crate::acquire::{AcquireExplained, AcquireOwned};
+use crate::acquire::AcquireExplained;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
@@ -45,6 +45,7 @@ pub trait Asks<K> {
 pub struct Terms {
     pub(super) cost: u64,
     pub(super) wait: Option<Duration>,
+    /// Whether the answer says what each limit said. One after a wait always does: a refusal is told by it.
     pub(super) is_explained: bool,
 }
 
@@ -59,8 +60,7 @@ pub enum Asked {
 /// An answer that is awaited.
 #[pin_project(project = AskingProjection)]
 pub enum Asking {
-    Explained(#[pin] AcquireExplained),
-    Plain(#[pin] AcquireOwned),
+    Waiting(#[pin] AcquireExplained),
     Store(#[pin] TryAcquireShared),
     Boxed(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
@@ -70,8 +70,7 @@ impl Future for Asking {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         Poll::Ready(match self.project() {
-            AskingProjection::Explained(acquire) => after_wait(ready!(acquire.poll(cx))),
-            AskingProjection::Plain(acquire) => after_wait((ready!(acquire.poll(cx)), Vec::new())),
+            AskingProjection::Waiting(acquire) => after_wait(ready!(acquire.poll(cx))),
             AskingProjection::Store(acquire) => at_once((ready!(acquire.poll(cx)), Vec::new())),
             AskingProjection::Boxed(acquire) => ready!(acquire.as_mut().poll(cx)),
         })
@@ -98,8 +97,7 @@ impl Asks<Everyone> for Limiter {
         match (terms.wait, terms.is_explained) {
             (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
             (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
-            (Some(wait), true) => Asked::Later(Asking::Explained(request.timeout(wait).acquire_explained())),
-            (Some(wait), false) => Asked::Later(Asking::Plain(request.timeout(wait).acquire_owned())),
+            (Some(wait), _) => Asked::Later(Asking::Waiting(request.timeout(wait).acquire_explained())),
         }
     }
 }
@@ -110,13 +108,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
         match (terms.wait, terms.is_explained) {
             (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
             (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
-            (Some(wait), true) => {
+            (Some(wait), _) => {
                 let acquire = request.timeout(wait).acquire_explained();
                 Asked::Later(Asking::Boxed(Box::pin(async { after_wait(acquire.await) })))
-            }
-            (Some(wait), false) => {
-                let acquire = request.timeout(wait).acquire_owned();
-                Asked::Later(Asking::Boxed(Box::pin(async { after_wait((acquire.await, Vec::new())) })))
             }
         }
     }
@@ -135,8 +129,7 @@ impl Asks<Everyone> for SharedLimiter {
                 Asking::Boxed(Box::pin(async { at_once(acquire.await) }))
             }
             (None, false) => Asking::Store(request.try_acquire()),
-            (Some(wait), true) => Asking::Explained(request.timeout(wait).acquire_explained()),
-            (Some(wait), false) => Asking::Plain(request.timeout(wait).acquire_owned()),
+            (Some(wait), _) => Asking::Waiting(request.timeout(wait).acquire_explained()),
         })
     }
 }

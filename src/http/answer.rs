@@ -19,21 +19,26 @@ use crate::snapshot::LimitStatus;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A limit denied it: status 429, or 503 if that was a concurrency or a pause.
+    /// A limit denied it: status 429. Status 503 if that was a concurrency of all clients together, or if no limit denied: the limiter is
+    /// paused, or its store does not answer.
     #[error("{decision}")]
     Denied {
         /// Which limit denied, and when to retry.
         decision: Decision,
-        /// What each limit said then. Empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
+        /// What each limit said then. May be empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
         limits: Vec<LimitStatus>,
+        /// Whether each key has limits of its own, so that others may have capacity left.
+        by_key: bool,
     },
-    /// It waited for as long as it may, or is known to wait longer: status 429, or 503 if only a release helps.
-    #[error("no permit within the longest wait")]
+    /// It waited for as long as it may, or is known to wait longer: status 429 or 503, as of [`Refusal::Denied`].
+    #[error("no permit within the longest wait: {decision}")]
     TimedOut {
-        /// As in [`AcquireError::TimedOut`].
-        retry_after: Option<Duration>,
+        /// Which limit denied then, and when to retry.
+        decision: Decision,
         /// What each limit said then, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
+        /// As in [`Refusal::Denied`].
+        by_key: bool,
     },
     /// The queue is full, has dropped it in favour of another, or [blocks](crate::Overflow::Block): status 503.
     #[error("the queue is full")]
@@ -91,14 +96,14 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied { decision, .. } => decision.retry_after(),
-            Self::TimedOut { retry_after, .. } | Self::QueueFull { retry_after, .. } => *retry_after,
+            Self::Denied { decision, .. } | Self::TimedOut { decision, .. } => decision.retry_after(),
+            Self::QueueFull { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
 
-    /// What each limit said when it refused the request. Empty with [`RateLimitStyle::None`](super::RateLimitStyle::None), and where no
-    /// limit was asked.
+    /// What each limit said when it refused the request. Empty where no limit was asked; may be with
+    /// [`RateLimitStyle::None`](super::RateLimitStyle::None).
     #[must_use]
     pub fn limits(&self) -> &[LimitStatus] {
         match self {
@@ -135,23 +140,30 @@ impl Refusal {
     pub fn problem_type(&self) -> Option<ProblemType> {
         Some(match self {
             Self::NoIdentity | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => return None,
-            Self::Denied { decision, .. } => match decision.denied_by() {
-                Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
-                Some(Limit::MaxConcurrency(_)) | None => ProblemType::ReducedCapacity,
-                Some(_) => ProblemType::QuotaExceeded,
+            Self::Denied { decision, by_key, .. } | Self::TimedOut { decision, by_key, .. } => match decision.denied_by() {
+                Some(Limit::MaxConcurrency(_)) if !by_key => ProblemType::ReducedCapacity,
+                denied_by => ProblemType::of_denial(denied_by),
             },
-            Self::TimedOut { retry_after: Some(_), .. } => ProblemType::QuotaExceeded,
             _ => ProblemType::ReducedCapacity,
         })
     }
 
     fn values(&self) -> FieldValues<'_> {
         match self {
-            Self::Denied { decision, limits } => FieldValues::denied(limits, decision),
+            Self::Denied { decision, limits, .. } | Self::TimedOut { decision, limits, .. } => {
+                FieldValues::denied(limits, decision)
+            }
             _ => {
                 let values = FieldValues::refused(self.limits());
                 self.retry_after().map_or(values, |after| values.retry_after(after))
             }
+        }
+    }
+
+    /// Each key has limits of its own.
+    pub(super) fn set_by_key(&mut self) {
+        if let Self::Denied { by_key, .. } | Self::TimedOut { by_key, .. } = self {
+            *by_key = true;
         }
     }
 
@@ -182,11 +194,13 @@ impl Refusal {
     pub(super) fn of_wait(error: AcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             AcquireError::Closed => Self::Closed,
-            AcquireError::QueueFull { retry_after } | AcquireError::Shed { retry_after } => {
-                Self::QueueFull { retry_after, limits }
+            AcquireError::TimedOut { decision: Some(decision), .. } => {
+                Self::TimedOut { decision: *decision, limits, by_key: false }
             }
+            AcquireError::QueueFull { retry_after }
+            | AcquireError::Shed { retry_after }
+            | AcquireError::TimedOut { retry_after, decision: None } => Self::QueueFull { retry_after, limits },
             AcquireError::Blocked { retry_after } => Self::QueueFull { retry_after: Some(retry_after), limits },
-            AcquireError::TimedOut { retry_after } => Self::TimedOut { retry_after, limits },
             AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
             AcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
             AcquireError::Store(error) => Self::Store(error),
@@ -197,7 +211,7 @@ impl Refusal {
     /// Of a request that did not wait; `limits` are those that the decision came with.
     pub(super) fn at_once(error: TryAcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
-            TryAcquireError::Denied(decision) => Self::Denied { decision, limits },
+            TryAcquireError::Denied(decision) => Self::Denied { decision, limits, by_key: false },
             TryAcquireError::Closed => Self::Closed,
             TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
             TryAcquireError::TooManyKeys { max } => Self::TooManyKeys { max },

@@ -28,7 +28,7 @@ pub(super) use known::KnownPolicies;
 use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 
 /// The header fields in which a server says what its limits allow. Each value is one allocation; nothing else allocates but the
-/// map itself.
+/// map itself, and a value above 128 bytes, of three limits or more, while it is written.
 ///
 /// # Examples
 ///

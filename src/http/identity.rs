@@ -18,7 +18,7 @@ pub(super) use kinds::{FindsKey, Identified};
 /// |---|---|
 /// | the address of the client | a [`ClientIp`](super::ClientIp), or [`ClientIp::peer_from`](super::ClientIp::peer_from) |
 /// | a header, a bearer token | a [`HeaderKey`] |
-/// | anything else in the request: its route, a value that a layer outside has put into its extensions | a closure `Fn(&Request<B>) -> Option<K>` |
+/// | anything else in the request: its route (axum's `MatchedPath` in the extensions), a value that a layer outside has put into its extensions | a closure `Fn(&Request<B>) -> Option<K>` |
 /// | two of these together | a pair of them |
 ///
 /// A closure names the type of its parameter, as in `|request: &Request<Body>| …`.

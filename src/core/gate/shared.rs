@@ -237,11 +237,11 @@ impl Gate {
         self.plan.counts_denials()
     }
 
-    /// The denial of a request of which nothing is known.
+    /// The denial of a request of which nothing is known: no limit is to blame for it.
     pub(crate) fn unknown_decision(&self, now: Moment) -> Decision {
         let report = LimitReport { denied_until: Some(Moment::NEVER), remaining: 0, ready_at: now, reset_at: now };
         let capacity = |by: usize| self.plan.limits()[by].capacity();
-        Decision::summarize(self.plan.policy(), None, std::iter::once(report), now, 0, capacity)
+        Decision::summarize(self.plan.policy(), None, std::iter::once(report), now, 0, capacity).paused(Moment::NEVER, now)
     }
 }
 

@@ -145,6 +145,23 @@ impl Schedule {
         Box::new(RefusedRequest { error, limits })
     }
 
+    /// What is decided on a request that cannot wait any longer, behind as many waiting units.
+    pub(super) fn decide_late(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
+        match self.dialogue {
+            None => self.decide_behind(&self.gate, now, ahead, costs),
+            Some(_) if self.is_alone() => self.decide_locally(now, ahead, costs),
+            Some(_) => self.latest_denial(now, false).decision,
+        }
+    }
+
+    /// What this gate says to a request behind as many waiting units.
+    pub(super) fn decide_behind(&self, gate: &Gate, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
+        let decision = gate.decide(now, ahead, costs);
+        let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
+        let decision = if resumed_at > now { decision.held_back(resumed_at, now) } else { decision };
+        if ahead > 0 { decision.behind_others() } else { decision }
+    }
+
     /// Of limits in a store, it is what the latest denial said.
     fn known_limits(&self, now: Moment) -> Vec<LimitStatus> {
         if self.dialogue.is_some() { self.latest_denial(now, true).limits } else { self.limits(now) }

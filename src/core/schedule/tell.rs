@@ -65,7 +65,8 @@ impl Schedule {
         let retry_after = self.retry_after(now, ahead, costs);
         let waited = id.and_then(|id| self.queue.take_arrival(id)).map_or(Duration::ZERO, |came_at| now.duration_since(came_at));
         self.tell(effects, || EventKind::TimedOut { cost, priority, waited, retry_after, requested_in: caller });
-        self.refusal(now, costs, AcquireError::TimedOut { retry_after })
+        let decision = costs.explained().then(|| Box::new(self.decide_late(now, ahead, costs)));
+        self.refusal(now, costs, AcquireError::TimedOut { retry_after, decision })
     }
 
     /// The limit of an adaptive concurrency as an observer knows it; `None` where there is neither.

@@ -1,13 +1,15 @@
 use http::{HeaderValue, StatusCode};
 
+use crate::policy::Limit;
+
 /// Why a request was denied, as a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4, which the body of an answer
 /// names (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemType {
-    /// The client has used up a quota of its own: status 429.
+    /// A quota is used up, that of the client or one that it shares: status 429.
     QuotaExceeded,
-    /// The server has no capacity for the request, whoever sends it: status 503.
+    /// The server has no capacity for the request at present, whoever sends it: status 503.
     ReducedCapacity,
     /// The client is penalised or banned for its behaviour: status 429.
     AbnormalUsage,
@@ -30,6 +32,14 @@ impl ProblemType {
         match self {
             Self::QuotaExceeded | Self::AbnormalUsage => StatusCode::TOO_MANY_REQUESTS,
             Self::ReducedCapacity => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub(in crate::http) const fn of_denial(denied_by: Option<Limit>) -> Self {
+        match denied_by {
+            Some(Limit::Penalty(_)) => Self::AbnormalUsage,
+            Some(_) => Self::QuotaExceeded,
+            None => Self::ReducedCapacity,
         }
     }
 

@@ -6,7 +6,7 @@ use super::values::{FieldValues, whole_seconds, window};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Counts;
 
-/// That much is written without an allocation of its own: the fields of two limits.
+/// That much is written without an allocation of its own: the field of two limits or three.
 const SHORT: usize = 128;
 
 /// Text that is being written. It goes to the heap only when it is long, or finished.

@@ -13,6 +13,7 @@ pub struct FieldValues<'a> {
     limits: &'a [LimitStatus],
     is_denied: bool,
     denied_by: Option<usize>,
+    problem: ProblemType,
     retry_after: Option<Duration>,
     jitter: Duration,
     partition_key: Option<&'a [u8]>,
@@ -24,17 +25,21 @@ impl<'a> FieldValues<'a> {
     /// [`acquire_explained`](crate::PermitRequest::acquire_explained) returned them. See the [type's example](Self).
     #[must_use]
     pub const fn granted(limits: &'a [LimitStatus]) -> Self {
-        Self { limits, is_denied: false, denied_by: None, retry_after: None, jitter: Duration::ZERO, partition_key: None }
+        let problem = ProblemType::ReducedCapacity;
+        let (retry_after, jitter) = (None, Duration::ZERO);
+        Self { limits, is_denied: false, denied_by: None, problem, retry_after, jitter, partition_key: None }
     }
 
     /// The limits denied a request. See the [type's example](Self).
     #[must_use]
     pub fn denied(limits: &'a [LimitStatus], decision: &Decision) -> Self {
         let (denied_by, retry_after) = (decision.denied_by_index(), decision.retry_after());
-        Self { is_denied: true, denied_by, retry_after, ..Self::granted(limits) }
+        let problem = ProblemType::of_denial(decision.denied_by());
+        Self { is_denied: true, denied_by, problem, retry_after, ..Self::granted(limits) }
     }
 
-    /// A request was refused for another reason than a limit, such as a full queue or a timeout; `limits` may be empty.
+    /// A request was refused for another reason than a limit, such as a full queue; `limits` may be empty. A timeout has a
+    /// [decision](crate::AcquireError::TimedOut) if it was explained: see [`FieldValues::denied`].
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -101,12 +106,8 @@ impl<'a> FieldValues<'a> {
     ///
     /// Where all clients share a limit, [`ProblemType::ReducedCapacity`] is the better choice for it.
     #[must_use]
-    pub fn problem_type(&self) -> ProblemType {
-        match self.denied_by.and_then(|index| self.limits.get(index)).map(|status| status.limit) {
-            Some(Limit::Penalty(_)) => ProblemType::AbnormalUsage,
-            Some(_) => ProblemType::QuotaExceeded,
-            None => ProblemType::ReducedCapacity,
-        }
+    pub const fn problem_type(&self) -> ProblemType {
+        self.problem
     }
 
     pub(super) const fn limits(&self) -> &'a [LimitStatus] {

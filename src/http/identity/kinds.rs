@@ -48,6 +48,9 @@ impl<B, I: FindsKey<B>> Identifies<B> for I {
 
 /// Seals [`Identifies`], because its module is private.
 pub trait FindsKey<B> {
+    /// Whether there are several keys.
+    const HAS_KEYS: bool = true;
+
     type SealedKey;
     type Future: Future<Output = Option<Self::SealedKey>>;
 
@@ -60,6 +63,8 @@ pub trait FindsKey<B> {
 }
 
 impl<B> FindsKey<B> for Everyone {
+    const HAS_KEYS: bool = false;
+
     type SealedKey = Self;
     type Future = Pending<Option<Self>>;
 
@@ -87,6 +92,8 @@ impl<B, K, G: Future<Output = Option<K>>, F: Fn(&Request<B>) -> G> FindsKey<B> f
 }
 
 impl<B, I: FindsKey<B>> FindsKey<B> for Arc<I> {
+    const HAS_KEYS: bool = I::HAS_KEYS;
+
     type SealedKey = I::SealedKey;
     type Future = I::Future;
 

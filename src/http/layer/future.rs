@@ -18,7 +18,7 @@ use crate::http::identity::{FindsKey, Identifies};
 ///
 /// # Cancel safety
 ///
-/// Dropped at any stage, it costs nobody anything: a request that waits leaves the queue, and a permit is released.
+/// Dropped while it waits, it leaves the queue, and nothing was taken. Dropped later, it releases its permit; units of a rate stay spent.
 #[pin_project]
 pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
     #[pin]
@@ -104,6 +104,9 @@ where
                     return Poll::Ready(shared.end(result, granted, this.key.as_ref()));
                 }
                 StageProjection::Refused(refusal, is_head) => {
+                    if I::HAS_KEYS {
+                        refusal.set_by_key();
+                    }
                     let response = shared.options.refuse(refusal, *is_head, &shared.known_policies);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));

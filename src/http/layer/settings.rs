@@ -62,7 +62,8 @@ impl<L, I> LimitLayer<L, I> {
     }
 
     /// Lets a request wait for its permit: at most this long, from 0 to 100 years. One that is known to wait longer is refused at
-    /// once. Bound the queue, too: a request that finds it full is answered with 503.
+    /// once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which by default is not: a request that finds it full is answered
+    /// with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs into a layer of its own, without this.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,7 +167,8 @@ impl<L, I> LimitLayer<L, I> {
 
 impl<K, I> LimitLayer<KeyedLimiter<K>, I> {
     /// [Charges](KeyedLimiter::penalize) the key so many units, by the status of the service's answer; 0 charges nothing. What the layer
-    /// itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
+    /// itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself. What was let in before the answer
+    /// is not called back: so that no client tries a thousand passwords at once, its key has a concurrency, too.
     ///
     /// ```
     /// use std::net::IpAddr;

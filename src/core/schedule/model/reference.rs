@@ -409,7 +409,7 @@ impl Reference {
 
     pub(super) fn time_out(&mut self, id: usize) {
         self.timed_out += 1;
-        self.answer(id, Err(AcquireError::TimedOut { retry_after: None }));
+        self.answer(id, Err(AcquireError::TimedOut { retry_after: None, decision: None }));
     }
 
     pub(super) fn refuse_all(&mut self, error: &AcquireError) {

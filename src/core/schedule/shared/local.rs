@@ -24,7 +24,7 @@ use crate::strategy::Moment;
 
 impl Schedule {
     /// Whether the store does not answer, and this process decides alone.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(in crate::core::schedule) fn is_alone(&self) -> bool {
         self.dialogue.as_ref().is_some_and(|dialogue| dialogue.is_alone)
     }
 
@@ -122,17 +122,14 @@ impl Schedule {
         let Some(Request { costs, .. }) = self.queue.request(id, &by_unit) else { return };
         let ahead = if self.queue.is_front(id) { 0 } else { self.queue.units_ahead_of(Priority::LOWEST).max(1) };
         self.gate.note_local_denial(now, costs);
-        let decision = self.decide_behind(now, ahead, costs);
+        let decision = self.decide_locally(now, ahead, costs);
         self.deny_waiter(id, |_, _| decision.into(), effects);
     }
 
     /// What this process alone says to a request behind as many waiting units.
-    fn decide_behind(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
-        let Some(local) = self.gate.known_local() else { return self.gate.unknown_decision(now) };
-        let decision = local.decide(now, ahead, costs);
-        let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
-        let decision = if resumed_at > now { decision.held_back(resumed_at, now) } else { decision };
-        if ahead > 0 { decision.behind_others() } else { decision }
+    pub(in crate::core::schedule) fn decide_locally(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
+        let unknown = || self.gate.unknown_decision(now);
+        self.gate.known_local().map_or_else(unknown, |local| self.decide_behind(local, now, ahead, costs))
     }
 
     /// [`Schedule::ask_once`] where this process decides alone.
@@ -158,7 +155,7 @@ impl Schedule {
 
     fn check_alone(&self, now: Moment, costs: Costs<'_>) -> Decision {
         let ahead = if self.queue.is_empty() { 0 } else { self.queue.units_ahead_of(Priority::LOWEST).max(1) };
-        self.decide_behind(now, ahead, costs)
+        self.decide_locally(now, ahead, costs)
     }
 
     /// What this process would decide alone, if the store is known not to answer, and is not to be asked again yet.

@@ -116,7 +116,7 @@ impl Schedule {
             dialogue.deny(id, denied);
         }
         self.counts().denied += 1;
-        effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after }.into()));
+        effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after, decision: None }.into()));
     }
 
     pub(super) fn tell_denial(&self, cost: u64, decision: &Decision, caller: Caller, effects: &mut Effects) {
