@@ -24,6 +24,7 @@ use crate::strategy::Moment;
 /// | [`LimitMoved`](EventKind::LimitMoved) | an [adaptive](crate::Adapt) concurrency finds another limit | from which to which |
 /// | [`Paused`](EventKind::Paused) | a pause begins, or its end moves | for how long |
 /// | [`Resumed`](EventKind::Resumed) | a pause ends, by a call or by itself | how long ago |
+/// | [`UpstreamMalformed`](EventKind::UpstreamMalformed) | an upstream's answer had a field that was ignored | which |
 /// | [`PolicyChanged`](EventKind::PolicyChanged) | the policy is replaced | from which to which |
 /// | [`Closed`](EventKind::Closed) | the limiter is closed | |
 /// | [`StoreDown`](EventKind::StoreDown) | calls to the store of a shared limiter are given up for a while | the error |
@@ -203,6 +204,12 @@ pub enum EventKind {
     Resumed {
         /// How long ago it ended; zero by a call.
         ended_ago: Duration,
+    },
+    /// A [signal](crate::UpstreamSignal::malformed) says that an upstream's answer had a malformed header field, which was ignored.
+    #[non_exhaustive]
+    UpstreamMalformed {
+        /// The name of the field, in lower case.
+        field: &'static str,
     },
     /// The policy was replaced: [`set_policy`](crate::Limiter::set_policy), or another [tier](crate::KeyedLimiterBuilder::tiers) of
     /// a key.

@@ -24,6 +24,7 @@
 //! | `StoreUp` | info | the store answers again | `down_for` |
 //! | `Reclaimed` | warn | reclaimed a permit | `held`, `permit`, `fence`, `cost`, `acquired_in` |
 //! | `ReleasedLate` | warn | a reclaimed permit was released late | `permit`, `fence`, `cost` |
+//! | `UpstreamMalformed` | warn | ignored a malformed field of an upstream | `field` |
 //! | `Evicted` | warn | evicted a key | `reset_after` |
 //! | `TooManyKeys` | warn | refused a new key | |
 //! | `StoreDown` | warn | the store does not answer | `error` |
@@ -57,6 +58,7 @@
 //! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked |
 //! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
 //! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
+//! | `tollgate_malformed_fields_total` | counter | `limiter`, `field` | observer | header fields of upstreams that were ignored |
 //! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; of a keyed limiter, by key |
 //! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys forgotten before they were reset |
 //! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that were refused |

@@ -29,6 +29,7 @@ pub struct UpstreamSignal {
     pub(crate) retry_after: Option<Duration>,
     pub(crate) remaining: Option<u64>,
     pub(crate) reset_after: Option<Duration>,
+    pub(crate) malformed: Option<&'static str>,
 }
 
 impl UpstreamSignal {
@@ -37,7 +38,7 @@ impl UpstreamSignal {
 
     /// A signal without content. See the [type's example](UpstreamSignal#examples).
     pub const fn new() -> Self {
-        Self { limited: false, retry_after: None, remaining: None, reset_after: None }
+        Self { limited: false, retry_after: None, remaining: None, reset_after: None, malformed: None }
     }
 
     /// The upstream denied a request (HTTP 429 or 503). The limiter pauses for [`retry_after`](Self::retry_after); without it, for
@@ -62,6 +63,23 @@ impl UpstreamSignal {
     /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
     pub const fn reset_after(self, after: Duration) -> Self {
         Self { reset_after: Some(after), ..self }
+    }
+
+    /// The answer had a malformed header field of this name, which was ignored. It changes nothing, but
+    /// [observers](crate::EventKind::UpstreamMalformed) are told.
+    ///
+    /// ```
+    /// use tollgate::{EventKind, Limiter, MaxConcurrency, UpstreamSignal};
+    ///
+    /// let (events, seen) = std::sync::mpsc::channel();
+    /// let builder = Limiter::builder(MaxConcurrency::new(8)).name("mail");
+    /// let limiter = builder.on_event(move |event| events.send(format!("{:?}", event.kind)).unwrap()).build()?;
+    /// limiter.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
+    /// assert_eq!(seen.try_recv()?, r#"UpstreamMalformed { field: "retry-after" }"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn malformed(self, field: &'static str) -> Self {
+        Self { malformed: Some(field), ..self }
     }
 
     /// How long the limiter must pause, if at all.

@@ -57,7 +57,7 @@ impl OpenWait for Open {
 /// What any of them can tell.
 const OF_ANY: [&str; 10] =
     ["Closed", "Denied", "GrantedAfterWait", "Reclaimed", "ReleasedLate", "Shed", "TimedOut", "granted", "refused", "waits"];
-const OF_ONE: [&str; 6] = ["Banned", "LimitMoved", "Paused", "PolicyChanged", "Resumed", "cancelled"];
+const OF_ONE: [&str; 7] = ["Banned", "LimitMoved", "Paused", "PolicyChanged", "Resumed", "UpstreamMalformed", "cancelled"];
 
 #[tokio::test(start_paused = true)]
 async fn one_observer_is_told_every_event_of_every_kind_of_limiter() {

@@ -115,6 +115,7 @@ const LEVELS: [(Level, &[&str]); 3] = [
         &[
             "reclaimed a permit",
             "a reclaimed permit was released late",
+            "ignored a malformed field of an upstream",
             "evicted a key",
             "refused a new key",
             "the store does not answer",

@@ -159,6 +159,13 @@ impl Manager {
         }
     }
 
+    /// Tells the observer of what has changed nothing.
+    pub(super) fn tell_if_observed(&self, kind: EventKind) {
+        if self.common().observed {
+            self.tell(Happening::Other(kind));
+        }
+    }
+
     /// Tells the observer.
     fn tell(&self, happening: Happening) {
         let id = |fence| permit_id(self.id_prefix(), fence);

@@ -10,6 +10,7 @@ use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::Scope;
 use crate::error::ConfigError;
+use crate::event::EventKind;
 use crate::policy::Policy;
 use crate::snapshot::LimiterSnapshot;
 use crate::upstream::UpstreamSignal;
@@ -43,6 +44,9 @@ impl Manager {
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {
+        if let Some(field) = signal.malformed {
+            self.tell_if_observed(EventKind::UpstreamMalformed { field });
+        }
         if let Some(pause) = signal.pause() {
             self.pause_for(pause);
         } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after) {

@@ -47,6 +47,7 @@ impl MetricsObserver {
             (RELEASED_LATE, "reclaimed permits that were dropped after all"),
             (BANS, "bans that began"),
             (PAUSES, "pauses that began, or whose end moved"),
+            (MALFORMED_FIELDS, "header fields of upstreams that were ignored"),
             (POLICY_CHANGES, "policies replaced"),
             (EVICTED_KEYS, "keys forgotten before they were reset"),
             (REFUSED_KEYS, "requests of new keys that were refused"),
@@ -89,6 +90,7 @@ const RECLAIMED: &str = "tollgate_reclaimed_total";
 const RELEASED_LATE: &str = "tollgate_released_late_total";
 const BANS: &str = "tollgate_bans_total";
 const PAUSES: &str = "tollgate_pauses_total";
+const MALFORMED_FIELDS: &str = "tollgate_malformed_fields_total";
 const POLICY_CHANGES: &str = "tollgate_policy_changes_total";
 const EVICTED_KEYS: &str = "tollgate_evicted_keys_total";
 const REFUSED_KEYS: &str = "tollgate_refused_keys_total";
@@ -141,6 +143,9 @@ impl Observer for MetricsObserver {
             EventKind::Reclaimed { .. } => count(RECLAIMED),
             EventKind::ReleasedLate { .. } => count(RELEASED_LATE),
             EventKind::Paused { .. } => count(PAUSES),
+            EventKind::UpstreamMalformed { field } => {
+                counter!(MALFORMED_FIELDS, self.labels(what, [Label::new("field", *field)])).increment(1);
+            }
             EventKind::PolicyChanged { .. } => count(POLICY_CHANGES),
             EventKind::Evicted { .. } => count(EVICTED_KEYS),
             EventKind::TooManyKeys => count(REFUSED_KEYS),

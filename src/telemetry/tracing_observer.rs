@@ -131,6 +131,7 @@ impl Observer for TracingObserver {
             EventKind::ReleasedLate { id, fence, cost } => {
                 tell!(WARN, "a reclaimed permit was released late", permit = display(id), fence = fence, cost = cost);
             }
+            EventKind::UpstreamMalformed { field } => tell!(WARN, "ignored a malformed field of an upstream", field = *field),
             EventKind::Evicted { reset_after } => tell!(WARN, "evicted a key", reset_after = reset_after.as_secs_f64()),
             EventKind::TooManyKeys => tell!(WARN, "refused a new key"),
             EventKind::StoreDown { error } => tell!(WARN, "the store does not answer", error = display(error)),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_test::task;
 use tollgate::{
-    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Observer, Outcome, Penalty, Policy, Rate, SharedLimiter, Throttle, WhenFull,
+    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Observer, Outcome, Penalty, Policy, Rate, SharedLimiter, Throttle,
+    UpstreamSignal, WhenFull,
 };
 
 use super::faulty::{Faulty, Way};
@@ -50,6 +51,7 @@ async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
     jobs.pause_for(ms(5));
     assert!(jobs.try_acquire().is_err());
     jobs.resume();
+    jobs.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
     jobs.set_policy("2 concurrent").unwrap();
     jobs.close();
 

@@ -86,6 +86,8 @@ impl<'h> UpstreamAnswer<'h> {
     /// A signal to a limiter that counts this unit. Of several such quotas it is about the one with the fewest units left, or of
     /// those the one with the latest reset.
     ///
+    /// Of fields that were malformed, it names the first.
+    ///
     /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the reset of any quota that is spent,
     /// whatever it counts, or for one second if none is. With one, the reset of a quota that is spent is left out, because the
     /// limiter would wait for the later of the two.
@@ -101,6 +103,7 @@ impl<'h> UpstreamAnswer<'h> {
             retry_after: self.retry_after.or(denied),
             remaining: quota.and_then(|quota| quota.remaining),
             reset_after: quota.filter(|quota| !is_overruled(quota)).and_then(|quota| quota.reset_after),
+            malformed: self.malformed().first().copied(),
         }
     }
 }
