@@ -5,11 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::Response;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tollgate::Throttle;
 use tollgate::http::RateLimitStyle;
+use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
@@ -18,6 +20,8 @@ use crate::services::layer;
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 21;
+/// As long as those of the layer.
+const FIELDS: [(&str, &str); 2] = [("ratelimit-policy", r#""default";q=1000000"#), ("ratelimit", r#""default";r=999999;t=1"#)];
 /// All requests of wrk come from one address.
 const PERIOD: Duration = Duration::from_nanos(100);
 const BURST: u32 = 1_000_000;
@@ -34,18 +38,28 @@ pub(crate) fn rows() -> Vec<Row> {
     let with_fields = serve(&runtime, hello().layer(layer(policy(), RateLimitStyle::Draft10)));
     let without = serve(&runtime, hello().layer(layer(policy(), RateLimitStyle::None)));
     let mut config = GovernorConfigBuilder::default();
-    let config = config.period(PERIOD).burst_size(BURST).finish().expect("not zero");
-    let governed = serve(&runtime, hello().layer(GovernorLayer::new(config)));
+    config.period(PERIOD).burst_size(BURST);
+    let governed = serve(&runtime, hello().layer(GovernorLayer::new(config.finish().expect("not zero"))));
+    let config = config.use_headers().finish().expect("not zero");
+    let governed_with_fields = serve(&runtime, hello().layer(GovernorLayer::new(config)));
     let bar = Some(Bar::AtLeast(0.99));
-    let contest = |case, server, bar| {
+    // What any layer costs, and any two fields.
+    let empty_layer = serve(&runtime, hello().layer(MapResponseLayer::new(|answer: Response| answer)));
+    let own_fields = serve(&runtime, Router::new().route("/", get(|| async { (FIELDS, "hello") })));
+    let contest = |case, server, peer, against, bar| {
         Contest::new(("W11", case), Unit::Millions, move || throughput(server))
-            .against("without a layer", bar, move || throughput(alone))
+            .against(peer, bar, move || throughput(against))
             .run(ROUNDS)
     };
+    let (no_layer, an_empty_one) = ("without a layer", "behind an empty layer");
     [
-        contest("wrk: requests to axum, fields of draft-10", with_fields, bar),
-        contest("wrk: requests to axum, without fields", without, bar),
-        contest("wrk: requests to axum, behind tower_governor", governed, None),
+        contest("wrk: requests to axum, fields of draft-10", with_fields, no_layer, alone, bar),
+        contest("wrk: requests to axum, fields of draft-10", with_fields, "the handler sends such fields", own_fields, None),
+        contest("wrk: requests to axum, without fields", without, no_layer, alone, bar),
+        contest("wrk: requests to axum, without fields", without, an_empty_one, empty_layer, None),
+        contest("wrk: requests to axum, behind an empty layer", empty_layer, no_layer, alone, None),
+        contest("wrk: requests to axum, behind tower_governor", governed, no_layer, alone, None),
+        contest("wrk: requests to axum, its fields", governed_with_fields, no_layer, alone, None),
     ]
     .into_iter()
     .flatten()
