@@ -36,6 +36,7 @@ mod lifecycle;
 mod lock;
 mod observed_wait;
 mod out_channel;
+mod paused_keys;
 mod registry;
 mod release_channel;
 mod request_options;

@@ -247,8 +247,8 @@ impl SharedLimiter {
     }
 
     /// Grants nothing in this process for `duration`, and asks the store for nothing. As [`Limiter::pause_for`]; a request of which the
-    /// store is being asked when it begins may still be granted. It ends early when the last handle, request and permit of the key
-    /// are gone.
+    /// store is being asked when it begins may still be granted. It lasts while nobody uses the key, too, as long as there is a handle
+    /// of the limiter or of another key.
     ///
     /// ```
     /// use std::time::Duration;

@@ -134,6 +134,32 @@ async fn a_pause_holds_back_this_process() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_of_a_key_lasts_while_nobody_uses_the_key() {
+    let alive = Arc::new(());
+    let held = Arc::clone(&alive);
+    let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "1000/min").on_event(move |_| drop(Arc::clone(&held)));
+    let limiter = limiter.build().unwrap();
+    for key in 0..100_u8 {
+        limiter.key([key]).pause_for(Duration::from_secs(u64::from(key)));
+    }
+    limiter.key("for ever").pause_for(Duration::MAX);
+    limiter.key("resumed").pause_for(Duration::MAX);
+    limiter.key("resumed").resume();
+    sleep(Duration::from_secs(50)).await;
+    let is_paused = |key: &[u8]| limiter.key(key).snapshot().paused_for;
+    for key in 0..100 {
+        let rest = u64::from(key).checked_sub(50).filter(|rest| *rest > 0).map(Duration::from_secs);
+        assert_eq!(is_paused(&[key]), rest, "{key}");
+    }
+    assert_eq!([is_paused(b"for ever"), is_paused(b"resumed")], [Some(Duration::MAX), None]);
+    let handle = limiter.key("for ever");
+    drop(limiter);
+    assert_eq!((handle.snapshot().paused_for, Arc::strong_count(&alive)), (Some(Duration::MAX), 2));
+    drop(handle);
+    assert_eq!(Arc::strong_count(&alive), 1, "a pause keeps no limiter that is gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn costs_by_unit_are_settled_in_the_store() {
     let store = MemoryStore::new();
     let [one, other] = processes(&store, 2, "2 concurrent per request and 1000 tokens/min").try_into().unwrap();

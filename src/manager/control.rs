@@ -37,10 +37,16 @@ impl Manager {
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.with_timer(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
+        if let Some(link) = self.store_link() {
+            link.paused.keep(self, duration);
+        }
     }
 
     pub(crate) fn resume(self: &Arc<Self>) {
         self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
+        if let Some(link) = self.store_link() {
+            link.paused.forget(&**self);
+        }
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {

@@ -112,6 +112,12 @@ impl SharedBy {
     }
 }
 
+impl Drop for SharedBy {
+    fn drop(&mut self) {
+        self.link.paused.end();
+    }
+}
+
 /// Tells the observers of the limiter what happens to a key.
 struct OfKey {
     link: Arc<StoreLink>,
