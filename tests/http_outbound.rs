@@ -194,6 +194,68 @@ async fn a_shared_limiter_is_held_back_in_this_process() {
     assert!(is_idle(&one.snapshot()));
 }
 
+/// Each layer is that of another process, with the same store.
+#[tokio::test(start_paused = true)]
+async fn processes_share_the_limits_of_each_host() {
+    let (store, upstream) = (MemoryStore::new(), Upstream::default());
+    let clients = [(); 2].map(|()| {
+        let shared = SharedLimiter::new(store.clone(), "api", "sliding log 6/min").unwrap();
+        OutboundLayer::by_host(shared).layer(upstream.service())
+    });
+    let call = |nth: usize, uri: &str| tokio::spawn(clients[nth % 2].clone().oneshot(get(uri)));
+    let all: Vec<_> = (0..18).map(|nth| call(nth, "http://a/")).collect();
+    for calls in [6, 12, 18] {
+        sleep(secs(1)).await;
+        assert_eq!(upstream.calls.load(Relaxed), calls);
+        sleep(secs(58)).await;
+        assert_eq!(upstream.calls.load(Relaxed), calls);
+        sleep(secs(1)).await;
+    }
+    for one in all {
+        assert_eq!(one.await.unwrap().unwrap().status(), 200);
+    }
+
+    let start = Instant::now();
+    for nth in 0..6 {
+        for host in ["http://b/", "http://C/", "http://c:8080/"] {
+            drop(call(nth, host).await.unwrap().unwrap());
+        }
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(call(0, "http://c/").await.unwrap().unwrap());
+    assert_eq!(start.elapsed(), secs(60));
+}
+
+/// Nothing holds on to the key between two requests.
+#[tokio::test(start_paused = true)]
+async fn a_host_with_a_shared_limit_is_held_back_in_this_process() {
+    let upstream = Upstream::new([answer(429, "retry-after: 30")]);
+    let store = MemoryStore::new();
+    let [one, other] = [(); 2].map(|()| {
+        let shared = SharedLimiter::new(store.clone(), "api", "8 concurrent and 100/s").unwrap();
+        OutboundLayer::by_host(shared).layer(upstream.service())
+    });
+    let start = Instant::now();
+    for (client, uri, at) in [(&one, "http://a/", 0), (&one, "http://b/", 1), (&other, "http://a/", 2), (&one, "http://a/", 30)] {
+        drop(client.clone().oneshot(get(uri)).await.unwrap());
+        assert_eq!(start.elapsed(), secs(at), "{uri}");
+        sleep(secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_limiter_has_keys_of_several_types() {
+    let shared = SharedLimiter::new(MemoryStore::new(), "api", Throttle::every(secs(1))).unwrap();
+    let by_number = OutboundLayer::by_key(shared.clone(), |request| (request.uri.path().to_owned(), 7_u64));
+    let client = by_number.layer(Upstream::default().service());
+    let start = Instant::now();
+    for (path, at) in [("/a", 0), ("/b", 0), ("/a", 1), ("/b", 1)] {
+        drop(client.clone().oneshot(get(&format!("http://host{path}"))).await.unwrap());
+        assert_eq!(start.elapsed(), secs(at));
+    }
+    assert!(!shared.key("2:/a7").check(1).await.unwrap().is_allowed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_runs_out_is_spread_for_a_key_too() {
     let fields = "x-ratelimit-remaining: 3\nx-ratelimit-reset: 60";

@@ -16,12 +16,13 @@ use super::identity::Everyone;
 use crate::acquire::AcquireExplained;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::keyed::KeyedLimiter;
-use crate::limiter::Limiter;
+use crate::limiter::{Handle, Limiter};
 use crate::permit::Permit;
 use crate::shared::{SharedLimiter, TryAcquireShared};
 use crate::snapshot::LimitStatus;
 
-/// A limiter that a [`LimitLayer`](super::LimitLayer) can ask for this key. Other types cannot implement it.
+/// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key. Other
+/// types cannot implement it.
 ///
 /// | limiter | keys |
 /// |---|---|
@@ -36,6 +37,9 @@ impl<K, L: Asks<K>> Admits<K> for L {}
 /// Seals [`Admits`], because its module is private.
 pub trait Asks<K> {
     fn ask(&self, key: &K, terms: Terms) -> Asked;
+
+    /// The limiter of the key alone.
+    fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
 
     fn penalize(&self, _key: &K, _units: u64) {}
 }
@@ -100,6 +104,10 @@ impl Asks<Everyone> for Limiter {
             (Some(wait), _) => Asked::Later(Asking::Waiting(request.timeout(wait).acquire_explained())),
         }
     }
+
+    fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
+        Ok(self.clone())
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
@@ -113,6 +121,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
                 Asked::Later(Asking::Boxed(Box::pin(async { after_wait(acquire.await) })))
             }
         }
+    }
+
+    fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
+        self.limiter(key)
     }
 
     fn penalize(&self, key: &K, units: u64) {
@@ -132,14 +144,26 @@ impl Asks<Everyone> for SharedLimiter {
             (Some(wait), _) => Asking::Waiting(request.timeout(wait).acquire_explained()),
         })
     }
+
+    fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
+        Ok(self.handle())
+    }
 }
 
 impl<K: StoreKey> Asks<K> for SharedLimiter {
     fn ask(&self, key: &K, terms: Terms) -> Asked {
-        let mut bytes = Vec::new();
-        key.append_to(&mut bytes);
-        self.key(bytes).ask(&Everyone, terms)
+        of_key(self, key).ask(&Everyone, terms)
     }
+
+    fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
+        Ok(of_key(self, key).handle())
+    }
+}
+
+fn of_key(limiter: &SharedLimiter, key: &impl StoreKey) -> SharedLimiter {
+    let mut bytes = Vec::new();
+    key.append_to(&mut bytes);
+    limiter.key(bytes)
 }
 
 /// A limiter for each key, by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
@@ -148,6 +172,10 @@ pub struct Chosen<F>(pub(super) Arc<F>);
 impl<K, L: Admits<Everyone>, F: Fn(&K) -> L> Asks<K> for Chosen<F> {
     fn ask(&self, key: &K, terms: Terms) -> Asked {
         (self.0)(key).ask(&Everyone, terms)
+    }
+
+    fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
+        (self.0)(key).limiter_of(&Everyone)
     }
 }
 
@@ -169,7 +197,8 @@ impl fmt::Debug for Asking {
     }
 }
 
-/// A key of a [`SharedLimiter`] behind a [`LimitLayer`](super::LimitLayer), as the bytes that its store gets.
+/// A key of a [`SharedLimiter`] in a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key), as the bytes
+/// that its store gets.
 ///
 /// ```
 /// use tollgate::http::StoreKey;

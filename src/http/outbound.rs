@@ -6,16 +6,15 @@ mod future;
 mod service;
 
 use std::fmt;
-use std::hash::Hash;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 
+use super::admission::Admits;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
 use crate::error::{AcquireError, TryAcquireError};
-use crate::keyed::KeyedLimiter;
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
 use crate::strategy::Outcome;
@@ -76,6 +75,26 @@ pub use service::Outbound;
 /// # }
 /// ```
 ///
+/// # Limits that many processes share
+///
+/// A [`SharedLimiter`](crate::SharedLimiter) keeps the processes to one quota together: each host is a [key](crate::SharedLimiter::key) of it.
+///
+/// ```
+/// use tollgate::SharedLimiter;
+/// use tollgate::http::OutboundLayer;
+/// use tollgate::store::MemoryStore;
+///
+/// let store = MemoryStore::new(); // or one that processes share
+/// let per_host = SharedLimiter::new(store, "apis", "8 concurrent and 100/min")?;
+/// let layer = OutboundLayer::by_host(per_host);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// What an upstream says holds back this process alone: the others learn of a denial by their own. Nothing is spread. A process forgets
+/// a key, with what the store has denied or [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request, body or pause of it
+/// is left; the store does when its whole budget is back. Besides the call of the store, a request takes about 0.1 µs to find its key, or
+/// 2 µs if the key is not in use.
+///
 /// # reqwest
 ///
 /// A `reqwest::Client` is a service of its own request type, which converts from and to those of `http`:
@@ -122,14 +141,15 @@ impl OutboundLayer {
         Self::of(Location::caller(), Arc::new(move |_| Ok(limiter.clone())))
     }
 
-    /// A limiter for each host: the host of the URI in lower case, with its port if it has one there; else that of the `Host` field; else
-    /// the empty text. See the [type's example](Self#examples).
+    /// A limiter for each host, of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`SharedLimiter`](crate::SharedLimiter): the host of the URI in
+    /// lower case, with its port if it has one there; else that of the `Host` field; else the empty text. See the [type's
+    /// example](Self#examples).
     #[track_caller]
-    pub fn by_host(limiter: KeyedLimiter<String>) -> Self {
-        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter(&host_of(parts))))
+    pub fn by_host(limiter: impl Admits<String> + Send + Sync + 'static) -> Self {
+        Self::by_key(limiter, host_of)
     }
 
-    /// A limiter for each key. What the body says can be a key, too: put it into the [extensions](http::Extensions).
+    /// A limiter for each key, which is a [`StoreKey`](super::StoreKey) for a [`SharedLimiter`](crate::SharedLimiter). What the body says can be a key, too: put it into the [extensions](http::Extensions).
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;
@@ -140,11 +160,11 @@ impl OutboundLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[track_caller]
-    pub fn by_key<K>(limiter: KeyedLimiter<K>, key_of: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self
-    where
-        K: Hash + Eq + Clone + Send + Sync + 'static,
-    {
-        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter(&key_of(parts))))
+    pub fn by_key<K>(
+        limiter: impl Admits<K> + Send + Sync + 'static,
+        key_of: impl Fn(&Parts) -> K + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter_of(&key_of(parts))))
     }
 
     fn of(caller: &'static Location<'static>, limiter_of: Arc<LimiterOf>) -> Self {
