@@ -297,6 +297,33 @@ async fn requests_and_tokens_are_told_apart() {
     }
 }
 
+/// Anthropic's quotas have hyphens in their names, and costs mostly have underscores.
+#[tokio::test(start_paused = true)]
+async fn a_unit_is_the_same_with_a_hyphen_and_with_an_underscore() {
+    for (unit, left, waits) in [
+        ("input_tokens", "input-tokens: 0", 30),
+        ("input-tokens", "input-tokens: 0", 30),
+        ("Input_Tokens", "input-tokens: 0", 30),
+        ("output_tokens", "output-tokens: 0", 30),
+        ("input_tokens", "output-tokens: 0", 0),
+        ("input_tokens", "tokens: 0", 0),
+        ("input_tokens", "input-tokens: 1", 0),
+    ] {
+        let (quota, left) = left.split_once(": ").unwrap();
+        let date = "date: Mon, 23 Nov 2026 01:00:00 GMT";
+        let reset = format!("anthropic-ratelimit-{quota}-reset: 2026-11-23T01:00:30Z");
+        let upstream = Upstream::new([answer(200, &format!("{date}\nanthropic-ratelimit-{quota}-remaining: {left}\n{reset}"))]);
+        let limiter = Limiter::new(format!("500/min per request and 100000 {unit}/min").as_str()).unwrap();
+        let reader = UpstreamReader::new(UpstreamFamily::Anthropic);
+        let client = OutboundLayer::new(limiter).upstream(reader).cost_of(unit, |_| 1_000).layer(upstream.service());
+        let start = Instant::now();
+        for at in [0, waits] {
+            drop(client.clone().oneshot(get("http://a/")).await.unwrap());
+            assert_eq!(start.elapsed(), secs(at), "{unit} {quota}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_denied_is_sent_again_a_bounded_number_of_times() {
     let upstream = Upstream::new((0..9).map(|_| answer(429, "retry-after: 10")));

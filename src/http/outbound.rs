@@ -227,8 +227,8 @@ impl<C, R> OutboundLayer<C, R> {
         self
     }
 
-    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit). A quota of the upstream in that unit
-    /// [pauses](UpstreamReader) the limiter when it is spent.
+    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit). A quota of the upstream in [that
+    /// unit](UpstreamAnswer::signal_for) pauses the limiter when it is spent: `input-tokens` of Anthropic for `input_tokens`.
     ///
     /// ```
     /// use tollgate::Limiter;

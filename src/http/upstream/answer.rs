@@ -83,7 +83,8 @@ impl<'h> UpstreamAnswer<'h> {
         self.signal_for("requests")
     }
 
-    /// A signal to a limiter that counts this unit. Of several such quotas it is about the one with the fewest units left, or of
+    /// A signal to a limiter that counts this unit, in upper or lower case, with `_` or `-`: the quota `input-tokens` is that of
+    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, or of
     /// those the one with the latest reset.
     ///
     /// Of fields that were malformed, it names the first.
@@ -94,7 +95,7 @@ impl<'h> UpstreamAnswer<'h> {
     pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
         let quotas = self.quotas().iter();
         let least = |quota: &&UpstreamQuota<'_>| (quota.remaining.unwrap_or(u64::MAX), Reverse(quota.reset_after));
-        let quota = quotas.clone().filter(|quota| quota.unit.eq_ignore_ascii_case(unit)).min_by_key(least);
+        let quota = quotas.clone().filter(|quota| is_same(quota.unit, unit)).min_by_key(least);
         let spent = quotas.filter(|quota| quota.remaining == Some(0)).filter_map(|quota| quota.reset_after).max();
         let denied = self.limited.then(|| spent.unwrap_or(UpstreamSignal::UNKNOWN));
         let is_overruled = |quota: &&UpstreamQuota<'_>| self.retry_after.is_some() && quota.remaining == Some(0);
@@ -106,6 +107,12 @@ impl<'h> UpstreamAnswer<'h> {
             malformed: self.malformed().first().copied(),
         }
     }
+}
+
+/// Whether two names are of one unit. Upstreams write hyphens where most programs have underscores.
+fn is_same(one: &str, other: &str) -> bool {
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    one.bytes().map(plain).eq(other.bytes().map(plain))
 }
 
 /// At most `N` of something, without an allocation.
