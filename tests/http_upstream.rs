@@ -511,6 +511,37 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
     assert_eq!(signal(UpstreamFamily::RetryAfter, OK, "requests", "retry-after: 2"), new());
 }
 
+/// Of a subscription. Where use beyond it is paid for, an answer that was carried out says `rejected`, too.
+#[test]
+fn a_denial_by_anthropic_may_name_the_reset_of_a_subscription() {
+    let rejected = format!("anthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: {}", NOW + 40);
+    let shown = |status, text: &str| {
+        read(UpstreamFamily::Anthropic, status, text, |answer| {
+            (answer.quotas().iter().map(show).collect::<Vec<_>>(), answer.signal())
+        })
+    };
+    let new = UpstreamSignal::new;
+    let spent = new().limited().retry_after(secs(40)).remaining(0).reset_after(secs(40));
+    assert_eq!(shown(TOO_MANY, &rejected), (vec!["unified requests - 0 40 -".to_owned()], spent));
+    let (_, signal) = shown(TOO_MANY, &format!("{rejected}\nretry-after: 7"));
+    assert_eq!(signal, new().limited().retry_after(secs(7)).remaining(0));
+    let (_, signal) = shown(TOO_MANY, &rejected.replace(&(NOW + 40).to_string(), &(NOW + 86_400).to_string()));
+    assert_eq!(signal.retry_after(secs(3_600)), signal, "not beyond the cap");
+
+    let overage = format!("{rejected}\nanthropic-ratelimit-unified-overage-in-use: true");
+    assert_eq!(shown(OK, &overage), (vec![], new()));
+    let no_times = new().limited().retry_after(secs(1));
+    for status in ["allowed", "allowed_warning", "unheard-of"] {
+        let text = rejected.replace("rejected", status);
+        assert_eq!((shown(TOO_MANY, &text), shown(OK, &text)), ((vec![], no_times), (vec![], new())), "{status}");
+    }
+    for (reset, is_malformed) in [("", false), ("anthropic-ratelimit-unified-reset: 2026-11-23T01:00:40Z", true)] {
+        let text = format!("anthropic-ratelimit-unified-status: rejected\n{reset}");
+        assert_eq!(!malformed(UpstreamFamily::Anthropic, &text).is_empty(), is_malformed, "{reset}");
+        assert_eq!(shown(TOO_MANY, &text).1.retry_after(secs(1)), shown(TOO_MANY, &text).1, "{reset}");
+    }
+}
+
 /// Any of these.
 fn one_of(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(pieces).prop_map(str::to_owned)
@@ -693,6 +724,7 @@ proptest! {
     fn no_bytes_do_harm(
         values in prop::collection::vec(prop_oneof![
             prop::collection::vec(any::<u8>(), 0..40),
+            Just(b"rejected".to_vec()),
             nearly_a_list().prop_map(String::into_bytes),
             "[-0-9.:smhTZ+, GMTNov]{0,40}".prop_map(String::into_bytes),
         ], 40),
@@ -705,6 +737,7 @@ proptest! {
             "ratelimit-reset", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-reset-after",
             "x-ratelimit-bucket", "x-ratelimit-resource", "x-rate-limit-limit", "x-rate-limit-reset", "x-shopify-shop-api-call-limit",
             "x-ratelimit-limit-requests", "x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset",
+            "anthropic-ratelimit-unified-status", "anthropic-ratelimit-unified-reset",
         ];
         let mut fields = HeaderMap::new();
         for (name, value) in names.iter().cycle().zip(&values) {

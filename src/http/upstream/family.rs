@@ -46,7 +46,8 @@ pub enum UpstreamFamily {
     /// The first two of those with seconds, where -1 is unknown, and `retry-after-ms`. See "Azure OpenAI quotas and limits".
     AzureOpenAi,
     /// `anthropic-ratelimit-requests-*`, `-tokens-*`, `-input-tokens-*` and `-output-tokens-*` with instants of RFC 3339. Status 529
-    /// (overloaded) is a denial too. See Anthropic's "Rate limits". The shares of use in `unified-*` are not read.
+    /// (overloaded) is a denial too. See Anthropic's "Rate limits". Of a subscription, `-unified-status: rejected` in an answer with 429
+    /// is a quota named `unified` that is spent until `-unified-reset`, in Unix seconds; the other `-unified-*` are not read.
     Anthropic,
     /// `X-RateLimit-*` with decimals in `-Reset-After`, and the quota's name in `X-RateLimit-Bucket`. See Discord's "Rate Limits".
     Discord,

@@ -14,6 +14,8 @@ const RETRY_AFTER_MILLIS: &str = "retry-after-ms";
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
 const SHOPIFY: &str = "x-shopify-shop-api-call-limit";
+const UNIFIED_STATUS: &str = "anthropic-ratelimit-unified-status";
+const UNIFIED_RESET: &str = "anthropic-ratelimit-unified-reset";
 const REQUESTS: &str = "requests";
 
 pub(super) struct Reading<'h> {
@@ -54,6 +56,9 @@ impl<'h> Reading<'h> {
                 UpstreamFamily::Draft7 => self.dictionary(),
                 UpstreamFamily::Shopify => self.shopify(),
                 family => family.triples().iter().for_each(|triple| self.triple(triple)),
+            }
+            if self.family == UpstreamFamily::Anthropic {
+                self.unified();
             }
         }
         self.answer.limited = self.is_limited();
@@ -188,6 +193,18 @@ impl<'h> Reading<'h> {
             let remaining = Some(limit.saturating_sub(used));
             self.answer.quotas.push(UpstreamQuota { unit: REQUESTS, limit: Some(limit), remaining, ..Default::default() });
         }
+    }
+
+    /// The quota of a subscription, when it is spent. Where use beyond it is paid for, answers that were not denied say `rejected`, too.
+    fn unified(&mut self) {
+        let is_spent = self.value(UNIFIED_STATUS, Some) == Some(b"rejected");
+        if self.status != StatusCode::TOO_MANY_REQUESTS || !is_spent {
+            return;
+        }
+        let (sent, max_wait) = (self.sent, self.max_wait);
+        let reset_after = self.value(UNIFIED_RESET, seconds).map(|instant| instant.saturating_sub(sent).min(max_wait));
+        let (name, remaining) = (Some("unified"), Some(0));
+        self.answer.quotas.push(UpstreamQuota { name, unit: REQUESTS, remaining, reset_after, ..Default::default() });
     }
 
     /// The value of a field that may be sent once.
