@@ -13,7 +13,8 @@ use crate::keyed::KeyedLimiter;
 use crate::strategy::Outcome;
 
 impl<L, I> LimitLayer<L, I> {
-    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names.
+    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names. Keys with tiers do not:
+    /// a client sees the quota of its own tier alone, and only one with several keys sees several under one name.
     ///
     /// ```
     /// use tollgate::Limiter;
