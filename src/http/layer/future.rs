@@ -35,7 +35,7 @@ enum Stage<S, B, F, G> {
     Identifying(#[pin] F, Call<S, B>),
     Asking(#[pin] Asking, Call<S, B>),
     Calling(#[pin] G, Option<Granted>),
-    /// And whether the method is HEAD.
+    /// And whether the method of the request was HEAD.
     Refused(Box<Refusal>, bool),
     Done,
 }
@@ -53,8 +53,8 @@ impl<S: Service<Request<B>>, B, L, I: Identifies<B>> LimitFuture<S, B, L, I> {
         Self { stage: Stage::Calling(call, Some(granted)), key: Some(key), shared }
     }
 
-    pub(super) fn refused(refusal: Box<Refusal>, is_head: bool, shared: Arc<Shared<L, I>>) -> Self {
-        Self { stage: Stage::Refused(refusal, is_head), key: None, shared }
+    pub(super) fn refused(refusal: Box<Refusal>, request: &Request<B>, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::refused(refusal, request), key: None, shared }
     }
 }
 
@@ -83,10 +83,8 @@ where
                                 Asked::Now(answer) => Stage::answered(answer, call),
                             }
                         }
-                        (_, call) => {
-                            let is_head = call.is_some_and(|(_, request)| request.method() == Method::HEAD);
-                            Stage::Refused(Box::new(Refusal::NoIdentity), is_head)
-                        }
+                        (None, Some((_, request))) => Stage::refused(Box::new(Refusal::NoIdentity), &request),
+                        (_, None) => Stage::Done,
                     }
                 }
                 StageProjection::Asking(asking, call) => {
@@ -118,11 +116,17 @@ where
     }
 }
 
+impl<S, B, F, G> Stage<S, B, F, G> {
+    fn refused(refusal: Box<Refusal>, request: &Request<B>) -> Self {
+        Self::Refused(refusal, request.method() == Method::HEAD)
+    }
+}
+
 impl<S: Service<Request<B>>, B, F> Stage<S, B, F, S::Future> {
     fn answered(answer: Result<Granted, Box<Refusal>>, (mut service, request): (S, Request<B>)) -> Self {
         match answer {
             Ok(granted) => Self::Calling(service.call(request), Some(granted)),
-            Err(refusal) => Self::Refused(refusal, request.method() == Method::HEAD),
+            Err(refusal) => Self::refused(refusal, &request),
         }
     }
 }

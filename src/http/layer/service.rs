@@ -2,7 +2,7 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use tower_service::Service;
 
 use super::future::LimitFuture;
@@ -55,11 +55,10 @@ where
             Identified::Later(finding) => return LimitFuture::identifying(finding, self.take_ready(), request, shared),
             Identified::Now(key) => key.or_else(|| shared.identity.shared_key()),
         };
-        let is_head = request.method() == Method::HEAD;
-        let Some(key) = key else { return LimitFuture::refused(Box::new(Refusal::NoIdentity), is_head, shared) };
+        let Some(key) = key else { return LimitFuture::refused(Box::new(Refusal::NoIdentity), &request, shared) };
         match shared.limiter.ask(&key, shared.options.terms()) {
             Asked::Later(asking) => LimitFuture::asking(asking, key, self.take_ready(), request, shared),
-            Asked::Now(Err(refusal)) => LimitFuture::refused(refusal, is_head, shared),
+            Asked::Now(Err(refusal)) => LimitFuture::refused(refusal, &request, shared),
             Asked::Now(Ok(granted)) => LimitFuture::calling(self.inner.call(request), granted, key, shared),
         }
     }
