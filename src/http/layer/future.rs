@@ -105,7 +105,7 @@ where
                     if I::HAS_KEYS {
                         refusal.set_by_key();
                     }
-                    let response = shared.options.refuse(refusal, *is_head, &shared.known_policies);
+                    let response = shared.refuse(refusal, *is_head);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));
                 }

@@ -1,17 +1,13 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
 use http::{Response, StatusCode};
 
-use crate::acquire::random_up_to;
 use crate::http::admission::Terms;
 use crate::http::answer::Refusal;
-use crate::http::body::LimitBody;
-use crate::http::fields::{FieldValues, KnownPolicies, RateLimitFields, RateLimitStyle};
-use crate::snapshot::LimitStatus;
+use crate::http::fields::{RateLimitFields, RateLimitStyle};
 use crate::strategy::Outcome;
 
 type Respond = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
@@ -48,29 +44,6 @@ impl Options {
 
     pub(super) fn terms(&self) -> Terms {
         Terms { cost: self.cost, wait: self.wait, is_explained: self.fields.style != RateLimitStyle::None }
-    }
-
-    /// Adds what the limits said when they granted.
-    pub(super) fn write_granted<B>(&self, response: &mut Response<B>, limits: &[LimitStatus], known: &KnownPolicies) {
-        // A store that was not asked says nothing.
-        if !limits.is_empty() {
-            self.fields.write_at(response.headers_mut(), &FieldValues::granted(limits), Some(known), SystemTime::now);
-        }
-    }
-
-    pub(super) fn refuse<B>(&self, refusal: &Refusal, is_head: bool, known: &KnownPolicies) -> Response<LimitBody<B>> {
-        let mut response = match &self.respond {
-            Some(respond) => respond(refusal),
-            None => refusal.response(&self.fields),
-        };
-        let jitter = self.jitter.map_or(Duration::ZERO, random_up_to);
-        refusal.write(&self.fields, response.headers_mut(), jitter, known);
-        if is_head {
-            // Over HTTP/2 nobody else takes the content from an answer to HEAD.
-            let len = std::mem::take(response.body_mut()).len();
-            let _full = response.headers_mut().try_insert(CONTENT_LENGTH, len.into());
-        }
-        response.map(LimitBody::of_refusal)
     }
 }
 

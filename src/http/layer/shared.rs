@@ -1,11 +1,16 @@
+use std::mem;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use http::Response;
+use http::header::CONTENT_LENGTH;
 
 use super::options::Options;
+use crate::acquire::random_up_to;
 use crate::http::admission::Admits;
+use crate::http::answer::Refusal;
 use crate::http::body::{Held, LimitBody, PermitBody};
-use crate::http::fields::KnownPolicies;
+use crate::http::fields::{FieldValues, KnownPolicies};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
@@ -43,9 +48,29 @@ impl<L, I> Shared<L, I> {
                 units => self.limiter.penalize(key, units),
             }
         }
-        options.write_granted(&mut response, &limits, &self.known_policies);
+        // A store that was not asked says nothing.
+        if !limits.is_empty() {
+            let (values, known) = (FieldValues::granted(&limits), Some(&self.known_policies));
+            options.fields.write_at(response.headers_mut(), &values, known, SystemTime::now);
+        }
         let (head, body) = response.into_parts();
         let body = PermitBody::of_answer(&head.headers, body, held, options.releases_at_head);
         Ok(Response::from_parts(head, LimitBody::of_service(body)))
+    }
+
+    pub(super) fn refuse<R>(&self, refusal: &Refusal, is_head: bool) -> Response<LimitBody<R>> {
+        let Options { fields, respond, jitter, .. } = &self.options;
+        let mut response = match respond {
+            Some(respond) => respond(refusal),
+            None => refusal.response(fields),
+        };
+        let jitter = jitter.map_or(Duration::ZERO, random_up_to);
+        refusal.write(fields, response.headers_mut(), jitter, &self.known_policies);
+        if is_head {
+            // Over HTTP/2 nobody else takes the content from an answer to HEAD.
+            let len = mem::take(response.body_mut()).len();
+            let _full = response.headers_mut().try_insert(CONTENT_LENGTH, len.into());
+        }
+        response.map(LimitBody::of_refusal)
     }
 }
