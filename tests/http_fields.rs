@@ -1,8 +1,10 @@
 //! What a server says about its limits in the fields of an answer.
 
 mod common;
+#[path = "common/upstreams.rs"]
+mod upstreams;
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use common::counting::{Counting, LIVE, PEAK};
 use common::ms;
@@ -13,12 +15,10 @@ use tollgate::http::{
     FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamFamily, UpstreamReader,
 };
 use tollgate::{Decision, LimitStatus, Limiter, TryAcquireError};
+use upstreams::now;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Mon, 23 Nov 2026 01:00:00 GMT
-const NOW: u64 = 1_795_395_600;
 
 const STYLES: [RateLimitStyle; 6] = [
     RateLimitStyle::Draft10,
@@ -28,10 +28,6 @@ const STYLES: [RateLimitStyle; 6] = [
     RateLimitStyle::XUnix,
     RateLimitStyle::None,
 ];
-
-fn now() -> SystemTime {
-    SystemTime::UNIX_EPOCH + secs(NOW)
-}
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

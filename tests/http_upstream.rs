@@ -1,6 +1,8 @@
 //! What an upstream says about its limits is read from the fields of its answer.
 
 mod common;
+#[path = "common/upstreams.rs"]
+mod upstreams;
 
 use std::time::{Duration, SystemTime};
 
@@ -9,39 +11,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use tollgate::UpstreamSignal;
 use tollgate::http::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};
+use upstreams::{FAMILIES, NOW, now};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
-
-/// Mon, 23 Nov 2026 01:00:00 GMT
-const NOW: u64 = 1_795_395_600;
-
-const FAMILIES: [UpstreamFamily; 17] = [
-    UpstreamFamily::RetryAfter,
-    UpstreamFamily::Draft10,
-    UpstreamFamily::Draft7,
-    UpstreamFamily::Draft6,
-    UpstreamFamily::XRateLimit(ResetFormat::Seconds),
-    UpstreamFamily::XRateLimit(ResetFormat::UnixSeconds),
-    UpstreamFamily::XRateLimit(ResetFormat::UnixMillis),
-    UpstreamFamily::XRateLimit(ResetFormat::GoDuration),
-    UpstreamFamily::XRateLimit(ResetFormat::Rfc3339),
-    UpstreamFamily::GitHub,
-    UpstreamFamily::GitLab,
-    UpstreamFamily::Twitter,
-    UpstreamFamily::OpenAi,
-    UpstreamFamily::AzureOpenAi,
-    UpstreamFamily::Anthropic,
-    UpstreamFamily::Discord,
-    UpstreamFamily::Shopify,
-];
-
-fn now() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(NOW)
-}
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -1,7 +1,10 @@
 //! What holds for any bytes that somebody else has written.
 
+#[path = "../common/upstreams.rs"]
+mod upstreams;
+
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tollgate::http::{
@@ -9,6 +12,7 @@ use tollgate::http::{
     UpstreamReader,
 };
 use tollgate::{Limiter, Policy, TryAcquireError};
+use upstreams::{FAMILIES, now};
 
 /// The inputs of a corpus, each on a line, as `escape_ascii` writes them.
 pub(crate) fn inputs(corpus: &str) -> impl Iterator<Item = Vec<u8>> {
@@ -32,11 +36,6 @@ pub(crate) fn inputs(corpus: &str) -> impl Iterator<Item = Vec<u8>> {
         let mut rest = line.bytes();
         std::iter::from_fn(|| byte(&mut rest)).collect()
     })
-}
-
-/// Mon, 23 Nov 2026 01:00:00 GMT
-fn now() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_395_600)
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -93,26 +92,6 @@ fn items(lines: &[&[u8]], is_fine: fn(&sfv::Item) -> bool) -> Option<sfv::List> 
     let each = lines.iter().all(|line| parse(line).is_some_and(|list| lines.len() == 1 || !list.is_empty()));
     parse(&lines.join(&b", "[..])).filter(|list| each && list.iter().all(is_fine))
 }
-
-const FAMILIES: [UpstreamFamily; 17] = [
-    UpstreamFamily::RetryAfter,
-    UpstreamFamily::Draft10,
-    UpstreamFamily::Draft7,
-    UpstreamFamily::Draft6,
-    UpstreamFamily::XRateLimit(ResetFormat::Seconds),
-    UpstreamFamily::XRateLimit(ResetFormat::UnixSeconds),
-    UpstreamFamily::XRateLimit(ResetFormat::UnixMillis),
-    UpstreamFamily::XRateLimit(ResetFormat::GoDuration),
-    UpstreamFamily::XRateLimit(ResetFormat::Rfc3339),
-    UpstreamFamily::GitHub,
-    UpstreamFamily::GitLab,
-    UpstreamFamily::Twitter,
-    UpstreamFamily::OpenAi,
-    UpstreamFamily::AzureOpenAi,
-    UpstreamFamily::Anthropic,
-    UpstreamFamily::Discord,
-    UpstreamFamily::Shopify,
-];
 
 /// Whatever an upstream answers, each family reads it, and nobody is silenced for longer than the cap.
 pub(crate) fn upstream(bytes: &[u8]) {
