@@ -148,20 +148,46 @@ async fn what_is_spent_says_when_more_comes() {
         ("6/min", 10),
         ("12/min burst 6", 5),
         ("every 1500ms burst 6", 2),
-        ("penalty 6 falling 1/min", 360),
-        // The first of them in three periods; no limit says which.
-        ("2/min burst 6 refilled each period", 180),
+        ("penalty 6 falling 1/min", 60),
+        ("penalty 6 falling 4/min", 60),
+        ("penalty 6 half-life 30s", 30),
+        ("2/min burst 6 refilled each period", 60),
+        ("4/min burst 6 refilled each period", 60),
+        // The last unit of the log. The first may leave earlier.
+        ("sliding log 6/min", 60),
+        // A unit of six has left the next window when a sixth of it has passed.
+        ("sliding counter 6/min", 70),
+        ("sliding counter 6/min and window 6/h", 70),
     ] {
         let limiter = limiter(policy);
         let _permit = limiter.try_acquire_many(6).unwrap();
         let lists = written(RateLimitStyle::Draft10, &FieldValues::granted(&limiter.limits()));
-        assert_eq!(lists[0], format!(r#"ratelimit: "api";r=0;t={t}"#), "{policy}");
+        let item = lists[0].split(", ").next().unwrap();
+        assert!(item.ends_with(&format!(";r=0;t={t}")), "{policy}: {item}");
     }
     // A permit that cost more than was thought.
     let limiter = limiter("6/min");
     assert!(limiter.try_acquire_many(6).unwrap().settle(8));
     let lists = written(RateLimitStyle::Draft10, &FieldValues::granted(&limiter.limits()));
     assert_eq!(lists[0], r#"ratelimit: "api";r=0;t=30"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_is_to_be_used_within_the_window() {
+    // As long as units are left, nobody need wait until bans are forgiven, or the units of a window weigh nothing any more.
+    let limiter = limiter("penalty 6 falling 1/min ban 1h forgive 24h");
+    let told = || written(RateLimitStyle::Draft10, &FieldValues::granted(&limiter.limits()))[0].clone();
+    assert!(limiter.try_acquire_many(6).is_ok() && limiter.try_acquire().is_err());
+    advance(secs(3_600)).await;
+    assert_eq!(limiter.limits()[0].reset_after, secs(24 * 3_600));
+    for (r, t) in [(5, 60), (4, 120), (3, 180), (2, 240), (1, 300), (0, 60)] {
+        assert!(limiter.try_acquire().is_ok());
+        assert_eq!(told(), format!(r#"ratelimit: "api";r={r};t={t}"#));
+    }
+    let counter = crate::limiter("sliding counter 6/min");
+    assert!(counter.try_acquire().is_ok());
+    assert_eq!(counter.limits()[0].reset_after, secs(120));
+    assert_eq!(written(RateLimitStyle::Draft6, &FieldValues::granted(&counter.limits()))[2], "ratelimit-reset: 60");
 }
 
 /// Two limits deny. The one that admits earlier is not the one with the name, and has more at the retry at the latest.
@@ -495,6 +521,49 @@ proptest! {
                 prop_assert_eq!(wait, retry_after.filter(|_| status.reset_after > Duration::ZERO));
             }
         }
+    }
+
+    /// Who has used the last unit and comes back after `t` seconds finds one, and has not waited for much longer than need be.
+    #[test]
+    fn who_keeps_to_t_comes_neither_too_early_nor_far_too_late(
+        (kind, units, burst) in (0..8_usize, 1..40_u64, 1..60_u64),
+        period in prop::sample::select(vec![1_u64, 3, 60]),
+        requests in prop::collection::vec((1..60_u64, 0..20_000_u64), 1..40),
+    ) {
+        // The policy, its window, and how much too late in seconds.
+        let (policy, window, late) = match kind {
+            0 => (format!("window {units}/{period}s"), period, 0),
+            1 => (format!("{units}/{period}s burst {burst}"), (period * burst).div_ceil(units), 0),
+            2 => (format!("{units}/{period}s burst {burst} refilled each period"), period * burst.div_ceil(units), 0),
+            3 => (format!("sliding log {units}/{period}s"), period, period),
+            4 => (format!("sliding counter {units}/{period}s"), period, period + period.div_ceil(units)),
+            5 => (format!("penalty {burst} falling {units}/{period}s ignoring denied"), period * burst.div_ceil(units), 0),
+            6 => (format!("penalty {burst} half-life {period}s ignoring denied"), period * u64::from(64 - burst.leading_zeros()), 0),
+            _ => {
+                let most = period * (2 * burst).div_ceil(units);
+                (format!("penalty {burst} falling {units}/{period}s ban {period}s forgive 1h"), period * burst.div_ceil(units), most)
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let limiter = limiter(&policy);
+            for (cost, wait) in requests {
+                if let (Ok(_permit), limits) = limiter.request().cost(cost).try_acquire_explained() {
+                    let mut headers = HeaderMap::new();
+                    fields(RateLimitStyle::Draft6).write(&mut headers, &FieldValues::granted(&limits), now());
+                    let number = |name: &str| headers[name].to_str().unwrap().parse::<u64>().unwrap();
+                    let t = secs(number("ratelimit-reset"));
+                    match limiter.check(1).retry_after() {
+                        None | Some(Duration::ZERO) => assert!(t <= secs(window), "{policy}: {t:?} {limits:?}"),
+                        Some(more) => {
+                            assert_eq!(number("ratelimit-remaining"), 0);
+                            assert!(more <= t && t < more + secs(1 + late), "{policy}: {t:?}, {more:?} {limits:?}");
+                        }
+                    }
+                }
+                advance(ms(wait)).await;
+            }
+        });
     }
 
     /// The reader of this crate finds it too, in every style.

@@ -76,8 +76,19 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///
 /// - The quota of a limit is its [capacity](crate::LimitStatus::capacity), and its window the time in which that comes back: its
 ///   period, or the burst by the rate. A window below a second is left out, and so is that of a concurrency or a half-life.
-/// - `t` is the time until the limit is reset while something remains, and until more is there when nothing does. The limit that
-///   denied has `r=0`, and the time to the retry. A concurrency has none, nor has a limit that is full.
+/// - `t` is the time until the limit is reset while something remains, and until more is there when nothing does:
+///
+///   | limit | while something remains | when nothing remains |
+///   |---|---|---|
+///   | [`FixedWindow`](crate::FixedWindow) | until the window ends | the same |
+///   | [`Throttle`](crate::Throttle), [`TokenBucket`](crate::TokenBucket) | until the bucket is full | until a unit, or the next refill, comes |
+///   | [`SlidingWindow::log`](crate::SlidingWindow::log) | until the latest unit leaves | the same, though the oldest may leave earlier |
+///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the same, at most its window | the longest that a unit can take to leave |
+///   | [`Penalty`](crate::Penalty) | until the counter is zero | until it is below the threshold |
+///   | the one that denied | | until the request is admitted |
+///
+///   The limit that denied has `r=0`. A concurrency has no `t`, nor has a limit that is full. Of a penalty that has banned, `t` may
+///   include the time until that is forgiven, where this is shorter than the counter takes to fall.
 /// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
 ///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
 ///   unit has `concurrent-` before it.

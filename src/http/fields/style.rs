@@ -1,7 +1,8 @@
 /// In which fields a server says what its limits allow. There is no standard yet: clients know one or another. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
 ///
-/// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3).
+/// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3), and a reset is the
+/// [`t`](super::RateLimitFields#numbers) of draft -10.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RateLimitStyle {

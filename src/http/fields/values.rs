@@ -5,6 +5,7 @@ use crate::decision::Decision;
 use crate::policy::Limit;
 use crate::rate::Rate;
 use crate::snapshot::LimitStatus;
+use crate::strategy::{Penalty, SlidingMethod};
 
 /// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
@@ -139,9 +140,9 @@ impl<'a> FieldValues<'a> {
         let wait = match self.retry_after.filter(|_| self.is_denied) {
             Some(wait) if self.denied_by == Some(index) => wait,
             // Then every limit admits the request.
-            Some(wait) if status.remaining == 0 => until_more(status).min(wait),
-            _ if status.remaining == 0 => until_more(status),
-            _ => status.reset_after,
+            Some(wait) if status.remaining == 0 => until_more(status, true).min(wait),
+            _ if status.remaining == 0 => until_more(status, self.is_denied),
+            _ => until_reset(status),
         };
         Some(whole_seconds(wait))
     }
@@ -192,15 +193,54 @@ pub(super) fn window(status: &LimitStatus) -> Option<Duration> {
     }
 }
 
-/// How long until one unit is there, for a limit without any.
-fn until_more(status: &LimitStatus) -> Duration {
-    let rate = match status.limit {
-        Limit::Throttle(throttle) => Rate::new(1, throttle.get_interval()),
-        Limit::TokenBucket(bucket) if !bucket.get_refill_each_period() => bucket.get_rate(),
-        _ => return status.reset_after,
-    };
+/// How long until a limit that does not ban is reset, without what nobody need wait for: until the bans of a penalty are forgiven, and
+/// the second window of a sliding counter, in which what remains can be used all the same.
+fn until_reset(status: &LimitStatus) -> Duration {
+    match status.limit {
+        Limit::SlidingWindow(window) if status.remaining > 0 => status.reset_after.min(window.period()),
+        Limit::Penalty(penalty) => {
+            let ceiling = || penalty.get_ceiling().unwrap_or(2 * status.capacity).max(status.capacity);
+            let most = falls_for(&penalty, if status.remaining > 0 { status.capacity } else { ceiling() });
+            let longest_ban = penalty.get_ban().max(penalty.get_escalate());
+            let forgiven_after = penalty.get_forgive_after().or(longest_ban).filter(|_| status.reset_after > most);
+            status.reset_after.saturating_sub(forgiven_after.unwrap_or_default())
+        }
+        _ => status.reset_after,
+    }
+}
+
+/// How long until a limit without any unit has one. Where that depends on what was used when, it is the longest that it can be.
+fn until_more(status: &LimitStatus, is_denied: bool) -> Duration {
+    let (reset_after, others) = (until_reset(status), status.capacity.saturating_sub(1));
     // When it is reset, the other units have come too.
-    status.reset_after.saturating_sub(times(rate, status.capacity.saturating_sub(1)))
+    reset_after.saturating_sub(match status.limit {
+        Limit::Throttle(throttle) => times(Rate::new(1, throttle.get_interval()), others),
+        Limit::TokenBucket(bucket) if bucket.get_refill_each_period() => {
+            periods(bucket.get_rate().period(), others / bucket.get_rate().units().max(1))
+        }
+        Limit::TokenBucket(bucket) => times(bucket.get_rate(), others),
+        Limit::Penalty(penalty) if is_denied && penalty.get_ban().is_some() => return status.reset_after, // it may ban
+        Limit::Penalty(penalty) => match penalty.get_fall() {
+            Some(fall) => periods(fall.period(), others / fall.units().max(1)),
+            None => falls_for(&penalty, status.capacity / 2),
+        },
+        Limit::SlidingWindow(window) if window.method() == SlidingMethod::Counter && reset_after > window.period() => {
+            times(Rate::new(status.capacity, window.period()), others)
+        }
+        _ => Duration::ZERO,
+    })
+}
+
+/// How long the counter of a penalty takes from this value to zero, at most.
+fn falls_for(penalty: &Penalty, value: u64) -> Duration {
+    match (penalty.get_fall(), penalty.get_half_life()) {
+        (Some(fall), _) => periods(fall.period(), value.div_ceil(fall.units().max(1))),
+        (None, half_life) => periods(half_life.unwrap_or_default(), u64::from(u64::BITS - value.leading_zeros())),
+    }
+}
+
+fn periods(period: Duration, count: u64) -> Duration {
+    period.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// How long so many units take to come.
