@@ -223,14 +223,14 @@ async fn another_policy_is_an_error_that_shows_both() {
     assert!(matches!(ten.acquire().await, Err(AcquireError::Store(_))));
 }
 
-/// Four processes of several threads, with callers that wait, that do not wait, and that give up.
+/// Four processes of several threads, in a window that does not end, with callers that wait, that do not wait, and that give up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn under_contention_exactly_the_limit_is_granted() {
     const LIMIT: u64 = 600;
     let store = MemoryStore::new();
     let [granted, in_flight, most] = [0; 3].map(|_| Arc::new(AtomicU64::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
-    for limiter in processes(&store, 4, &format!("3 concurrent and window {LIMIT}/h")) {
+    for limiter in processes(&store, 4, &format!("3 concurrent and window {LIMIT}/36500d")) {
         for nth in 0..32 {
             let limiter = limiter.clone();
             let (granted, in_flight, most) = (Arc::clone(&granted), Arc::clone(&in_flight), Arc::clone(&most));
