@@ -38,7 +38,7 @@ impl<K, L: Asks<K>> Admits<K> for L {}
 pub trait Asks<K> {
     fn ask(&self, key: &K, terms: Terms) -> Asked;
 
-    /// The limiter of the key alone.
+    /// The limiter of this key.
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
 
     fn penalize(&self, _key: &K, _units: u64) {}

@@ -90,10 +90,10 @@ pub use service::Outbound;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// What an upstream says holds back this process alone: the others learn of a denial by their own. Nothing is spread. A process forgets
-/// a key, with what the store has denied or [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request, body or pause of it
-/// is left; the store does when its whole budget is back. Besides the call of the store, a request takes about 0.1 µs to find its key, or
-/// 2 µs if the key is not in use.
+/// What an upstream says holds back this process alone: each other one is denied once itself. Nothing is spread. A process forgets a key,
+/// with what the store has denied or [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request, body or pause of it is left;
+/// the store does when its whole budget is back. Besides the call of the store, a request takes about 0.1 µs to find its key, or 2 µs if
+/// the key is not in use.
 ///
 /// # reqwest
 ///
@@ -149,7 +149,8 @@ impl OutboundLayer {
         Self::by_key(limiter, host_of)
     }
 
-    /// A limiter for each key, which is a [`StoreKey`](super::StoreKey) for a [`SharedLimiter`](crate::SharedLimiter). What the body says can be a key, too: put it into the [extensions](http::Extensions).
+    /// A limiter for each key. What the body says can be a key, too: put it into the [extensions](http::Extensions). For a
+    /// [`SharedLimiter`](crate::SharedLimiter) it is a [`StoreKey`](super::StoreKey).
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;

@@ -37,7 +37,7 @@ impl Manager {
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.with_timer(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
-        if let Some(link) = self.store_link() {
+        if let Some(link) = self.store_link().filter(|_| !duration.is_zero()) {
             link.paused.keep(self, duration);
         }
     }

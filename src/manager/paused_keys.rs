@@ -7,7 +7,8 @@ use tokio::time::{Duration, Instant};
 
 use super::driven::Driven;
 
-/// Keeps the managers until their pauses have ended. They hold what this is part of, so somebody has to [end](Self::end) it.
+/// Keeps the managers until their pauses have ended. They hold the [link](super::store_link) that this is part of: [`end`](Self::end)
+/// breaks the circle.
 #[derive(Debug)]
 pub(crate) struct PausedKeys(Mutex<Option<ByAddr>>);
 

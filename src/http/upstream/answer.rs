@@ -84,8 +84,8 @@ impl<'h> UpstreamAnswer<'h> {
     }
 
     /// A signal to a limiter that counts this unit, in upper or lower case, with `_` or `-`: the quota `input-tokens` is that of
-    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, or of
-    /// those the one with the latest reset.
+    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, or of those the one with the latest
+    /// reset.
     ///
     /// Of fields that were malformed, it names the first.
     ///
