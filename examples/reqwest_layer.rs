@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(serve(listener));
 
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::new();
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
     // The request type of reqwest converts from that of `http`, and its response into one.
     let client = service_fn(move |request: Request<Body>| {
         let client = client.clone();

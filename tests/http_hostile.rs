@@ -348,10 +348,6 @@ async fn a_function_that_panics_in_the_layer_of_clients_loses_no_permit() {
     } else {
         Outcome::Ok
     }));
-    let draft_10 = tollgate::http::UpstreamReader::new(tollgate::http::UpstreamFamily::Draft10);
-    check!(layer.clone().upstream(draft_10).on_malformed(|_| if panics() {
-        panic!("on_malformed")
-    }));
     let keyed = KeyedLimiter::<u8>::new(MaxConcurrency::new(1)).unwrap();
     check!(OutboundLayer::by_key(keyed, |_| if panics() { panic!("by_key") } else { 1 }));
 }

@@ -17,7 +17,10 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 use tollgate::http::{OutboundError, OutboundLayer, PermitBody, ResetFormat, UpstreamFamily, UpstreamReader};
 use tollgate::store::MemoryStore;
-use tollgate::{AcquireError, Adapt, KeyedLimiter, Limiter, LimiterSnapshot, MaxConcurrency, Outcome, SharedLimiter, Throttle};
+use tollgate::{
+    AcquireError, Adapt, EventKind, KeyedLimiter, Limiter, LimiterEvent, LimiterSnapshot, MaxConcurrency, Outcome, SharedLimiter,
+    Throttle,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const fn secs(seconds: u64) -> Duration {
@@ -158,9 +161,14 @@ async fn a_denial_by_one_host_holds_back_no_other() {
     drop(client.clone().oneshot(get("http://user@A:80/x")).await.unwrap());
     drop(client.clone().oneshot(get("http://b:80/")).await.unwrap());
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert!(per_host.check("a:80", 1).is_paused() && !per_host.check("b:80", 1).is_paused());
-    drop(client.clone().oneshot(get("http://a:80/y")).await.unwrap());
+    assert!(per_host.check("a", 1).is_paused() && !per_host.check("b", 1).is_paused());
+    drop(client.clone().oneshot(get("http://a:81/y")).await.unwrap());
+    drop(client.clone().oneshot(get("https://a:80/y")).await.unwrap());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(client.clone().oneshot(get("http://a/y")).await.unwrap());
     assert_eq!(start.elapsed(), secs(30));
+    let _held = client.clone().oneshot(get("https://c:443/")).await.unwrap();
+    assert_eq!(per_host.snapshot("c").unwrap().in_flight, 1);
 
     let by_field = Request::get("/path").header("host", "B:80").body(String::new()).unwrap();
     let _held = client.oneshot(by_field).await.unwrap();
@@ -382,14 +390,23 @@ async fn a_retry_sends_the_same_request() {
 
 #[tokio::test(start_paused = true)]
 async fn malformed_fields_are_told_and_hold_nobody_back() {
-    let upstream = Upstream::new([answer(200, "retry-after: -1\nratelimit: \"a\";r=0;t=")]);
-    let (told, malformed) = (Arc::new(Mutex::new(Vec::new())), UpstreamReader::new(UpstreamFamily::Draft10));
-    let fields = Arc::clone(&told);
-    let limiter = limiter(MaxConcurrency::new(1));
-    let layer = OutboundLayer::new(limiter.clone()).upstream(malformed);
-    let client = layer.on_malformed(move |field| fields.lock().unwrap().push(field)).layer(upstream.service());
+    let malformed = "retry-after: -1\nratelimit: \"a\";r=0;t=";
+    let upstream = Upstream::new([answer(200, malformed), answer(429, malformed)]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&told);
+    let note = move |event: &LimiterEvent| {
+        if let EventKind::UpstreamMalformed { field, .. } = event.kind {
+            notes.lock().unwrap().push(field);
+        }
+    };
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).on_event(note).build().unwrap();
+    let layer = OutboundLayer::new(limiter.clone()).upstream(UpstreamReader::new(UpstreamFamily::Draft10));
+    let client = layer.layer(upstream.service());
+    drop(client.clone().oneshot(get("http://a/")).await.unwrap());
+    assert_eq!((&*std::mem::take(&mut *told.lock().unwrap()), limiter.snapshot().paused_for), (&["ratelimit"][..], None));
     drop(client.oneshot(get("http://a/")).await.unwrap());
-    assert_eq!((&**told.lock().unwrap(), limiter.snapshot().paused_for), (&["ratelimit"][..], None));
+    let second = Some(Duration::from_secs(1)); // of a denial that says no time
+    assert_eq!((&**told.lock().unwrap(), limiter.snapshot().paused_for), (&["retry-after", "ratelimit"][..], second));
 }
 
 #[tokio::test(start_paused = true)]

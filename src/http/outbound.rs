@@ -18,6 +18,7 @@ use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
 use crate::strategy::Outcome;
+use crate::upstream::UpstreamSignal;
 
 pub use choices::{ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundRetry, Retry};
 pub use error::OutboundError;
@@ -35,9 +36,13 @@ pub use service::Outbound;
 ///   [`max_wait`](UpstreamReader::max_wait); for a second if it says nothing.
 /// - *Quotas*: it is paused while a quota of the upstream is spent. One that runs out is spread, with
 ///   [`spread_below`](crate::LimiterBuilder::spread_below). Quotas of [units](Self::cost_of) pause, and are not spread.
+/// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter are told.
 /// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
 ///   the round trip lasts until the permit ends.
 /// - *Retries*: [on request](Self::retry).
+///
+/// A denial of gRPC comes with status 200, and with `grpc-status` in the head or the trailers: it pauses nothing. Let
+/// [`classify`](Self::classify) look at the head.
 ///
 /// The services that one layer makes share its limiter. Dropping a response future loses nothing: the permit is released, or the
 /// request leaves the queue.
@@ -109,7 +114,8 @@ pub use service::Outbound;
 /// let response = reqwest::Response::from(http::Response::from_parts(head, reqwest::Body::wrap(body)));
 /// ```
 ///
-/// The example `reqwest_layer` has it whole. The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
+/// The example `reqwest_layer` has it whole. Let the client follow no redirects (`reqwest::redirect::Policy::none()`): it would follow
+/// them inside, without a permit for the host that they lead to. The layers of `reqwest::ClientBuilder::connector_layer` see connections, not requests.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
@@ -127,7 +133,6 @@ type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
 struct Common {
     limiter_of: Arc<LimiterOf>,
     reader_of: Arc<dyn Fn(&Parts) -> UpstreamReader + Send + Sync>,
-    on_malformed: Option<Arc<dyn Fn(&'static str) + Send + Sync>>,
     costs: Vec<(Arc<str>, Arc<CostOf>)>,
     options: RequestOptions,
     until_head: bool,
@@ -142,7 +147,7 @@ impl OutboundLayer {
     }
 
     /// A limiter for each host, of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`SharedLimiter`](crate::SharedLimiter): the host of the URI in
-    /// lower case, with its port if it has one there; else that of the `Host` field; else the empty text. See the [type's
+    /// lower case, with its port if it has one there that is not its scheme's own; else that of the `Host` field; else the empty text. See the [type's
     /// example](Self#examples).
     #[track_caller]
     pub fn by_host(limiter: impl Admits<String> + Send + Sync + 'static) -> Self {
@@ -172,7 +177,6 @@ impl OutboundLayer {
         let common = Common {
             limiter_of,
             reader_of: Arc::new(|_| UpstreamReader::new(UpstreamFamily::RetryAfter)),
-            on_malformed: None,
             costs: Vec::new(),
             options: RequestOptions::new(1, caller),
             until_head: false,
@@ -203,21 +207,6 @@ impl<C, R> OutboundLayer<C, R> {
     /// ```
     pub fn upstream_by(mut self, reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static) -> Self {
         self.common.reader_of = Arc::new(reader_of);
-        self
-    }
-
-    /// Calls `tell` with the name of each field of an answer that was malformed, and so ignored. Defaults to nothing.
-    ///
-    /// ```
-    /// use tollgate::http::OutboundLayer;
-    /// use tollgate::{Limiter, MaxConcurrency};
-    ///
-    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
-    /// let layer = OutboundLayer::new(limiter).on_malformed(|field| eprintln!("a malformed {field} was ignored"));
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn on_malformed(mut self, tell: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
-        self.common.on_malformed = Some(Arc::new(tell));
         self
     }
 
@@ -355,8 +344,9 @@ impl Common {
         // What is left of another unit must not be spread over requests.
         let pauses = self.costs.iter().filter_map(|(unit, _)| answer.signal_for(unit).pause());
         pauses.for_each(|pause| limiter.pause_for(pause));
-        if let Some(tell) = &self.on_malformed {
-            answer.malformed().iter().for_each(|field| tell(field));
+        // The first is told with the rest of the answer.
+        for field in answer.malformed().iter().skip(1) {
+            limiter.apply_upstream_signal(&UpstreamSignal::new().malformed(field));
         }
     }
 }
@@ -365,7 +355,13 @@ fn host_of(parts: &Parts) -> String {
     let of_field = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
     // Not the user and the password before it.
     let of_uri = parts.uri.authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
-    of_uri.or_else(of_field).unwrap_or_default().to_ascii_lowercase()
+    let own_port = match parts.uri.scheme_str() {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => "",
+    };
+    let host = of_uri.or_else(of_field).unwrap_or_default();
+    host.strip_suffix(own_port).unwrap_or(host).to_ascii_lowercase()
 }
 
 impl<C, R> fmt::Debug for OutboundLayer<C, R> {
