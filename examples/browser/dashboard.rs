@@ -1,12 +1,7 @@
 //! What the dashboard shows, in a browser. `scripts/browser` runs it.
 
-mod page;
-
-use std::sync::Arc;
-
+use page::{Page, key, variable, visit};
 use serde_json::{Value, json};
-
-use crate::page::{Page, key};
 
 /// The numbers of the page and those of the server, at the same tick: of each limiter, in the same order.
 const BOTH: &str = "
@@ -35,41 +30,34 @@ const CHARTS: &str = "
 
 #[tokio::test]
 async fn at_1280_pixels() {
-    walk(1280).await;
+    visit(&variable("DASHBOARD_URL"), 1280, async |page| walk(page, 1280).await).await;
 }
 
 #[tokio::test]
 async fn at_400_pixels() {
-    walk(400).await;
+    visit(&variable("DASHBOARD_URL"), 400, async |page| walk(page, 400).await).await;
 }
 
-async fn walk(width: u32) {
-    let page = Arc::new(Page::open(width).await);
-    let walked = tokio::spawn(steps(Arc::clone(&page), width)).await;
-    page.close().await; // also of a failure, which would count as a page in the next test
-    walked.unwrap();
-}
-
-async fn steps(page: Arc<Page>, width: u32) {
+async fn walk(page: &Page, width: u32) {
     page.wait_for("#connection", "live", |text| text == "live, 1 page").await;
     // Some seconds are drawn.
     page.wait_until("document.documentElement.dataset.at > 5").await;
 
-    shows_what_the_server_tells(&page).await;
-    is_not_alone(&page).await;
-    fits(&page, width).await;
-    follows_a_slider(&page).await;
-    shows_a_leak(&page).await;
+    shows_what_the_server_tells(page).await;
+    is_not_alone(page).await;
+    fits(page, width).await;
+    follows_a_slider(page).await;
+    shows_a_leak(page).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
-    tells_what_is_refused(&page).await;
-    fits(&page, width).await;
+    tells_what_is_refused(page).await;
+    fits(page, width).await;
     // A refusal is told the console, too, by the browser. Nothing else is.
     let others = page.complaints().await.into_iter().filter(|told| !told.contains("400 (Bad Request)"));
     assert_eq!(others.collect::<Vec<_>>(), Vec::<String>::new());
 
     page.save(width, "dark", &format!("dashboard-{width}-dark.png")).await;
     page.save(width, "light", &format!("dashboard-{width}.png")).await;
-    leaves_nothing(&page).await;
+    leaves_nothing(page).await;
 }
 
 async fn shows_what_the_server_tells(page: &Page) {

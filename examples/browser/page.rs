@@ -1,38 +1,55 @@
-//! The dashboard in a browser, at a width.
+//! A page in a browser, by WebDriver: what the tests of this package have in common.
+#![allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate, reason = "for the tests alone")]
 
 use std::env;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use futures_util::FutureExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// Generous: a machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The name under which WebDriver sends the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// Keys of WebDriver that are no characters.
-pub(crate) mod key {
-    pub(crate) const NULL: char = '\u{e000}';
-    pub(crate) const ENTER: char = '\u{e007}';
-    pub(crate) const CONTROL: char = '\u{e009}';
-    pub(crate) const END: char = '\u{e010}';
-    pub(crate) const HOME: char = '\u{e011}';
+pub mod key {
+    pub const NULL: char = '\u{e000}';
+    pub const ENTER: char = '\u{e007}';
+    pub const CONTROL: char = '\u{e009}';
+    pub const END: char = '\u{e010}';
+    pub const HOME: char = '\u{e011}';
 }
 
-pub(crate) struct Page {
+#[derive(Debug)]
+pub struct Page {
     http: reqwest::Client,
     /// The URL of the session with the driver.
     session: String,
-    /// That of the dashboard.
-    url: String,
+    /// The URL of the server, without a path.
+    origin: String,
 }
 
-fn variable(name: &str) -> String {
+/// What `scripts/browser` has set.
+pub fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/browser"))
+}
+
+/// Opens the server's page `/` in a browser of its own, and closes the browser after the steps, also when they fail.
+pub async fn visit(origin: &str, width: u32, steps: impl AsyncFnOnce(&Page)) {
+    let page = Page::open(origin, width).await;
+    let walked = AssertUnwindSafe(steps(&page)).catch_unwind().await;
+    page.close().await;
+    if let Err(failure) = walked {
+        resume_unwind(failure);
+    }
 }
 
 /// The value that the driver answers with, or its error.
@@ -46,8 +63,10 @@ async fn ask(http: &reqwest::Client, method: Method, url: &str, body: Option<Val
 }
 
 impl Page {
-    pub(crate) async fn open(width: u32) -> Self {
-        let profile = format!("--user-data-dir={}-{width}", variable("CHROMIUM_PROFILE"));
+    async fn open(origin: &str, width: u32) -> Self {
+        static OPENED: AtomicU32 = AtomicU32::new(0);
+        let nth = OPENED.fetch_add(1, Relaxed);
+        let profile = format!("--user-data-dir={}-{}-{nth}", variable("CHROMIUM_PROFILE"), process::id());
         // Without a sandbox, because root has none. Nothing is asked of the network.
         let flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run \
             --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars";
@@ -55,13 +74,14 @@ impl Page {
         let capabilities = json!({
             "goog:chromeOptions": { "binary": variable("CHROMIUM"), "args": flags },
             "goog:loggingPrefs": { "browser": "ALL" },
+            "timeouts": { "script": PATIENCE.as_millis() as u64 },
         });
         let http = reqwest::Client::new();
         let driver = variable("WEBDRIVER_URL");
         let wanted = json!({ "capabilities": { "alwaysMatch": capabilities } });
         let session = ask(&http, Method::POST, &format!("{driver}/session"), Some(wanted)).await.unwrap();
         let session = format!("{driver}/session/{}", session["sessionId"].as_str().unwrap());
-        let page = Self { http, session, url: variable("DASHBOARD_URL") };
+        let page = Self { http, session, origin: origin.to_owned() };
         page.resize(width, 800).await;
         page.goto("/").await;
         page
@@ -75,15 +95,15 @@ impl Page {
         ask(&self.http, Method::GET, &format!("{}/{command}", self.session), None).await
     }
 
-    pub(crate) async fn goto(&self, path: &str) {
-        self.post("url", json!({ "url": format!("{}{path}", self.url) })).await.unwrap();
+    pub async fn goto(&self, path: &str) {
+        self.post("url", json!({ "url": format!("{}{path}", self.origin) })).await.unwrap();
     }
 
-    pub(crate) async fn back(&self) {
+    pub async fn back(&self) {
         self.post("back", json!({})).await.unwrap();
     }
 
-    pub(crate) async fn close(&self) {
+    async fn close(self) {
         ask(&self.http, Method::DELETE, &self.session, None).await.unwrap();
     }
 
@@ -98,7 +118,7 @@ impl Page {
     }
 
     /// Saves what the whole page looks like.
-    pub(crate) async fn save(&self, width: u32, scheme: &str, file: &str) {
+    pub async fn save(&self, width: u32, scheme: &str, file: &str) {
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.devtools("Emulation.setEmulatedMedia", features).await;
         let height = self.run("return document.documentElement.scrollHeight").await;
@@ -111,7 +131,7 @@ impl Page {
     }
 
     /// The result of a script that may await.
-    pub(crate) async fn run(&self, script: &str) -> Value {
+    pub async fn run(&self, script: &str) -> Value {
         let script = format!(
             "const done = arguments[0];
             (async () => {{ {script} }})().then(value => done({{ value }}), error => done({{ error: String(error) }}));"
@@ -122,7 +142,7 @@ impl Page {
     }
 
     /// Waits until a script's expression is true.
-    pub(crate) async fn wait_until(&self, expression: &str) {
+    pub async fn wait_until(&self, expression: &str) {
         self.run(&format!("while (!({expression})) await new Promise(resolve => setTimeout(resolve, 50))")).await;
     }
 
@@ -137,22 +157,22 @@ impl Page {
         Ok(text.as_str().unwrap().to_owned())
     }
 
-    pub(crate) async fn text(&self, selector: &str) -> String {
+    pub async fn text(&self, selector: &str) -> String {
         self.find_text(selector).await.unwrap()
     }
 
-    pub(crate) async fn type_into(&self, selector: &str, keys: &str) {
+    pub async fn type_into(&self, selector: &str, keys: &str) {
         let element = self.find(selector).await.unwrap();
         self.post(&format!("{element}/value"), json!({ "text": keys })).await.unwrap();
     }
 
-    pub(crate) async fn click(&self, selector: &str) {
+    pub async fn click(&self, selector: &str) {
         let element = self.find(selector).await.unwrap();
         self.post(&format!("{element}/click"), json!({})).await.unwrap();
     }
 
     /// Waits for a text of the page.
-    pub(crate) async fn wait_for(&self, selector: &str, what: &str, is_so: impl Fn(&str) -> bool) {
+    pub async fn wait_for(&self, selector: &str, what: &str, is_so: impl Fn(&str) -> bool) {
         let start = Instant::now();
         loop {
             // An element of a list may be replaced between the two calls.
@@ -168,7 +188,7 @@ impl Page {
     }
 
     /// What the console was told since the last call, without mere information.
-    pub(crate) async fn complaints(&self) -> Vec<String> {
+    pub async fn complaints(&self) -> Vec<String> {
         let entries = self.post("se/log", json!({ "type": "browser" })).await.unwrap();
         let severe = |entry: &&Value| !["INFO", "DEBUG"].contains(&entry["level"].as_str().unwrap_or_default());
         entries.as_array().unwrap().iter().filter(severe).map(ToString::to_string).collect()
