@@ -162,8 +162,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// The code of the README is tested.
-#[cfg(doctest)]
+/// The code of the README is tested, with the feature that it needs.
+#[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
