@@ -4,28 +4,34 @@
 //! instructions:
 //!
 //! ```text
-//! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --bench instructions --no-run
+//! CARGO_PROFILE_BENCH_DEBUG=true cargo bench --features http --bench instructions --no-run
 //! valgrind --tool=callgrind target/release/deps/instructions-… acquire 100000
 //! callgrind_annotate callgrind.out.…
 //! ```
 //!
 //! The cost of one operation is the difference between a run of 200,000 operations and one of 100,000, divided by 100,000.
 
+use std::convert::Infallible;
 use std::env;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
+use http::{Request, Response};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::advance;
+use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
 use tollgate::{
     FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamLimitExt as _, Throttle,
     TokenBucket,
 };
+use tower::{Layer as _, Service as _, service_fn};
 
 const PLACES: u64 = 1_000;
 const TASKS: u64 = 64;
@@ -33,7 +39,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Operation = (&'static str, fn(u64));
 
-const OPERATIONS: [Operation; 24] = [
+const OPERATIONS: [Operation; 27] = [
     ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
     ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
     ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
@@ -66,6 +72,9 @@ const OPERATIONS: [Operation; 24] = [
         handed_over(times, move || limiter.acquire());
     }),
     ("paced", paced),
+    ("layer", |times| answered(times, slow(), RateLimitStyle::None)),
+    ("layer-fields", |times| answered(times, slow(), RateLimitStyle::Draft10)),
+    ("layer-denied", |times| answered(times, Throttle::every(LONG), RateLimitStyle::Draft10)),
     ("tokio-acquire", |times| {
         let semaphore = Arc::new(Semaphore::new(PLACES as usize));
         in_task(async move {
@@ -121,6 +130,19 @@ fn tried(times: u64, policy: impl Into<Policy>) {
 fn tried_with(times: u64, limiter: &Limiter) {
     for _ in 0..times {
         black_box(limiter.try_acquire().is_ok());
+    }
+}
+
+/// Requests of one client to a service behind a layer.
+fn answered(times: u64, policy: impl Into<Policy>, style: RateLimitStyle) {
+    let limiter = KeyedLimiter::new(policy).expect("a sound policy");
+    let answer = |_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new())));
+    let mut service = LimitLayer::new(limiter).style(style).by(ClientIp::peer()).layer(service_fn(answer));
+    let client = SocketAddr::from(([192, 0, 2, 1], 4711));
+    for _ in 0..times {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(client);
+        black_box(service.call(request).now_or_never());
     }
 }
 

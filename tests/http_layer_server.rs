@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -18,7 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tollgate::http::LimitLayer;
-use tollgate::{Limiter, MaxConcurrency};
+use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
+use tower::ServiceExt;
 
 /// Answers without an end.
 async fn stream_on() -> Body {
@@ -227,4 +229,32 @@ async fn a_crowd_is_served_one_after_another() {
     }
     server.comes_to_rest().await;
     assert_eq!(server.places.snapshot().granted, 20);
+}
+
+/// A layer around a route, one around a group, and one whose keys are the routes.
+#[tokio::test]
+async fn routes_and_groups_have_limits_of_their_own() {
+    let once = || LimitLayer::new(Limiter::new("window 1/h").unwrap());
+    let by_route = |request: &Request<Body>| request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let each_twice = LimitLayer::new(KeyedLimiter::<String>::new("window 2/h").unwrap()).by(by_route);
+    let hello = || get(|| async { "hello" });
+    let group = Router::new().route("/one", hello()).route("/two", hello()).layer(once());
+    let app = Router::new()
+        .route("/limited", hello().layer(once()))
+        .route("/free/{id}", hello())
+        .nest("/group", group)
+        .route_layer(each_twice.name("route").unwrap());
+    for (path, expected) in [
+        ("/limited", 200),
+        ("/limited", 429),
+        ("/group/one", 200),
+        ("/group/two", 429),
+        ("/free/1", 200),
+        ("/free/2", 200),
+        ("/free/3", 429), // the route's third
+        ("/none", 404),
+    ] {
+        let answer = app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), expected, "{path}");
+    }
 }

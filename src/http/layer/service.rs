@@ -14,7 +14,8 @@ use crate::http::identity::{Identified, Identifies};
 
 /// A service behind a [`LimitLayer`](super::LimitLayer). Clones share the limiter.
 ///
-/// It is ready when the service behind it is: a limiter is asked by a request, and never makes the service pending.
+/// It is ready when the service behind it is: a limiter is asked by a request, and never makes the service pending. A request that is
+/// refused leaves the readiness of the service to the next one.
 #[derive(Debug)]
 pub struct LimitService<S, L, I> {
     inner: S,
