@@ -33,7 +33,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser as _;
 use common::store::AnyStore;
-use common::{Human, exit_code, say};
+use common::{Human, exit_code, say, while_read};
 use tollgate::store::Store as _;
 
 use crate::instances::Instances;
@@ -46,7 +46,7 @@ async fn main() -> ExitCode {
     if options.name.is_some() {
         return instance::run(&options).await;
     }
-    exit_code(run(options).await)
+    exit_code(while_read(run(options)).await)
 }
 
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {

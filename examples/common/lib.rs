@@ -7,10 +7,17 @@ pub mod store;
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::process::{self, ExitCode};
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{fmt, iter};
 
-/// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`.
+use tokio::sync::Notify;
+
+/// Notified when the output is no longer read, if `while_read` waits for that.
+static UNREAD: OnceLock<Notify> = OnceLock::new();
+
+/// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`: at once, or
+/// when [`while_read`] has dropped the run.
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => { $crate::print_line(format_args!($($line)*)) };
@@ -19,7 +26,19 @@ macro_rules! say {
 #[doc(hidden)]
 pub fn print_line(line: fmt::Arguments<'_>) {
     if writeln!(io::stdout(), "{line}").is_err() {
-        process::exit(0);
+        match UNREAD.get() {
+            Some(unread) => unread.notify_one(),
+            None => process::exit(0),
+        }
+    }
+}
+
+/// Drops the run at its next await when the output is no longer read: for one that has folders and processes to clean up.
+pub async fn while_read(run: impl Future<Output = Result<ExitCode, Box<dyn Error>>>) -> Result<ExitCode, Box<dyn Error>> {
+    let unread = UNREAD.get_or_init(Notify::new);
+    tokio::select! {
+        done = run => done,
+        () = unread.notified() => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use common::store::AnyStore;
-use common::{Human, exit_code, say};
+use common::{Human, exit_code, say, while_read};
 use tokio::time::{Instant, sleep};
 use tollgate::store::Store as _;
 use tollgate::{Limit, Policy, SharedLimiter};
@@ -54,7 +54,7 @@ async fn main() -> ExitCode {
     if options.name.is_some() {
         return replica::run(&options).await;
     }
-    exit_code(run(options).await)
+    exit_code(while_read(run(options)).await)
 }
 
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
