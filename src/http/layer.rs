@@ -63,9 +63,11 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// # How long a permit is held
 ///
 /// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails all
-/// release it. [`release_at_head`](Self::release_at_head) releases it earlier. The body has ended when the server has taken its last
-/// frame, which it may be sending still: stream large answers in frames, because a `String` is one. A client that reads a stream slowly
-/// holds the permit for as long as the server lets it. An upgraded connection (a WebSocket) does not, because its answer has no body: its handler acquires a permit itself.
+/// release it. (A page that was left has not gone away while the browser keeps it for the way back, in Chromium for up to a minute.)
+/// [`release_at_head`](Self::release_at_head) releases it earlier. The body has ended when the server has taken its last frame, which it
+/// may be sending still: stream large answers in frames, because a `String` is one. A client that reads a stream slowly holds the permit
+/// for as long as the server lets it. An upgraded connection (a WebSocket) does not, because its answer has no body: its handler acquires
+/// a permit itself.
 ///
 /// # A concurrency that adapts
 ///
