@@ -170,6 +170,15 @@ async fn a_denial_by_one_host_holds_back_no_other() {
     let _held = client.clone().oneshot(get("https://c:443/")).await.unwrap();
     assert_eq!(per_host.snapshot("c").unwrap().in_flight, 1);
 
+    // The same hosts, with the port written otherwise.
+    let keys = per_host.len();
+    for uri in ["https://C:0443/", "https://c:/", "https://user:443@c/", "http://b:080/"] {
+        drop(client.clone().oneshot(get(uri)).await.unwrap());
+        assert_eq!(per_host.len(), keys, "{uri}");
+    }
+    let _held = client.clone().oneshot(get("https://[2001:DB8::443]:443/")).await.unwrap();
+    assert_eq!(per_host.snapshot("[2001:db8::443]").unwrap().in_flight, 1);
+
     let by_field = Request::get("/path").header("host", "B:80").body(String::new()).unwrap();
     let _held = client.oneshot(by_field).await.unwrap();
     assert_eq!(per_host.snapshot("b:80").unwrap().in_flight, 1);

@@ -352,16 +352,22 @@ impl Common {
 }
 
 fn host_of(parts: &Parts) -> String {
-    let of_field = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
-    // Not the user and the password before it.
-    let of_uri = parts.uri.authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
-    let own_port = match parts.uri.scheme_str() {
-        Some("http") => ":80",
-        Some("https") => ":443",
-        _ => "",
-    };
-    let host = of_uri.or_else(of_field).unwrap_or_default();
-    host.strip_suffix(own_port).unwrap_or(host).to_ascii_lowercase()
+    let of_field = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
+    // Not the user and the password before it. A port may be written with zeros before it, or be empty.
+    let of_uri = parts.uri.authority().map(|authority| {
+        let own_port = match parts.uri.scheme_str() {
+            Some("http") => Some(80),
+            Some("https") => Some(443),
+            _ => None,
+        };
+        match authority.port_u16().filter(|port| Some(*port) != own_port) {
+            Some(port) => format!("{}:{port}", authority.host()),
+            None => authority.host().to_owned(),
+        }
+    });
+    let mut host = of_uri.or_else(of_field).unwrap_or_default();
+    host.make_ascii_lowercase();
+    host
 }
 
 impl<C, R> fmt::Debug for OutboundLayer<C, R> {
