@@ -336,6 +336,30 @@ async fn a_refusal_after_a_wait_names_its_cause_as_one_at_once_does() {
     }
 }
 
+/// A fixed bug: behind others, a pause was blamed on the first limit, and a request that had a deadline was not told when it ends.
+#[tokio::test(start_paused = true)]
+async fn who_comes_behind_others_in_a_pause_is_told_of_the_pause() {
+    for (policy, held, expected) in [
+        ("100/s", false, ("503", "60", r#""default";r=100"#)),
+        ("8 concurrent and 10/h", false, ("503", "60", r#""default-1";r=8, "default-2";r=10"#)),
+        ("10/h and 1 concurrent", true, ("503", "", r#""default-1";r=9;t=360, "default-2";r=0"#)), // the place comes back later
+        ("1/min and 8 concurrent", true, ("429", "120", r#""default-1";r=0;t=120, "default-2";r=7"#)),
+    ] {
+        for wait in [None, Some(ms(100))] {
+            let limiter = Limiter::new(policy).unwrap();
+            let _held = held.then(|| limiter.try_acquire().unwrap());
+            limiter.pause_for(Duration::from_secs(60));
+            let mut waiting = spawn(limiter.acquire());
+            assert_pending!(waiting.poll());
+            let layer = LimitLayer::new(limiter.clone());
+            let layer = if let Some(wait) = wait { layer.wait(wait) } else { layer };
+            let refused = call(&layer.layer(answers(StatusCode::OK)), request()).await;
+            let after = refused.headers().get("retry-after").map_or("", |after| after.to_str().unwrap());
+            assert_eq!((refused.status().as_str(), after, field(&refused, "ratelimit")), expected, "{policy} {wait:?}");
+        }
+    }
+}
+
 /// The capacity of one key is a quota of its client; others may have capacity left.
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_of_a_key_is_a_quota_and_one_of_all_clients_is_capacity() {

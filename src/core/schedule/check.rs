@@ -156,9 +156,8 @@ impl Schedule {
 
     /// What this gate says to a request behind as many waiting units.
     pub(super) fn decide_behind(&self, gate: &Gate, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
-        let decision = gate.decide(now, ahead, costs);
         let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
-        let decision = if resumed_at > now { decision.held_back(resumed_at, now) } else { decision };
+        let decision = decide_until(gate, resumed_at, now, ahead, costs);
         if ahead > 0 { decision.behind_others() } else { decision }
     }
 
@@ -192,9 +191,8 @@ impl Schedule {
     fn check_held_back(&self, now: Moment, costs: Costs<'_>) -> Decision {
         // The sum of huge costs saturates, so after some leave it may be 0 although requests wait.
         let ahead = self.queue.units_ahead_of(Priority::LOWEST).max(u64::from(!self.queue.is_empty()));
-        let decision = self.gate.decide(now, ahead, Costs { plain: costs.plain.max(1), ..costs });
         if self.closed || costs.plain == 0 {
-            return decision.refused();
+            return self.gate.decide(now, ahead, Costs { plain: costs.plain.max(1), ..costs }).refused();
         }
         let suspended_until = match self.suspended() {
             Some(suspension) => {
@@ -204,10 +202,7 @@ impl Schedule {
             }
             None => now,
         };
-        let decision = match suspended_until {
-            until if until <= now => decision,
-            until => decision.held_back(until, now),
-        };
+        let decision = decide_until(&self.gate, suspended_until, now, ahead, costs);
         if self.queue.is_empty() {
             return decision;
         }
@@ -292,4 +287,15 @@ impl Schedule {
             next_grant_in: next.filter(|_| !self.closed || !self.queue.is_empty()).map(|next| next.duration_since(now)),
         }
     }
+}
+
+/// What this gate says to a request behind as many waiting units, with all requests held back until then.
+fn decide_until(gate: &Gate, until: Moment, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
+    let decision = gate.decide(now, ahead, costs);
+    if until <= now {
+        return decision;
+    }
+    // It waits for those ahead, and they for the end of the pause.
+    let limits_admit = gate.decide(now, 0, costs).is_allowed() && gate.ready_at(now, ahead, costs) <= now;
+    if limits_admit { decision.paused(until, now) } else { decision.held_back(until, now) }
 }
