@@ -809,6 +809,47 @@ async fn without_its_store_a_limiter_does_what_it_was_told() {
     }
 }
 
+/// A fixed bug: a request that waited in vain for the store was told of what the store had denied others long before.
+#[tokio::test(start_paused = true)]
+async fn an_old_denial_is_no_cause_when_the_store_does_not_answer() {
+    let local = || OnStoreDown::Local("window 1/min".parse().unwrap());
+    for (rule, way, statuses) in [
+        (OnStoreDown::Deny, Way::Cut, [503, 503]),
+        (OnStoreDown::Deny, Way::Refuses, [503, 503]),
+        (OnStoreDown::Error, Way::Cut, [503, 503]),
+        (local(), Way::Refuses, [200, 429]),
+    ] {
+        for policy in ["window 9/h and window 1/s", "1 concurrent"] {
+            let (store, name) = (Faulty::new(), format!("{rule:?} {way:?} {policy}"));
+            let limiter = store.builder(policy).on_store_down(rule.clone()).build().unwrap();
+            let held = limiter.try_acquire().await.unwrap();
+            assert!(limiter.try_acquire().await.is_err());
+            drop(held);
+            sleep(Duration::from_secs(60)).await;
+            store.set(way);
+            let service = LimitLayer::new(limiter).wait(ms(200)).layer(answers(StatusCode::OK));
+            for status in statuses {
+                let answer = call(&service, request()).await;
+                assert_eq!((answer.status().as_u16(), answer.headers().get("ratelimit")), (status, None), "{name}");
+            }
+        }
+    }
+}
+
+/// While the store answers, a request that waits is told of its limits, also when the store is asked just then.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_place_of_a_store_is_told_of_it() {
+    let store = Faulty::new();
+    let limiter = store.builder("1 concurrent").build().unwrap();
+    let _held = store.elsewhere("1 concurrent").try_acquire().await.unwrap();
+    store.set(Way::Slow(ms(50)));
+    let layer = LimitLayer::new(limiter);
+    for wait in (100..4_000).step_by(37) {
+        let refused = call(&layer.clone().wait(ms(wait)).layer(answers(StatusCode::OK)), request()).await;
+        assert_eq!((refused.status().as_u16(), field(&refused, "ratelimit")), (503, r#""default";r=0"#), "{wait}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_request_to_a_store_gives_its_place_back() {
     let limiter = SharedLimiter::new(Faulty::by(Way::Slow(ms(50))), "api", "1 concurrent").unwrap();

@@ -161,6 +161,15 @@ impl Dialogue {
         self.denial.as_ref().filter(|denial| !gives_back && now < denial.until && denial.covers(of_each))
     }
 
+    /// What the store has denied last, as long as it may hold: when its time is over and the store has not answered since, nobody knows
+    /// what the store would say.
+    pub(super) fn latest_denial(&self, now: Moment) -> Option<&Denial> {
+        // Places are asked for again and again, and one call is under way meanwhile.
+        let holds_until =
+            |denial: &Denial| if denial.ends_by_release { denial.until.plus(self.terms.deadline) } else { denial.until };
+        self.denial.as_ref().filter(|denial| now <= denial.replied_at || now < holds_until(denial))
+    }
+
     /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
     pub(super) fn valid_until(&self, now: Moment) -> Option<u64> {
         /// The clocks of two machines may run apart by a millisecond in ten seconds.

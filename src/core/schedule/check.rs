@@ -163,7 +163,13 @@ impl Schedule {
 
     /// Of limits in a store, it is what the latest denial said.
     fn known_limits(&self, now: Moment) -> Vec<LimitStatus> {
-        if self.dialogue.is_some() { self.latest_denial(now, true).limits } else { self.limits(now) }
+        if self.dialogue.is_none() {
+            self.limits(now)
+        } else if self.is_alone() {
+            Vec::new() // as at once: the store was not asked
+        } else {
+            self.latest_denial(now, true).limits
+        }
     }
 
     /// Refuses a waiter for this reason.

@@ -90,9 +90,9 @@ impl Schedule {
         }
     }
 
-    /// What the store has denied last; where that is not known, nothing more than that. A pause is known.
+    /// What the store has denied last; where that is not known or long past, nothing more than that. A pause is known.
     pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
-        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.denial.as_ref());
+        let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.latest_denial(now));
         let paused_until = self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now);
         match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), paused_until) {
             (Some(denied), Some(until)) => Denied { decision: denied.decision.held_back(until, now), ..denied },
