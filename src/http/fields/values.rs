@@ -101,7 +101,7 @@ impl<'a> FieldValues<'a> {
         Self { partition_key: Some(key), ..self }
     }
 
-    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
+    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`] denied, an exceeded
     /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
     /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
     ///
