@@ -2,7 +2,7 @@
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
 ///
 /// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3), and a reset is the
-/// [`t`](super::RateLimitFields#numbers) of draft -10.
+/// [`t`](super::RateLimitFields#numbers) of draft-10.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RateLimitStyle {

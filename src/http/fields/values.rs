@@ -193,8 +193,8 @@ pub(super) fn window(status: &LimitStatus) -> Option<Duration> {
     }
 }
 
-/// How long until a limit that does not ban is reset, without what nobody need wait for: until the bans of a penalty are forgiven, and
-/// the second window of a sliding counter, in which what remains can be used all the same.
+/// How long until a limit is reset. Two times are left out because no client need wait for them: that until a penalty forgives its
+/// bans, and the second window of a sliding counter while something remains.
 fn until_reset(status: &LimitStatus) -> Duration {
     match status.limit {
         Limit::SlidingWindow(window) if status.remaining > 0 => status.reset_after.min(window.period()),
