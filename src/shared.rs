@@ -311,14 +311,18 @@ impl SharedLimiter {
         link.within_deadline(|| link.store.keys(&link.name, from, max)).await.map_err(|failed| failed.error)
     }
 
-    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it.
+    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it. Another process that was denied
+    /// before keeps to that until the instant which the store named then, while it uses the key, or for a minute.
     ///
     /// # Errors
     ///
     /// A [`StoreError`].
     pub async fn reset(&self) -> Result<(), StoreError> {
         let link = &self.shared.link;
-        link.within_deadline(|| link.store.reset(self.shared.scope(&self.key))).await.map_err(|failed| failed.error)
+        let done = link.within_deadline(|| link.store.reset(self.shared.scope(&self.key))).await;
+        done.map_err(|failed| failed.error)?;
+        self.manager.was_reset();
+        Ok(())
     }
 
     /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.

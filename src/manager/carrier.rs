@@ -79,7 +79,7 @@ impl Manager {
 
     /// A call has ended. Whether who carried it `returns` for the next one; otherwise a carrier is sent for.
     pub(super) fn landed(self: &Arc<Self>, generation: u64, answer: &Result<Reply, CallFailed>, returns: bool) {
-        let (begins_heartbeat, needs_retrier) = self.with_timer(|schedule, now, effects| {
+        let (begins_heartbeat, needs_retrier, denied_for) = self.with_timer(|schedule, now, effects| {
             if returns {
                 schedule.carrier_returns(now);
             }
@@ -89,8 +89,11 @@ impl Manager {
                     schedule.failed(now, generation, error, *may_have_run, effects);
                 }
             }
-            (schedule.begins_heartbeat(now), !returns && schedule.needs_retrier(now))
+            (schedule.begins_heartbeat(now), !returns && schedule.needs_retrier(now), schedule.denied_for(now))
         });
+        if let (Some(link), Some(denied_for)) = (self.store_link(), denied_for) {
+            link.kept.keep_denied(self, denied_for);
+        }
         if begins_heartbeat {
             self.start_heartbeat();
         }
@@ -102,6 +105,11 @@ impl Manager {
     /// Places of this key came back in another process.
     pub(crate) fn released_elsewhere(self: &Arc<Self>) {
         self.with_schedule(Schedule::released_elsewhere);
+    }
+
+    /// The limits of this key were made as new.
+    pub(crate) fn was_reset(self: &Arc<Self>) {
+        self.with_schedule(Schedule::was_reset);
     }
 
     /// Renews the leases in the background, where no task of the program keeps the thread; on a clock that a test has paused, in its

@@ -38,14 +38,14 @@ impl Manager {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.with_timer(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
         if let Some(link) = self.store_link().filter(|_| !duration.is_zero()) {
-            link.paused.keep(self, duration);
+            link.kept.keep_paused(self, duration);
         }
     }
 
     pub(crate) fn resume(self: &Arc<Self>) {
         self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
         if let Some(link) = self.store_link() {
-            link.paused.forget(&**self);
+            link.kept.forget(&**self);
         }
     }
 

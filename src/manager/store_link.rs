@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::paused_keys::PausedKeys;
+use super::kept_keys::KeptKeys;
 use crate::error::StoreError;
 use crate::event::{EventKind, LimiterEvent};
 use crate::exchange::{Call, Reply};
@@ -25,7 +25,7 @@ pub(crate) struct StoreLink {
     pub(crate) name: Arc<str>,
     pub(crate) deadline: Duration,
     pub(crate) observer: Observers,
-    pub(crate) paused: PausedKeys,
+    pub(crate) kept: KeptKeys,
     breaker: Mutex<Breaker>,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Debug for CallUnderWay {
 
 impl StoreLink {
     pub(crate) fn new(store: Arc<dyn Store>, name: Arc<str>, deadline: Duration, observer: Observers) -> Self {
-        Self { store, name, deadline, observer, paused: PausedKeys::new(), breaker: Mutex::default() }
+        Self { store, name, deadline, observer, kept: KeptKeys::new(), breaker: Mutex::default() }
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {

@@ -114,7 +114,7 @@ impl SharedBy {
 
 impl Drop for SharedBy {
     fn drop(&mut self) {
-        self.link.paused.end();
+        self.link.kept.end();
     }
 }
 

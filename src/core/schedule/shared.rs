@@ -11,6 +11,7 @@ mod replies;
 pub(crate) mod simulation;
 
 use std::task::Waker;
+use std::time::Duration;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
@@ -87,6 +88,21 @@ impl Schedule {
         let dialogue =
             self.dialogue.as_ref().filter(|dialogue| dialogue.denial.is_some() && !self.gate.owes() && !dialogue.is_alone)?;
         dialogue.known_denial(now, &self.gate.costs_of_each(costs))
+    }
+
+    /// For how long requests are denied without a call. `None`: not at all, or nobody knows.
+    pub(crate) fn denied_for(&self, now: Moment) -> Option<Duration> {
+        let denial = self.dialogue.as_ref()?.denial.as_ref()?;
+        let is_known = !denial.ends_by_release && now < denial.ready_at && !self.gate.counts_denials();
+        is_known.then(|| denial.ready_at.duration_since(now))
+    }
+
+    /// The limits in the store were made as new.
+    pub(crate) fn was_reset(&mut self, now: Moment, effects: &mut Effects) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.denial = None;
+        }
+        self.reevaluate_front(now, effects);
     }
 
     /// A waiter was refused.
