@@ -96,8 +96,8 @@ pub use service::Outbound;
 /// ```
 ///
 /// What an upstream says holds back this process alone: each other one is denied once itself. Nothing is spread. A process forgets a key,
-/// with what the store has denied or [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is left; one that
-/// was paused is forgotten some time after its pause, when others are paused or denied. The store forgets a key when its whole budget is back.
+/// with what the store has [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is left; one that was
+/// paused, or denied by the store, is forgotten some time after that has ended. The store forgets a key when its whole budget is back.
 ///
 /// # reqwest
 ///
