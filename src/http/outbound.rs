@@ -1,8 +1,9 @@
 //! The client side: a layer that keeps to a limiter, and to what the upstream says.
 
-mod choices;
+mod classify;
 mod error;
 mod future;
+mod retry;
 mod service;
 
 use std::fmt;
@@ -20,9 +21,10 @@ use crate::manager::RequestOptions;
 use crate::strategy::Outcome;
 use crate::upstream::UpstreamSignal;
 
-pub use choices::{ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundRetry, Retry};
+pub use classify::{ByStatus, OutboundClassifier};
 pub use error::OutboundError;
 pub use future::OutboundFuture;
+pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 pub use service::Outbound;
 
 /// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own limits holds back
@@ -284,6 +286,8 @@ impl<C, R> OutboundLayer<C, R> {
     ///
     /// Where it is known at once that there is no permit, the answer that denies is returned: so it is where the pause is longer than the
     /// [timeout](Self::timeout).
+    ///
+    /// For other rules, see [`Retry`].
     pub fn retry(self, times: u32) -> OutboundLayer<C, Retry> {
         self.retry_with(times, Cloned)
     }

@@ -11,8 +11,9 @@ use pin_project::pin_project;
 use tower_service::Service;
 
 use super::OutboundLayer;
-use super::choices::{OutboundClassifier, OutboundRetry};
+use super::classify::OutboundClassifier;
 use super::error::OutboundError;
+use super::retry::OutboundRetry;
 use crate::acquire::AcquireOwned;
 use crate::error::AcquireError;
 use crate::http::body::{Held, PermitBody};

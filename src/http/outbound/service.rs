@@ -7,9 +7,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::OutboundLayer;
-use super::choices::{ByStatus, NoRetry, OutboundClassifier, OutboundRetry};
+use super::classify::{ByStatus, OutboundClassifier};
 use super::error::OutboundError;
 use super::future::OutboundFuture;
+use super::retry::{NoRetry, OutboundRetry};
 use crate::http::body::PermitBody;
 
 /// A service that keeps to a limiter. An [`OutboundLayer`], which has an example, makes it.

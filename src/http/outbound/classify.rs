@@ -1,0 +1,40 @@
+use http::response::Parts;
+
+use crate::strategy::Outcome;
+
+/// How a call to an inner service with the error `E` has gone: [`ByStatus`], or a closure for
+/// [`OutboundLayer::classify`](super::OutboundLayer::classify), which has an example.
+pub trait OutboundClassifier<E> {
+    /// What is reported of an answer with this head, or of an error.
+    fn classify(&self, answer: Result<&Parts, &E>) -> Outcome;
+}
+
+/// 429, 503, 504 and 529 are an overload, and so is an error of the inner service, which is mostly a timeout or a connection that
+/// failed; other statuses from 500 on say nothing about the load; all others are fine.
+///
+/// ```
+/// use http::Response;
+/// use tollgate::Outcome;
+/// use tollgate::http::{ByStatus, OutboundClassifier};
+///
+/// let (head, ()) = Response::builder().status(503).body(()).unwrap().into_parts();
+/// assert_eq!(ByStatus.classify(Ok::<_, &()>(&head)), Outcome::Overloaded);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByStatus;
+
+impl<E> OutboundClassifier<E> for ByStatus {
+    fn classify(&self, answer: Result<&Parts, &E>) -> Outcome {
+        match answer.map(|head| head.status.as_u16()) {
+            Ok(429 | 503 | 504 | 529) | Err(_) => Outcome::Overloaded,
+            Ok(500..) => Outcome::Ignored,
+            Ok(_) => Outcome::Ok,
+        }
+    }
+}
+
+impl<E, F: Fn(Result<&Parts, &E>) -> Outcome> OutboundClassifier<E> for F {
+    fn classify(&self, answer: Result<&Parts, &E>) -> Outcome {
+        self(answer)
+    }
+}
