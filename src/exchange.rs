@@ -76,6 +76,21 @@ impl Settlement {
     pub fn new(granted_at: u64, charged: impl Into<Box<[u64]>>, actual: impl Into<Box<[u64]>>) -> Self {
         Self { granted_at, charged: charged.into(), actual: actual.into() }
     }
+
+    /// A charge without a grant, for each limit of the policy, whether or not it admits that.
+    ///
+    /// ```
+    /// use tollgate::store::Settlement;
+    ///
+    /// assert_eq!(Settlement::charge([20]), Settlement::new(0, [0], [20]));
+    /// ```
+    #[must_use]
+    pub fn charge(units: impl Into<Box<[u64]>>) -> Self {
+        let actual = units.into();
+        Self { granted_at: Self::NO_GRANT, charged: vec![0; actual.len()].into(), actual }
+    }
+
+    pub(crate) const NO_GRANT: u64 = 0;
 }
 
 impl Reply {
@@ -149,11 +164,11 @@ pub struct Asks {
     pub waits: bool,
 }
 
-/// What the work of a grant has really cost.
+/// What the work of a grant has really cost, or a charge without a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settlement {
-    /// When it was granted: [`Reply::now`] of that call.
+    /// When it was granted: [`Reply::now`] of that call; 0 without a grant.
     pub granted_at: u64,
     /// What was charged, for each limit.
     pub charged: Box<[u64]>,

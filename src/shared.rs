@@ -269,6 +269,28 @@ impl SharedLimiter {
         self.manager.pause_for(duration);
     }
 
+    /// Charges the key `units`, whether or not its limits admit them, as [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize): a
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The store
+    /// is told in the background, at the latest with the next request of this process. A call that it refuses is repeated for a minute or
+    /// two; one that it does not answer is not, and its units may be charged or lost.
+    ///
+    /// ```
+    /// use tollgate::store::MemoryStore;
+    /// use tollgate::{Penalty, Rate, SharedLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clients = SharedLimiter::new(MemoryStore::new(), "logins", Penalty::new(10, Rate::per_second(1)))?;
+    /// clients.key("eve").penalize(10); // a wrong password
+    /// assert!(clients.key("eve").try_acquire().await.is_err());
+    /// assert!(clients.key("bob").try_acquire().await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn penalize(&self, units: u64) {
+        self.manager.charge(units);
+    }
+
     /// Ends a [pause](Self::pause_for) of this process now.
     pub fn resume(&self) {
         self.manager.resume();

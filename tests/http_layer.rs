@@ -768,6 +768,28 @@ async fn a_penalty_is_told_what_failed_and_counts_denials_itself() {
     assert_eq!(used(2), 5);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_penalty_in_a_store_holds_for_all_processes() {
+    let store = MemoryStore::new();
+    let process = || SharedLimiter::new(store.clone(), "api", Penalty::new(10, Rate::per_minute(1))).unwrap();
+    let layer =
+        || LimitLayer::new(process()).by(ClientIp::peer()).penalize(|status| u64::from(status == StatusCode::UNAUTHORIZED) * 4);
+    let (guess, welcome) = (layer().layer(answers(StatusCode::UNAUTHORIZED)), layer().layer(answers(StatusCode::OK)));
+    let left = async |last| process().key(format!("192.0.2.{last}")).check(1).await.unwrap().remaining();
+    assert_eq!(status(&welcome, from_peer(1)).await, 200);
+    assert_eq!(left(1).await, 9);
+    for (answer, then) in [(401, 4), (401, 0), (429, 0)] {
+        assert_eq!(status(&guess, from_peer(1)).await, answer);
+        sleep(ms(1)).await; // the store is told in the background
+        assert_eq!(left(1).await, then);
+    }
+    assert_eq!(status(&welcome, from_peer(1)).await, 429);
+    assert_eq!((status(&welcome, from_peer(2)).await, left(2).await), (200, 9));
+
+    let everyone = LimitLayer::new(process()).penalize(|_| 10).layer(answers(StatusCode::OK));
+    assert_eq!([call(&everyone, request()).await.status(), call(&everyone, request()).await.status()], [200, 429]);
+}
+
 // ---- shared stores ----
 
 #[tokio::test(start_paused = true)]

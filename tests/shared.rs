@@ -232,6 +232,28 @@ async fn a_reset_serves_who_waits_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_is_charged_in_the_store_without_a_request() {
+    let store = MemoryStore::new();
+    let policy = "2 concurrent and 100/min and 50 tokens/min";
+    let [one, other] = processes(&store, 2, policy).try_into().unwrap();
+    let left = async |limiter: &SharedLimiter| {
+        let remaining = |status: &LimitStatus| status.remaining;
+        limiter.key("eve").limits().await.unwrap().iter().map(remaining).collect::<Vec<_>>()
+    };
+    one.key("eve").penalize(0);
+    one.key("eve").penalize(30);
+    one.key("eve").penalize(40);
+    sleep(ms(1)).await;
+    assert_eq!((left(&one).await, left(&other).await), (vec![2, 30, 50], vec![2, 30, 50]));
+    one.key("eve").penalize(u64::MAX);
+    one.key("eve").penalize(u64::MAX);
+    sleep(ms(1)).await;
+    assert_eq!(left(&other).await, [2, 0, 50], "nobody needs to ask, nor to have a handle");
+    other.key("eve").reset().await.unwrap();
+    assert_eq!(left(&one).await, [2, 100, 50]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closed_limiter_still_gives_its_places_back() {
     let store = MemoryStore::new();
     let [one, other] = processes(&store, 2, "1 concurrent").try_into().unwrap();

@@ -389,6 +389,26 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn charges_are_one_that_is_told_when_the_store_answers() {
+    for way in [Way::Refuses, Way::Cut] {
+        let faulty = Faulty::new();
+        let limiter = faulty.builder("window 1000/h").build().unwrap();
+        drop(limiter.acquire().await.unwrap());
+        faulty.set(way);
+        for _ in 0..600 {
+            limiter.penalize(1);
+            sleep(ms(10)).await;
+        }
+        faulty.set(Way::Open);
+        sleep(Duration::from_secs(30)).await;
+        let charged = 999 - limiter.limits().await.unwrap()[0].remaining;
+        // A call without an answer is not repeated: nobody knows whether it was carried out.
+        assert!(charged == 600 || matches!(way, Way::Cut) && (1..600).contains(&charged), "{charged} {way:?}");
+        assert_eq!(*faulty.most_settlements.lock().unwrap(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_future_loses_nothing() {
     const POLICY: &str = "1 concurrent and 10/s burst 10";
     let faulty = Faulty::new();

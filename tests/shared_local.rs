@@ -165,6 +165,18 @@ async fn a_store_that_comes_and_goes_gives_no_burst_of_the_process_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_charge_counts_in_the_process_and_in_the_store() {
+    let (faulty, limiter) = cut_off("window 100/h", "window 10/h").await;
+    assert!(limiter.try_acquire().await.is_ok());
+    limiter.penalize(8);
+    assert!(limiter.try_acquire().await.is_ok());
+    assert!(matches!(limiter.try_acquire().await, Err(TryAcquireError::Denied(_))));
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 91);
+}
+
+#[tokio::test(start_paused = true)]
 async fn keys_have_usage_of_their_own_which_outlives_their_handles() {
     let (_faulty, limiter) = cut_off("1000/s", "window 3/1m from first grant").await;
     for key in ["alice", "bob"] {

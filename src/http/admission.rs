@@ -148,6 +148,10 @@ impl Asks<Everyone> for SharedLimiter {
     fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
         Ok(self.handle())
     }
+
+    fn penalize(&self, _: &Everyone, units: u64) {
+        Self::penalize(self, units); // the limiter's own method
+    }
 }
 
 impl<K: StoreKey> Asks<K> for SharedLimiter {
@@ -157,6 +161,10 @@ impl<K: StoreKey> Asks<K> for SharedLimiter {
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
         Ok(of_key(self, key).handle())
+    }
+
+    fn penalize(&self, key: &K, units: u64) {
+        of_key(self, key).penalize(units);
     }
 }
 

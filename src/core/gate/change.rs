@@ -15,6 +15,9 @@ use crate::strategy::{Counts, Moment};
 impl Gate {
     /// Charges all limits of time that count no named unit, whether or not they admit the cost.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
+        if self.is_shared() {
+            return self.charge_in_store(now, units);
+        }
         self.unnamed_limits().filter(|state| state.places().is_none()).for_each(|state| state.charge(now, units));
         self.track.iter_mut().for_each(|track| track.charged());
     }
@@ -94,6 +97,6 @@ impl Gate {
 }
 
 /// Whether it counts no named unit.
-fn is_unnamed(limit: &Limit) -> bool {
+pub(super) fn is_unnamed(limit: &Limit) -> bool {
     !matches!(limit.counts(), Counts::Unit(_))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::change::is_unnamed;
 use super::local::Local;
 use super::{Gate, Past};
 use crate::core::arena::Index;
@@ -191,6 +192,22 @@ impl Gate {
             self.outbox()?.settlements.push(settlement);
         }
         Some(())
+    }
+
+    /// [`Gate::charge`]: the store is to be told. Charges that it has not been told yet are one, however long it does not answer.
+    pub(super) fn charge_in_store(&mut self, now: Moment, units: u64) {
+        let plan = Arc::clone(&self.plan);
+        let Some(holdings) = self.holdings() else { return };
+        if let Some(local) = &mut holdings.local {
+            local.gate.charge(now, units);
+        }
+        let settlements = &mut holdings.outbox.settlements;
+        if let Some(charge) = settlements.last_mut().filter(|settlement| settlement.granted_at == Settlement::NO_GRANT) {
+            charge.actual.iter_mut().filter(|actual| **actual > 0).for_each(|actual| *actual = actual.saturating_add(units));
+        } else if units > 0 {
+            let actual = plan.limits().iter().map(|limit| if is_unnamed(limit) { units } else { 0 });
+            settlements.push(Settlement::charge(actual.collect::<Box<[u64]>>()));
+        }
     }
 
     /// The leases that may be renewed, by fence and number.

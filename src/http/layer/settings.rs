@@ -10,6 +10,7 @@ use super::LimitLayer;
 use crate::http::answer::Refusal;
 use crate::http::fields::{PolicyNameError, RateLimitFields, RateLimitStyle};
 use crate::keyed::KeyedLimiter;
+use crate::shared::SharedLimiter;
 use crate::strategy::Outcome;
 
 impl<L, I> LimitLayer<L, I> {
@@ -185,6 +186,15 @@ impl<K, I> LimitLayer<KeyedLimiter<K>, I> {
     /// });
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    pub fn penalize(mut self, units_for: impl Fn(StatusCode) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.penalty = Some(Arc::new(units_for));
+        self
+    }
+}
+
+impl<I> LimitLayer<SharedLimiter, I> {
+    /// [Charges](SharedLimiter::penalize) the key so many units, by the status of the service's answer; 0 charges nothing. All processes
+    /// then know of it. Otherwise as that of a [`KeyedLimiter`], which has an example.
     pub fn penalize(mut self, units_for: impl Fn(StatusCode) -> u64 + Send + Sync + 'static) -> Self {
         self.options.penalty = Some(Arc::new(units_for));
         self

@@ -98,6 +98,9 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
         call.settlements.push(Settlement::new(*granted_at, charged.clone(), actual));
     }
     if random.one_in(6) {
+        call.settlements.push(Settlement::charge(costs(random)));
+    }
+    if random.one_in(6) {
         call.peek = Some(costs(random));
         return call;
     }
