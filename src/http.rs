@@ -15,6 +15,7 @@ mod fields;
 mod identity;
 mod layer;
 mod outbound;
+mod outcome;
 mod upstream;
 
 pub use admission::{Admits, Chosen, StoreKey};
@@ -25,6 +26,7 @@ pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, Rat
 pub use identity::{By, ByFuture, ClientAddress, Everyone, HeaderKey, Identifies, Identity, OrShared};
 pub use layer::{LimitFuture, LimitLayer, LimitService};
 pub use outbound::{
-    ByStatus, Cloned, NoRetry, Outbound, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry, Retry,
+    ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry, OutboundService,
+    Retry,
 };
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

@@ -5,6 +5,7 @@ mod common;
 use std::convert::Infallible;
 use std::future::{Ready, pending, ready};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use common::{Random, ms};
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::time::{advance, sleep};
 use tokio_test::task::spawn;
 use tokio_test::{assert_pending, assert_ready_ok};
@@ -23,7 +24,8 @@ use tollgate::http::{
 };
 use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
-    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Outcome, Penalty, Policy, Rate, SharedLimiter, TokenBucket, TryAcquireError,
+    Adapt, EventKind, KeyedLimiter, KeyedLimiterEvent, Limiter, MaxConcurrency, Outcome, Penalty, Policy, Rate, SharedLimiter,
+    TokenBucket, TryAcquireError,
 };
 use tower::util::ServiceExt;
 use tower::{Layer, Service, service_fn};
@@ -207,6 +209,35 @@ async fn stacked_layers_write_one_list() {
     let lines: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
     assert_eq!(lines, [r#""route";r=4;t=60, "all-1";r=2, "all-2";r=8;t=3600"#]);
     assert_eq!(response.headers().get_all("ratelimit-policy").iter().count(), 1);
+}
+
+/// A fixed bug: the inner layer's `Retry-After` was earlier than the `t` of the outer one, which had nothing left either.
+#[tokio::test(start_paused = true)]
+async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
+    let layer = |policy: &str, name, style| LimitLayer::new(Limiter::new(policy).unwrap()).name(name).unwrap().style(style);
+    for style in [RateLimitStyle::Draft10, RateLimitStyle::Draft7, RateLimitStyle::Draft6, RateLimitStyle::XSeconds] {
+        let inner = layer("window 1/2s", "inner", style);
+        let service = layer("window 3/h", "outer", style).layer(inner.layer(answers(StatusCode::OK)));
+        let mut told = Vec::new();
+        for _ in 0..4 {
+            let answer = service.clone().oneshot(request()).await.unwrap();
+            told.push((
+                answer.status().as_u16(),
+                answer.headers().get("retry-after").map(|after| after.to_str().unwrap().to_owned()),
+            ));
+        }
+        let after = |seconds: &str| Some(seconds.to_owned());
+        // The third request took what was left outside; the last one is denied there.
+        assert_eq!(told, [(200, None), (429, after("2")), (429, after("3600")), (429, after("3600"))], "{style:?}");
+    }
+    // An application that refuses by itself is not contradicted either.
+    let busy = service_fn(|_: Request<()>| async {
+        let busy = Response::builder().status(503).header("retry-after", "5").body(Full::new(HELLO));
+        Ok::<_, Infallible>(busy.unwrap())
+    });
+    let service = layer("window 2/h", "outer", RateLimitStyle::Draft10).layer(busy);
+    assert_eq!(field(&call(&service, request()).await, "retry-after"), "5");
+    assert_eq!(field(&call(&service, request()).await, "retry-after"), "3600");
 }
 
 #[tokio::test(start_paused = true)]
@@ -619,7 +650,7 @@ async fn a_permit_is_held_until_the_body_has_ended_or_is_dropped() {
     let _response = LimitLayer::new(limiter.clone()).layer(empty).oneshot(request()).await.unwrap();
     assert_eq!(limiter.snapshot().in_flight, 0);
 
-    let at_head = LimitLayer::new(limiter.clone()).release_at_head().layer(answers(StatusCode::OK));
+    let at_head = LimitLayer::new(limiter.clone()).until_head().layer(answers(StatusCode::OK));
     let _response = call(&at_head, request()).await;
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
@@ -749,6 +780,30 @@ async fn an_adaptive_concurrency_learns_from_statuses_errors_and_bodies() {
     assert_eq!(limiter.snapshot().in_flight, 0);
 }
 
+/// A call lasts until its body has been read.
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_concurrency_learns_from_latencies() {
+    let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient())).unwrap();
+    let concurrency = || limiter.snapshot().concurrency.unwrap();
+    let service = LimitLayer::new(limiter.clone()).layer(service_fn(|_: Request<()>| async {
+        sleep(ms(10)).await;
+        Ok::<_, Infallible>(Response::new(Full::new(HELLO)))
+    }));
+    let rounds = async |count: u32, reading: Duration| {
+        for _ in 0..count {
+            let answers = futures_util::future::join_all((0..concurrency()).map(|_| call(&service, request()))).await;
+            sleep(reading).await;
+            for answer in answers {
+                text(answer).await;
+            }
+        }
+        concurrency()
+    };
+    let fast = rounds(50, Duration::ZERO).await;
+    let slow = rounds(10, ms(90)).await;
+    assert!(fast > 30 && slow < fast / 2, "{fast} {slow}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_penalty_is_told_what_failed_and_counts_denials_itself() {
     let limiter = KeyedLimiter::<IpAddr>::new(Penalty::new(10, Rate::per_minute(1))).unwrap();
@@ -788,6 +843,58 @@ async fn a_penalty_in_a_store_holds_for_all_processes() {
 
     let everyone = LimitLayer::new(process()).penalize(|_| 10).layer(answers(StatusCode::OK));
     assert_eq!([call(&everyone, request()).await.status(), call(&everyone, request()).await.status()], [200, 429]);
+    let alone = LimitLayer::new(Limiter::new("penalty 10 falling 1/min").unwrap()).penalize(|_| 10);
+    let alone = alone.layer(answers(StatusCode::OK));
+    assert_eq!([call(&alone, request()).await.status(), call(&alone, request()).await.status()], [200, 429]);
+    let plan = process();
+    let chosen = LimitLayer::choose(move |peer: &IpAddr| plan.key(format!("plan {peer}"))).by(ClientIp::peer()).penalize(|_| 10);
+    let chosen = chosen.layer(answers(StatusCode::OK));
+    for (peer, expected) in [(1, 200), (1, 429), (2, 200)] {
+        assert_eq!(status(&chosen, from_peer(peer)).await, expected);
+    }
+}
+
+/// Fixed bugs: what was asked through a layer was told to be requested in a line of this crate, and each grant of a store to have waited.
+#[tokio::test(start_paused = true)]
+async fn events_name_the_line_that_made_the_layer() {
+    type Frame = Result<http_body::Frame<Bytes>, Infallible>;
+    let told: &'static Mutex<Vec<EventKind>> = Box::leak(Box::default());
+    let keep = move |kind: &EventKind| told.lock().unwrap().push(kind.clone());
+    let policy = || MaxConcurrency::new(1).ttl(Duration::from_secs(30));
+    let alone = Limiter::builder(policy()).on_event(move |event| keep(&event.kind)).build().unwrap();
+    let by_key = KeyedLimiter::<IpAddr>::builder(policy()).on_event(move |event| match event {
+        KeyedLimiterEvent::Limiter { event, .. } => keep(&event.kind),
+        other => panic!("{other:?}"),
+    });
+    let by_key = by_key.build().unwrap();
+    let shared = SharedLimiter::builder(MemoryStore::new(), "api", policy())
+        .max_hold(Duration::from_secs(30))
+        .on_event(move |event| keep(&event.kind))
+        .build()
+        .unwrap();
+    let (line, waits) = (line!() + 1, Duration::from_secs(60));
+    let layers = (LimitLayer::new(alone), LimitLayer::new(by_key).by(ClientIp::peer()), LimitLayer::new(shared));
+    let never = service_fn(|_: Request<()>| {
+        ready(Ok::<_, Infallible>(Response::new(StreamBody::new(futures_util::stream::pending::<Frame>()))))
+    });
+    macro_rules! check {
+        ($layer:expr) => {{
+            let _holds = $layer.clone().layer(never).oneshot(from_peer(1)).await.unwrap(); // until its TTL passes
+            assert_eq!(told.lock().unwrap().len(), 0, "a grant at once is no event");
+            let _granted = $layer.wait(waits).layer(never).oneshot(from_peer(1)).await.unwrap();
+            let told = std::mem::take(&mut *told.lock().unwrap());
+            let [EventKind::Reclaimed { acquired_in, .. }, EventKind::GrantedAfterWait { requested_in, .. }] = &told[..] else {
+                panic!("{told:?}")
+            };
+            for place in [acquired_in, requested_in] {
+                assert_eq!((place.file(), place.line()), (file!(), line));
+            }
+        }
+        told.lock().unwrap().clear()}; // the first one came back late
+    }
+    check!(layers.0);
+    check!(layers.1);
+    check!(layers.2);
 }
 
 // ---- shared stores ----
@@ -823,11 +930,24 @@ async fn without_its_store_a_limiter_does_what_it_was_told() {
     ];
     for (rule, statuses) in rules {
         let name = format!("{rule:?}");
-        let limiter =
-            SharedLimiter::builder(Faulty::by(Way::Refuses), "api", "window 1/min").on_store_down(rule).build().unwrap();
+        let (told, store) = (Arc::new(Mutex::new(Vec::new())), Faulty::by(Way::Refuses));
+        let events = Arc::clone(&told);
+        let limiter = SharedLimiter::builder(store.clone(), "api", "window 1/min").on_store_down(rule);
+        let limiter = limiter.on_event(move |event| events.lock().unwrap().push(event.kind.clone())).build().unwrap();
         let service = LimitLayer::new(limiter).layer(answers(StatusCode::OK));
-        let seen = [status(&service, request()).await, status(&service, request()).await];
-        assert_eq!(seen, statuses, "{name}");
+        for expected in statuses {
+            assert_eq!(status(&service, request()).await, expected, "{name}");
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(Duration::from_secs(9)).await;
+        store.set(Way::Open);
+        for _ in 0..2 {
+            drop(call(&service, request()).await); // one that the process decides alone may find out
+            sleep(Duration::from_secs(1)).await;
+        }
+        let mut told = std::mem::take(&mut *told.lock().unwrap());
+        told.retain(|event| matches!(event, EventKind::StoreDown { .. } | EventKind::StoreUp { .. }));
+        assert!(matches!(told[..], [EventKind::StoreDown { .. }, EventKind::StoreUp { .. }]), "{name}: {told:?}");
     }
 }
 

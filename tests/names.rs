@@ -88,8 +88,8 @@ async fn the_extension_traits_of_futures_and_of_this_crate_work_in_one_chain() {
 #[cfg(feature = "http")]
 mod http {
     use tollgate::http::{
-        ByStatus, Cloned, FieldValues, NoRetry, Outbound, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
-        OutboundRetry, PermitBody, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, Retry,
+        ByStatus, Cloned, FieldValues, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry,
+        OutboundService, PermitBody, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, Retry,
         UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader,
     };
 
@@ -99,7 +99,7 @@ mod http {
     struct Names<'a>(
         Option<(FieldValues<'a>, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, Request)>,
         Option<(PermitBody<()>, ResetFormat, UpstreamAnswer<'a>, UpstreamFamily, UpstreamQuota<'a>, UpstreamReader)>,
-        Option<(ByStatus, Cloned, NoRetry, Outbound<()>, OutboundError<()>, OutboundLayer, Retry)>,
+        Option<(ByStatus, Cloned, NoRetry, OutboundService<()>, OutboundError<()>, OutboundLayer, Retry)>,
         Option<OutboundFuture<axum::Router, axum::body::Body, (), (), ()>>,
         Option<(Box<dyn OutboundClassifier<()>>, Box<dyn OutboundRetry<()>>)>,
     );

@@ -45,6 +45,16 @@ pub struct PermitRequest<'a> {
 
 /// The setters that [`PermitRequest`] and [`KeyedPermitRequest`](crate::KeyedPermitRequest) share.
 macro_rules! request_setters {
+    (also of layers) => {
+        /// Sets where it is requested: where the layer was made.
+        #[cfg(feature = "http")]
+        pub(crate) fn requested_in(mut self, caller: crate::core::request::Caller) -> Self {
+            self.options.caller = caller;
+            self
+        }
+
+        $crate::acquire::request_setters!();
+    };
     () => {
         /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
         /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
@@ -86,7 +96,7 @@ impl<'a> PermitRequest<'a> {
         Self { manager, options: RequestOptions::new(cost, caller) }
     }
 
-    request_setters!();
+    request_setters!(also of layers);
 
     /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a
     /// longer one has no effect. [`Permit::renew`] restarts it, and [`Permit::renew_for`] also changes it. Defaults to that of the

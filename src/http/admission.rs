@@ -14,6 +14,7 @@ use pin_project::pin_project;
 use super::answer::Refusal;
 use super::identity::Everyone;
 use crate::acquire::AcquireExplained;
+use crate::core::request::Caller;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::{Handle, Limiter};
@@ -41,7 +42,7 @@ pub trait Asks<K> {
     /// The limiter of this key.
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
 
-    fn penalize(&self, _key: &K, _units: u64) {}
+    fn penalize(&self, key: &K, units: u64);
 }
 
 /// What a layer asks for each request.
@@ -51,6 +52,8 @@ pub struct Terms {
     pub(super) wait: Option<Duration>,
     /// Whether the answer says what each limit said. One after a wait always does: a refusal is told by it.
     pub(super) is_explained: bool,
+    /// Where the layer was made.
+    pub(super) caller: Caller,
 }
 
 type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
@@ -97,7 +100,7 @@ fn at_once((granted, limits): (Result<Permit, TryAcquireError>, Vec<LimitStatus>
 
 impl Asks<Everyone> for Limiter {
     fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
-        let request = self.request().cost(terms.cost);
+        let request = self.request().cost(terms.cost).requested_in(terms.caller);
         match (terms.wait, terms.is_explained) {
             (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
             (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
@@ -108,11 +111,15 @@ impl Asks<Everyone> for Limiter {
     fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
         Ok(self.clone())
     }
+
+    fn penalize(&self, _: &Everyone, units: u64) {
+        Self::penalize(self, units); // the limiter's own method
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
     fn ask(&self, key: &K, terms: Terms) -> Asked {
-        let request = self.request(key).cost(terms.cost);
+        let request = self.request(key).cost(terms.cost).requested_in(terms.caller);
         match (terms.wait, terms.is_explained) {
             (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
             (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
@@ -134,7 +141,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
 
 impl Asks<Everyone> for SharedLimiter {
     fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
-        let request = self.request().cost(terms.cost);
+        let request = self.request().cost(terms.cost).requested_in(terms.caller);
         Asked::Later(match (terms.wait, terms.is_explained) {
             (None, true) => {
                 let acquire = request.try_acquire_explained();
@@ -184,6 +191,10 @@ impl<K, L: Admits<Everyone>, F: Fn(&K) -> L> Asks<K> for Chosen<F> {
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
         (self.0)(key).limiter_of(&Everyone)
+    }
+
+    fn penalize(&self, key: &K, units: u64) {
+        (self.0)(key).penalize(&Everyone, units);
     }
 }
 

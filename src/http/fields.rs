@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use thiserror::Error;
 
 use merge::{
@@ -194,7 +195,13 @@ impl RateLimitFields {
         now: impl Fn() -> SystemTime,
     ) {
         let now = || now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        if let Some(after) = values.retry_after_seconds() {
+        let after = if values.is_denied() {
+            values.retry_after_seconds()
+        } else {
+            // An inner layer, or the application, may have refused what was granted here.
+            values.spent_for().filter(|_| headers.contains_key(RETRY_AFTER))
+        };
+        if let Some(after) = after {
             set_retry_after(headers, after, now);
         }
         let tightest = match self.style {

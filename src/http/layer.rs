@@ -7,6 +7,7 @@ mod settings;
 mod shared;
 
 use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 
 use http::Request;
@@ -64,7 +65,7 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 ///
 /// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails all
 /// release it. (A page that was left has not gone away while the browser keeps it for the way back, in Chromium for up to a minute.)
-/// [`release_at_head`](Self::release_at_head) releases it earlier. The body has ended when the server has taken its last frame, which it
+/// [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last frame, which it
 /// may be sending still: stream large answers in frames, because a `String` is one. A client that reads a stream slowly holds the permit
 /// for as long as the server lets it. An upgraded connection (a WebSocket) does not, because its answer has no body: its handler acquires
 /// a permit itself.
@@ -73,7 +74,7 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 ///
 /// The layer [reports](crate::Permit::report) how each call went, and how long it took until the end of the body. See
 /// [`classify`](Self::classify). An answer that the client did not read to its end is not reported, unless it is an overload. A stream
-/// that clients read slowly looks like a slow service: release its permit [at the head](Self::release_at_head). Put a layer of timeouts
+/// that clients read slowly looks like a slow service: release its permit [at the head](Self::until_head). Put a layer of timeouts
 /// inside this one: what it ends is an overload then, and outside nothing is reported.
 ///
 /// # A store that is down
@@ -105,8 +106,9 @@ impl<L: Clone> LimitLayer<L> {
     /// [identity](Self::by). See the [type's example](Self#examples).
     ///
     /// The bound of the queue, where requests [wait](Self::wait), is that of the limiter's builder.
+    #[track_caller]
     pub fn new(limiter: L) -> Self {
-        Self { limiter, identity: Arc::new(Everyone), options: Options::new() }
+        Self { limiter, identity: Arc::new(Everyone), options: Options::new(Location::caller()) }
     }
 }
 
@@ -138,6 +140,7 @@ impl<F> LimitLayer<Chosen<F>> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn choose<K, M: Admits<Everyone>>(limiter_of: F) -> Self
     where
         F: Fn(&K) -> M,

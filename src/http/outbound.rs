@@ -25,7 +25,7 @@ pub use classify::{ByStatus, OutboundClassifier};
 pub use error::OutboundError;
 pub use future::OutboundFuture;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
-pub use service::Outbound;
+pub use service::OutboundService;
 
 /// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own limits holds back
 /// everybody who uses the same limiter, or the same key of it.

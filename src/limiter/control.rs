@@ -80,6 +80,22 @@ impl Limiter {
         self.manager.policy()
     }
 
+    /// Charges `units`, whether or not the limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty) is raised up to
+    /// its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) and limits of a
+    /// [unit](crate::Counts::Unit) are not charged. Any number of units.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(10), 40))?;
+    /// limiter.penalize(50); // the answer was larger than expected
+    /// assert!(limiter.try_acquire().is_err());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn penalize(&self, units: u64) {
+        self.manager.charge(units);
+    }
+
     /// Grants nothing for `duration`: requests wait, in order, and [`try_acquire`](Limiter::try_acquire) is denied.
     ///
     /// Zero changes nothing; [`Duration::MAX`] lasts until [`Limiter::resume`]. Of several pauses, the one that ends last counts.

@@ -79,6 +79,7 @@ impl Schedule {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.impatient.insert(id);
         }
+        let _arrival = self.queue.take_arrival(id); // it waits for no permit: its grant is no event
         self.reevaluate_front(now, effects); // it is asked for where a request that waits would not be
         Ok(Asked::Queued(id))
     }

@@ -115,6 +115,10 @@ impl<'a> FieldValues<'a> {
         self.limits
     }
 
+    pub(super) const fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+
     pub(super) const fn key(&self) -> Option<&'a [u8]> {
         self.partition_key
     }
@@ -151,6 +155,11 @@ impl<'a> FieldValues<'a> {
     pub(super) fn retry_after_seconds(&self) -> Option<u64> {
         let wait = self.retry_after.filter(|_| self.is_denied)?;
         Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
+    }
+
+    /// The longest [reset](Self::reset) of those that have nothing left.
+    pub(super) fn spent_for(&self) -> Option<u64> {
+        (0..self.limits.len()).filter(|index| self.remaining(*index) == 0).filter_map(|index| self.reset(index)).max()
     }
 
     /// For a style with one limit: the one with the smallest share left, which the one that denied is; of those the one with the

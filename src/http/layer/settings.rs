@@ -9,13 +9,11 @@ use http::{Response, StatusCode};
 use super::LimitLayer;
 use crate::http::answer::Refusal;
 use crate::http::fields::{PolicyNameError, RateLimitFields, RateLimitStyle};
-use crate::keyed::KeyedLimiter;
-use crate::shared::SharedLimiter;
-use crate::strategy::Outcome;
+use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
 impl<L, I> LimitLayer<L, I> {
-    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names. Keys with tiers do not:
-    /// a client sees the quota of its own tier alone, and only one with several keys sees several under one name.
+    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names, and
+    /// one [style](Self::style). The tiers of one layer share its name: a client sees only the quota of its own tier.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -47,7 +45,8 @@ impl<L, I> LimitLayer<L, I> {
         self
     }
 
-    /// What each request takes: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1.
+    /// What each request takes: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. With 0, every request
+    /// is answered with 500, and with more than the capacity with 413.
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -63,7 +62,7 @@ impl<L, I> LimitLayer<L, I> {
         self
     }
 
-    /// Lets a request wait for its permit: at most this long, from 0 to 100 years. One that is known to wait longer is refused at
+    /// Lets a request wait for its permit: at most this long, and 100 years. One that is known to wait longer is refused at
     /// once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which by default is not: a request that finds it full is answered
     /// with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs into a layer of its own, without this.
     ///
@@ -77,7 +76,7 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
+        self.options.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
         self
     }
 
@@ -88,11 +87,11 @@ impl<L, I> LimitLayer<L, I> {
     /// use tollgate::http::LimitLayer;
     /// use tollgate::{Limiter, MaxConcurrency};
     ///
-    /// let layer = LimitLayer::new(Limiter::new(MaxConcurrency::new(8))?).release_at_head();
+    /// let layer = LimitLayer::new(Limiter::new(MaxConcurrency::new(8))?).until_head();
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn release_at_head(mut self) -> Self {
-        self.options.releases_at_head = true;
+    pub fn until_head(mut self) -> Self {
+        self.options.until_head = true;
         self
     }
 
@@ -165,20 +164,22 @@ impl<L, I> LimitLayer<L, I> {
         self.options.classify = Arc::new(outcome_of);
         self
     }
-}
 
-impl<K, I> LimitLayer<KeyedLimiter<K>, I> {
-    /// [Charges](KeyedLimiter::penalize) the key so many units, by the status of the service's answer; 0 charges nothing. What the layer
-    /// itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself. What was let in before the answer
-    /// is not called back: so that no client tries a thousand passwords at once, its key has a concurrency, too.
+    /// Charges the key so many units, by the status of the service's answer; 0 charges nothing. See
+    /// [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), by which all
+    /// processes know of it. What the layer itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
+    ///
+    /// Requests that are under way are not stopped: with a [`MaxConcurrency`](crate::MaxConcurrency) in the policy no client can try a
+    /// thousand passwords at once.
     ///
     /// ```
     /// use std::net::IpAddr;
     /// use http::StatusCode;
     /// use tollgate::http::{ClientIp, LimitLayer};
-    /// use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// use tollgate::{KeyedLimiter, MaxConcurrency, Penalty, Rate};
     ///
-    /// let limiter = KeyedLimiter::<IpAddr>::new(Penalty::new(100, Rate::per_second(10)))?;
+    /// let policy = Penalty::new(100, Rate::per_second(10)).and(MaxConcurrency::new(4));
+    /// let limiter = KeyedLimiter::<IpAddr>::new(policy)?;
     /// let layer = LimitLayer::new(limiter).by(ClientIp::peer()).penalize(|status| match status {
     ///     StatusCode::UNAUTHORIZED => 20, // guesses passwords
     ///     StatusCode::NOT_FOUND => 5,     // looks for holes
@@ -186,15 +187,6 @@ impl<K, I> LimitLayer<KeyedLimiter<K>, I> {
     /// });
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn penalize(mut self, units_for: impl Fn(StatusCode) -> u64 + Send + Sync + 'static) -> Self {
-        self.options.penalty = Some(Arc::new(units_for));
-        self
-    }
-}
-
-impl<I> LimitLayer<SharedLimiter, I> {
-    /// [Charges](SharedLimiter::penalize) the key so many units, by the status of the service's answer; 0 charges nothing. All processes
-    /// then know of it. Otherwise as that of a [`KeyedLimiter`], which has an example.
     pub fn penalize(mut self, units_for: impl Fn(StatusCode) -> u64 + Send + Sync + 'static) -> Self {
         self.options.penalty = Some(Arc::new(units_for));
         self

@@ -54,7 +54,7 @@ impl<L, I> Shared<L, I> {
             options.fields.write_at(response.headers_mut(), &values, known, SystemTime::now);
         }
         let (head, body) = response.into_parts();
-        let body = PermitBody::of_answer(&head.headers, body, held, options.releases_at_head);
+        let body = PermitBody::of_answer(&head.headers, body, held, options.until_head);
         Ok(Response::from_parts(head, LimitBody::of_service(body)))
     }
 

@@ -1,5 +1,6 @@
 use http::response::Parts;
 
+use crate::http::outcome::outcome_of;
 use crate::strategy::Outcome;
 
 /// How a call to an inner service with the error `E` has gone: [`ByStatus`], or a closure for
@@ -9,8 +10,8 @@ pub trait OutboundClassifier<E> {
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome;
 }
 
-/// 429, 503, 504 and 529 are an overload, and so is an error of the inner service, which is mostly a timeout or a connection that
-/// failed; other statuses from 500 on say nothing about the load; all others are fine.
+/// 408, 429, 503, 504 and 529 are an overload, and so is an error of the inner service, which is mostly a timeout or a connection that
+/// failed; other statuses from 400 on say nothing about the load; all others are fine.
 ///
 /// ```
 /// use http::Response;
@@ -25,11 +26,7 @@ pub struct ByStatus;
 
 impl<E> OutboundClassifier<E> for ByStatus {
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome {
-        match answer.map(|head| head.status.as_u16()) {
-            Ok(429 | 503 | 504 | 529) | Err(_) => Outcome::Overloaded,
-            Ok(500..) => Outcome::Ignored,
-            Ok(_) => Outcome::Ok,
-        }
+        outcome_of(answer.ok().map(|head| head.status))
     }
 }
 

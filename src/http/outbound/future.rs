@@ -22,7 +22,7 @@ use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
 
-/// The future of an [`Outbound`](super::Outbound) service.
+/// The future of an [`OutboundService`](super::OutboundService).
 ///
 /// # Cancel safety
 ///

@@ -18,27 +18,27 @@ use crate::http::body::PermitBody;
 /// It is ready when the inner service is. That one keeps what it has reserved, if it reserves something, while the request waits for its
 /// permit.
 #[derive(Debug)]
-pub struct Outbound<S, C = ByStatus, R = NoRetry> {
+pub struct OutboundService<S, C = ByStatus, R = NoRetry> {
     inner: S,
     layer: Arc<OutboundLayer<C, R>>,
 }
 
 /// Not derived: what the layer is made of need not be `Clone`.
-impl<S: Clone, C, R> Clone for Outbound<S, C, R> {
+impl<S: Clone, C, R> Clone for OutboundService<S, C, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
     }
 }
 
 impl<S, C: Clone, R: Clone> Layer<S> for OutboundLayer<C, R> {
-    type Service = Outbound<S, C, R>;
+    type Service = OutboundService<S, C, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Outbound { inner, layer: Arc::new(self.clone()) }
+        OutboundService { inner, layer: Arc::new(self.clone()) }
     }
 }
 
-impl<S, B, A, C, R> Service<Request<B>> for Outbound<S, C, R>
+impl<S, B, A, C, R> Service<Request<B>> for OutboundService<S, C, R>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone,
     A: Body,
