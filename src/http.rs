@@ -1,11 +1,16 @@
 //! Rate limits in HTTP. It needs the feature `http`.
 //!
-//! A [`LimitLayer`] puts limits in front of a service of tower. Its parts can be used alone, too:
+//! | you want | use |
+//! |---|---|
+//! | limits in front of a service of tower: a server of axum, hyper or tonic | [`LimitLayer`] |
+//! | limits for the requests of a client, and to heed what upstreams say | [`OutboundLayer`] |
+//! | the address of the client that asks, also behind proxies, as the key of a [`KeyedLimiter`](crate::KeyedLimiter) | [`ClientIp`] |
+//! | another key: of a header, a token, anything in a request | [`HeaderKey`], any [`Identity`] |
+//! | to say what limits allow, in header fields and in the body of a denial | [`RateLimitFields`] |
+//! | to read what an upstream says of its limits | [`UpstreamReader`] |
 //!
-//! A server finds the address of the client that asks with [`ClientIp`], also behind proxies, as the key of a
-//! [`KeyedLimiter`](crate::KeyedLimiter). It says in header fields what its limits allow: [`RateLimitFields`] writes them, and the body of
-//! a denial. A client reads them with an [`UpstreamReader`] and slows its own limiter down; an [`OutboundLayer`] around a service of
-//! tower does all of that. The other parts read no clock and need no runtime.
+//! The layers are made of the others, which can be used without them: [`ClientIp`], [`RateLimitFields`] and [`UpstreamReader`] need no
+//! runtime and read no clock. `use tollgate::http;` hides the crate `http`: name the types of this module instead.
 
 mod admission;
 mod answer;

@@ -147,8 +147,8 @@
 //!   [`KeySnapshot`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
-//! - `http`: the module [`mod@http`], for HTTP servers and clients: which client asks, also behind proxies; the header fields
-//!   of rate limits, as servers send and clients read them; a layer for clients.
+//! - `http`: the module [`mod@http`]: layers in front of services and behind clients; which client asks, also behind proxies; the header
+//!   fields of rate limits, as servers send and clients read them.
 //! - `redis`: `RedisStore` in the module [`store`], for limits that many processes share in Redis or Valkey. It brings the crate
 //!   `redis` with few of its features, without TLS.
 //! - `mysql`: `MysqlStore` in the module [`store`], a store in MariaDB or MySQL.

@@ -55,7 +55,7 @@
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
 //! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited: `granted` or `timed_out` |
 //! | `tollgate_reclaimed_total` | counter | `limiter` | observer | permits reclaimed after their TTL |
-//! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked |
+//! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked, or are still held |
 //! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
 //! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
 //! | `tollgate_malformed_fields_total` | counter | `limiter`, `field` | observer | header fields of upstreams that were ignored |

@@ -14,7 +14,7 @@ use tokio::time::advance;
 use tollgate::http::{
     FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle, ResetFormat, UpstreamFamily, UpstreamReader,
 };
-use tollgate::{Decision, LimitStatus, Limiter, TryAcquireError};
+use tollgate::{Counts, Decision, Limit, LimitStatus, Limiter, TryAcquireError};
 use upstreams::now;
 
 #[global_allocator]
@@ -441,18 +441,34 @@ async fn writing_allocates_the_values_and_nothing_else() {
         assert_eq!((LIVE.get() - before, PEAK.get() - before), (bytes, bytes), "{style:?}");
         assert!(bytes > 0);
     }
+    // A value above 128 bytes takes one more buffer, which doubles, while it is written.
+    let limits = limiter_of_many().limits();
+    let mut headers = HeaderMap::with_capacity(16);
+    let before = LIVE.get();
+    PEAK.set(before);
+    fields(RateLimitStyle::Draft10).write(&mut headers, &FieldValues::granted(&limits), now());
+    let bytes: usize = headers.values().map(HeaderValue::len).sum();
+    assert_eq!((LIVE.get() - before, bytes > 256), (bytes, true));
+    assert!(PEAK.get() - before <= bytes + 2 * bytes, "{}", PEAK.get() - before);
+}
+
+fn limiter_of_many() -> Limiter {
+    limiter(&(1..=12).map(|units| format!("{units}/min")).collect::<Vec<_>>().join(" and "))
 }
 
 /// A text of limits and the units to take of them, some of which are then denied.
 fn policies() -> impl Strategy<Value = (Vec<String>, Vec<u64>, u64)> {
     let period = prop::sample::select(vec!["200ms", "1s", "1500ms", "1min", "7h"]);
-    let limit = (1..2_000_u64, 1..2_000_u64, period, 0..6).prop_map(|(units, burst, period, kind)| match kind {
+    let limit = (1..2_000_u64, 1..2_000_u64, period, 0..9).prop_map(|(units, burst, period, kind)| match kind {
         0 => format!("window {units}/{period}"),
         1 => format!("sliding log {units}/{period}"),
         2 => format!("{units}/{period} burst {burst}"),
         3 => format!("every {period} burst {burst}"),
         4 => format!("{units} concurrent"),
-        _ => format!("penalty {units} falling {burst}/{period}"),
+        5 => format!("penalty {units} falling {burst}/{period}"),
+        6 => format!("penalty {units} half-life {period}"),
+        7 => format!("window {units}/{period} per request"),
+        _ => format!("{units} tokens/{period} burst {burst}"),
     });
     (prop::collection::vec(limit, 1..5), prop::collection::vec(1..1_500_u64, 0..6), 0..90_000_u64)
 }
@@ -464,7 +480,7 @@ fn explained(limits: &[String], costs: &[u64], wait: u64) -> (Vec<LimitStatus>, 
         let limiter = limiter(&limits.join(" and "));
         let (mut last, mut permits) = ((limiter.limits(), None), Vec::new());
         for cost in costs {
-            match limiter.request().cost(*cost).try_acquire_explained() {
+            match limiter.request().cost(*cost).cost_of("tokens", cost / 2).try_acquire_explained() {
                 (Ok(permit), limits) => {
                     permits.push(permit);
                     last = (limits, None);
@@ -511,6 +527,13 @@ proptest! {
                 item.params.get(name).map(|value| i64::from(value.as_integer().unwrap()) as u64)
             };
             let denied_by_it = decision.as_ref().is_some_and(|decision| decision.denied_by_index() == Some(index));
+            let unit = match (&status.limit, status.limit.counts()) {
+                (Limit::MaxConcurrency(_), _) => Some("concurrent-requests".to_owned()),
+                (_, Counts::Unit(unit)) => Some(unit.as_str().to_owned()),
+                _ => None,
+            };
+            let sfv::ListEntry::Item(policy) = &policies[index] else { panic!("an inner list") };
+            prop_assert_eq!(policy.params.get("qu").map(|unit| unit.as_string().unwrap().as_str()), unit.as_deref());
             prop_assert_eq!(number(&policies, "q"), Some(status.capacity));
             prop_assert!(number(&policies, "w") != Some(0));
             prop_assert_eq!(number(&states, "r"), Some(if denied_by_it { 0 } else { status.remaining }));

@@ -1,12 +1,13 @@
 //! W11: what a layer that limits each client adds to a request.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tollgate::http::RateLimitStyle;
 use tollgate::{Policy, Throttle};
 
 use crate::rounds::{median, nanos_each};
-use crate::services::{Hello, client, governed, limited};
+use crate::services::{Hello, client, governed, governed_by_axum, limited};
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 101;
@@ -24,16 +25,25 @@ pub(crate) fn rows() -> Vec<Row> {
     let with_fields = limited(granting(), RateLimitStyle::Draft10);
     let two_limits = limited(both, RateLimitStyle::Draft10);
     let denying = limited(Throttle::every(60 * MINUTE), RateLimitStyle::Draft10);
+    let of_tower = |interval, burst, with_fields| Some(("tower_governor", governed(interval, burst, with_fields)));
+    let of_axum = |interval, burst| {
+        let burst = NonZeroU32::new(burst).expect("not 0");
+        Some(("axum-governor", governed_by_axum(interval, burst)))
+    };
+    let with_fields_again = limited(granting(), RateLimitStyle::Draft10);
+    let denying_again = limited(Throttle::every(60 * MINUTE), RateLimitStyle::Draft10);
     vec![
-        added("added to a request, without fields", Box::new(plain), Some(governed(MINUTE, MANY, false))),
-        added("added to a request, fields of draft-10", Box::new(with_fields), Some(governed(MINUTE, MANY, true))),
+        added("added to a request, without fields", Box::new(plain), of_tower(MINUTE, MANY, false)),
+        added("added to a request, fields of draft-10", Box::new(with_fields), of_tower(MINUTE, MANY, true)),
+        added("added to a request, fields of draft-10", Box::new(with_fields_again), of_axum(MINUTE, MANY)),
         added("the same of a concurrency and a rate", Box::new(two_limits), None),
-        added("a denial instead of an answer, fields of draft-10", Box::new(denying), Some(governed(60 * MINUTE, 1, true))),
+        added("a denial instead of an answer, fields of draft-10", Box::new(denying), of_tower(60 * MINUTE, 1, true)),
+        added("a denial instead of an answer, fields of draft-10", Box::new(denying_again), of_axum(60 * MINUTE, 1)),
     ]
 }
 
 /// The time of a request less that of one to the service alone, which is measured after each.
-fn added(case: &str, mut ours: Client, mut theirs: Option<Client>) -> Row {
+fn added(case: &str, mut ours: Client, theirs: Option<(&'static str, Client)>) -> Row {
     eprintln!("  {case}");
     let mut alone = client(Hello);
     let mut beyond_alone = |layered: &mut Client| {
@@ -44,11 +54,12 @@ fn added(case: &str, mut ours: Client, mut theirs: Option<Client>) -> Row {
             alone();
         })
     };
+    let (name, mut theirs) = theirs.unzip();
     let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         our_times.push(beyond_alone(&mut ours));
         their_times.extend(theirs.as_mut().map(&mut beyond_alone));
     }
-    let peer = theirs.is_some().then(|| ("tower_governor", median(their_times)));
+    let peer = name.map(|name| (name, median(their_times)));
     Row::figure(("W11", case), Unit::Nanos, median(our_times), peer, Some(Bar::AtMost(500.0)))
 }

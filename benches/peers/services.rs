@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -66,6 +67,20 @@ pub(crate) fn layer(policy: impl Into<Policy>, style: RateLimitStyle) -> LimitLa
 
 pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl FnMut() -> u16 {
     client(layer(policy, style).layer(Hello))
+}
+
+/// Behind `axum-governor`, by the address of the peer, which always writes fields: those of draft-10 and three older ones.
+pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn FnMut() -> u16> {
+    let seconds = u32::try_from(interval.as_secs()).ok().and_then(NonZeroU32::new).expect("a few seconds");
+    let quota = axum_governor::Quota::seconds_per_request(seconds).burst(burst);
+    let config = axum_governor::GovernorConfigBuilder::default()
+        .with_extractor(axum_governor::extractor::PeerIp::default())
+        .expect_connect_info()
+        .quota_default(quota)
+        .gc_disable()
+        .finish()
+        .expect("a sound policy");
+    Box::new(client(axum_governor::GovernorLayer::new(config).layer(Hello)))
 }
 
 /// Behind `tower_governor`, by the address of the peer, which is its default.

@@ -95,7 +95,7 @@ pub(crate) struct Results {
 }
 
 pub(crate) async fn run(options: &Options, instances: &[(SocketAddr, SocketAddr)]) -> Result<Results, Box<dyn Error>> {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // which no request needs
+    let _ = rustls::crypto::ring::default_provider().install_default(); // reqwest wants a provider, also for http://
     let start = Instant::now();
     let load = Arc::new(Load {
         client: Client::new(),
@@ -172,10 +172,10 @@ impl Load {
             sleep_until(self.start + last.received + after).await;
             let next = self.send(caller, false).await?;
             // A server without capacity says nothing about the plan.
-            let is_over = next.status != StatusCode::SERVICE_UNAVAILABLE;
-            record.retried = is_over.then_some((after, next.is_allowed()));
+            let is_about_the_plan = next.status != StatusCode::SERVICE_UNAVAILABLE;
+            record.retried = is_about_the_plan.then_some((after, next.is_allowed()));
             record.answers.push(next);
-            if is_over {
+            if is_about_the_plan {
                 break;
             }
         }

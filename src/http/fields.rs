@@ -88,8 +88,8 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///   | [`Penalty`](crate::Penalty) | until the counter is zero | until it is below the threshold |
 ///   | the one that denied | | until the request is admitted |
 ///
-///   The limit that denied has `r=0`. A concurrency has no `t`, nor has a limit that is full. Of a penalty that has banned, `t` may
-///   include the time until that is forgiven, where this is shorter than the counter takes to fall.
+///   The limit that denied has `r=0`. A concurrency has no `t`, nor has a limit that is full. Of a penalty that has banned
+///   before, `t` may be the time until it [forgives](crate::Penalty::forgive_after) that, if its counter takes longer to fall.
 /// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
 ///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
 ///   unit has `concurrent-` before it.

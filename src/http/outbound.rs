@@ -36,11 +36,12 @@ pub use service::OutboundService;
 /// - *Denials*: after an answer that denies (429, 503, and what the [family](UpstreamFamily) adds), the limiter is
 ///   [paused](Limiter::apply_upstream_signal) for as long as the answer says, at most the reader's
 ///   [`max_wait`](UpstreamReader::max_wait); for a second if it says nothing.
-/// - *Quotas*: it is paused while a quota of the upstream is spent. One that runs out is spread, with
-///   [`spread_below`](crate::LimiterBuilder::spread_below). Quotas of [units](Self::cost_of) pause, and are not spread.
+/// - *Quotas*: it is paused while a quota of the upstream is spent. With [`spread_below`](crate::LimiterBuilder::spread_below), the last
+///   requests of a quota are spread until its reset. A quota of a [unit](Self::cost_of) pauses when it is spent, and is never spread.
 /// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter are told.
 /// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
-///   the round trip lasts until the permit ends.
+///   the round trip lasts until the permit ends. A timeout in a layer inside this one is an overload; one outside drops the call, and
+///   nothing is reported.
 /// - *Retries*: [on request](Self::retry).
 ///
 /// A denial of gRPC comes with status 200, and with `grpc-status` in the head or the trailers: it pauses nothing. Let
@@ -97,9 +98,9 @@ pub use service::OutboundService;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// What an upstream says holds back this process alone: each other one is denied once itself. Nothing is spread. A process forgets a key,
-/// with what the store has [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is left; one that was
-/// paused, or denied by the store, is forgotten some time after that has ended. The store forgets a key when its whole budget is back.
+/// What an upstream says holds back this process alone: every other one learns it by a denial of its own. `spread_below` has no effect. A
+/// process forgets a key, with what the store has [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is
+/// left; one that was paused, or denied by the store, when that has ended and others have been paused or denied. The store forgets a key when its whole budget is back.
 ///
 /// # reqwest
 ///

@@ -10,6 +10,8 @@ thread_local! {
     pub static LIVE: Cell<usize> = const { Cell::new(1 << 40) };
     /// The most that were live, since it was set.
     pub static PEAK: Cell<usize> = const { Cell::new(0) };
+    /// How many blocks were allocated, since it was set.
+    pub static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
     /// The largest allocation, since it was set.
     pub static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
@@ -18,6 +20,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.set(LIVE.get().wrapping_add(layout.size()));
         PEAK.set(PEAK.get().max(LIVE.get()));
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         LARGEST.set(LARGEST.get().max(layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }

@@ -8,7 +8,7 @@ use http::Request;
 
 use super::Identity;
 
-/// The layer limits all requests together. It is the key of a limiter that has no keys.
+/// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Everyone;
