@@ -231,6 +231,23 @@ async fn a_reset_serves_who_waits_at_once() {
     assert_eq!(began.elapsed(), ms(10));
 }
 
+/// A fixed bug: what the store had denied before the reset, and said after it, was remembered.
+#[tokio::test(start_paused = true)]
+async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("window 1/h").build().unwrap();
+    limiter.try_acquire().await.unwrap().release();
+    faulty.set(Way::RepliesLate(ms(100)));
+    let asking = tokio::spawn(limiter.try_acquire());
+    sleep(ms(10)).await;
+    let waiting = tokio::spawn(limiter.acquire_owned());
+    limiter.reset().await.unwrap();
+    assert!(asking.await.unwrap().is_err(), "the store had denied it");
+    let start = Instant::now();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), ms(100), "it asks the store");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_is_charged_in_the_store_without_a_request() {
     let store = MemoryStore::new();

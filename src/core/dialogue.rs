@@ -188,7 +188,8 @@ impl Dialogue {
     ) -> u64 {
         self.generation += 1;
         self.next_number += runs.len();
-        self.flight = Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements, heard: 0 });
+        self.flight =
+            Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements, heard: 0, was_reset: false });
         self.generation
     }
 
@@ -268,6 +269,12 @@ impl Dialogue {
         let doublings = self.denials.saturating_sub(1).min(30);
         let longest = wait.saturating_mul((1 << doublings) - 1).min(Denial::LONGEST_SPREAD);
         self.random_below(longest)
+    }
+
+    /// The limits in the store were made as new.
+    pub(super) fn was_reset(&mut self) {
+        self.denial = None;
+        self.flight.iter_mut().for_each(|flight| flight.was_reset = true);
     }
 
     /// Places of the store came back somewhere.

@@ -17,6 +17,8 @@ pub(crate) struct Flight {
     pub(crate) settlements: Vec<Settlement>,
     /// How many messages of releases came meanwhile. The store may have decided before them.
     pub(crate) heard: u32,
+    /// Whether the limits in the store were made as new meanwhile. The store may have decided before that.
+    pub(crate) was_reset: bool,
 }
 
 impl Flight {

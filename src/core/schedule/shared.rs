@@ -100,9 +100,7 @@ impl Schedule {
 
     /// The limits in the store were made as new.
     pub(crate) fn was_reset(&mut self, now: Moment, effects: &mut Effects) {
-        if let Some(dialogue) = &mut self.dialogue {
-            dialogue.denial = None;
-        }
+        self.dialogue.iter_mut().for_each(|dialogue| dialogue.was_reset());
         self.reevaluate_front(now, effects);
     }
 

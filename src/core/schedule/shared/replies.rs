@@ -49,6 +49,9 @@ impl Schedule {
         if reply.stop.is_some() {
             stopped.into_iter().for_each(|id| self.deny_impatient(now, id, effects));
         }
+        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| flight.was_reset) {
+            dialogue.denial = None;
+        }
         self.reevaluate_front(now, effects);
     }
 
