@@ -992,6 +992,21 @@ async fn who_waits_for_a_place_of_a_store_is_told_of_it() {
     }
 }
 
+/// A fixed bug: while the store was asked for the unit that was due, who had waited for it too long was told that the server had no
+/// capacity.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_unit_of_a_store_is_told_of_it() {
+    for wait in (910..1_100).step_by(9) {
+        let store = Faulty::by(Way::Slow(ms(50)));
+        let limiter = store.builder("window 1/s").build().unwrap();
+        drop(limiter.try_acquire().await.unwrap());
+        let service = LimitLayer::new(limiter).wait(ms(wait)).layer(answers(StatusCode::OK));
+        let answer = call(&service, request()).await;
+        let seen = (answer.status().as_u16(), answer.headers().contains_key("ratelimit"));
+        assert!(matches!(seen, (200 | 429, true)), "{wait}: {seen:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_request_to_a_store_gives_its_place_back() {
     let limiter = SharedLimiter::new(Faulty::by(Way::Slow(ms(50))), "api", "1 concurrent").unwrap();

@@ -161,12 +161,10 @@ impl Dialogue {
         self.denial.as_ref().filter(|denial| !gives_back && now < denial.until && denial.covers(of_each))
     }
 
-    /// What the store has denied last, as long as it may hold: when its time is over and the store has not answered since, nobody knows
-    /// what the store would say.
+    /// What the store has denied last, as long as it may hold: when the store has not answered within a call after the end, nobody
+    /// knows what it would say.
     pub(super) fn latest_denial(&self, now: Moment) -> Option<&Denial> {
-        // Places are asked for again and again, and one call is under way meanwhile.
-        let holds_until =
-            |denial: &Denial| if denial.ends_by_release { denial.until.plus(self.terms.deadline) } else { denial.until };
+        let holds_until = |denial: &Denial| denial.until.plus(self.terms.deadline);
         self.denial.as_ref().filter(|denial| now <= denial.replied_at || now < holds_until(denial))
     }
 
