@@ -302,12 +302,13 @@ impl SharedLimiter {
         self.manager.apply_upstream_signal(signal);
     }
 
-    /// Refuses all requests in this process from now on, the waiting ones first. Permits in flight stay valid.
+    /// Refuses all requests of this key in this process from now on, the waiting ones first; other keys stay open. Permits in flight stay
+    /// valid. It lasts as a [pause](Self::pause_for) does.
     pub fn close(&self) {
         self.manager.close();
     }
 
-    /// Refuses later requests in this process; those that wait are served.
+    /// As [`close`](Self::close), but requests that wait are served.
     pub fn close_to_new(&self) {
         self.manager.close_to_new();
     }

@@ -249,6 +249,25 @@ async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_closed_key_stays_closed_while_nobody_uses_it() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1000/min").unwrap();
+    limiter.key("eve").close();
+    limiter.key("mallory").close_to_new();
+    for key in ["eve", "mallory"] {
+        limiter.key(key).pause_for(Duration::from_secs(1));
+        limiter.key(key).resume();
+    }
+    sleep(Duration::from_secs(3_600)).await;
+    for _ in 0..1_000 {
+        limiter.key("bob").pause_for(ms(1));
+    }
+    for key in ["eve", "mallory"] {
+        assert!(limiter.key(key).is_closed() && limiter.key(key).try_acquire().await.unwrap_err().is_closed(), "{key}");
+    }
+    assert!(limiter.try_acquire().await.is_ok() && limiter.key("alice").try_acquire().await.is_ok(), "others are open");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_is_charged_in_the_store_without_a_request() {
     let store = MemoryStore::new();
     let policy = "2 concurrent and 100/min and 50 tokens/min";

@@ -44,7 +44,7 @@ impl Manager {
 
     pub(crate) fn resume(self: &Arc<Self>) {
         self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
-        if let Some(link) = self.store_link() {
+        if let Some(link) = self.store_link().filter(|_| !self.is_closed()) {
             link.kept.forget(&**self);
         }
     }
@@ -63,10 +63,12 @@ impl Manager {
 
     pub(crate) fn close(self: &Arc<Self>) {
         self.with_schedule(Schedule::close);
+        self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
     }
 
     pub(crate) fn close_to_new(self: &Arc<Self>) {
         self.with_schedule(Schedule::close_to_new);
+        self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
     }
 
     pub(crate) fn is_closed(&self) -> bool {

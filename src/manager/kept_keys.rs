@@ -1,5 +1,5 @@
-//! The keys of a shared limiter that are kept while nobody uses them. Others are then forgotten, and so would be a pause, and what the
-//! store has denied: without it, each request of a client that is denied again and again would be a call.
+//! The keys of a shared limiter that are kept while nobody uses them. Others are then forgotten, and so would be a pause or a close, and what
+//! the store has denied: without it, each request of a client that is denied again and again would be a call.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -35,6 +35,11 @@ impl KeptKeys {
     pub(super) fn keep_paused<D: Driven>(&self, manager: &Arc<D>, duration: Duration) {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
         self.keep(manager, duration.min(CENTURY), usize::MAX);
+    }
+
+    /// Nobody opens it again.
+    pub(super) fn keep_closed<D: Driven>(&self, manager: &Arc<D>) {
+        self.keep_paused(manager, Duration::MAX);
     }
 
     /// For a denial, if few keys are kept, and not for long: another process may reset the key.
