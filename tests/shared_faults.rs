@@ -110,6 +110,28 @@ async fn a_release_is_sent_until_it_arrives() {
     let _place = timeout(Duration::from_secs(20), other.acquire()).await.expect("it has arrived").unwrap();
 }
 
+/// A fixed bug: what was owed from then on, until the store would have been called again, was lost with the last handle of the key.
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_after_a_failed_call_is_told_when_the_store_answers() {
+    for way in [Way::Refuses, Way::Cut, Way::LosesReplies] {
+        let faulty = Faulty::new();
+        let limiter = faulty.builder("1 concurrent ttl 1h and window 100/h").build().unwrap();
+        let key = limiter.key("k");
+        let permit = key.acquire().await.unwrap();
+        faulty.set(way);
+        assert!(key.try_acquire().await.is_err());
+        key.penalize(9);
+        drop((permit, key));
+        sleep(Duration::from_secs(5)).await;
+        faulty.set(Way::Open);
+        sleep(Duration::from_secs(20)).await;
+        let limits = faulty.elsewhere("1 concurrent ttl 1h and window 100/h").key("k").limits().await.unwrap();
+        assert_eq!(limits[0].remaining, 1, "{way:?}: the place was given back");
+        // A charge that the store may have got is not repeated.
+        assert!(way != Way::Refuses || limits[1].remaining == 90, "{limits:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_renewed_ends_for_its_holder_before_it_ends_for_the_store() {
     let faulty = Faulty::new();

@@ -190,10 +190,11 @@ impl Schedule {
         self.gate.known_local().map(|local| local.reset_at(now)).filter(|at| *at > now).unwrap_or(Moment::NEVER)
     }
 
-    /// Whether a carrier is to come that keeps what counts.
+    /// Whether a carrier is to come that keeps what counts, or is owed, although nobody may hold the limiter any more.
     pub(super) fn needs_keeper(&self, now: Moment) -> bool {
-        let has_none = self.dialogue.as_ref().is_some_and(|it| it.retrier_at == Moment::NEVER && it.flight().is_none());
-        has_none && self.counts_alone_until(now) != Moment::NEVER
+        let Some(dialogue) = &self.dialogue else { return false };
+        let has_none = dialogue.retrier_at == Moment::NEVER && dialogue.flight().is_none();
+        has_none && (self.gate.owes() || dialogue.owes() || self.counts_alone_until(now) != Moment::NEVER)
     }
 }
 
