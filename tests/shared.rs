@@ -418,6 +418,21 @@ async fn a_penalty_counts_attempts_that_another_limit_is_known_to_deny() {
     assert_eq!(start.elapsed(), ms(40), "each is answered at once");
 }
 
+/// A fixed bug: without a handle of the limiter, as in a layer for clients, a request only asked now and then.
+#[tokio::test(start_paused = true)]
+async fn who_waits_hears_of_releases_without_a_handle_of_the_limiter() {
+    let store = MemoryStore::new();
+    let [one, other] = processes(&store, 2, "1 concurrent").try_into().unwrap();
+    let permit = one.acquire().await.unwrap();
+    let waiting = tokio::spawn(other.acquire_owned());
+    drop(other);
+    sleep(ms(100)).await;
+    let start = Instant::now();
+    drop(permit);
+    waiting.await.unwrap().unwrap();
+    assert!(start.elapsed() <= ms(10), "{:?}", start.elapsed());
+}
+
 /// A fixed fault: it waited until the lease would have expired.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_heard_before_the_denial_is_not_lost() {

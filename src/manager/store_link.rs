@@ -26,6 +26,8 @@ pub(crate) struct StoreLink {
     pub(crate) deadline: Duration,
     pub(crate) observer: Observers,
     pub(crate) kept: KeptKeys,
+    /// What hears of releases: as long as anybody may wait, also without a handle of the limiter.
+    _hears: Arc<dyn Any + Send + Sync>,
     breaker: Mutex<Breaker>,
 }
 
@@ -138,8 +140,14 @@ impl fmt::Debug for CallUnderWay {
 }
 
 impl StoreLink {
-    pub(crate) fn new(store: Arc<dyn Store>, name: Arc<str>, deadline: Duration, observer: Observers) -> Self {
-        Self { store, name, deadline, observer, kept: KeptKeys::new(), breaker: Mutex::default() }
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        name: Arc<str>,
+        deadline: Duration,
+        observer: Observers,
+        hears: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { store, name, deadline, observer, kept: KeptKeys::new(), _hears: hears, breaker: Mutex::default() }
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {

@@ -215,8 +215,8 @@ impl SharedLimiterBuilder {
         let on_down = on_down(on_store_down, &*store)?;
         let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
-        let link = Arc::new(StoreLink::new(store, name, deadline, observer));
         let keys = Arc::new(Keys { managers: Mutex::default() });
+        let link = Arc::new(StoreLink::new(store, name, deadline, observer, Arc::clone(&keys) as _));
         let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
         let tells = plan.holds_places() && link.store.listen(&link.name, listener);
         let shared = Arc::new(SharedBy {
