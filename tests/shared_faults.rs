@@ -132,6 +132,23 @@ async fn what_is_owed_after_a_failed_call_is_told_when_the_store_answers() {
     }
 }
 
+/// A fixed bug: leases had the same numbers whenever a key was used anew.
+#[tokio::test(start_paused = true)]
+async fn a_return_that_arrives_late_ends_no_later_lease() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1 concurrent ttl 1h").build().unwrap();
+    let permit = limiter.key("k").acquire().await.unwrap();
+    sleep(Duration::from_secs(11)).await; // nothing is known of the store's clock any more
+    faulty.set(Way::Slow(Duration::from_secs(2)));
+    drop(permit);
+    sleep(ms(10)).await;
+    faulty.set(Way::Open);
+    sleep(ms(990)).await; // it was returned once more
+    let _held = limiter.key("k").try_acquire().await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    assert!(faulty.elsewhere("1 concurrent ttl 1h").key("k").try_acquire().await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_renewed_ends_for_its_holder_before_it_ends_for_the_store() {
     let faulty = Faulty::new();

@@ -120,8 +120,8 @@ impl Dialogue {
     pub(crate) fn new(terms: Terms) -> Self {
         Self {
             block: terms.ahead.map(Block::new),
+            next_number: terms.first_number,
             terms,
-            next_number: 0,
             flight: None,
             generation: 0,
             carrier_due: None,

@@ -90,13 +90,14 @@ impl SharedBy {
             Observers::NONE
         };
         let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
-        Manager::open_shared(parts, Dialogue::new(self.terms(key)))
+        Manager::open_shared(parts, Dialogue::new(self.terms(key, id_prefix >> 16)))
     }
 
-    fn terms(&self, key: &Arc<[u8]>) -> Terms {
+    fn terms(&self, key: &Arc<[u8]>, first_number: u64) -> Terms {
         Terms {
             scope: self.scope(key),
             holder: self.holder,
+            first_number,
             ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
             deadline: self.deadline,
             polls_every: self.polls_every,

@@ -10,6 +10,9 @@ pub(crate) struct Terms {
     pub(crate) scope: Scope,
     /// A random number of this process and limiter.
     pub(crate) holder: u64,
+    /// Of the first lease. It is random for a key that is used anew: a call of its former use may reach the store late, and must not give
+    /// back the lease of another.
+    pub(crate) first_number: u64,
     /// Of leases; 0 if the policy has none.
     pub(crate) ttl: u64,
     /// How long a reply is awaited.

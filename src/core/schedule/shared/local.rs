@@ -225,6 +225,7 @@ mod tests {
         let terms = Terms {
             scope: Scope { limiter: "alone".into(), key: Arc::default() },
             holder: 1,
+            first_number: 0,
             ttl: 0,
             deadline: 500 * MS,
             polls_every: 1_000_000_000,

@@ -129,6 +129,7 @@ impl Simulation {
             let terms = Terms {
                 scope: Scope { limiter: "simulated".into(), key: Arc::default() },
                 holder: simulation.below(u64::MAX),
+                first_number: 0,
                 ttl: if plan.holds_places() { ttl.get() } else { 0 },
                 deadline: DEADLINE,
                 polls_every: 100 * MS,
