@@ -170,9 +170,9 @@ async fn a_denial_by_one_host_holds_back_no_other() {
     let _held = client.clone().oneshot(get("https://c:443/")).await.unwrap();
     assert_eq!(per_host.snapshot("c").unwrap().in_flight, 1);
 
-    // The same hosts, with the port written otherwise.
+    // The same hosts, with the port written otherwise, or with the root's dot.
     let keys = per_host.len();
-    for uri in ["https://C:0443/", "https://c:/", "https://user:443@c/", "http://b:080/"] {
+    for uri in ["https://C:0443/", "https://c:/", "https://user:443@c/", "http://b:080/", "http://b./", "https://c.:443/"] {
         drop(client.clone().oneshot(get(uri)).await.unwrap());
         assert_eq!(per_host.len(), keys, "{uri}");
     }

@@ -150,8 +150,8 @@ impl OutboundLayer {
     }
 
     /// A limiter for each host, of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`SharedLimiter`](crate::SharedLimiter): the host of the
-    /// URI in lower case, with its port unless that is the one of the scheme; else that of the `Host` field; else the empty text. See the
-    /// [type's example](Self#examples).
+    /// URI in lower case and without a dot at its end, with its port unless that is the one of the scheme; else the `Host` field in lower
+    /// case; else the empty text. See the [type's example](Self#examples).
     #[track_caller]
     pub fn by_host(limiter: impl Admits<String> + Send + Sync + 'static) -> Self {
         Self::by_key(limiter, host_of)
@@ -365,9 +365,11 @@ fn host_of(parts: &Parts) -> String {
             Some("https") => Some(443),
             _ => None,
         };
+        let host = authority.host();
+        let host = host.strip_suffix('.').unwrap_or(host); // that of the root is the same name
         match authority.port_u16().filter(|port| Some(*port) != own_port) {
-            Some(port) => format!("{}:{port}", authority.host()),
-            None => authority.host().to_owned(),
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
         }
     });
     let mut host = of_uri.or_else(of_field).unwrap_or_default();
