@@ -170,7 +170,7 @@ impl<L, I> LimitLayer<L, I> {
     /// processes know of it. What the layer itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
     ///
     /// Requests that are under way are not stopped: with a [`MaxConcurrency`](crate::MaxConcurrency) in the policy no client can try a
-    /// thousand passwords at once.
+    /// thousand passwords at once. The fields of an answer that is charged say what was left before.
     ///
     /// ```
     /// use std::net::IpAddr;
