@@ -138,9 +138,9 @@ pub enum AcquireError {
     #[error("no permit within the timeout{}", display_retry(*retry_after))]
     TimedOut {
         /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
-        /// time can tell. `None` when only a release helps.
+        /// time can tell. `None` when only a release helps. Others that wait go first: if they give up, it is sooner.
         retry_after: Option<Duration>,
-        /// What the limiter decided then on a new request of this cost. Of a request that asked for an
+        /// What the limiter decided then on a new request of this cost, behind the others that wait. Of a request that asked for an
         /// [explanation](crate::PermitRequest::acquire_explained); `None` of others.
         decision: Option<Box<Decision>>,
     },

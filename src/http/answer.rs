@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// The earliest time, from now, at which a retry can succeed; `None` if it is unknown.
+    /// The earliest time, from now, at which a retry can succeed, behind the others that wait; `None` if it is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
