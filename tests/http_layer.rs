@@ -660,7 +660,7 @@ async fn a_body_that_fails_releases_its_permit() {
     let limiter = Limiter::new(MaxConcurrency::new(8)).unwrap();
     let failing = service_fn(|_: Request<()>| {
         let frames = [Ok(http_body::Frame::data(HELLO)), Err("cut"), Ok(http_body::Frame::data(HELLO))];
-        ready(Ok::<_, Infallible>(Response::new(http_body_util::StreamBody::new(futures_util::stream::iter(frames)))))
+        ready(Ok::<_, Infallible>(Response::new(StreamBody::new(futures_util::stream::iter(frames)))))
     });
     let mut response = LimitLayer::new(limiter.clone()).layer(failing).oneshot(request()).await.unwrap();
     assert!(response.body_mut().frame().await.unwrap().is_ok());

@@ -2,6 +2,7 @@
 
 mod services;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -91,6 +92,10 @@ fn behind_a_layer(c: &mut Criterion) {
         let name = format!("a request through tower_governor, {name}");
         c.bench_function(&name, |b| b.iter(services::governed(Duration::from_secs(60), MANY, with_fields)));
     }
+    let many = NonZeroU32::new(MANY).expect("not 0");
+    c.bench_function("a request through axum-governor, fields", |b| {
+        b.iter(services::governed_by_axum(Duration::from_secs(60), many));
+    });
 }
 
 criterion_group! {

@@ -22,8 +22,8 @@ use crate::permit::Permit;
 use crate::shared::{SharedLimiter, TryAcquireShared};
 use crate::snapshot::LimitStatus;
 
-/// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key. Other
-/// types cannot implement it.
+/// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key. Limiters
+/// implement it, and other types cannot.
 ///
 /// | limiter | keys |
 /// |---|---|

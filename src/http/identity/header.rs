@@ -28,7 +28,7 @@ pub struct HeaderKey {
 }
 
 impl HeaderKey {
-    /// The value of this header.
+    /// The value of this header. See the [type's example](Self).
     #[must_use]
     pub const fn new(name: HeaderName) -> Self {
         Self { name, is_bearer: false, max_len: 256 }
@@ -41,7 +41,7 @@ impl HeaderKey {
         Self { name: AUTHORIZATION, is_bearer: true, max_len: 256 }
     }
 
-    /// The longest key in bytes, by default 256. It bounds the memory that a limiter takes for its keys. Signed tokens (JWT) are often
+    /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed tokens (JWT) are often
     /// longer: a closure that verifies one takes its subject as the key.
     ///
     /// ```

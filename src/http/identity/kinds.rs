@@ -9,19 +9,20 @@ use http::Request;
 use super::Identity;
 
 /// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
+/// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Everyone;
 
-/// The layer limits each key of an [`Identity`].
+/// The layer limits each key of an [`Identity`]. [`LimitLayer::by`](crate::http::LimitLayer::by) makes it.
 #[derive(Clone)]
 pub struct By<I>(pub(in crate::http) I);
 
-/// The layer limits each key that a future finds.
+/// The layer limits each key that a future finds. [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) makes it.
 #[derive(Clone)]
 pub struct ByFuture<F>(pub(in crate::http) F);
 
-/// All whose key is unknown share one.
+/// All whose key is unknown share one. [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared) makes it.
 #[derive(Clone)]
 pub struct OrShared<I, K> {
     pub(in crate::http) inner: I,
@@ -35,7 +36,7 @@ pub enum Identified<K, F> {
     Later(F),
 }
 
-/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. It is [`Everyone`], or what the methods of the layer make of
+/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. You implement [`Identity`], and not this: it is [`Everyone`], or what the methods of the layer make of
 /// an [`Identity`] or a future; other types cannot implement it.
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.

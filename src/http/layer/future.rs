@@ -14,7 +14,7 @@ use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
 use crate::http::identity::{FindsKey, Identifies};
 
-/// The answer of a service behind a [`LimitLayer`](super::LimitLayer).
+/// The answer of a service behind a [`LimitLayer`](super::LimitLayer), which has an example.
 ///
 /// # Cancel safety
 ///

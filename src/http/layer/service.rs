@@ -12,7 +12,7 @@ use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
 use crate::http::identity::{Identified, Identifies};
 
-/// A service behind a [`LimitLayer`](super::LimitLayer). Clones share the limiter.
+/// A service behind a [`LimitLayer`](super::LimitLayer), which has an example. Clones share the limiter.
 ///
 /// It is ready when the service behind it is: a limiter is asked by a request, and never makes the service pending. A request that is
 /// refused leaves the readiness of the service to the next one.

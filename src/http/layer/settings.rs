@@ -95,8 +95,8 @@ impl<L, I> LimitLayer<L, I> {
         self
     }
 
-    /// Adds a random time of 0 to `max` to each `Retry-After`, so that refused clients do not all come back at once. Defaults to
-    /// none.
+    /// Adds a random time of 0 to `max`, any duration, to each `Retry-After`, so that refused clients do not all come back at once.
+    /// Defaults to none.
     ///
     /// ```
     /// use std::time::Duration;
