@@ -33,7 +33,7 @@ use crate::strategy::Moment;
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
-/// counts it.
+/// counts it. Of a shared limiter, `acquire` waits for the store, too; a grant of `try_acquire` is no event.
 ///
 /// # Order
 ///

@@ -53,7 +53,7 @@
 //! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit` or `paused` |
 //! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or would have |
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
-//! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited: `granted` or `timed_out` |
+//! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited, of a shared limiter also for the store: `granted` or `timed_out` |
 //! | `tollgate_reclaimed_total` | counter | `limiter` | observer | permits reclaimed after their TTL |
 //! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked, or are still held |
 //! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
