@@ -65,7 +65,8 @@
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store went down |
 //!
 //! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`,
-//! with the reason `paused`, where a pause denied, or a store that does not answer. `docs/grafana-dashboard.json` shows these metrics, and the example `prometheus` serves them.
+//! with the reason `paused`, where a pause denied, or a store that does not answer. `docs/grafana-dashboard.json` shows these metrics, and
+//! the example `prometheus` serves them.
 
 #[cfg(feature = "metrics")]
 mod metrics_observer;

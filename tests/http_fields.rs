@@ -442,7 +442,8 @@ async fn writing_allocates_the_values_and_nothing_else() {
         assert!(bytes > 0);
     }
     // A value above 128 bytes takes one more buffer, which doubles, while it is written.
-    let limits = limiter_of_many().limits();
+    let many = (1..=12).map(|units| format!("{units}/min")).collect::<Vec<_>>().join(" and ");
+    let limits = Limiter::new(&*many).unwrap().limits();
     let mut headers = HeaderMap::with_capacity(16);
     let before = LIVE.get();
     PEAK.set(before);
@@ -450,10 +451,6 @@ async fn writing_allocates_the_values_and_nothing_else() {
     let bytes: usize = headers.values().map(HeaderValue::len).sum();
     assert_eq!((LIVE.get() - before, bytes > 256), (bytes, true));
     assert!(PEAK.get() - before <= bytes + 2 * bytes, "{}", PEAK.get() - before);
-}
-
-fn limiter_of_many() -> Limiter {
-    limiter(&(1..=12).map(|units| format!("{units}/min")).collect::<Vec<_>>().join(" and "))
 }
 
 /// A text of limits and the units to take of them, some of which are then denied.

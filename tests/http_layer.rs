@@ -878,19 +878,20 @@ async fn events_name_the_line_that_made_the_layer() {
         ready(Ok::<_, Infallible>(Response::new(StreamBody::new(futures_util::stream::pending::<Frame>()))))
     });
     macro_rules! check {
-        ($layer:expr) => {{
-            let _holds = $layer.clone().layer(never).oneshot(from_peer(1)).await.unwrap(); // until its TTL passes
+        ($layer:expr) => {
+            let holds = $layer.clone().layer(never).oneshot(from_peer(1)).await.unwrap(); // until its TTL passes
             assert_eq!(told.lock().unwrap().len(), 0, "a grant at once is no event");
-            let _granted = $layer.wait(waits).layer(never).oneshot(from_peer(1)).await.unwrap();
-            let told = std::mem::take(&mut *told.lock().unwrap());
-            let [EventKind::Reclaimed { acquired_in, .. }, EventKind::GrantedAfterWait { requested_in, .. }] = &told[..] else {
-                panic!("{told:?}")
+            let granted = $layer.wait(waits).layer(never).oneshot(from_peer(1)).await.unwrap();
+            let events = std::mem::take(&mut *told.lock().unwrap());
+            let [EventKind::Reclaimed { acquired_in, .. }, EventKind::GrantedAfterWait { requested_in, .. }] = &events[..] else {
+                panic!("{events:?}")
             };
             for place in [acquired_in, requested_in] {
                 assert_eq!((place.file(), place.line()), (file!(), line));
             }
-        }
-        told.lock().unwrap().clear()}; // the first one came back late
+            drop((holds, granted));
+            told.lock().unwrap().clear(); // the first permit came back late
+        };
     }
     check!(layers.0);
     check!(layers.1);

@@ -428,7 +428,7 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn charges_are_one_that_is_told_when_the_store_answers() {
+async fn charges_are_added_up_until_the_store_answers() {
     for way in [Way::Refuses, Way::Cut] {
         let faulty = Faulty::new();
         let limiter = faulty.builder("window 1000/h").build().unwrap();

@@ -69,7 +69,7 @@ pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl 
     client(layer(policy, style).layer(Hello))
 }
 
-/// Behind `axum-governor`, by the address of the peer, which always writes fields: those of draft-10 and three older ones.
+/// Behind `axum-governor`, by the address of the peer. It always writes fields: those of draft-10, and three of `X-RateLimit`.
 pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn FnMut() -> u16> {
     let seconds = u32::try_from(interval.as_secs()).ok().and_then(NonZeroU32::new).expect("a few seconds");
     let quota = axum_governor::Quota::seconds_per_request(seconds).burst(burst);

@@ -45,8 +45,8 @@ pub struct PermitRequest<'a> {
 
 /// The setters that [`PermitRequest`] and [`KeyedPermitRequest`](crate::KeyedPermitRequest) share.
 macro_rules! request_setters {
-    (also of layers) => {
-        /// Sets where it is requested: where the layer was made.
+    (with requested_in) => {
+        /// Sets where it counts as requested, in place of the line that made this: for a layer, where that was made.
         #[cfg(feature = "http")]
         pub(crate) fn requested_in(mut self, caller: crate::core::request::Caller) -> Self {
             self.options.caller = caller;
@@ -96,7 +96,7 @@ impl<'a> PermitRequest<'a> {
         Self { manager, options: RequestOptions::new(cost, caller) }
     }
 
-    request_setters!(also of layers);
+    request_setters!(with requested_in);
 
     /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a
     /// longer one has no effect. [`Permit::renew`] restarts it, and [`Permit::renew_for`] also changes it. Defaults to that of the

@@ -100,7 +100,8 @@ pub use service::OutboundService;
 ///
 /// What an upstream says holds back this process alone: every other one learns it by a denial of its own. `spread_below` has no effect. A
 /// process forgets a key, with what the store has [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is
-/// left; one that was paused, or denied by the store, when that has ended and others have been paused or denied. The store forgets a key when its whole budget is back.
+/// left; one that was paused, or denied by the store, when that has ended and others have been paused or denied. The store forgets a key
+/// when its whole budget is back.
 ///
 /// # reqwest
 ///

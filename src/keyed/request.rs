@@ -42,7 +42,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
 {
-    request_setters!(also of layers);
+    request_setters!(with requested_in);
 
     /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
     ///

@@ -1,5 +1,5 @@
-//! The keys of a shared limiter that are kept while nobody uses them. Others are then forgotten, and so would be a pause or a close, and what
-//! the store has denied: without it, each request of a client that is denied again and again would be a call.
+//! The keys of a shared limiter that are kept while nobody uses them: those that are paused, closed, or denied by the store. Others are
+//! then forgotten. Without what was denied, each request of a client that is denied again and again would be a call.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::{Duration, Instant};
 
 use super::driven::Driven;
+use crate::strategy::MAX_SPAN_NANOS;
 
 /// A manager takes two kilobytes, and clients may have a million keys.
 const MAX_DENIED: usize = if cfg!(test) { 100 } else { 10_000 };
 
-/// Keeps the managers until their pauses or denials have ended. They hold the [link](super::store_link) that this is part of: [`end`](Self::end)
-/// breaks the circle.
+/// Keeps the managers until their pauses or denials have ended. They hold the [link](super::store_link) that this is part of:
+/// [`end`](Self::end) breaks the circle.
 #[derive(Debug)]
 pub(crate) struct KeptKeys(Mutex<Option<Kept>>);
 
@@ -21,8 +22,8 @@ pub(crate) struct KeptKeys(Mutex<Option<Kept>>);
 struct Kept {
     /// Each manager with the end.
     by_addr: HashMap<usize, (Arc<dyn Driven>, Instant)>,
-    /// After so many more calls those that have ended are dropped: as many as there were, so that a call costs the same however many
-    /// there are.
+    /// After so many more calls of `keep` those that have ended are dropped. That is as many as were kept, so that the sweeps cost each
+    /// call the same, however many keys there are.
     sweeps_after: usize,
 }
 
@@ -33,11 +34,10 @@ impl KeptKeys {
 
     /// For a pause, which must not be lost.
     pub(super) fn keep_paused<D: Driven>(&self, manager: &Arc<D>, duration: Duration) {
-        const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
-        self.keep(manager, duration.min(CENTURY), usize::MAX);
+        self.keep(manager, duration.min(Duration::from_nanos(MAX_SPAN_NANOS)), usize::MAX);
     }
 
-    /// Nobody opens it again.
+    /// For a close, which has no end.
     pub(super) fn keep_closed<D: Driven>(&self, manager: &Arc<D>) {
         self.keep_paused(manager, Duration::MAX);
     }

@@ -43,7 +43,7 @@ impl<'a> SharedPermitRequest<'a> {
         Self { limiter, options: RequestOptions::new(cost, caller) }
     }
 
-    request_setters!(also of layers);
+    request_setters!(with requested_in);
 
     /// Waits for the permit. See [`SharedLimiter::acquire`].
     ///

@@ -41,8 +41,8 @@ impl HeaderKey {
         Self { name: AUTHORIZATION, is_bearer: true, max_len: 256 }
     }
 
-    /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed tokens (JWT) are often
-    /// longer: a closure that verifies one takes its subject as the key.
+    /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed
+    /// tokens (JWT) are often longer: a closure that verifies one takes its subject as the key.
     ///
     /// ```
     /// use http::Request;

@@ -36,8 +36,8 @@ pub enum Identified<K, F> {
     Later(F),
 }
 
-/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. You implement [`Identity`], and not this: it is [`Everyone`], or what the methods of the layer make of
-/// an [`Identity`] or a future; other types cannot implement it.
+/// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. You implement [`Identity`], and not this:
+/// it is [`Everyone`], or what the methods of the layer make of an [`Identity`] or a future. Other types cannot implement it.
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.
     type Key;
