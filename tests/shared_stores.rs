@@ -104,30 +104,10 @@ fn url(variable: &str) -> String {
     url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))
 }
 
-/// A folder that goes with it.
-#[cfg(feature = "sqlite")]
-struct Folder(std::path::PathBuf);
-
-#[cfg(feature = "sqlite")]
-impl Folder {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-test-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-#[cfg(feature = "sqlite")]
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 #[cfg(feature = "sqlite")]
 shares!(sqlite, {
-    let folder = super::Folder::new();
-    let file = folder.0.join("limits.db");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.db");
     (move || tollgate::store::SqliteStore::open(&file).unwrap(), folder)
 });
 #[cfg(feature = "postgres")]

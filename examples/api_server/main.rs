@@ -27,13 +27,13 @@ mod report;
 mod users;
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser as _;
 use common::store::AnyStore;
-use common::{Human, exit_code, say, while_read};
+use common::{Human, exit_code, say, while_wanted};
 use tollgate::store::Store as _;
 
 use crate::instances::Instances;
@@ -46,14 +46,14 @@ async fn main() -> ExitCode {
     if options.name.is_some() {
         return instance::run(&options).await;
     }
-    exit_code(while_read(run(options)).await)
+    exit_code(while_wanted(run(options)).await)
 }
 
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
-    let folder = Folder::create()?;
-    let store = options.store.get_or_insert_with(|| folder.0.join("limits.db").display().to_string());
+    let folder = tempfile::tempdir()?;
+    let store = options.store.get_or_insert_with(|| folder.path().join("limits.db").display().to_string());
     let store = AnyStore::open(store)?;
-    let database = folder.0.join("users.db");
+    let database = folder.path().join("users.db");
     users::create(&database)?;
     // A name that no earlier run has left anything under.
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -67,8 +67,7 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let instances = Instances::start(&options)?;
     if options.serve {
         tell(&instances, &database, &store.name());
-        tokio::signal::ctrl_c().await?;
-        return Ok(ExitCode::SUCCESS);
+        return std::future::pending().await;
     }
 
     let (count, minute) = (options.instances, Human(options.minute()));
@@ -97,21 +96,4 @@ fn tell(instances: &Instances, database: &Path, store: &str) {
     }
     say!("\nsqlite3 {} \"UPDATE users SET plan = 'pro' WHERE name = 'free-1'\"", database.display());
     say!("Ctrl-C ends it");
-}
-
-/// A temporary folder, which is removed when it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create() -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("tollgate-api_server-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -13,11 +13,11 @@ use std::{fmt, iter};
 
 use tokio::sync::Notify;
 
-/// Notified when the output is no longer read, if `while_read` waits for that.
+/// Notified when the output is no longer read, if `while_wanted` waits for that.
 static UNREAD: OnceLock<Notify> = OnceLock::new();
 
 /// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`: at once, or
-/// when [`while_read`] has dropped the run.
+/// when [`while_wanted`] has dropped the run.
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => { $crate::print_line(format_args!($($line)*)) };
@@ -25,20 +25,42 @@ macro_rules! say {
 
 #[doc(hidden)]
 pub fn print_line(line: fmt::Arguments<'_>) {
-    if writeln!(io::stdout(), "{line}").is_err() {
-        match UNREAD.get() {
-            Some(unread) => unread.notify_one(),
-            None => process::exit(0),
-        }
+    let Err(error) = writeln!(io::stdout(), "{line}") else { return };
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        eprintln!("error: cannot write the output: {error}");
+        process::exit(2);
+    }
+    match UNREAD.get() {
+        Some(unread) => unread.notify_one(),
+        None => process::exit(0),
     }
 }
 
-/// Drops the run at its next await when the output is no longer read: for one that has folders and processes to clean up.
-pub async fn while_read(run: impl Future<Output = Result<ExitCode, Box<dyn Error>>>) -> Result<ExitCode, Box<dyn Error>> {
+/// Drops the run at its next await when its output is no longer read, or by Ctrl-C or SIGTERM: for one that has folders and processes
+/// to clean up.
+pub async fn while_wanted(run: impl Future<Output = Result<ExitCode, Box<dyn Error>>>) -> Result<ExitCode, Box<dyn Error>> {
     let unread = UNREAD.get_or_init(Notify::new);
     tokio::select! {
-        done = run => done,
+        biased; // Ctrl-C ends the run's own processes too, which it would take for a fault
+        code = signal() => Ok(code?),
         () = unread.notified() => Ok(ExitCode::SUCCESS),
+        done = run => done,
+    }
+}
+
+/// Waits for Ctrl-C or SIGTERM. The exit code is the one of shells: 128 and the number of the signal.
+async fn signal() -> io::Result<ExitCode> {
+    #[cfg(unix)]
+    let terminate = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::terminate())?.recv().await;
+        io::Result::Ok(())
+    };
+    #[cfg(not(unix))]
+    let terminate = std::future::pending();
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| ExitCode::from(130)),
+        terminated = terminate => terminated.map(|()| ExitCode::from(143)),
     }
 }
 

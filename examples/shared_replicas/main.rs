@@ -26,13 +26,12 @@ mod replica;
 mod report;
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
 use common::store::AnyStore;
-use common::{Human, exit_code, say, while_read};
+use common::{Human, exit_code, say, while_wanted};
 use tokio::time::{Instant, sleep};
 use tollgate::store::Store as _;
 use tollgate::{Limit, Policy, SharedLimiter};
@@ -54,16 +53,13 @@ async fn main() -> ExitCode {
     if options.name.is_some() {
         return replica::run(&options).await;
     }
-    exit_code(while_read(run(options)).await)
+    exit_code(while_wanted(run(options)).await)
 }
 
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let policy: Policy = options.policy.parse()?;
-    let folder = Folder::default();
-    let store = match &options.store {
-        Some(store) => store.clone(),
-        None => folder.create()?.join("limits.db").display().to_string(),
-    };
+    let folder = tempfile::tempdir()?;
+    let store = options.store.clone().unwrap_or_else(|| folder.path().join("limits.db").display().to_string());
     // A name that no earlier run has left anything under.
     let name = format!("shared_replicas-{}-{}", std::process::id(), since_epoch().as_millis());
     let opened = AnyStore::open(&store)?;
@@ -162,25 +158,5 @@ async fn all_places_come_back(limiter: &SharedLimiter, policy: &Policy) -> Resul
             return Ok(false);
         }
         sleep(TICK).await;
-    }
-}
-
-/// A temporary folder, which is removed when it is dropped.
-#[derive(Debug, Default)]
-struct Folder(std::cell::OnceCell<PathBuf>);
-
-impl Folder {
-    fn create(&self) -> Result<&PathBuf, Box<dyn Error>> {
-        let path = std::env::temp_dir().join(format!("tollgate-shared_replicas-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        Ok(self.0.get_or_init(|| path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Some(path) = self.0.get() {
-            _ = std::fs::remove_dir_all(path);
-        }
     }
 }

@@ -1,34 +1,19 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::{TempDir, tempdir};
+
 use super::take as call;
 use crate::exchange::Scope;
 use crate::store::{SqliteStore, SqliteStoreOptions, SqliteSynchronous, Store, StoreError};
 
-/// A folder that goes with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-test-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("limits.db")
-    }
+fn file(folder: &TempDir) -> PathBuf {
+    folder.path().join("limits.db")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-async fn new() -> (SqliteStore, Folder) {
-    let folder = Folder::new();
-    (SqliteStore::open(folder.file()).unwrap(), folder)
+async fn new() -> (SqliteStore, TempDir) {
+    let folder = tempdir().unwrap();
+    (SqliteStore::open(file(&folder)).unwrap(), folder)
 }
 
 crate::store::conformance::tests!(@keeping new());
@@ -43,16 +28,16 @@ async fn take(store: &SqliteStore, policy: &str, count: u64) -> u64 {
 
 #[tokio::test]
 async fn the_limits_survive_a_restart() {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let options = SqliteStoreOptions::new().synchronous(SqliteSynchronous::Full);
-    assert_eq!(take(&options.clone().open(folder.file()).unwrap(), "10/h", 7).await, 7);
-    assert_eq!(take(&options.create_tables(false).open(folder.file()).unwrap(), "10/h", 7).await, 3);
+    assert_eq!(take(&options.clone().open(file(&folder)).unwrap(), "10/h", 7).await, 7);
+    assert_eq!(take(&options.create_tables(false).open(file(&folder)).unwrap(), "10/h", 7).await, 3);
 }
 
 #[tokio::test]
 async fn a_call_is_carried_out_although_nobody_awaits_it() {
-    let folder = Folder::new();
-    let store = SqliteStore::open(folder.file()).unwrap();
+    let folder = tempdir().unwrap();
+    let store = SqliteStore::open(file(&folder)).unwrap();
     drop(store.call(call(&"api".into(), "10/h", 7)));
     assert_eq!(take(&store, "10/h", 7).await, 3);
 }
@@ -73,11 +58,11 @@ async fn processes_that_contend_get_exactly_the_limit() {
         println!("granted {granted}.");
         return;
     }
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let start = |_| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "--nocapture", "store::tests::sqlite::processes_that_contend_get_exactly_the_limit"]);
-        command.env(FILE, folder.file()).stdout(std::process::Stdio::piped());
+        command.env(FILE, file(&folder)).stdout(std::process::Stdio::piped());
         command.spawn().unwrap()
     };
     let children: Vec<_> = (0..4).map(start).collect();
@@ -95,22 +80,22 @@ fn execute(path: &Path, sql: &str) {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_file_is_a_typed_error() {
-    let folder = Folder::new();
-    assert!(matches!(SqliteStore::open(folder.0.join("no/such.db")), Err(StoreError::Unreachable { .. })));
-    std::fs::write(folder.0.join("text"), "no database, but a text of more than a hundred bytes\n".repeat(100)).unwrap();
-    assert!(matches!(SqliteStore::open(folder.0.join("text")), Err(StoreError::Damaged { .. })));
+    let folder = tempdir().unwrap();
+    assert!(matches!(SqliteStore::open(folder.path().join("no/such.db")), Err(StoreError::Unreachable { .. })));
+    std::fs::write(folder.path().join("text"), "no database, but a text of more than a hundred bytes\n".repeat(100)).unwrap();
+    assert!(matches!(SqliteStore::open(folder.path().join("text")), Err(StoreError::Damaged { .. })));
     let without_tables = SqliteStoreOptions::new().create_tables(false);
-    assert!(matches!(without_tables.clone().open(folder.file()), Err(StoreError::Refused { .. })));
-    execute(&folder.file(), SqliteStore::schema());
-    let store = without_tables.open(folder.file()).unwrap();
+    assert!(matches!(without_tables.clone().open(file(&folder)), Err(StoreError::Refused { .. })));
+    execute(&file(&folder), SqliteStore::schema());
+    let store = without_tables.open(file(&folder)).unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
-    execute(&folder.file(), "UPDATE tollgate_keys SET state = x'01020304'");
+    execute(&file(&folder), "UPDATE tollgate_keys SET state = x'01020304'");
     let error = store.call(call(&"api".into(), "10/h", 1)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Damaged { at, .. } if at == "api/"), "{error:?}");
     store.reset(scope()).await.unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
-    execute(&folder.file(), "INSERT INTO tollgate_schema VALUES (9)");
-    match SqliteStore::open(folder.file()) {
+    execute(&file(&folder), "INSERT INTO tollgate_schema VALUES (9)");
+    match SqliteStore::open(file(&folder)) {
         Err(StoreError::NewerSchema { found: 9, known: 1, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -118,10 +103,10 @@ async fn what_is_wrong_with_the_file_is_a_typed_error() {
 
 #[tokio::test]
 async fn a_file_that_is_locked_for_too_long_is_unreachable() {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let options = SqliteStoreOptions::new().busy_timeout(std::time::Duration::from_millis(20));
-    let store = options.open(folder.file()).unwrap();
-    let other = rusqlite::Connection::open(folder.file()).unwrap();
+    let store = options.open(file(&folder)).unwrap();
+    let other = rusqlite::Connection::open(file(&folder)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let call = call(&"api".into(), "10/h", 1);
     let waits = store.call(call.clone());
@@ -133,9 +118,9 @@ async fn a_file_that_is_locked_for_too_long_is_unreachable() {
 /// The own purge, without which keys that nobody comes back to would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
-    let folder = Folder::new();
-    let store = SqliteStore::open(folder.file()).unwrap();
-    let connection = rusqlite::Connection::open(folder.file()).unwrap();
+    let folder = tempdir().unwrap();
+    let store = SqliteStore::open(file(&folder)).unwrap();
+    let connection = rusqlite::Connection::open(file(&folder)).unwrap();
     for round in 0..2_u32 {
         for key in 0..500 {
             let mut call = call(&"api".into(), "1000000/s", 1);
