@@ -230,7 +230,7 @@ async fn a_body_that_ends_with_trailers_is_a_success() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_has_sent_its_length_is_a_success() {
     let limiter = limiter(MaxConcurrency::new(1));
-    for (length, complete) in [("4", true), ("5", false), ("4, 4", false)] {
+    for (length, complete) in [("4", true), ("5", false), ("+4", false), ("4, 4", false)] {
         let sends = service_fn(move |_: Request<()>| {
             let frames = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"xx"))));
             let response = Response::builder().header("content-length", length).body(StreamBody::new(frames));

@@ -58,7 +58,7 @@ impl<B> PermitBody<B> {
         if until_head || body.is_end_stream() {
             held.complete();
         }
-        let announced = || head.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        let announced = || head.get(CONTENT_LENGTH)?.to_str().ok().filter(|text| !text.starts_with('+'))?.parse().ok();
         let left = if held.holds() { announced() } else { None };
         Self { body, held, left }
     }
