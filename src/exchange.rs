@@ -258,6 +258,8 @@ pub enum Until {
 pub struct LimitReading {
     /// The units that it would admit now.
     pub remaining: u64,
+    /// When it admits a unit if nothing more is admitted: [`Reply::now`] while some remain, and for a concurrency.
+    pub available_at: u64,
     /// When it is reset if nothing more is admitted; [`Reply::now`] for a concurrency.
     pub reset_at: u64,
 }

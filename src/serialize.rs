@@ -68,12 +68,12 @@ impl Serialize for LimiterSnapshot {
     }
 }
 
-/// With the feature `serde`: the limit as text, and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
+/// With the feature `serde`: the limit as text, and `available_after_ns` and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
 impl Serialize for LimitStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { limit, capacity, remaining, reset_after } = *self;
-        let reset_after_ns = nanos(reset_after);
-        fields!(serializer, "LimitStatus", limit, capacity, remaining, reset_after_ns)
+        let Self { limit, capacity, remaining, available_after, reset_after } = *self;
+        let (available_after_ns, reset_after_ns) = (nanos(available_after), nanos(reset_after));
+        fields!(serializer, "LimitStatus", limit, capacity, remaining, available_after_ns, reset_after_ns)
     }
 }
 

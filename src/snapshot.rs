@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use crate::policy::Limit;
+use crate::strategy::{LimitReport, Moment};
 
 /// The numbers of a limiter at one instant. Counts are since it was built.
 ///
@@ -56,6 +57,19 @@ pub struct LimitStatus {
     pub capacity: u64,
     /// The units that it would admit now. Requests that wait go before a new one, whatever remains.
     pub remaining: u64,
-    /// How long until it is reset if nothing more is admitted. Zero for a concurrency: when its permits are released is unknown.
+    /// How long until it admits a unit if nothing more is admitted: zero while some remain. Zero for a concurrency: when its permits
+    /// are released is unknown.
+    pub available_after: Duration,
+    /// How long until it is reset if nothing more is admitted. Zero for a concurrency, as above.
     pub reset_after: Duration,
+}
+
+impl LimitStatus {
+    /// `report` is for a cost of 1.
+    pub(crate) fn new(limit: Limit, capacity: u64, report: LimitReport, now: Moment) -> Self {
+        let LimitReport { remaining, ready_at, reset_at, .. } = report;
+        let available_at = if limit.counts_places() { now } else { ready_at };
+        let (available_after, reset_after) = (available_at.duration_since(now), reset_at.duration_since(now));
+        Self { limit, capacity, remaining, available_after, reset_after }
+    }
 }

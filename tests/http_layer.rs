@@ -230,6 +230,11 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
         // The third request took what was left outside; the last one is denied there.
         assert_eq!(told, [(200, None), (429, after("2")), (429, after("3600")), (429, after("3600"))], "{style:?}");
     }
+    // Less is left outside than the next request costs.
+    let outer = layer("window 10/h", "outer", RateLimitStyle::Draft10).cost(4);
+    let service = outer.layer(layer("window 1/2s", "inner", RateLimitStyle::Draft10).layer(answers(StatusCode::OK)));
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(request()).await.unwrap().headers()["retry-after"], "3600");
     // An application that refuses by itself is not contradicted either.
     let busy = service_fn(|_: Request<()>| async {
         let busy = Response::builder().status(503).header("retry-after", "5").body(Full::new(HELLO));

@@ -382,11 +382,10 @@ pub(crate) fn decision(now: Moment, policy: &Policy, reply: &Reply, replied_at: 
 
 /// What each limit said in a reply of then.
 pub(crate) fn statuses(now: Moment, policy: &Policy, reply: &Reply, replied_at: Moment) -> Vec<LimitStatus> {
-    let status = |(limit, reading): (&Limit, &LimitReading)| LimitStatus {
-        limit: *limit,
-        capacity: limit.capacity(),
-        remaining: reading.remaining,
-        reset_after: duration(local(replied_at, reply, reading.reset_at).since(now)),
+    let status = |(limit, reading): (&Limit, &LimitReading)| {
+        let [ready_at, reset_at] = [reading.available_at, reading.reset_at].map(|at| local(replied_at, reply, at));
+        let report = LimitReport { denied_until: None, remaining: reading.remaining, ready_at, reset_at };
+        LimitStatus::new(*limit, limit.capacity(), report, now)
     };
     policy.limits().iter().zip(&reply.limits).map(status).collect()
 }

@@ -81,8 +81,12 @@ impl Ledger {
         if granted > 0 {
             self.fence = first_fence.saturating_add(granted - 1);
         }
-        let limits = self.limits.iter().map(|limit| limit.report(now, 0, 1));
-        let limits = limits.map(|of| LimitReading { remaining: of.remaining, reset_at: of.reset_at.nanos() }).collect();
+        let reading = |limit: &LimitState| {
+            let report = limit.report(now, 0, 1);
+            let available_at = if limit.places().is_some() { now } else { report.ready_at };
+            LimitReading { remaining: report.remaining, available_at: available_at.nanos(), reset_at: report.reset_at.nanos() }
+        };
+        let limits = self.limits.iter().map(reading).collect();
         let stop = stop.or_else(|| self.stop(now, call.peek.as_deref()?));
         Reply { now: now.nanos(), granted, first_fence, stop, limits, lost, reclaimed }
     }

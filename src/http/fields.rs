@@ -77,19 +77,19 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///
 /// - The quota of a limit is its [capacity](crate::LimitStatus::capacity), and its window the time in which that comes back: its
 ///   period, or the burst by the rate. A window below a second is left out, and so is that of a concurrency or a half-life.
-/// - `t` is the time until the limit is reset while something remains, and until more is there when nothing does:
+/// - `t` is the time until the request is admitted for the limit that denied it, which has `r=0`; for another limit with nothing
+///   left, until a unit is [available](crate::LimitStatus::available_after); and while something remains, until the limit is reset:
 ///
-///   | limit | while something remains | when nothing remains |
-///   |---|---|---|
-///   | [`FixedWindow`](crate::FixedWindow) | until the window ends | the same |
-///   | [`Throttle`](crate::Throttle), [`TokenBucket`](crate::TokenBucket) | until the bucket is full | until a unit, or the next refill, comes |
-///   | [`SlidingWindow::log`](crate::SlidingWindow::log) | until the latest unit leaves | the same, though the oldest may leave earlier |
-///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the same, at most its window | the longest that a unit can take to leave |
-///   | [`Penalty`](crate::Penalty) | until the counter is zero | until it is below the threshold |
-///   | the one that denied | | until the request is admitted |
+///   | limit | is reset when |
+///   |---|---|
+///   | [`FixedWindow`](crate::FixedWindow) | the window ends |
+///   | [`Throttle`](crate::Throttle), [`TokenBucket`](crate::TokenBucket) | the bucket is full |
+///   | [`SlidingWindow::log`](crate::SlidingWindow::log) | the latest unit leaves |
+///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the latest unit leaves, but in its window at the latest |
+///   | [`Penalty`](crate::Penalty) | the counter is zero |
 ///
-///   The limit that denied has `r=0`. A concurrency has no `t`, nor has a limit that is full. Of a penalty that has banned
-///   before, `t` may be the time until it [forgives](crate::Penalty::forgive_after) that, if its counter takes longer to fall.
+///   A concurrency has no `t`, nor has a limit that is full. Of a penalty that bans, `t` may be the time until it
+///   [forgives](crate::Penalty::forgive_after): beside another limit that denied, and where the counter takes longer to fall than that.
 /// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
 ///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
 ///   unit has `concurrent-` before it.

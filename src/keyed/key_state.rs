@@ -143,9 +143,7 @@ impl KeyState<'_> {
     /// What each limit says.
     pub(super) fn limits(&self, now: Moment) -> Vec<LimitStatus> {
         let status = |((rule, state), limit): ((&Rule, StateWords), &Limit)| {
-            let report = rule.report(state, now, 0, 1);
-            let reset_after = report.reset_at.duration_since(now);
-            LimitStatus { limit: *limit, capacity: limit.capacity(), remaining: report.remaining, reset_after }
+            LimitStatus::new(*limit, limit.capacity(), rule.report(state, now, 0, 1), now)
         };
         self.states().zip(self.plan.limits()).map(status).collect()
     }

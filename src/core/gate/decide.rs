@@ -15,10 +15,7 @@ impl Gate {
     /// What each limit says.
     pub(crate) fn statuses(&self, now: Moment) -> Vec<LimitStatus> {
         let status = |(state, limit): (&LimitState, &Limit)| {
-            let report = state.report(now, 0, 1);
-            let capacity = state.capacity(limit, now);
-            let reset_after = report.reset_at.duration_since(now);
-            LimitStatus { limit: *limit, capacity, remaining: report.remaining, reset_after }
+            LimitStatus::new(*limit, state.capacity(limit, now), state.report(now, 0, 1), now)
         };
         self.limit_states().zip(self.plan.limits()).map(status).collect()
     }

@@ -33,6 +33,6 @@ pub enum RateLimitStyle {
     XSeconds,
     /// The same, with the reset as the instant in seconds since the Unix epoch.
     XUnix,
-    /// No fields but `Retry-After`.
+    /// No fields but `Retry-After` of a denial. That of an inner layer stays as it is: a grant is not explained then, which saves time.
     None,
 }

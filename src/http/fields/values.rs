@@ -5,13 +5,14 @@ use crate::decision::Decision;
 use crate::policy::Limit;
 use crate::rate::Rate;
 use crate::snapshot::LimitStatus;
-use crate::strategy::{Penalty, SlidingMethod};
+use crate::strategy::{Counts, Penalty};
 
 /// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldValues<'a> {
     limits: &'a [LimitStatus],
+    cost: u64,
     is_denied: bool,
     denied_by: Option<usize>,
     problem: ProblemType,
@@ -28,7 +29,7 @@ impl<'a> FieldValues<'a> {
     pub const fn granted(limits: &'a [LimitStatus]) -> Self {
         let problem = ProblemType::ReducedCapacity;
         let (retry_after, jitter) = (None, Duration::ZERO);
-        Self { limits, is_denied: false, denied_by: None, problem, retry_after, jitter, partition_key: None }
+        Self { limits, cost: 1, is_denied: false, denied_by: None, problem, retry_after, jitter, partition_key: None }
     }
 
     /// The limits denied a request. See the [type's example](Self).
@@ -111,6 +112,11 @@ impl<'a> FieldValues<'a> {
         self.problem
     }
 
+    /// What the next request of this client will probably cost.
+    pub(in crate::http) const fn cost(self, cost: u64) -> Self {
+        Self { cost, ..self }
+    }
+
     pub(super) const fn limits(&self) -> &'a [LimitStatus] {
         self.limits
     }
@@ -141,12 +147,13 @@ impl<'a> FieldValues<'a> {
         if status.limit.counts_places() {
             return None;
         }
+        // A denial may ban, after the limit has said when a unit is available.
+        let available_after = if self.is_denied && bans(status) { status.reset_after } else { status.available_after };
         let wait = match self.retry_after.filter(|_| self.is_denied) {
             Some(wait) if self.denied_by == Some(index) => wait,
-            // Then every limit admits the request.
-            Some(wait) if status.remaining == 0 => until_more(status, true).min(wait),
-            _ if status.remaining == 0 => until_more(status, self.is_denied),
-            _ => until_reset(status),
+            _ if status.remaining > 0 => until_reset(status),
+            Some(wait) => available_after.min(wait), // then every limit admits the request
+            None => available_after,
         };
         Some(whole_seconds(wait))
     }
@@ -157,9 +164,14 @@ impl<'a> FieldValues<'a> {
         Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
     }
 
-    /// The longest [reset](Self::reset) of those that have nothing left.
+    /// After how many seconds all of a grant's limits that have not enough left for the next request have enough, at the latest.
     pub(super) fn spent_for(&self) -> Option<u64> {
-        (0..self.limits.len()).filter(|index| self.remaining(*index) == 0).filter_map(|index| self.reset(index)).max()
+        let wait = |status: &LimitStatus| {
+            let cost = if status.limit.counts() == Counts::Cost { self.cost } else { 1 };
+            let is_spent = status.remaining < cost && !status.limit.counts_places();
+            is_spent.then(|| if cost > 1 { status.reset_after } else { status.available_after })
+        };
+        self.limits.iter().filter_map(wait).max().map(whole_seconds)
     }
 
     /// For a style with one limit: the one with the smallest share left, which the one that denied is; of those the one with the
@@ -202,42 +214,23 @@ pub(super) fn window(status: &LimitStatus) -> Option<Duration> {
     }
 }
 
-/// How long until a limit is reset. Two times are left out because no client need wait for them: that until a penalty forgives its
-/// bans, and the second window of a sliding counter while something remains.
+/// How long until a limit with something left is reset. Two times are left out because no client need wait for them: that until a
+/// penalty forgives its bans, and the second window of a sliding counter.
 fn until_reset(status: &LimitStatus) -> Duration {
     match status.limit {
-        Limit::SlidingWindow(window) if status.remaining > 0 => status.reset_after.min(window.period()),
+        Limit::SlidingWindow(window) => status.reset_after.min(window.period()),
         Limit::Penalty(penalty) => {
-            let ceiling = || penalty.get_ceiling().unwrap_or(2 * status.capacity).max(status.capacity);
-            let most = falls_for(&penalty, if status.remaining > 0 { status.capacity } else { ceiling() });
             let longest_ban = penalty.get_ban().max(penalty.get_escalate());
-            let forgiven_after = penalty.get_forgive_after().or(longest_ban).filter(|_| status.reset_after > most);
+            let is_to_forgive = status.reset_after > falls_for(&penalty, status.capacity);
+            let forgiven_after = penalty.get_forgive_after().or(longest_ban).filter(|_| is_to_forgive);
             status.reset_after.saturating_sub(forgiven_after.unwrap_or_default())
         }
         _ => status.reset_after,
     }
 }
 
-/// How long until a limit without any unit has one. Where that depends on what was used when, it is the longest that it can be.
-fn until_more(status: &LimitStatus, is_denied: bool) -> Duration {
-    let (reset_after, others) = (until_reset(status), status.capacity.saturating_sub(1));
-    // When it is reset, the other units have come too.
-    reset_after.saturating_sub(match status.limit {
-        Limit::Throttle(throttle) => times(Rate::new(1, throttle.get_interval()), others),
-        Limit::TokenBucket(bucket) if bucket.get_refill_each_period() => {
-            periods(bucket.get_rate().period(), others / bucket.get_rate().units().max(1))
-        }
-        Limit::TokenBucket(bucket) => times(bucket.get_rate(), others),
-        Limit::Penalty(penalty) if is_denied && penalty.get_ban().is_some() => return status.reset_after, // it may ban
-        Limit::Penalty(penalty) => match penalty.get_fall() {
-            Some(fall) => periods(fall.period(), others / fall.units().max(1)),
-            None => falls_for(&penalty, status.capacity / 2),
-        },
-        Limit::SlidingWindow(window) if window.method() == SlidingMethod::Counter && reset_after > window.period() => {
-            times(Rate::new(status.capacity, window.period()), others)
-        }
-        _ => Duration::ZERO,
-    })
+fn bans(status: &LimitStatus) -> bool {
+    matches!(status.limit, Limit::Penalty(penalty) if penalty.get_ban().is_some())
 }
 
 /// How long the counter of a penalty takes from this value to zero, at most.

@@ -50,7 +50,7 @@ impl<L, I> Shared<L, I> {
         }
         // A store that was not asked says nothing.
         if !limits.is_empty() {
-            let (values, known) = (FieldValues::granted(&limits), Some(&self.known_policies));
+            let (values, known) = (FieldValues::granted(&limits).cost(options.cost), Some(&self.known_policies));
             options.fields.write_at(response.headers_mut(), &values, known, SystemTime::now);
         }
         let (head, body) = response.into_parts();

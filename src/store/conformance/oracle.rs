@@ -126,6 +126,7 @@ fn let_clocks_differ(reply: &mut Reply, expected: &Reply) {
         }
     };
     for (reading, expected) in reply.limits.iter_mut().zip(&expected.limits) {
+        settle(&mut reading.available_at, expected.available_at);
         settle(&mut reading.reset_at, expected.reset_at);
     }
     if let (Some(Stop { limit, until }), Some(expected)) = (&mut reply.stop, &expected.stop) {

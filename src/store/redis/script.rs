@@ -199,8 +199,9 @@ fn assemble(policy: &Policy, parts: &[Part]) -> String {
     }
     let text = policy.to_string();
     let (head_size, words_kept) = (text.len() + 2, 4 + words.matches(',').count());
-    let reading =
-        |(index, part): (usize, &Part)| format!(", {}, {}", part.section("remaining", index), part.section("reset", index));
+    let reading = |(index, part): (usize, &Part)| {
+        format!(", {}, available{index}, {}", part.section("remaining", index), part.section("reset", index))
+    };
     let values = [
         ("VERSION", VERSION.to_owned()),
         ("HEAD", format!("{VERSION}{}\\000", escaped(&text))),
@@ -213,7 +214,7 @@ fn assemble(policy: &Policy, parts: &[Part]) -> String {
         ("SETTLEMENT", (8 * (1 + 2 * parts.len())).to_string()),
         ("COSTS", (1..=parts.len()).map(|index| format!(", cost{index}")).collect()),
         ("ASK", doubles(2 + parts.len())),
-        ("REPLY", doubles(7 + 2 * parts.len())),
+        ("REPLY", doubles(7 + 3 * parts.len())),
         ("REPORT", (1..).zip(parts).map(reading).collect()),
         ("ANY_PLACE", each(" + ", &|index| format!("cost{index}")) + " > 0"),
         ("ONE_EACH", each(" and ", &|index| format!("cost{index} == 1"))),
@@ -242,6 +243,7 @@ impl Slots<'_> {
         match slot {
             "helpers" => self.helpers(),
             "stop" => self.each(stop),
+            "available" => self.each(available),
             "declare" => {
                 let own = leases(self.holds_places, "declare_places");
                 leases(true, slot).to_owned() + own + &self.each(|index, part| part.declare(index))
@@ -292,6 +294,16 @@ fn stop(index: usize, part: &Part) -> String {
     format!(
         "if cost{index} > 0 then\nlocal t\n{when}\nif t and (cost{index} > {capacity} or t >= NEVER) then t = huge end\n\
          if t and t > rank then rank, stop = t, {index} end\nend\n"
+    )
+}
+
+/// When a limit with nothing left admits a unit. That of a concurrency is unknown.
+fn available(index: usize, part: &Part) -> String {
+    let when = if part.fragment == PLACES { String::new() } else { part.section("when", index) };
+    let remaining = part.section("remaining", index);
+    format!(
+        "local available{index} = now\nif ({remaining}) == 0 then\nlocal t, cost{index} = now, 1\n{when}\n\
+         available{index} = min(t or now, NEVER)\nend\n"
     )
 }
 

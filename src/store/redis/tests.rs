@@ -248,7 +248,8 @@ fn note(known: &mut Known, call: &Call, reply: &Reply, now: u64) {
 /// In whole microseconds, as the store says it.
 fn rounded(mut reply: Reply, counts_reclaimed: bool) -> Reply {
     let up = |nanos: u64| nanos.div_ceil(1_000).saturating_mul(1_000);
-    reply.limits.iter_mut().for_each(|reading| reading.reset_at = up(reading.reset_at));
+    let instants = reply.limits.iter_mut().flat_map(|reading| [&mut reading.available_at, &mut reading.reset_at]);
+    instants.for_each(|at| *at = up(*at));
     if let Some(Stop { until, .. }) = &mut reply.stop {
         match until {
             Until::Instant(at) | Until::Release { first_expiry: at } => *at = up(*at),

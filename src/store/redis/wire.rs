@@ -144,7 +144,7 @@ fn read_reply(packed: &[u8], call: &Call) -> Option<Reply> {
     };
     let mut limits = Vec::with_capacity(count);
     for _ in 0..count {
-        limits.push(LimitReading { remaining: next()? as u64, reset_at: nanos(next()?) });
+        limits.push(LimitReading { remaining: next()? as u64, available_at: nanos(next()?), reset_at: nanos(next()?) });
     }
     let lost = numbers.map(|index| call.renewals.get(index as usize).copied()).collect::<Option<_>>()?;
     rest.is_empty().then_some(Reply { now, granted, first_fence, stop, limits, lost, reclaimed })

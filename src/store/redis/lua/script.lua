@@ -8,7 +8,7 @@
 --       for each limit; where leases are concerned: TTL, how many returns, how many renewals. Only there: 2 the channel, 3 the key,
 --       then the ids of the returns, of the renewals and of the asks with a place
 -- reply packed doubles: now, granted, first fence, reclaimed, limit that stops (0: none), until (-1: never, -2: a release), first expiry
---       (-1: none), remaining and reset for each limit, then the renewals that came too late, from 0. Or a list:
+--       (-1: none), remaining, when a unit is available, and reset for each limit, then the renewals that came too late, from 0. Or a list:
 --       1: too late; 2 and a text: the policy that is stored; 3: the state is damaged
 -- state a byte for the version, the policy as text, a zero byte; as doubles: the latest instant, the latest fence, when it began, the
 --       latest expiry of a lease, and the words of each limit
@@ -79,6 +79,7 @@ for _ = 1, runs do
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
+--@available
 --@write
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
