@@ -549,6 +549,55 @@ proptest! {
         }
     }
 
+    /// The dictionary and the list of draft-07, too: one of the limits, and the quotas that have a window.
+    #[test]
+    fn a_dictionary_parses_to_what_a_limit_said((policy, costs, wait) in policies()) {
+        let (limits, decision) = explained(&policy, &costs, wait);
+        let mut headers = HeaderMap::new();
+        fields(RateLimitStyle::Draft7).write(&mut headers, &values(&limits, decision.as_ref()), now());
+        let natural = |item: &sfv::BareItem| u64::try_from(i64::from(item.as_integer().unwrap())).unwrap();
+
+        let list = headers.get("ratelimit-policy").map(|field| sfv::Parser::new(field.as_bytes()).parse::<sfv::List>().unwrap());
+        let told = list.iter().flatten().map(|entry| {
+            let sfv::ListEntry::Item(item) = entry else { panic!("an inner list") };
+            assert!(item.params.len() == 1);
+            (natural(&item.bare_item), natural(&item.params["w"]))
+        });
+        let told = told.collect::<Vec<_>>();
+        for (nth, (quota, window)) in told.iter().enumerate() {
+            prop_assert!(*window > 0 && told[..nth].iter().all(|(other, _)| quota != other), "{:?}", told);
+            let is_of = |status: &LimitStatus| match &status.limit {
+                Limit::FixedWindow(fixed) => fixed.get_period().as_secs_f64().ceil() as u64 == *window,
+                Limit::SlidingWindow(sliding) => sliding.period().as_secs_f64().ceil() as u64 == *window,
+                limit => !matches!(limit, Limit::MaxConcurrency(_)),
+            };
+            prop_assert!(limits.iter().any(|status| status.capacity == *quota && is_of(status)), "{:?} {:?}", told, limits);
+        }
+        for status in &limits {
+            let is_told = told.iter().any(|(quota, _)| *quota == status.capacity);
+            prop_assert!(is_told || !matches!(&status.limit, Limit::FixedWindow(fixed) if fixed.get_period() >= secs(1)), "{:?}", told);
+        }
+
+        let Some(dictionary) = headers.get("ratelimit") else {
+            prop_assert!(limits.iter().all(|status| matches!(status.limit, Limit::MaxConcurrency(_))));
+            return Ok(());
+        };
+        let dictionary = sfv::Parser::new(dictionary.as_bytes()).parse::<sfv::Dictionary>().unwrap();
+        let members = dictionary.iter().map(|(key, entry)| {
+            let sfv::ListEntry::Item(item) = entry else { panic!("an inner list") };
+            assert!(item.params.is_empty());
+            (key.as_str(), natural(&item.bare_item))
+        });
+        let members = members.collect::<Vec<_>>();
+        let [("limit", limit), ("remaining", remaining), ("reset", reset)] = members[..] else { panic!("{members:?}") };
+        let denied_by = decision.as_ref().and_then(Decision::denied_by_index);
+        let is_told = |(index, status): (usize, &LimitStatus)| {
+            let left = if denied_by == Some(index) { 0 } else { status.remaining };
+            (status.capacity, left) == (limit, remaining) && reset <= status.reset_after.as_secs() + 1
+        };
+        prop_assert!(limits.iter().enumerate().any(is_told), "{:?} {:?}", members, limits);
+    }
+
     /// Who has used the last unit and comes back after `t` seconds finds one, and not a second earlier.
     #[test]
     fn who_keeps_to_t_comes_neither_too_early_nor_too_late(
@@ -631,7 +680,7 @@ proptest! {
 
     /// Whatever is there already, a reader can read what comes out of it.
     #[test]
-    fn what_is_merged_can_be_read(there in prop::collection::vec("[ \"ab;r=q1,:\\\\]{0,12}|\"a\";r=1|\"a\";q=1|1;w=1|limit=1|[0-9]{0,3}", 12)) {
+    fn what_is_merged_can_be_read(there in prop::collection::vec("[ \"ab;r=q1,:\\\\]{0,12}|\"a\";r=1|\"a\";q=1|1;w=1|limit=1|[0-9]{0,3}|17953956[0-9]{2}", 12)) {
         let limits = limiter("window 100/min").limits();
         let values = FieldValues::refused(&limits).retry_after(secs(9));
         let names = [
@@ -643,6 +692,7 @@ proptest! {
             (RateLimitStyle::Draft7, UpstreamFamily::Draft7),
             (RateLimitStyle::Draft6, UpstreamFamily::Draft6),
             (RateLimitStyle::XSeconds, UpstreamFamily::XRateLimit(ResetFormat::Seconds)),
+            (RateLimitStyle::XUnix, UpstreamFamily::XRateLimit(ResetFormat::UnixSeconds)),
         ] {
             let mut headers = HeaderMap::new();
             for (name, value) in names.iter().cycle().zip(&there) {

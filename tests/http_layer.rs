@@ -38,6 +38,15 @@ type Limited = Response<LimitBody<Full<Bytes>>>;
 
 const HELLO: Bytes = Bytes::from_static(b"hello");
 
+const STYLES: [RateLimitStyle; 6] = [
+    RateLimitStyle::Draft10,
+    RateLimitStyle::Draft7,
+    RateLimitStyle::Draft6,
+    RateLimitStyle::XSeconds,
+    RateLimitStyle::XUnix,
+    RateLimitStyle::None,
+];
+
 /// Answers with this status and a body.
 fn answers(status: StatusCode) -> impl Service<Request<()>, Response = Answer, Error = Infallible, Future: Send> + Clone {
     service_fn(move |_: Request<()>| {
@@ -86,6 +95,11 @@ fn field<'r>(response: &'r Limited, name: &str) -> &'r str {
     response.headers()[name].to_str().unwrap()
 }
 
+/// Takes `X-RateLimit-Reset` out.
+fn reset_of(headers: &mut HeaderMap) -> Option<u64> {
+    Some(headers.remove("x-ratelimit-reset")?.to_str().unwrap().parse().unwrap())
+}
+
 async fn text(response: Limited) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
@@ -131,13 +145,11 @@ async fn the_fields_are_those_of_the_decision() {
         "3 concurrent and 5/min burst 5",
         "penalty 3 falling 1/s",
     ];
-    let styles =
-        [RateLimitStyle::Draft10, RateLimitStyle::Draft7, RateLimitStyle::Draft6, RateLimitStyle::XSeconds, RateLimitStyle::None];
     let mut random = Random(7);
     let (mut grants, mut denials) = (0, 0);
     for policy in policies {
         let policy: Policy = policy.parse().unwrap();
-        for style in styles {
+        for style in STYLES {
             let fields = RateLimitFields::new("p").unwrap().style(style);
             let (one, twin) = (Limiter::new(policy.clone()).unwrap(), Limiter::new(policy.clone()).unwrap());
             let keyed = KeyedLimiter::new(policy.clone()).unwrap();
@@ -151,19 +163,27 @@ async fn the_fields_are_those_of_the_decision() {
                     let _released = held.swap_remove(random.below(held.len() as u64) as usize);
                 }
                 let (answer, limits) = twin.request().try_acquire_explained();
-                let mut expected = HeaderMap::new();
                 let values = match &answer {
                     Ok(_) => FieldValues::granted(&limits),
                     Err(TryAcquireError::Denied(decision)) => FieldValues::denied(&limits, decision),
                     Err(error) => panic!("{error}"),
                 };
-                fields.write(&mut expected, &values, SystemTime::now());
-
+                let expected = || {
+                    let mut expected = HeaderMap::new();
+                    fields.write(&mut expected, &values, SystemTime::now());
+                    let reset = reset_of(&mut expected);
+                    (expected, reset)
+                };
+                let (_, earliest) = expected();
                 let (mut first, mut second) = (call(&of_one, request()).await, call(&of_key, from_peer(1)).await);
+                let (expected, latest) = expected();
                 assert_eq!(first.status().is_success(), answer.is_ok());
                 assert_eq!(second.status().is_success(), answer.is_ok());
                 for response in [&mut first, &mut second] {
                     response.headers_mut().remove("content-type");
+                    // An instant depends on the system's clock, which goes on.
+                    let reset = reset_of(response.headers_mut());
+                    assert!(earliest <= reset && reset <= latest, "{policy} {style:?}: {earliest:?} {reset:?} {latest:?}");
                     assert_eq!(response.headers(), &expected, "{policy} {style:?}");
                 }
                 *(if answer.is_ok() { &mut grants } else { &mut denials }) += 1;
@@ -172,6 +192,23 @@ async fn the_fields_are_those_of_the_decision() {
         }
     }
     assert!(grants > 200 && denials > 200, "{grants} {denials}");
+}
+
+/// In every style with one limit the tighter one is told, whichever layer it is of.
+#[tokio::test(start_paused = true)]
+async fn of_stacked_layers_with_one_limit_each_the_tighter_is_told() {
+    let unix = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    for style in [RateLimitStyle::XSeconds, RateLimitStyle::XUnix] {
+        for (outer, inner) in [("window 2/h", "window 9/min"), ("window 9/min", "window 2/h")] {
+            let [outer, inner] = [outer, inner].map(|policy| LimitLayer::new(Limiter::new(policy).unwrap()).style(style));
+            let service = outer.layer(inner.layer(answers(StatusCode::OK)));
+            let (start, answer) = (unix(), service.oneshot(request()).await.unwrap());
+            let number = |name: &str| answer.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
+            assert_eq!([number("x-ratelimit-limit"), number("x-ratelimit-remaining")], [2, 1]);
+            let now = if style == RateLimitStyle::XUnix { start..=unix() + 1 } else { 0..=0 }; // rounded up
+            assert!(now.contains(&(number("x-ratelimit-reset") - 3_600)), "{style:?}");
+        }
+    }
 }
 
 /// The layer keeps the text of the policies that it told first.
@@ -215,7 +252,7 @@ async fn stacked_layers_write_one_list() {
 #[tokio::test(start_paused = true)]
 async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
     let layer = |policy: &str, name, style| LimitLayer::new(Limiter::new(policy).unwrap()).name(name).unwrap().style(style);
-    for style in [RateLimitStyle::Draft10, RateLimitStyle::Draft7, RateLimitStyle::Draft6, RateLimitStyle::XSeconds] {
+    for style in STYLES.into_iter().filter(|style| *style != RateLimitStyle::None) {
         let inner = layer("window 1/2s", "inner", style);
         let service = layer("window 3/h", "outer", style).layer(inner.layer(answers(StatusCode::OK)));
         let mut told = Vec::new();

@@ -226,6 +226,22 @@ impl fmt::Debug for Asking {
 /// std::net::IpAddr::from([192, 0, 2, 1]).append_to(&mut bytes);
 /// assert_eq!(bytes, b"192.0.2.1");
 /// ```
+///
+/// A type of another crate gets a type around it:
+///
+/// ```
+/// use tollgate::http::StoreKey;
+/// use uuid::Uuid;
+///
+/// #[derive(Clone, Copy)]
+/// struct Account(Uuid); // for `by(|request| … Some(Account(id)))`
+///
+/// impl StoreKey for Account {
+///     fn append_to(&self, bytes: &mut Vec<u8>) {
+///         bytes.extend_from_slice(self.0.as_bytes());
+///     }
+/// }
+/// ```
 pub trait StoreKey {
     /// Appends the bytes of the key. Two keys of a type are the same if their bytes are.
     fn append_to(&self, bytes: &mut Vec<u8>);
@@ -243,7 +259,7 @@ macro_rules! store_keys {
 
 store_keys!(AsRef::<[u8]>::as_ref; Vec<u8>, Arc<[u8]>);
 store_keys!(str::as_bytes; String, Arc<str>, &'static str);
-store_keys!(ToString::to_string; IpAddr, u32, u64);
+store_keys!(ToString::to_string; IpAddr, i32, i64, u32, u64, u128);
 
 /// The first key, with its length before it, so that no two pairs have the same bytes.
 impl<One: StoreKey, Other: StoreKey> StoreKey for (One, Other) {

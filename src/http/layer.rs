@@ -55,8 +55,10 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the decision that
 /// granted or refused, and are never a second look. Where no limit decided there are none: when the key is unknown or there is no room
 /// for it, the limiter is closed, or a store was not asked (also where the process then decides alone). In styles with one limit, a
-/// concurrency alone has none. A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where there is no capacity, whoever asks; the body is `application/problem+json`,
-/// unless [`on_refusal`](Self::on_refusal) makes another.
+/// concurrency alone has none.
+///
+/// A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where
+/// there is no capacity, whoever asks; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
 ///
 /// In a browser, a page of another origin reads these fields only if a CORS layer outside this one exposes them: `RateLimit`,
 /// `RateLimit-Policy`, `Retry-After`. It also answers preflight requests, which are then not counted.
@@ -67,8 +69,8 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// release it. (A page that was left has not gone away while the browser keeps it for the way back, in Chromium for up to a minute.)
 /// [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last frame, which it may be
 /// sending still. A `String` is a single frame, so its permit is released before it has been sent: send large answers as streams. A
-/// client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded connection (a WebSocket) does not, because its answer has no body: let its handler
-/// acquire one. A permit whose [TTL](crate::MaxConcurrency::ttl) passes ends no request: another is let in beside it.
+/// client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded connection (a WebSocket) does not,
+/// because its answer has no body: let its handler acquire one. A permit whose [TTL](crate::MaxConcurrency::ttl) passes ends no request: another is let in beside it.
 ///
 /// # A concurrency that adapts
 ///

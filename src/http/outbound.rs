@@ -18,7 +18,7 @@ use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
-use crate::strategy::Outcome;
+use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 use crate::upstream::UpstreamSignal;
 
 pub use classify::{ByStatus, OutboundClassifier};
@@ -27,8 +27,8 @@ pub use future::OutboundFuture;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
 pub use service::OutboundService;
 
-/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own limits holds back
-/// everybody who uses the same limiter, or the same key of it.
+/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own
+/// limits holds back everybody who uses the same limiter, or the same key of it.
 ///
 /// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). A permit whose
 /// [TTL](crate::MaxConcurrency::ttl) passes ends no request: let the client's own timeout be shorter.
@@ -36,8 +36,9 @@ pub use service::OutboundService;
 /// - *Denials*: after an answer that denies (429, 503, and what the [family](UpstreamFamily) adds), the limiter is
 ///   [paused](Limiter::apply_upstream_signal) for as long as the answer says, at most the reader's
 ///   [`max_wait`](UpstreamReader::max_wait); for a second if it says nothing.
-/// - *Quotas*: it is paused while a quota of the upstream is spent. With [`spread_below`](crate::LimiterBuilder::spread_below), the last
-///   requests of a quota are spread until its reset. A quota of a [unit](Self::cost_of) pauses when it is spent, and is never spread.
+/// - *Quotas*: it is paused while a quota of requests is spent. With [`spread_below`](crate::LimiterBuilder::spread_below), the last
+///   requests of a quota are spread until its reset. A quota of another [unit](Self::cost_of) pauses it when it is spent and a cost of
+///   that unit is given, and is never spread.
 /// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter are told.
 /// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
 ///   the round trip lasts until the permit ends. A timeout in a layer inside this one is an overload; one outside drops the call, and
@@ -214,15 +215,23 @@ impl<C, R> OutboundLayer<C, R> {
         self
     }
 
-    /// Sets how long a request may wait for each of its permits: 0 (it does not wait) to 100 years. Defaults to no timeout. After it, the
-    /// error is [`OutboundError::Acquire`]. See the [type's example](Self#examples).
+    /// Sets how long a request may wait for each of its permits, from 0 (it does not wait) on; a time above 100 years counts as 100 years.
+    /// Defaults to no timeout. After it, the error is [`OutboundError::Acquire`]. See the [type's example](Self#examples).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.common.options.timeout = Some(timeout);
+        let longest = Duration::from_nanos(MAX_SPAN_NANOS);
+        self.common.options.timeout = Some(if timeout.as_nanos() > longest.as_nanos() { longest } else { timeout });
         self
     }
 
-    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit). A quota of the upstream in [that
-    /// unit](UpstreamAnswer::signal_for) pauses the limiter when it is spent: `input-tokens` of Anthropic for `input_tokens`.
+    /// Sets how many a request takes of a unit that limits [count](crate::Counts::Unit).
+    ///
+    /// # Quotas of units
+    ///
+    /// A quota of the upstream in that unit pauses the limiter while it is spent. Names of units are
+    /// [compared](UpstreamAnswer::signal_for) whole: `input-tokens` of Anthropic is `input_tokens`, and is not `tokens`. So a spent quota of
+    /// OpenAI's `project-tokens` does not hold back a limiter that counts `tokens`, until a request is denied for it: without a
+    /// `Retry-After`, a denial pauses until the quotas that are spent are reset, whatever they count. To heed a quota that no limit counts,
+    /// give it a cost of 0: `.cost_of("project-tokens", |_| 0)`.
     ///
     /// ```
     /// use tollgate::Limiter;

@@ -12,7 +12,7 @@ use tollgate::http::{
     UpstreamReader,
 };
 use tollgate::{Limiter, Policy, TryAcquireError};
-use upstreams::{FAMILIES, now};
+use upstreams::{FAMILIES, FIELDS, now};
 
 /// The inputs of a corpus, each on a line, as `escape_ascii` writes them.
 pub(crate) fn inputs(corpus: &str) -> impl Iterator<Item = Vec<u8>> {
@@ -97,39 +97,9 @@ fn items(lines: &[&[u8]], is_fine: fn(&sfv::Item) -> bool) -> Option<sfv::List> 
 pub(crate) fn upstream(bytes: &[u8]) {
     const CAP: Duration = Duration::from_secs(90);
     const STATUSES: [u16; 8] = [200, 202, 301, 403, 404, 429, 503, 529];
-    const NAMES: [&str; 28] = [
-        "retry-after",
-        "retry-after-ms",
-        "date",
-        "age",
-        "ratelimit",
-        "ratelimit-policy",
-        "ratelimit-limit",
-        "ratelimit-remaining",
-        "ratelimit-reset",
-        "x-ratelimit-limit",
-        "x-ratelimit-remaining",
-        "x-ratelimit-reset",
-        "x-ratelimit-resource",
-        "x-ratelimit-bucket",
-        "x-ratelimit-reset-after",
-        "x-rate-limit-limit",
-        "x-rate-limit-remaining",
-        "x-rate-limit-reset",
-        "x-ratelimit-limit-requests",
-        "x-ratelimit-remaining-requests",
-        "x-ratelimit-reset-requests",
-        "x-ratelimit-remaining-tokens",
-        "x-ratelimit-reset-tokens",
-        "anthropic-ratelimit-requests-limit",
-        "anthropic-ratelimit-requests-remaining",
-        "anthropic-ratelimit-requests-reset",
-        "anthropic-ratelimit-input-tokens-reset",
-        "x-shopify-shop-api-call-limit",
-    ];
     let Some((first, rest)) = bytes.split_first() else { return };
     let status = StatusCode::from_u16(STATUSES[usize::from(*first) % STATUSES.len()]).unwrap();
-    let headers = fields(rest, &NAMES);
+    let headers = fields(rest, &FIELDS);
     for cap in [Duration::ZERO, CAP, Duration::MAX] {
         let limiter = Limiter::builder("8 concurrent").spread_below(10).build().unwrap();
         for family in FAMILIES {

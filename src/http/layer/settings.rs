@@ -63,8 +63,8 @@ impl<L, I> LimitLayer<L, I> {
     }
 
     /// Lets a request wait for its permit, at most this long; a time above 100 years counts as 100 years. One that is known to
-    /// wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which by default is not: a request that finds it full is answered
-    /// with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs into a layer of its own, without this.
+    /// wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which by default is not: a request
+    /// that finds it full is answered with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs into a layer of its own, without this.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,6 +1,9 @@
 /// Whose fields an [`UpstreamReader`](super::UpstreamReader) reads. Names and meanings differ so much that it has to be said: a
 /// field with the name `x-ratelimit-reset` has five meanings, and HTTP/2 takes away the case that would tell some names apart.
 ///
+/// Each quota has a [unit](crate::http::UpstreamQuota::unit), by which it is told to a limiter: see
+/// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). Where none is named here, it is `requests`.
+///
 /// With every family `Retry-After` is read too, and for an upstream that sends nothing else (Stripe) there is
 /// [`RetryAfter`](Self::RetryAfter).
 ///
