@@ -11,6 +11,70 @@
 //!
 //! The layers are made of the others, which can be used without them: [`ClientIp`], [`RateLimitFields`] and [`UpstreamReader`] need no
 //! runtime and read no clock. `use tollgate::http;` hides the crate `http`: name the types of this module instead.
+//!
+//! # Quick start
+//!
+//! A server: each client has a hundred requests a minute, and eight at the same time. More are answered with 429, and every answer says
+//! what is left.
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use axum::{Router, extract::ConnectInfo, routing::get};
+//! use tollgate::KeyedLimiter;
+//! use tollgate::http::{ClientIp, LimitLayer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])? // your proxies; or `ClientIp::peer()`
+//!     .peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
+//! let per_client = LimitLayer::new(KeyedLimiter::new("8 concurrent and 100/min")?).by(client_ip);
+//! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(per_client);
+//! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()): else each request is answered with 403
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A client: at most eight requests to each host at the same time, and none while the host has said to wait. It goes around a client of
+//! hyper, one of reqwest, or any other service of tower:
+//!
+//! ```
+//! use std::time::Duration;
+//! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! use tollgate::KeyedLimiter;
+//! use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+//! use tower::Layer;
+//!
+//! # fn main() -> Result<(), tollgate::ConfigError> {
+//! let per_host = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?)
+//!     .upstream(UpstreamReader::new(UpstreamFamily::GitHub))
+//!     .timeout(Duration::from_secs(30))
+//!     .retry(2);
+//! let client = per_host.layer(Client::builder(TokioExecutor::new()).build_http::<String>());
+//! // client.clone().oneshot(request).await?
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The order of layers
+//!
+//! A request goes through the outermost layer first. One that an inner layer refuses has counted in the outer ones. From the outside in:
+//!
+//! 1. CORS, if pages of other origins read the fields: it exposes them, and answers preflight requests, which are then not counted.
+//! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): who is banned reaches nothing else, and logins
+//!    that fail further in are charged.
+//! 3. What the server bears, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may [adapt](crate::Adapt). It
+//!    stands in front of authentication, which takes capacity, too. Let it [ignore](LimitLayer::classify) the 429 of layers further in.
+//! 4. Authentication, which puts the user into the extensions of the request.
+//! 5. A stricter limit for dear routes. It stands outside the plan, so that what it refuses is not counted there.
+//! 6. The limit of the user's plan, [by](LimitLayer::by) that extension.
+//!
+//! Of axum's `Router` the layer that is added last is the outermost; of tower's `ServiceBuilder` it is the first. Give each a
+//! [name](LimitLayer::name).
+//!
+//! # Further
+//!
+//! What operators see of limiters is in `telemetry`, with the features `tracing` and `metrics`. In the repository, `examples/api_server`
+//! has the layers of this order in two processes that share the limits of the users, `examples/reqwest_layer.rs` an [`OutboundLayer`]
+//! around reqwest, and `examples/dashboard` live charts of limiters.
 
 mod admission;
 mod answer;

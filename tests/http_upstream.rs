@@ -710,6 +710,11 @@ proptest! {
         prop_assert_eq!(answer.retry_after(), Some(secs(now_is_later.min(instant))));
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
     /// Whatever the bytes are, nothing panics and no duration is longer than the cap.
     #[test]
     fn no_bytes_do_harm(
@@ -717,9 +722,10 @@ proptest! {
             prop::collection::vec(any::<u8>(), 0..40),
             Just(b"rejected".to_vec()),
             nearly_a_list().prop_map(String::into_bytes),
+            "[0-9]{1,15}|limit=9, remaining=0, reset=[0-9]{1,15}".prop_map(String::into_bytes),
             "[-0-9.:smhTZ+, GMTNov]{0,40}".prop_map(String::into_bytes),
         ], 60),
-        status in 100_u16..1_000,
+        status in prop_oneof![100_u16..1_000, prop::sample::select(vec![200, 403, 429, 503, 529])],
         cap in 0_u64..100,
         now in 0_u64..1 << 40,
     ) {

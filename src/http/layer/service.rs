@@ -15,7 +15,8 @@ use crate::http::identity::{Identified, Identifies};
 /// A service behind a [`LimitLayer`](super::LimitLayer), which has an example. Clones share the limiter.
 ///
 /// It is ready when the service behind it is: a limiter is asked by a request, and never makes the service pending. A request that is
-/// refused leaves the readiness of the service to the next one.
+/// refused at once leaves the readiness of the service to the next one. One that is decided later keeps the service that was ready, and
+/// what that has reserved, until then.
 #[derive(Debug)]
 pub struct LimitService<S, L, I> {
     inner: S,
