@@ -47,13 +47,15 @@ use crate::upstream::UpstreamSignal;
 /// the same (the store was away for longer, or the machine stood still) is [reclaimed](crate::Permit::reclaimed). The holder counts the
 /// TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store, whatever their clocks
 /// show. [`Permit::renew`](crate::Permit::renew) and [`renew_for`](crate::Permit::renew_for) only say whether the permit is live;
-/// [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held. [`Permit::fence`](crate::Permit::fence) rises with every grant of a key, over all processes.
+/// [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held. [`Permit::fence`](crate::Permit::fence) rises with
+/// every grant of a key, over all processes.
 ///
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
-/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile: among others, a policy of this process alone. No call whose fate is unknown is made again:
-/// its units count as used, and its places are given back.
+/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile: among others,
+/// a policy of this process alone. No call whose fate is unknown is made again: its units count as used, and its places are given
+/// back.
 ///
 /// # Examples
 ///
@@ -156,7 +158,8 @@ impl SharedLimiter {
     ///
     /// # Errors
     ///
-    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit); [`AcquireError::ZeroCost`](crate::AcquireError::ZeroCost).
+    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit);
+    /// [`AcquireError::ZeroCost`](crate::AcquireError::ZeroCost).
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
         self.request_of(cost).acquire()

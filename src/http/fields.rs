@@ -233,7 +233,8 @@ impl RateLimitFields {
     }
 
     /// The body of a denial: a JSON object in ASCII, of the type [`application/problem+json`](ProblemType::CONTENT_TYPE). `problem`
-    /// is that of the [values](FieldValues::problem_type), or one that the server chose. `violated-policies` has the name of the limit that denied, if one did.
+    /// is that of the [values](FieldValues::problem_type), or one that the server chose. `violated-policies` has the name of the
+    /// limit that denied, if one did.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

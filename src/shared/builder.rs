@@ -94,8 +94,8 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a permit that is leaked in a
-    /// process that lives on is never reclaimed.
+    /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a
+    /// permit that is leaked in a process that lives on is never reclaimed.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.max_hold = Some(max);
         self
@@ -117,8 +117,8 @@ impl SharedLimiterBuilder {
     /// together. But a unit may be used up to `kept_for` after it was charged: as seen from outside, a span of any length may hold what
     /// the limits admit in that span and `kept_for`.
     ///
-    /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and count the plain cost: for any
-    /// other, [`build`](Self::build) fails.
+    /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and
+    /// count the plain cost: for any other, [`build`](Self::build) fails.
     ///
     /// ```
     /// use std::time::Duration;
