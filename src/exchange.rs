@@ -168,7 +168,8 @@ pub struct Asks {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settlement {
-    /// When it was granted: [`Reply::now`] of that call; 0 without a grant.
+    /// When it was granted: [`Reply::now`] of that call; 0 without a grant. Of what was granted before a reset, or under another
+    /// policy, a store refunds nothing.
     pub granted_at: u64,
     /// What was charged, for each limit.
     pub charged: Box<[u64]>,

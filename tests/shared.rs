@@ -248,6 +248,24 @@ async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
     assert_eq!(start.elapsed(), ms(100), "it asks the store");
 }
 
+/// A fixed bug: what a permit from before a reset gave back was granted a second time.
+#[tokio::test(start_paused = true)]
+async fn a_permit_from_before_a_reset_gives_nothing_back() {
+    for policy in ["window 10/h", "window 10/100d wall clock", "sliding counter 10/100d", "sliding log 10/h", "10/h burst 10"] {
+        let limiter = SharedLimiter::new(MemoryStore::new(), "test", policy).unwrap();
+        let refunded = limiter.acquire_many(6).await.unwrap();
+        let settled = limiter.acquire_many(4).await.unwrap();
+        limiter.reset().await.unwrap();
+        let latter = limiter.acquire_many(10).await.unwrap();
+        assert!(refunded.refund() && settled.settle(1), "{policy}: the store is told");
+        sleep(ms(1)).await;
+        assert!(limiter.try_acquire().await.is_err(), "{policy}");
+        assert!(latter.refund());
+        sleep(ms(1)).await;
+        assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10, "{policy}: one from after it does");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_closed_key_stays_closed_while_nobody_uses_it() {
     let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1000/min").unwrap();

@@ -26,6 +26,8 @@ pub(crate) struct Ledger {
     fence: u64,
     /// The latest instant of a call: a clock that steps back stands still here.
     latest: Moment,
+    /// When the limits were new: of what was granted before, they hold nothing that could be refunded.
+    born: Moment,
 }
 
 /// A holder, and the number that it gave the lease.
@@ -42,7 +44,7 @@ impl Ledger {
     /// Of a key that nothing is kept for.
     pub(crate) fn new(plan: Arc<Plan>, now: Moment) -> Self {
         let limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
-        Self { plan, limits, leases: BTreeMap::new(), by_expiry: BTreeSet::new(), fence: 0, latest: now }
+        Self { plan, limits, leases: BTreeMap::new(), by_expiry: BTreeSet::new(), fence: 0, latest: now, born: now }
     }
 
     pub(crate) fn plan(&self) -> &Arc<Plan> {
@@ -52,6 +54,7 @@ impl Ledger {
     /// Goes on with another policy: its limits of time are as new, and the leases stay.
     pub(crate) fn replace_policy(&mut self, plan: Arc<Plan>, now: Moment) {
         let now = now.max(self.latest);
+        (self.latest, self.born) = (now, now);
         self.limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
         self.plan = plan;
         // A lease took its costs of limits that are gone. Of the new ones, it takes one place each.
@@ -113,7 +116,7 @@ impl Ledger {
 
     fn settle(&mut self, now: Moment, settlement: &Settlement) {
         let Settlement { granted_at, charged, actual } = settlement;
-        let granted_at = Some(Moment::from_nanos(*granted_at)).filter(|at| *at <= now);
+        let granted_at = Some(Moment::from_nanos(*granted_at)).filter(|at| (self.born..=now).contains(at));
         for (limit, (charged, actual)) in self.limits.iter_mut().zip(charged.iter().zip(actual)) {
             limit.settle(now, granted_at, *charged, *actual);
         }

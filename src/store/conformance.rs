@@ -104,6 +104,8 @@ claims! {
     keys::keys_are_listed_page_by_page;
     /// After a reset a key has all its units, its leases are lost, and other keys are as before.
     keys::a_reset_key_is_as_new;
+    /// Of a grant from before a reset, or before another policy, a settlement refunds nothing: the limits do not hold it any more.
+    keys::nothing_is_refunded_of_grants_from_before_a_reset;
     /// Names and keys of any bytes and of any length up to 80,000 bytes are told apart.
     keys::any_name_and_key_is_kept_apart;
     /// Keys whose state no longer matters are neither listed nor kept after a purge; others are.
@@ -148,6 +150,7 @@ macro_rules! __conformance_tests {
             another_policy_is_an_error_or_replaces_the_stored_one
             keys_are_listed_page_by_page
             a_reset_key_is_as_new
+            nothing_is_refunded_of_grants_from_before_a_reset
             any_name_and_key_is_kept_apart
             expired_keys_are_purged
             contending_callers_get_exactly_the_limit

@@ -19,7 +19,8 @@ use crate::strategy::Moment;
 
 /// A store in the memory of this process, for tests and for programs of one process. Clones share it.
 ///
-/// Its clock is tokio's: it follows a paused one. It keeps no key longer than its state matters.
+/// Its clock is tokio's: it follows a paused one. Each [reset](crate::SharedLimiter::reset) moves it on by a nanosecond, so that what was
+/// granted before is told from what is granted after. It keeps no key longer than its state matters.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -39,6 +40,8 @@ struct Kept {
     ledgers: HashMap<Scope, Ledger>,
     /// A purge is made when there are as many keys as this.
     purge_at: usize,
+    /// So many nanoseconds the clock was moved on.
+    resets: u64,
 }
 
 impl Default for MemoryStore {
@@ -65,8 +68,8 @@ impl MemoryStore {
     /// The keys that it holds now, of all limiters.
     #[must_use]
     pub fn len(&self) -> usize {
-        let mut kept = self.lock();
-        kept.purge(self.now(), usize::MAX);
+        let (mut kept, now) = self.lock_now();
+        kept.purge(now, usize::MAX);
         kept.ledgers.len()
     }
 
@@ -80,17 +83,18 @@ impl MemoryStore {
         self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Moment {
-        let now = self.shared.since_epoch + self.shared.built.elapsed();
-        Moment::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).min(Moment::LAST)
+    /// The clock is read under the lock: what comes after a reset is later than all that came before it.
+    fn lock_now(&self) -> (MutexGuard<'_, Kept>, Moment) {
+        let kept = self.lock();
+        let now = self.shared.since_epoch + self.shared.built.elapsed() + Duration::from_nanos(kept.resets);
+        (kept, Moment::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).min(Moment::LAST))
     }
 
     fn answer(&self, call: &Call) -> Result<Reply, StoreError> {
-        let now = self.now();
+        let (mut kept, now) = self.lock_now();
         if call.valid_until.is_some_and(|until| until <= now.nanos()) {
             return Err(StoreError::TooLate { store: NAME.to_owned() });
         }
-        let mut kept = self.lock();
         kept.make_room(now);
         let reply = kept.ledger(now, call)?.call(now, call);
         drop(kept);
@@ -171,19 +175,25 @@ impl Store for MemoryStore {
     }
 
     fn keys(&self, limiter: &Arc<str>, _: Option<Vec<u8>>, _: usize) -> StoreFuture<KeyPage> {
-        let mut kept = self.lock();
-        kept.purge(self.now(), usize::MAX);
+        let (mut kept, now) = self.lock_now();
+        kept.purge(now, usize::MAX);
         let keys = kept.ledgers.keys().filter(|scope| scope.limiter == *limiter).map(|scope| Arc::clone(&scope.key));
         Box::pin(ready(Ok(KeyPage { keys: keys.collect(), next: None })))
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.lock().ledgers.remove(&scope);
+        let mut kept = self.lock();
+        kept.ledgers.remove(&scope);
+        kept.resets += 1;
+        drop(kept);
         self.shared.listeners.released(&scope.limiter, &scope.key);
         Box::pin(ready(Ok(())))
     }
 
     fn purge(&self, _: &Arc<str>, max: usize) -> StoreFuture<u64> {
-        Box::pin(ready(Ok(self.lock().purge(self.now(), max))))
+        let (mut kept, now) = self.lock_now();
+        let purged = kept.purge(now, max);
+        drop(kept);
+        Box::pin(ready(Ok(purged)))
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | the version of this form: 1 |
+//! | 1 | the version of this form: 2 |
 //! | 8 | a checksum of all that follows: FNV-1a, little-endian |
 //! | n | the text of the policy |
-//! | n | the latest instant, the fence |
+//! | n | the latest instant, how long before it the limits were new, the fence |
 //! | n | how many limits, then the leases by holder: number, expiry since the latest instant, costs |
 //! | n | the state of each limit: two words, or the grants of a log that still count; of a concurrency none, the leases have it |
 //!
@@ -24,10 +24,10 @@ use crate::core::limit_state::LimitState;
 use crate::core::plan::Plan;
 use crate::strategy::{Log, Moment};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEAD: usize = 9;
 
-/// The bytes are none that a ledger has written, or a later version of it.
+/// The bytes are none that a ledger has written, or another version of it has.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
@@ -38,6 +38,7 @@ impl Ledger {
         put(&mut bytes, text.len() as u64);
         bytes.extend_from_slice(text.as_bytes());
         put(&mut bytes, self.latest.nanos());
+        put(&mut bytes, self.latest.since(self.born));
         put(&mut bytes, self.fence);
         self.put_leases(&mut bytes);
         self.limits.iter().for_each(|limit| put_limit(&mut bytes, limit, self.latest));
@@ -59,6 +60,7 @@ impl Ledger {
         let (stored, after) = bytes.split_at_checked(length).ok_or(Damaged)?;
         *bytes = after;
         let mut ledger = Self::new(Arc::clone(plan), Moment::from_nanos(take(bytes)?));
+        ledger.born = Moment::from_nanos(ledger.latest.nanos().checked_sub(take(bytes)?).ok_or(Damaged)?);
         ledger.fence = take(bytes)?;
         ledger.take_leases(bytes)?;
         if ledger.latest > Moment::LAST {

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::fault::{Outcome, holds, pause, same, soon};
-use super::holder::{Holder, MINUTE, SHORT, policy};
+use super::holder::{Holder, MINUTE, SHORT, policy, remaining};
 use crate::error::StoreError;
+use crate::exchange::Settlement;
 use crate::store::Store;
 
 pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(store: &Arc<dyn Store>) -> Outcome {
@@ -64,6 +68,32 @@ pub(super) async fn a_reset_key_is_as_new(store: &Arc<dyn Store>) -> Outcome {
     same("the leases lost by a renewal after the reset", reply.lost, vec![1])?;
     same("what is granted after the reset", holder.ask(2, &[1, 1]).await?.granted, 2)?;
     same("what is granted of another key, which had nothing left", other.ask(1, &[1, 1]).await?.granted, 0)
+}
+
+pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(store: &Arc<dyn Store>) -> Outcome {
+    const POLICIES: [&str; 2] = [
+        "window 9/100d and window 9/100d wall clock and sliding counter 9/100d and sliding log 9/100d",
+        "window 9/90d and window 9/90d wall clock and sliding counter 9/90d and sliding log 9/90d",
+    ];
+    let mut holder = Holder::new(store, POLICIES[0])?;
+    let five_were_enough = |granted_at| Settlement::new(granted_at, [9; 4], [5; 4]);
+    let mut granted_at = holder.ask(1, &[9; 4]).await?.now;
+    for before in ["a reset", "another policy"] {
+        sleep(Duration::from_millis(1)).await; // a clock may count microseconds
+        if before == "a reset" {
+            holder.reset().await?;
+        } else {
+            holder.call.policy = policy(POLICIES[1])?;
+            holder.call.replaces_policy = true;
+        }
+        let latter = holder.ask(1, &[9; 4]).await?;
+        same(format!("what is granted after {before}"), latter.granted, 1)?;
+        let reply = holder.send(|call| call.settlements = vec![five_were_enough(granted_at)]).await?;
+        same(format!("what is left when 9 from before {before} became 5"), remaining(&reply), vec![0; 4])?;
+        granted_at = latter.now;
+    }
+    let reply = holder.send(|call| call.settlements = vec![five_were_enough(granted_at)]).await?;
+    same("what is left when the latest 9 became 5", remaining(&reply), vec![4; 4])
 }
 
 pub(super) async fn any_name_and_key_is_kept_apart(store: &Arc<dyn Store>) -> Outcome {
