@@ -90,7 +90,11 @@ impl Settlement {
         Self { granted_at: Self::NO_GRANT, charged: vec![0; actual.len()].into(), actual }
     }
 
-    pub(crate) const NO_GRANT: u64 = 0;
+    const NO_GRANT: u64 = 0;
+
+    pub(crate) fn is_charge(&self) -> bool {
+        self.granted_at == Self::NO_GRANT
+    }
 }
 
 impl Reply {

@@ -274,8 +274,8 @@ impl SharedLimiter {
 
     /// Charges the key `units`, whether or not its limits admit them, as [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize): a
     /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The store
-    /// is told in the background, at the latest with the next request of this process. A call that it refuses is repeated for a minute or
-    /// two; one that it does not answer is not, and its units may be charged or lost.
+    /// is told in the background, at the latest with the next request of this process. A call that it refuses is repeated for up
+    /// to two minutes; one that it does not answer is not, and its units may be charged or lost.
     ///
     /// ```
     /// use tollgate::store::MemoryStore;

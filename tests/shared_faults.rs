@@ -427,6 +427,55 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 0);
 }
 
+/// A fixed bug: a request that failed at once counted as a try to tell what is owed, and after 16 tries that was dropped.
+#[tokio::test(start_paused = true)]
+async fn requests_that_fail_at_once_drop_nothing_that_is_owed() {
+    for rule in [OnStoreDown::Error, OnStoreDown::Allow] {
+        let faulty = Faulty::new();
+        let limiter = faulty.builder("window 100/h").on_store_down(rule.clone()).build().unwrap();
+        let permit = limiter.acquire_many(5).await.unwrap();
+        faulty.set(Way::Refuses);
+        limiter.penalize(9);
+        assert!(permit.settle(7));
+        for _ in 0..100 {
+            drop(limiter.acquire().await);
+        }
+        faulty.set(Way::Open);
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(limiter.limits().await.unwrap()[0].remaining, 100 - 7 - 9, "{rule:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_is_told_for_two_minutes() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("window 100/h").build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    faulty.set(Way::Refuses);
+    limiter.penalize(30);
+    sleep(Duration::from_secs(200)).await;
+    limiter.penalize(4);
+    sleep(Duration::from_secs(60)).await;
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 100 - 1 - 4);
+}
+
+/// A fixed bug: what was charged while a call failed was one settlement more.
+#[tokio::test(start_paused = true)]
+async fn charges_are_added_up_also_while_a_call_fails() {
+    let faulty = Faulty::by(Way::RefusesLate(ms(100)));
+    let limiter = faulty.builder("window 1000/h").build().unwrap();
+    for _ in 0..600 {
+        limiter.penalize(1);
+        sleep(ms(100)).await;
+    }
+    faulty.set(Way::Open);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 400);
+    assert_eq!(*faulty.most_settlements.lock().unwrap(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn charges_are_added_up_until_the_store_answers() {
     for way in [Way::Refuses, Way::Cut] {

@@ -6,6 +6,7 @@
 mod block;
 mod flight;
 mod terms;
+mod untold;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Dialogue {
     /// After a failure, nothing is sent before.
     pub(super) retry_at: Moment,
     failures: u32,
+    /// Since when settlements are told again and again.
+    untold_since: Option<Moment>,
     /// How often replies of late granted nothing, because others take what there is.
     denials: u32,
     pub(super) denial: Option<Denial>,
@@ -128,6 +131,7 @@ impl Dialogue {
             unconfirmed: Vec::new(),
             retry_at: Moment::START,
             failures: 0,
+            untold_since: None,
             denials: 0,
             denial: None,
             instant: None,
@@ -230,7 +234,7 @@ impl Dialogue {
 
     /// Remembers what a reply says of the future.
     pub(super) fn note_reply(&mut self, now: Moment, denied: Option<Box<[u64]>>, reply: &Reply, heard: bool) {
-        (self.failures, self.retry_at, self.is_alone) = (0, Moment::START, false);
+        (self.failures, self.untold_since, self.retry_at, self.is_alone) = (0, None, Moment::START, false);
         self.instant = Some((now, reply.now));
         // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
         let is_denied = reply.granted == 0 && reply.stop.is_some();
@@ -304,18 +308,12 @@ impl Dialogue {
         (nanos / 2).saturating_add(self.random_below(nanos))
     }
 
-    /// Whether what a call has not told is told again. Nobody tries so for ever: returns end with their leases, and settlements
-    /// after a minute or two.
-    pub(super) fn tells_again(&self) -> bool {
-        self.failures < 16
-    }
-
     /// A call has failed: the next one is sent after a while, which doubles up to ten seconds.
     pub(super) fn back_off(&mut self, now: Moment) {
         const FIRST: u64 = 50_000_000;
         const LONGEST: u64 = 10_000_000_000;
         let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
         self.retry_at = now.plus(self.jittered(after));
     }
 

@@ -22,6 +22,7 @@ pub enum Way {
     /// Calls are carried out, and their replies are lost.
     LosesReplies,
     Refuses,
+    RefusesLate(Duration),
     Panics,
 }
 
@@ -68,6 +69,10 @@ impl Faulty {
     }
 }
 
+fn refused() -> Result<Reply, StoreError> {
+    Err(StoreError::Refused { store: "faulty".to_owned(), source: Cause::new(std::io::Error::other("read only")) })
+}
+
 impl Store for Faulty {
     fn name(&self) -> String {
         "faulty".to_owned()
@@ -107,10 +112,11 @@ impl Store for Faulty {
                     std::future::pending().await
                 }
                 Way::Panics => panic!("on purpose"),
-                Way::Refuses => Err(StoreError::Refused {
-                    store: "faulty".to_owned(),
-                    source: Cause::new(std::io::Error::other("read only")),
-                }),
+                Way::Refuses => refused(),
+                Way::RefusesLate(time) => {
+                    sleep(time).await;
+                    refused()
+                }
             }
         })
     }

@@ -38,7 +38,9 @@ pub(crate) struct Holdings {
 pub(crate) struct Outbox {
     /// The numbers of leases that came back.
     pub(crate) returns: Vec<u64>,
-    pub(crate) settlements: Vec<Settlement>,
+    settlements: Vec<Settlement>,
+    /// The sum of the charges without a grant.
+    charge: Option<Settlement>,
 }
 
 /// A permit whose grant the store has recorded.
@@ -72,7 +74,32 @@ impl Holdings {
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
-        self.returns.is_empty() && self.settlements.is_empty()
+        self.returns.is_empty() && self.settlements.is_empty() && self.charge.is_none()
+    }
+
+    /// Takes out the settlements, the earliest first, and the charge with them.
+    pub(crate) fn take_settlements(&mut self, max: usize) -> Vec<Settlement> {
+        let charge = self.charge.take();
+        let count = self.settlements.len().min(max.saturating_sub(usize::from(charge.is_some())));
+        let rest = self.settlements.split_off(count);
+        let mut taken = std::mem::replace(&mut self.settlements, rest);
+        taken.extend(charge);
+        taken
+    }
+
+    /// The store was not told of them.
+    pub(crate) fn put_back(&mut self, settlements: Vec<Settlement>) {
+        let (charges, settlements): (Vec<_>, Vec<_>) = settlements.into_iter().partition(Settlement::is_charge);
+        self.settlements.splice(0..0, settlements);
+        charges.into_iter().for_each(|charge| self.add_charge(charge));
+    }
+
+    /// Charges are one, however many come while the store does not answer.
+    fn add_charge(&mut self, charge: Settlement) {
+        match &mut self.charge {
+            Some(sum) => sum.actual.iter_mut().zip(&charge.actual).for_each(|(sum, units)| *sum = sum.saturating_add(*units)),
+            none => *none = Some(charge),
+        }
     }
 }
 
@@ -194,19 +221,16 @@ impl Gate {
         Some(())
     }
 
-    /// [`Gate::charge`]: the store is to be told. Charges that it has not been told yet are one, however long it does not answer.
+    /// [`Gate::charge`]: the store is to be told.
     pub(super) fn charge_in_store(&mut self, now: Moment, units: u64) {
         let plan = Arc::clone(&self.plan);
         let Some(holdings) = self.holdings() else { return };
         if let Some(local) = &mut holdings.local {
             local.gate.charge(now, units);
         }
-        let settlements = &mut holdings.outbox.settlements;
-        if let Some(charge) = settlements.last_mut().filter(|settlement| settlement.granted_at == Settlement::NO_GRANT) {
-            charge.actual.iter_mut().filter(|actual| **actual > 0).for_each(|actual| *actual = actual.saturating_add(units));
-        } else if units > 0 {
+        if units > 0 {
             let actual = plan.limits().iter().map(|limit| if is_unnamed(limit) { units } else { 0 });
-            settlements.push(Settlement::charge(actual.collect::<Box<[u64]>>()));
+            holdings.outbox.add_charge(Settlement::charge(actual.collect::<Box<[u64]>>()));
         }
     }
 

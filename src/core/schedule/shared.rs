@@ -284,8 +284,7 @@ impl Schedule {
         let mut returns = std::mem::take(&mut dialogue.unconfirmed);
         returns.extend(outbox.returns.drain(..).map(|number| (number, expires_at)));
         dialogue.unconfirmed = returns.split_off(returns.len().min(Dialogue::MAX_CALL));
-        let rest = outbox.settlements.split_off(outbox.settlements.len().min(Dialogue::MAX_CALL));
-        let settlements = std::mem::replace(&mut outbox.settlements, rest);
+        let settlements = outbox.take_settlements(Dialogue::MAX_CALL);
         let valid_until = dialogue.valid_until(now);
         let (asks, returned) = (runs.runs().to_vec(), returns.iter().map(|(number, _)| *number).collect());
         let generation = dialogue.take_off(now, runs, returns, settlements.clone());

@@ -133,13 +133,14 @@ impl Schedule {
     pub(crate) fn failed(&mut self, now: Moment, generation: u64, error: &StoreError, may_have_run: bool, effects: &mut Effects) {
         let holds_places = self.gate.holds_places();
         let Some(dialogue) = &mut self.dialogue else { return };
-        let Some(flight) = dialogue.land(generation) else { return };
+        let Some(mut flight) = dialogue.land(generation) else { return };
         dialogue.unconfirmed.extend(&flight.returns);
-        if !may_have_run
-            && dialogue.tells_again()
+        let settlements = std::mem::take(&mut flight.settlements);
+        if !settlements.is_empty()
+            && dialogue.tells_again(now, may_have_run)
             && let Some(outbox) = self.gate.outbox()
         {
-            outbox.settlements.splice(0..0, flight.settlements.iter().cloned());
+            outbox.put_back(settlements);
         }
         if may_have_run && holds_places {
             // It may have been granted. Its rates count as spent, and its places come back.
