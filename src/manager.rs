@@ -40,6 +40,7 @@ mod out_channel;
 mod registry;
 mod release_channel;
 mod request_options;
+mod reset;
 mod run_due;
 mod runtimes;
 mod shared_driver;

@@ -337,18 +337,24 @@ impl SharedLimiter {
         link.within_deadline(|| link.store.keys(&link.name, from, max)).await.map_err(|failed| failed.error)
     }
 
-    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it. Another process that was denied
-    /// before keeps to that until the instant which the store named then, while it uses the key, or for a minute.
+    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it. What this process has
+    /// [charged](Self::penalize) or [settled](crate::Permit::settle) before is dropped with the usage, also if the store was not told of it
+    /// yet; permits from before the reset give nothing back. A call under way that tells of such charges is awaited first, for one
+    /// deadline at most.
+    ///
+    /// Another process may yet tell of what it has charged before, and grant units that it has
+    /// [taken ahead](SharedLimiterBuilder::prefetch). If it was denied before, it keeps to that until the instant which the store named
+    /// then, while it uses the key, or for a minute.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the store may have done it or not. What was charged before is told to the store then.
     ///
     /// # Errors
     ///
     /// A [`StoreError`].
     pub async fn reset(&self) -> Result<(), StoreError> {
-        let link = &self.shared.link;
-        let done = link.within_deadline(|| link.store.reset(self.shared.scope(&self.key))).await;
-        done.map_err(|failed| failed.error)?;
-        self.manager.was_reset();
-        Ok(())
+        self.manager.reset_in_store(self.shared.scope(&self.key)).await
     }
 
     /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.

@@ -266,6 +266,48 @@ async fn a_permit_from_before_a_reset_gives_nothing_back() {
     }
 }
 
+/// A fixed bug: they were granted besides all that the reset had given.
+#[tokio::test(start_paused = true)]
+async fn units_taken_ahead_are_not_granted_after_a_reset() {
+    let store = MemoryStore::new();
+    let builder = SharedLimiter::builder(store.clone(), "test", "window 100/h").prefetch(20, Duration::from_secs(60));
+    let (limiter, other) = (builder.build().unwrap(), SharedLimiter::new(store, "test", "window 100/h").unwrap());
+    for _ in 0..30 {
+        drop(limiter.try_acquire().await.unwrap());
+    }
+    assert!(other.limits().await.unwrap()[0].remaining < 70, "there are some");
+    limiter.reset().await.unwrap();
+    assert!(other.try_acquire_many(100).await.is_ok());
+    assert!(limiter.try_acquire().await.is_err());
+}
+
+/// A fixed bug: a charge that was to be told in the background came after the reset.
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_before_a_reset_is_not_charged_after_it() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h").unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    assert!(permit.settle(5));
+    limiter.penalize(10);
+    limiter.reset().await.unwrap();
+    assert!(limiter.try_acquire_many(10).await.is_ok());
+    limiter.penalize(3);
+    sleep(ms(1)).await;
+    limiter.reset().await.unwrap();
+    limiter.penalize(4);
+    sleep(ms(1)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 6, "one from after it is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_comes_after_a_charge_that_is_on_its_way() {
+    let faulty = Faulty::by(Way::Slow(ms(100)));
+    let limiter = faulty.builder("window 10/h").build().unwrap();
+    limiter.penalize(10);
+    sleep(ms(10)).await;
+    limiter.reset().await.unwrap();
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_closed_key_stays_closed_while_nobody_uses_it() {
     let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1000/min").unwrap();

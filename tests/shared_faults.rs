@@ -476,6 +476,44 @@ async fn charges_are_added_up_also_while_a_call_fails() {
     assert_eq!(*faulty.most_settlements.lock().unwrap(), 1);
 }
 
+/// The reset and the charges are owed by the same process. Another one may charge after a reset what it has owed before.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_store_is_not_charged_after_a_reset() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("window 10/h").build().unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    faulty.set(Way::Refuses);
+    limiter.penalize(9);
+    assert!(permit.settle(5));
+    sleep(Duration::from_secs(60)).await;
+    faulty.set(Way::Open);
+    while limiter.reset().await.is_err() {
+        sleep(ms(100)).await; // the breaker is open
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_that_fails_or_is_dropped_loses_no_charge() {
+    let faulty = Faulty::by(Way::Refuses);
+    let limiter = faulty.builder("window 20/h").build().unwrap();
+    for _ in 0..2 {
+        assert!(limiter.try_acquire().await.is_err());
+    }
+    limiter.penalize(3);
+    assert!(limiter.reset().await.is_err(), "the breaker is open");
+    faulty.set(Way::Slow(ms(100)));
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 17);
+    limiter.penalize(4);
+    sleep(ms(10)).await;
+    limiter.penalize(5);
+    assert!(timeout(ms(10), limiter.reset()).await.is_err(), "it waits for the first charge to arrive");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 8);
+}
+
 #[tokio::test(start_paused = true)]
 async fn charges_are_added_up_until_the_store_answers() {
     for way in [Way::Refuses, Way::Cut] {

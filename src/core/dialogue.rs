@@ -39,6 +39,8 @@ pub(crate) struct Dialogue {
     failures: u32,
     /// Since when settlements are told again and again.
     untold_since: Option<Moment>,
+    /// Those that are told only if a reset that is under way fails.
+    pub(super) withheld: Option<Vec<Settlement>>,
     /// How often replies of late granted nothing, because others take what there is.
     denials: u32,
     pub(super) denial: Option<Denial>,
@@ -132,6 +134,7 @@ impl Dialogue {
             retry_at: Moment::START,
             failures: 0,
             untold_since: None,
+            withheld: None,
             denials: 0,
             denial: None,
             instant: None,
@@ -271,12 +274,6 @@ impl Dialogue {
         let doublings = self.denials.saturating_sub(1).min(30);
         let longest = wait.saturating_mul((1 << doublings) - 1).min(Denial::LONGEST_SPREAD);
         self.random_below(longest)
-    }
-
-    /// The limits in the store were made as new.
-    pub(super) fn was_reset(&mut self) {
-        self.denial = None;
-        self.flight.iter_mut().for_each(|flight| flight.was_reset = true);
     }
 
     /// Places of the store came back somewhere.

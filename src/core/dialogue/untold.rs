@@ -1,6 +1,7 @@
-//! Settlements that the store was not told of.
+//! Settlements that the store was not told of: those of calls that have failed, and those of limits that are being made as new.
 
 use super::Dialogue;
+use crate::exchange::Settlement;
 use crate::strategy::Moment;
 
 impl Dialogue {
@@ -13,5 +14,17 @@ impl Dialogue {
         let again = !may_have_run && now.since(since) < LONGEST;
         self.untold_since = again.then_some(since);
         again
+    }
+
+    /// Until a reset has ended. Returns the generation of the call under way, if it tells of settlements.
+    pub(in crate::core) fn withhold(&mut self, settlements: Vec<Settlement>) -> Option<u64> {
+        self.withheld.get_or_insert_default().extend(settlements);
+        self.flight.as_ref().filter(|flight| !flight.settlements.is_empty()).map(|_| self.generation)
+    }
+
+    /// The limits in the store were made as new.
+    pub(in crate::core) fn was_reset(&mut self) {
+        (self.withheld, self.untold_since) = (None, None);
+        self.flight.iter_mut().for_each(|flight| flight.was_reset = true);
     }
 }

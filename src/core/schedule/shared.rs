@@ -7,6 +7,7 @@
 mod ahead;
 mod local;
 mod replies;
+mod reset;
 #[cfg(any(test, feature = "_simulation"))]
 pub(crate) mod simulation;
 
@@ -96,12 +97,6 @@ impl Schedule {
         let denial = self.dialogue.as_ref()?.denial.as_ref()?;
         let is_known = !denial.ends_by_release && now < denial.ready_at && !self.gate.counts_denials();
         is_known.then(|| denial.ready_at.duration_since(now))
-    }
-
-    /// The limits in the store were made as new.
-    pub(crate) fn was_reset(&mut self, now: Moment, effects: &mut Effects) {
-        self.dialogue.iter_mut().for_each(|dialogue| dialogue.was_reset());
-        self.reevaluate_front(now, effects);
     }
 
     /// A waiter was refused.

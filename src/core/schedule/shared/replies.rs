@@ -49,8 +49,8 @@ impl Schedule {
         if reply.stop.is_some() {
             stopped.into_iter().for_each(|id| self.deny_impatient(now, id, effects));
         }
-        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| flight.was_reset) {
-            dialogue.denial = None;
+        if flight.was_reset {
+            self.drop_what_was_before_reset();
         }
         self.reevaluate_front(now, effects);
     }
@@ -136,11 +136,12 @@ impl Schedule {
         let Some(mut flight) = dialogue.land(generation) else { return };
         dialogue.unconfirmed.extend(&flight.returns);
         let settlements = std::mem::take(&mut flight.settlements);
-        if !settlements.is_empty()
-            && dialogue.tells_again(now, may_have_run)
-            && let Some(outbox) = self.gate.outbox()
-        {
-            outbox.put_back(settlements);
+        if !settlements.is_empty() && dialogue.tells_again(now, may_have_run) {
+            match (&mut dialogue.withheld, self.gate.outbox()) {
+                (Some(withheld), _) => withheld.extend(settlements),
+                (None, Some(outbox)) => outbox.put_back(settlements),
+                (None, None) => {}
+            }
         }
         if may_have_run && holds_places {
             // It may have been granted. Its rates count as spent, and its places come back.
