@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use common::faulty::{Faulty, Way};
@@ -11,8 +11,8 @@ use common::ms;
 use tokio::time::{Instant, sleep};
 use tollgate::store::MemoryStore;
 use tollgate::{
-    AcquireError, LimitStatus, Limiter, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle, TokenBucket, TryAcquireError,
-    UpstreamSignal,
+    AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle,
+    TokenBucket, TryAcquireError, UpstreamSignal,
 };
 
 /// As many limiters as processes, on one store.
@@ -325,6 +325,23 @@ async fn a_closed_key_stays_closed_while_nobody_uses_it() {
         assert!(limiter.key(key).is_closed() && limiter.key(key).try_acquire().await.unwrap_err().is_closed(), "{key}");
     }
     assert!(limiter.try_acquire().await.is_ok() && limiter.key("alice").try_acquire().await.is_ok(), "others are open");
+}
+
+/// A fixed bug: a pause that began while another thread resumed the key was lost once nobody used the key.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_begins_while_a_key_is_resumed_is_kept() {
+    let handle = Arc::new(OnceLock::<SharedLimiter>::new());
+    let observed = Arc::clone(&handle);
+    let pauses_again = move |event: &LimiterEvent| {
+        if let EventKind::Resumed { .. } = event.kind {
+            observed.get().unwrap().key("eve").pause_for(Duration::MAX);
+        }
+    };
+    let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "10/s").on_event(pauses_again).build().unwrap();
+    handle.set(limiter.clone()).unwrap();
+    limiter.key("eve").pause_for(Duration::from_secs(60));
+    limiter.key("eve").resume();
+    assert_eq!(limiter.key("eve").snapshot().paused_for, Some(Duration::MAX));
 }
 
 #[tokio::test(start_paused = true)]

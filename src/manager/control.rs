@@ -44,9 +44,14 @@ impl Manager {
 
     pub(crate) fn resume(self: &Arc<Self>) {
         self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
-        if let Some(link) = self.store_link().filter(|_| !self.is_closed()) {
-            link.kept.forget(&**self);
+        if let Some(link) = self.store_link() {
+            link.kept.forget(&**self, || self.is_closed_or_paused());
         }
+    }
+
+    fn is_closed_or_paused(&self) -> bool {
+        let (state, now) = self.lock_now();
+        state.schedule.is_closed() || state.schedule.is_paused(now)
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {

@@ -70,9 +70,14 @@ impl KeptKeys {
         drop(ended); // outside the lock: the managers may be the last to hold what they hold
     }
 
-    pub(super) fn forget<D: Driven>(&self, manager: &D) {
+    /// Forgets a key that was resumed, unless it must stay. That is asked under the lock: whoever pauses or closes the key after that
+    /// keeps it after this.
+    pub(super) fn forget<D: Driven>(&self, manager: &D, must_stay: impl FnOnce() -> bool) {
         let addr = std::ptr::from_ref(manager) as usize;
-        let _resumed = self.lock().as_mut().and_then(|kept| kept.by_addr.remove(&addr));
+        let mut kept = self.lock();
+        let resumed = if must_stay() { None } else { kept.as_mut().and_then(|kept| kept.by_addr.remove(&addr)) };
+        drop(kept);
+        drop(resumed);
     }
 
     /// No handle of the limiter is left that could lead to a key.
@@ -87,7 +92,8 @@ impl KeptKeys {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Weak;
+    use std::sync::{Barrier, Weak};
+    use std::thread;
     use std::time::Duration;
 
     use tokio::runtime;
@@ -147,6 +153,24 @@ mod tests {
         assert!(alive(&keys) <= 40, "{}", alive(&keys));
     }
 
+    /// A fixed bug: whether a key is closed was asked before the lock was taken, and one that was closed meanwhile was forgotten.
+    #[test]
+    fn a_key_that_is_closed_while_it_is_resumed_is_kept() {
+        let (kept, key, asked) = (KeptKeys::new(), Arc::new(Key), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                asked.wait();
+                kept.keep_closed(&key);
+            });
+            kept.forget(&*key, || {
+                asked.wait();
+                thread::sleep(Duration::from_millis(20)); // the other thread has time to close it
+                false
+            });
+        });
+        assert_eq!(Arc::strong_count(&key), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_later_end_holds_and_a_resumed_key_is_forgotten() {
         let kept = KeptKeys::new();
@@ -157,7 +181,9 @@ mod tests {
         let other = Arc::new(Key);
         (0..10).for_each(|_| kept.keep_denied(&other, SECOND));
         assert_eq!(Arc::strong_count(&key), 2);
-        kept.forget(&*key);
+        kept.forget(&*key, || true);
+        assert_eq!(Arc::strong_count(&key), 2);
+        kept.forget(&*key, || false);
         assert_eq!(Arc::strong_count(&key), 1);
     }
 }

@@ -106,6 +106,10 @@ impl Schedule {
         }
     }
 
+    pub(crate) fn is_paused(&self, now: Moment) -> bool {
+        self.suspended().is_some_and(|suspension| suspension.paused_for(now).is_some())
+    }
+
     /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
