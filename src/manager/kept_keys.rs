@@ -56,6 +56,7 @@ impl KeptKeys {
         if *sweeps_after == 0 {
             ended.extend(by_addr.extract_if(|_, (_, until)| *until <= now));
             *sweeps_after = by_addr.len();
+            by_addr.shrink_to(2 * by_addr.len()); // the next sweep goes through every bucket
         } else {
             *sweeps_after -= 1;
         }
@@ -151,6 +152,18 @@ mod tests {
             advance(SECOND / 10).await; // ten are paused at a time
         }
         assert!(alive(&keys) <= 40, "{}", alive(&keys));
+    }
+
+    /// A fixed bug: after a burst of pauses, each sweep went through as many empty buckets for ever.
+    #[tokio::test(start_paused = true)]
+    async fn after_a_burst_its_table_is_small_again() {
+        let kept = KeptKeys::new();
+        (0..10_000).for_each(|_| kept.keep_paused(&Arc::new(Key), SECOND));
+        advance(SECOND).await;
+        let key = Arc::new(Key);
+        (0..10_000).for_each(|_| kept.keep_paused(&key, SECOND));
+        let capacity = kept.lock().as_ref().unwrap().by_addr.capacity();
+        assert!(capacity <= 10, "{capacity}");
     }
 
     /// A fixed bug: whether a key is closed was asked before the lock was taken, and one that was closed meanwhile was forgotten.
