@@ -562,3 +562,18 @@ async fn a_grant_after_a_wait_is_explained() {
     assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
     assert_eq!(said(&limits), [(2, 1), (3, 0)]);
 }
+
+/// A fixed fault: the store had granted a part of the units ahead, and its denial of the others denied that part, too.
+#[tokio::test(start_paused = true)]
+async fn units_in_hand_are_granted_whatever_the_store_has_denied() {
+    let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant")
+        .prefetch(100, ms(10_000))
+        .build()
+        .unwrap();
+    for nth in 0..5 {
+        let granted = limiter.try_acquire().await;
+        assert!(granted.is_ok(), "{nth}: {granted:?}");
+        sleep(ms(1)).await;
+    }
+    assert!(limiter.try_acquire().await.is_err());
+}

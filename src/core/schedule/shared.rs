@@ -61,6 +61,12 @@ impl Schedule {
         if self.is_alone() {
             return self.ask_alone(now, request, effects);
         }
+        self.catch_up(now, effects);
+        if self.queue.is_empty()
+            && let Some(grant) = self.take_ahead(now, request.costs, request.caller, effects)
+        {
+            return Ok(Asked::Granted(grant)); // whatever the store has denied since
+        }
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
         let down = is_down.then(|| self.gate.unknown_decision(now).into());
         // A penalty is to count each attempt.
