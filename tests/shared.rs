@@ -3,13 +3,13 @@
 mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use common::faulty::{Faulty, Way};
 use common::ms;
 use tokio::time::{Instant, sleep};
-use tollgate::store::MemoryStore;
+use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
     AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle,
     TokenBucket, TryAcquireError, UpstreamSignal,
@@ -576,4 +576,54 @@ async fn units_in_hand_are_granted_whatever_the_store_has_denied() {
         sleep(ms(1)).await;
     }
     assert!(limiter.try_acquire().await.is_err());
+}
+
+/// A fixed fault: the observer was not told of a denial that the process knew of without the store.
+#[tokio::test(start_paused = true)]
+async fn each_denial_is_told_whether_or_not_the_store_was_asked() {
+    let faulty = Faulty::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let builder = faulty.builder("window 1/h from first grant").on_store_down(OnStoreDown::Deny).on_event(move |event| {
+        if let EventKind::Denied { cost, decision, requested_in, .. } = &event.kind {
+            seen.lock().unwrap().push((*cost, decision.clone(), requested_in.line()));
+        }
+    });
+    let limiter = builder.build().unwrap();
+    let mut denials = Vec::new();
+    let mut deny = async || {
+        let (denied, line) = (limiter.try_acquire().await, line!());
+        let Err(TryAcquireError::Denied(decision)) = denied else { panic!("{denied:?}") };
+        denials.push((1, decision, line));
+    };
+    limiter.try_acquire().await.unwrap().release();
+    for _ in 0..5 {
+        deny().await;
+        sleep(ms(1)).await;
+    }
+    sleep(Duration::from_secs(3_601)).await;
+    faulty.set(Way::Refuses);
+    for _ in 0..2 {
+        deny().await; // the second one without a call
+    }
+    assert_eq!(limiter.snapshot().denied, 7);
+    assert_eq!(*told.lock().unwrap(), denials);
+}
+
+/// A fixed fault: a denial from memory said nothing of the pause.
+#[tokio::test(start_paused = true)]
+async fn a_denial_in_a_pause_lasts_as_long_as_the_pause() {
+    let hour = Duration::from_secs(3_600);
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1/s burst 1").unwrap();
+    assert!(limiter.try_acquire().await.is_ok() && limiter.try_acquire().await.is_err());
+    limiter.pause_for(hour);
+    let denied = limiter.try_acquire().await.unwrap_err();
+    assert_eq!(denied.retry_after(), Some(hour));
+
+    let faulty = Faulty::by(Way::Refuses);
+    let down = faulty.builder("10/s").on_store_down(OnStoreDown::Deny).build().unwrap();
+    assert_eq!(down.try_acquire().await.unwrap_err().retry_after(), None);
+    down.pause_for(hour);
+    let Err(TryAcquireError::Denied(decision)) = down.try_acquire().await else { panic!("granted") };
+    assert!(decision.is_paused() && decision.retry_after() == Some(hour), "{decision:?}");
 }

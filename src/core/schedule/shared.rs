@@ -68,14 +68,9 @@ impl Schedule {
             return Ok(Asked::Granted(grant)); // whatever the store has denied since
         }
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
-        let down = is_down.then(|| self.gate.unknown_decision(now).into());
-        // A penalty is to count each attempt.
-        let known = || {
-            let denial = self.known_denial(now, request.costs);
-            denial.filter(|denial| now < denial.ready_at && !self.gate.counts_denials())
-        };
-        let explains = request.costs.explained();
-        if let Some(denied) = down.or_else(|| known().map(|denial| denial.tell(now, self.gate.policy(), explains))) {
+        if is_down || self.is_known_denied(now, request.costs) {
+            let denied = self.latest_denial(now, request.costs.explained() && !is_down);
+            self.tell_denial(request.costs.plain, &denied.decision, request.caller, effects);
             self.counts().denied += 1;
             return Ok(Asked::Denied(denied));
         }
@@ -89,6 +84,11 @@ impl Schedule {
         let _arrival = self.queue.take_arrival(id); // it waits for no permit: its grant is no event
         self.reevaluate_front(now, effects); // it is asked for where a request that waits would not be
         Ok(Asked::Queued(id))
+    }
+
+    /// Whether the store would deny these costs, and need not be told of the attempt: a penalty is to count each.
+    fn is_known_denied(&self, now: Moment, costs: Costs<'_>) -> bool {
+        !self.gate.counts_denials() && self.known_denial(now, costs).is_some_and(|denial| now < denial.ready_at)
     }
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.

@@ -183,8 +183,7 @@ impl Schedule {
                 self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
             }
             OnDown::Deny => {
-                let decision = self.gate.unknown_decision(now);
-                self.deny_waiter(id, |_, _| decision.into(), effects);
+                self.deny_waiter(id, |schedule, _| schedule.latest_denial(now, false), effects);
             }
             OnDown::Local(_) => {} // it is served with the others
         }
