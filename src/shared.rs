@@ -207,8 +207,8 @@ impl SharedLimiter {
         self.request_of(cost).try_acquire()
     }
 
-    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing. While this process decides
-    /// [alone](crate::store::OnStoreDown::Local), it does so here.
+    /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing. It asks the store for nothing while this process is
+    /// [paused](Self::pause_for), [closed](Self::close) (then it is denied), or decides [alone](crate::store::OnStoreDown::Local).
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl SharedLimiter {
     ///
     /// A [`StoreError`].
     pub async fn limits(&self) -> Result<Vec<LimitStatus>, StoreError> {
-        self.manager.ask_store(None).await.map(|(_, limits)| limits)
+        self.manager.limits_in_store().await
     }
 
     /// The numbers of this process: what it has in flight, its queue, and its counts.

@@ -627,3 +627,66 @@ async fn a_denial_in_a_pause_lasts_as_long_as_the_pause() {
     let Err(TryAcquireError::Denied(decision)) = down.try_acquire().await else { panic!("granted") };
     assert!(decision.is_paused() && decision.retry_after() == Some(hour), "{decision:?}");
 }
+
+/// A fixed fault: it said what the store would, which was not asked.
+#[tokio::test(start_paused = true)]
+async fn a_check_answers_as_try_acquire_in_a_pause_and_when_it_is_closed() {
+    let (faulty, hour) = (Faulty::new(), Duration::from_secs(3_600));
+    let resumed = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&resumed);
+    let builder = faulty.builder("2/s burst 2").on_event(move |event| {
+        count.fetch_add(u64::from(matches!(event.kind, EventKind::Resumed { .. })), Relaxed);
+    });
+    let limiter = builder.build().unwrap();
+    assert!(limiter.check(1).await.unwrap().is_allowed());
+    let zero = limiter.check(0).await.unwrap();
+    assert!(!zero.is_allowed() && !zero.is_paused() && zero.retry_after().is_none(), "{zero:?}");
+
+    for denied_before in [false, true] {
+        limiter.pause_for(hour);
+        let calls = faulty.calls.load(Relaxed);
+        let decision = limiter.check(1).await.unwrap();
+        assert_eq!(faulty.calls.load(Relaxed), calls, "it asks the store for nothing");
+        assert_eq!((decision.is_paused(), decision.retry_after()), (!denied_before, Some(hour)));
+        let Err(TryAcquireError::Denied(denied)) = limiter.try_acquire().await else { panic!("granted") };
+        assert_eq!(denied, decision);
+        sleep(hour).await;
+        assert!(limiter.check(1).await.unwrap().is_allowed());
+        assert_eq!(resumed.swap(0, Relaxed), 1);
+        assert!(limiter.try_acquire_many(2).await.is_ok() && limiter.try_acquire().await.is_err());
+    }
+
+    faulty.set(Way::RepliesLate(ms(100)));
+    sleep(Duration::from_secs(1)).await;
+    let pausing = async {
+        sleep(ms(50)).await;
+        limiter.pause_for(hour);
+    };
+    let (decision, ()) = tokio::join!(limiter.check(1), pausing);
+    assert_eq!(decision.unwrap().retry_after(), Some(hour - ms(50)), "the pause began meanwhile");
+    limiter.resume();
+
+    limiter.close();
+    let closed = limiter.check(1).await.unwrap();
+    assert!(!closed.is_allowed() && !closed.is_paused() && closed.retry_after().is_none(), "{closed:?}");
+}
+
+/// What this process has in hand is granted, so a check says so.
+#[tokio::test(start_paused = true)]
+async fn a_check_knows_of_units_in_hand() {
+    let limiter = SharedLimiter::builder(MemoryStore::new(), "test", "window 3/h from first grant")
+        .prefetch(100, ms(10_000))
+        .build()
+        .unwrap();
+    assert!(limiter.try_acquire().await.is_ok());
+    let check = async |cost| {
+        let decision = limiter.check(cost).await.unwrap();
+        (decision.is_allowed(), decision.remaining())
+    };
+    assert_eq!((check(1).await, check(2).await, check(3).await), ((true, 2), (true, 2), (false, 2)));
+    limiter.pause_for(ms(1));
+    assert!(!check(1).await.0);
+    sleep(ms(1)).await;
+    assert!(limiter.try_acquire_many(2).await.is_ok());
+    assert_eq!(check(1).await, (false, 0));
+}

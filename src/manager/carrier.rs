@@ -19,6 +19,7 @@ use super::lock::Manager;
 use super::request_options::RequestOptions;
 use super::store_link::{CallFailed, StoreLink};
 use super::{timekeeper, timers};
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::schedule::{Outgoing, Schedule};
 use crate::decision::Decision;
@@ -132,29 +133,36 @@ impl Manager {
 }
 
 impl Manager {
-    /// What the store would answer to a request, and what each limit says; it takes nothing.
-    pub(crate) async fn ask_store(
-        self: &Arc<Self>,
-        options: Option<&RequestOptions>,
-    ) -> Result<(Decision, Vec<LimitStatus>), StoreError> {
-        let Some(link) = self.store_link() else { unreachable!("only limits in a store are asked") };
-        let costs = options.map(RequestOptions::costs);
-        let alone = self.with_schedule(|schedule, now, _| schedule.peek_alone(now, costs?));
-        if let Some(decision) = alone {
-            return Ok((decision, Vec::new()));
+    /// What a request would be answered now; it takes nothing.
+    pub(crate) async fn check_with_store(self: &Arc<Self>, options: &RequestOptions) -> Result<Decision, StoreError> {
+        let costs = options.costs();
+        let here = self.with_schedule(|schedule, now, effects| schedule.check_here(now, costs, effects));
+        if let Some(decision) = here {
+            return Ok(decision);
         }
-        let peek = self.with_schedule(|schedule, _, _| schedule.peek(costs));
-        match link.call(peek).await {
+        match self.peek(Some(costs)).await {
             Ok(reply) => Ok(self.with_schedule(|schedule, now, effects| {
                 schedule.answers_again(now, effects);
-                schedule.peeked(now, &reply)
+                schedule.peeked(now, costs, reply, effects)
             })),
-            Err(failed) => {
-                let is_down = failed.error.is_down();
-                let alone = self.with_schedule(|schedule, now, _| schedule.peek_failed(now, costs.filter(|_| is_down)?));
-                alone.map(|decision| (decision, Vec::new())).ok_or(failed.error)
-            }
+            Err(error) if error.is_down() => self.with_schedule(|schedule, now, _| schedule.peek_failed(now, costs)).ok_or(error),
+            Err(error) => Err(error),
         }
+    }
+
+    /// What each limit says in the store.
+    pub(crate) async fn limits_in_store(self: &Arc<Self>) -> Result<Vec<LimitStatus>, StoreError> {
+        let reply = self.peek(None).await?;
+        Ok(self.with_schedule(|schedule, now, effects| {
+            schedule.answers_again(now, effects);
+            schedule.peeked_limits(now, &reply)
+        }))
+    }
+
+    async fn peek(self: &Arc<Self>, costs: Option<Costs<'_>>) -> Result<Reply, StoreError> {
+        let Some(link) = self.store_link() else { unreachable!("only limits in a store are asked") };
+        let call = self.with_schedule(|schedule, _, _| schedule.peek(costs));
+        link.call(call).await.map_err(|failed| failed.error)
     }
 }
 

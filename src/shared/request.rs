@@ -121,6 +121,6 @@ impl<'a> SharedPermitRequest<'a> {
     ///
     /// A [`StoreError`].
     pub async fn check(self) -> Result<Decision, StoreError> {
-        self.limiter.manager.ask_store(Some(&self.options)).await.map(|(decision, _)| decision)
+        self.limiter.manager.check_with_store(&self.options).await
     }
 }

@@ -39,9 +39,14 @@ impl Block {
         Self { ahead, units: 0, fence: 0, granted_at: 0, kept_until: Moment::NEVER, demand: 0, filled: 0 }
     }
 
+    /// How many can be taken out.
+    pub(crate) fn left(&self, now: Moment) -> u64 {
+        if now < self.kept_until { self.units } else { 0 }
+    }
+
     /// Takes units out. Returns the fence of the grant and when the store granted it; `None`, without a change: there are too few.
     pub(crate) fn take(&mut self, now: Moment, cost: u64) -> Option<(u64, u64)> {
-        if self.units < cost || now >= self.kept_until {
+        if self.left(now) < cost {
             return None;
         }
         self.units -= cost;

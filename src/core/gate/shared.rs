@@ -280,9 +280,14 @@ impl Gate {
 
     /// The denial of a request of which nothing is known: no limit is to blame for it.
     pub(crate) fn unknown_decision(&self, now: Moment) -> Decision {
+        self.refused_decision(now).paused(Moment::NEVER, now)
+    }
+
+    /// The denial of a request that is refused whatever its limits say.
+    pub(crate) fn refused_decision(&self, now: Moment) -> Decision {
         let report = LimitReport { denied_until: Some(Moment::NEVER), remaining: 0, ready_at: now, reset_at: now };
         let capacity = |by: usize| self.plan.limits()[by].capacity();
-        Decision::summarize(self.plan.policy(), None, std::iter::once(report), now, 0, capacity).paused(Moment::NEVER, now)
+        Decision::summarize(self.plan.policy(), None, std::iter::once(report), now, 0, capacity)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod local;
+mod peek;
 mod replies;
 mod reset;
 #[cfg(any(test, feature = "_simulation"))]
@@ -16,15 +17,13 @@ use std::time::Duration;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Block, Denial, Denied, Dialogue, Runs, decision, duration, statuses};
+use crate::core::dialogue::{Block, Denial, Denied, Dialogue, Runs, duration};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Request;
 use crate::core::waiter::WaiterId;
-use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
-use crate::exchange::{Call, Reply};
-use crate::snapshot::LimitStatus;
+use crate::exchange::Call;
 use crate::strategy::Moment;
 
 /// What became of a request that does not wait.
@@ -296,18 +295,6 @@ impl Schedule {
         self.front_ready_at = watched.unwrap_or(Moment::NEVER).min(alone_at);
         let call = Call { valid_until, returns: returned, settlements, asks, ..self.empty_call() };
         Some(Outgoing { call, generation })
-    }
-
-    /// A call that only looks: whether a request would be granted, or else what the limits say.
-    pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
-        let peek = costs.map(|costs| self.gate.costs_of_each(costs));
-        Call { peek, replaces_policy: false, ..self.empty_call() }
-    }
-
-    /// What the reply to such a call says.
-    pub(crate) fn peeked(&self, now: Moment, reply: &Reply) -> (Decision, Vec<LimitStatus>) {
-        let policy = self.gate.policy();
-        (decision(now, policy, reply, now), statuses(now, policy, reply, now))
     }
 
     /// A call of this key without anything to do.

@@ -21,6 +21,11 @@ impl Schedule {
         Some(grant)
     }
 
+    /// How many can be granted now.
+    pub(super) fn units_ahead(&self, now: Moment) -> u64 {
+        self.dialogue.as_ref().and_then(|dialogue| dialogue.block.as_ref()).map_or(0, |block| block.left(now))
+    }
+
     fn grant_ahead(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Option<Grant> {
         if costs.by_unit.is_some() || self.suspension.is_some() {
             return None;

@@ -153,15 +153,9 @@ impl Schedule {
         Ok(Asked::Denied(decision.into()))
     }
 
-    fn check_alone(&self, now: Moment, costs: Costs<'_>) -> Decision {
+    pub(super) fn check_alone(&self, now: Moment, costs: Costs<'_>) -> Decision {
         let ahead = if self.queue.is_empty() { 0 } else { self.queue.units_ahead_of(Priority::LOWEST).max(1) };
         self.decide_locally(now, ahead, costs)
-    }
-
-    /// What this process would decide alone, if the store is known not to answer, and is not to be asked again yet.
-    pub(crate) fn peek_alone(&self, now: Moment, costs: Costs<'_>) -> Option<Decision> {
-        let knows = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.is_alone && now < dialogue.retry_at);
-        knows.then(|| self.check_alone(now, costs))
     }
 
     /// What this process decides alone, because the store has not answered a peek.
