@@ -33,7 +33,8 @@ use crate::strategy::Moment;
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
-/// counts it. Of a shared limiter, `acquire` waits for the store, too; a grant of `try_acquire` is no event.
+/// counts it. Of a shared limiter, `acquire` waits for the store, too; a grant of `try_acquire` is no event. A ban that begins in the
+/// store is told by the process whose request began it.
 ///
 /// # Order
 ///
@@ -147,9 +148,15 @@ pub enum EventKind {
         requested_in: &'static Location<'static>,
     },
     /// The denial that was reported just before has started a [ban](crate::Penalty::ban).
+    ///
+    /// Of a shared limiter, the reply of the store shows it, so nobody is told if that is lost, or its callers have left. Of two
+    /// processes that are denied at the same instant of the store, both may tell it. Of bans that
+    /// [escalate](crate::Penalty::escalate), one that began elsewhere looks new if it ends at the very instant, to the resolution of the
+    /// store's clock, at which a shorter one would that began now.
     #[non_exhaustive]
     Banned {
-        /// The index in the policy of the [`Penalty`](crate::Penalty), from 0.
+        /// The index of the [`Penalty`](crate::Penalty), from 0, in the policy; where a shared limiter decides
+        /// [alone](crate::store::OnStoreDown::Local), in the policy by which it does.
         limit_index: usize,
         /// How long the ban lasts from now on.
         banned_for: Duration,

@@ -11,7 +11,7 @@ use common::ms;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
-    AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Policy, Rate, SharedLimiter, Throttle,
+    AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Penalty, Policy, Rate, SharedLimiter, Throttle,
     TokenBucket, TryAcquireError, UpstreamSignal,
 };
 
@@ -689,4 +689,83 @@ async fn a_check_knows_of_units_in_hand() {
     sleep(ms(1)).await;
     assert!(limiter.try_acquire_many(2).await.is_ok());
     assert_eq!(check(1).await, (false, 0));
+}
+
+/// What an observer is told of bans: the index of the limit, and for how long.
+type Bans = Arc<Mutex<Vec<(usize, Duration)>>>;
+
+/// Notes the bans, each of which follows its denial.
+fn note_bans() -> (Bans, impl Fn(&LimiterEvent) + Send + Sync + 'static) {
+    let (bans, denied_in) = (Bans::default(), Mutex::new(None));
+    let noted = Arc::clone(&bans);
+    let note = move |event: &LimiterEvent| match &event.kind {
+        EventKind::Denied { requested_in, .. } => *denied_in.lock().unwrap() = Some(requested_in.line()),
+        EventKind::Banned { limit_index, banned_for, requested_in, .. } => {
+            assert_eq!(denied_in.lock().unwrap().take(), Some(requested_in.line()));
+            noted.lock().unwrap().push((*limit_index, *banned_for));
+        }
+        _ => {}
+    };
+    (bans, note)
+}
+
+/// As a limiter of one process tells it, in the one process whose attempt has started it.
+#[tokio::test(start_paused = true)]
+async fn a_ban_is_told_once_where_it_begins() {
+    let second = Duration::from_secs(1);
+    for ban in [
+        Penalty::new(3, Rate::per_second(1)).ban(7 * second),
+        Penalty::new(3, Rate::per_second(1)).ban(7 * second).escalate(20 * second).forgive_after(40 * second),
+        Penalty::new(3, Rate::per_second(1)).half_life(2 * second).ban(3 * second).forgive_after(Duration::ZERO),
+    ] {
+        let policy = "10/2s burst 4".parse::<Policy>().unwrap().and(ban);
+        let store = MemoryStore::new();
+        let [(bans, note), (bans_here, note_here), (bans_there, note_there)] = [note_bans(), note_bans(), note_bans()];
+        let alone = Limiter::builder(policy.clone()).on_event(note).build().unwrap();
+        let build = || SharedLimiter::builder(store.clone(), "test", policy.clone());
+        let here = build().on_event(note_here).build().unwrap();
+        let there = build().on_event(note_there).build().unwrap();
+        for nth in 0..2_000_u64 {
+            let cost = 1 + nth % 3;
+            let asked = if nth / 3 % 4 == 0 { &there } else { &here };
+            let (granted, expected) = (asked.try_acquire_many(cost).await.is_ok(), alone.try_acquire_many(cost).is_ok());
+            assert_eq!(granted, expected, "{nth}");
+            sleep(ms(if nth % 3 == 0 { 0 } else { nth * 7_919 % 1_009 })).await;
+        }
+        let mut told: Vec<_> = bans_here.lock().unwrap().clone();
+        told.extend(&*bans_there.lock().unwrap());
+        let mut expected = bans.lock().unwrap().clone();
+        assert!(expected.len() > 10 && !bans_there.lock().unwrap().is_empty(), "{expected:?}");
+        told.sort();
+        expected.sort();
+        assert_eq!(told, expected);
+    }
+}
+
+/// Of the attempts that share a call, one begins the ban; what waits begins none.
+#[tokio::test(start_paused = true)]
+async fn attempts_that_share_a_call_begin_one_ban() {
+    let (bans, note) = note_bans();
+    let policy = Penalty::new(2, Rate::per_second(1)).ban(Duration::from_secs(60));
+    let limiter = SharedLimiter::builder(MemoryStore::new(), "test", policy).on_event(note).build().unwrap();
+    limiter.acquire_many(2).await.unwrap().release();
+    assert!(limiter.request().timeout(ms(10)).acquire().await.is_err());
+    assert!(bans.lock().unwrap().is_empty());
+    let denied = tokio::join!(limiter.try_acquire(), limiter.try_acquire(), limiter.try_acquire_many(2));
+    assert!(denied.0.is_err() && denied.1.is_err() && denied.2.is_err());
+    assert_eq!(*bans.lock().unwrap(), [(0, Duration::from_secs(60))]);
+}
+
+/// Where this process decides alone, the ban is of the policy by which it does.
+#[tokio::test(start_paused = true)]
+async fn a_ban_by_this_process_alone_is_told() {
+    let (bans, note) = note_bans();
+    let local = OnStoreDown::Local("100/s and penalty 1 falling 1/s ban 1m".parse().unwrap());
+    let builder = Faulty::by(Way::Refuses).builder("5/h").on_store_down(local).on_event(note);
+    let limiter = builder.build().unwrap();
+    assert!(limiter.try_acquire().await.is_ok());
+    for _ in 0..3 {
+        assert!(limiter.try_acquire().await.is_err());
+    }
+    assert_eq!(*bans.lock().unwrap(), [(1, Duration::from_secs(60))]);
 }

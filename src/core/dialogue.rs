@@ -5,6 +5,7 @@
 
 mod block;
 mod flight;
+mod news;
 mod terms;
 mod untold;
 
@@ -59,6 +60,7 @@ pub(crate) struct Dialogue {
     /// Whether it is time to see whether the store answers again, although nobody waits for it.
     pub(super) probes: bool,
     lead: Lead,
+    pub(super) news: news::News,
 }
 
 /// Whether the newcomer may carry the next call itself.
@@ -145,6 +147,7 @@ impl Dialogue {
             is_alone: false,
             probes: false,
             lead: Lead::NotOffered,
+            news: news::News::default(),
         }
     }
 
@@ -383,9 +386,4 @@ pub(crate) fn statuses(now: Moment, policy: &Policy, reply: &Reply, replied_at: 
         LimitStatus::new(*limit, limit.capacity(), report, now)
     };
     policy.limits().iter().zip(&reply.limits).map(status).collect()
-}
-
-/// The deadline of a call as it is told.
-pub(super) fn duration(nanos: u64) -> Duration {
-    Duration::from_nanos(nanos)
 }

@@ -1,5 +1,6 @@
 //! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
 
+mod bans;
 mod by_unit;
 mod change;
 mod decide;
@@ -24,6 +25,7 @@ use crate::core::track::Track;
 use crate::policy::Policy;
 use crate::strategy::{Moment, StateWords};
 
+pub(crate) use bans::BegunBan;
 pub(crate) use shared::{GrantByStore, Holdings};
 
 /// A policy with its state.

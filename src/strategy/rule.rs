@@ -114,6 +114,14 @@ impl Rule {
         }
     }
 
+    /// See [`PenaltyRule::ban_begun`].
+    pub(crate) fn ban_begun(&self, now: Moment, remaining: u64, reset_at: Moment) -> Option<u64> {
+        match self {
+            Self::Penalty(rule) => rule.ban_begun(now, remaining, reset_at),
+            _ => None,
+        }
+    }
+
     /// Whether a denial changes its state.
     pub(crate) fn counts_denials(&self) -> bool {
         matches!(self, Self::Penalty(_))

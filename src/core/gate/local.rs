@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Gate;
+use super::{BegunBan, Gate};
 use crate::core::costs::Costs;
 use crate::core::grant::{Claim, Grant};
 use crate::core::plan::Plan;
@@ -48,11 +48,9 @@ impl Gate {
         Ok(Grant { claim, ..grant })
     }
 
-    /// Records that a request that does not wait was denied by this process alone.
-    pub(crate) fn note_local_denial(&mut self, now: Moment, costs: Costs<'_>) {
-        if let Some(local) = self.local_mut() {
-            local.gate.note_denial(now, costs);
-        }
+    /// Records that a request that does not wait was denied by this process alone. Returns the bans that begin with it.
+    pub(crate) fn note_local_denial(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
+        self.local_mut().map(|local| local.gate.note_denial_and_bans(now, costs)).unwrap_or_default()
     }
 
     /// The gate that granted the permit of this fence, which comes back, if that is the one of this process alone.

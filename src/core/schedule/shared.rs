@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::{Enqueued, Schedule};
 use crate::core::costs::Costs;
-use crate::core::dialogue::{Block, Denial, Denied, Dialogue, Runs, duration};
+use crate::core::dialogue::{Block, Denial, Denied, Dialogue, Runs};
 use crate::core::effects::Effects;
 use crate::core::grant::Grant;
 use crate::core::request::Request;
@@ -167,7 +167,7 @@ impl Schedule {
     fn unanswered(&self) -> (u64, StoreError) {
         let known = self.dialogue.as_ref().map(|dialogue| (dialogue.generation(), &dialogue.terms));
         let (generation, store, after) = known.map_or((0, String::new(), None), |(generation, terms)| {
-            (generation, terms.store.to_string(), Some(duration(terms.deadline)))
+            (generation, terms.store.to_string(), Some(Duration::from_nanos(terms.deadline)))
         });
         (generation, StoreError::Unanswered { store, after, source: None })
     }

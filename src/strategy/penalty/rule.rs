@@ -121,6 +121,16 @@ impl PenaltyRule {
         Some(state.at).filter(|at| self.ban.is_some() && *at > now)
     }
 
+    /// The length of the ban that begins at `now`, in nanoseconds, as two readings show it after an attempt was denied, by this limit or
+    /// another: with nothing remaining, this one has denied it, and so bans. One that began before is recognised by its end, unless that is
+    /// as far away, to the nanosecond, as that of a shorter one would be.
+    pub(crate) fn ban_begun(&self, now: Moment, remaining: u64, reset_at: Moment) -> Option<u64> {
+        let ban = self.ban.filter(|_| remaining == 0)?;
+        let length = reset_at.minus(ban.forgive_after).since(now);
+        let is_doubled = length.is_multiple_of(ban.first) && (length / ban.first).is_power_of_two() && length < ban.longest;
+        (is_doubled || length == ban.longest).then_some(length)
+    }
+
     /// The state after an attempt of `cost` that this limit denied at `now`. The retry-after must be computed from this state: it
     /// may be later than before.
     pub(super) fn deny(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {

@@ -121,9 +121,11 @@ impl Schedule {
         let by_unit = self.queue.unit_costs(id);
         let Some(Request { costs, .. }) = self.queue.request(id, &by_unit) else { return };
         let ahead = if self.queue.is_front(id) { 0 } else { self.queue.units_ahead_of(Priority::LOWEST).max(1) };
-        self.gate.note_local_denial(now, costs);
+        let bans = self.gate.note_local_denial(now, costs);
         let decision = self.decide_locally(now, ahead, costs);
-        self.deny_waiter(id, |_, _| decision.into(), effects);
+        if let Some(caller) = self.deny_waiter(id, |_, _| decision.into(), effects) {
+            bans.into_iter().for_each(|ban| self.tell_ban(ban, caller, effects));
+        }
     }
 
     /// What this process alone says to a request behind as many waiting units.
@@ -146,10 +148,11 @@ impl Schedule {
             local.fits(costs).map_err(AcquireError::from)?;
         }
         self.sees_whether_it_answers(now, effects);
-        self.gate.note_local_denial(now, costs);
+        let bans = self.gate.note_local_denial(now, costs);
         self.counts().denied += 1;
         let decision = self.check_alone(now, costs);
         self.tell_denial(costs.plain, &decision, caller, effects);
+        bans.into_iter().for_each(|ban| self.tell_ban(ban, caller, effects));
         Ok(Asked::Denied(decision.into()))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::core::dialogue::{Denied, Flight, OnDown, statuses};
 use crate::core::effects::{Effects, Happening};
-use crate::core::gate::GrantByStore;
+use crate::core::gate::{BegunBan, GrantByStore};
 use crate::core::grant::Grant;
 use crate::core::queue::Front;
 use crate::core::request::{Caller, Request};
@@ -29,7 +29,7 @@ impl Schedule {
                 self.gate.decline(number, run.costs.clone(), reply.now);
             }
         }
-        let stopped: Vec<WaiterId> = of_each.map(|(id, ..)| id).collect();
+        let stopped: Vec<(WaiterId, &Asks)> = of_each.map(|(id, _, run)| (id, run)).collect();
         let ahead = reply.granted.saturating_sub(flight.asked.len() as u64);
         if ahead > 0 {
             let first = reply.first_fence + flight.asked.len() as u64;
@@ -47,7 +47,13 @@ impl Schedule {
             dialogue.note_reply(now, denied, reply, flight.heard_of_others());
         }
         if reply.stop.is_some() {
-            stopped.into_iter().for_each(|id| self.deny_impatient(now, id, effects));
+            let mut bans = self.bans_begun(&flight, reply);
+            for (id, run) in stopped {
+                let Some(caller) = self.deny_impatient(now, id, effects) else { continue };
+                for ban in bans.extract_if(.., |ban| run.costs[ban.limit_index] > 0) {
+                    self.tell_ban(ban, caller, effects);
+                }
+            }
         }
         if flight.was_reset {
             self.drop_what_was_before_reset();
@@ -79,11 +85,29 @@ impl Schedule {
         effects.wake(self.queue.grant(front.id, grant));
     }
 
-    /// Denies a waiter that asked once, by the latest denial of the store.
-    fn deny_impatient(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) {
-        if self.dialogue.as_ref().is_some_and(|dialogue| dialogue.denial.is_some()) {
-            self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects);
+    /// The bans that begin with the attempts that a call has brought and the store has denied. For who observes them.
+    fn bans_begun(&mut self, flight: &Flight, reply: &Reply) -> Vec<BegunBan> {
+        if !self.is_observed() || !self.gate.counts_denials() {
+            return Vec::new();
         }
+        let mut asked = 0;
+        let is_denied = |run: &&Asks| {
+            asked += run.count;
+            asked > reply.granted && !run.waits
+        };
+        let denied: Vec<_> = flight.runs.iter().filter(is_denied).collect();
+        let mut bans: Vec<_> = self.gate.bans_begun_in_store(reply).collect();
+        bans.retain(|ban| denied.iter().any(|run| run.costs[ban.limit_index] > 0));
+        if let Some(dialogue) = &mut self.dialogue {
+            bans.retain(|ban| dialogue.news.is_new_ban(ban.limit_index, reply.now.saturating_add(ban.length)));
+        }
+        bans
+    }
+
+    /// Denies a waiter that asked once, by the latest denial of the store. Returns who it was.
+    fn deny_impatient(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) -> Option<Caller> {
+        self.dialogue.as_ref()?.denial.as_ref()?;
+        self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects)
     }
 
     /// Denies all waiters that asked once: the front must wait, and they must not.
@@ -105,13 +129,18 @@ impl Schedule {
         }
     }
 
-    /// Denies a waiter, if it asked once, by what is `told`, which is asked whether it explains.
-    pub(super) fn deny_waiter(&mut self, id: WaiterId, told: impl FnOnce(&Self, bool) -> Denied, effects: &mut Effects) {
-        if !self.dialogue.as_mut().is_some_and(|dialogue| dialogue.impatient.remove(&id)) {
-            return;
+    /// Denies a waiter, if it asked once, by what is `told`, which is asked whether it explains. Returns who it was.
+    pub(super) fn deny_waiter(
+        &mut self,
+        id: WaiterId,
+        told: impl FnOnce(&Self, bool) -> Denied,
+        effects: &mut Effects,
+    ) -> Option<Caller> {
+        if !self.dialogue.as_mut()?.impatient.remove(&id) {
+            return None;
         }
         let by_unit = self.queue.unit_costs(id);
-        let Some(Request { costs, caller, .. }) = self.queue.request(id, &by_unit) else { return };
+        let Request { costs, caller, .. } = self.queue.request(id, &by_unit)?;
         let denied = told(self, costs.explained());
         self.tell_denial(costs.plain, &denied.decision, caller, effects);
         let retry_after = denied.decision.retry_after();
@@ -120,12 +149,20 @@ impl Schedule {
         }
         self.counts().denied += 1;
         effects.wake(self.queue.refuse(id, AcquireError::TimedOut { retry_after, decision: None }.into()));
+        Some(caller)
     }
 
     pub(super) fn tell_denial(&self, cost: u64, decision: &Decision, caller: Caller, effects: &mut Effects) {
         if self.is_observed() {
             let denied = EventKind::Denied { cost, decision: decision.clone(), requested_in: caller };
             effects.tell(Happening::Other(denied));
+        }
+    }
+
+    pub(super) fn tell_ban(&self, ban: BegunBan, caller: Caller, effects: &mut Effects) {
+        if self.is_observed() {
+            let (limit_index, banned_for) = (ban.limit_index, ban.banned_for());
+            effects.tell(Happening::Other(EventKind::Banned { limit_index, banned_for, requested_in: caller }));
         }
     }
 
