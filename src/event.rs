@@ -34,7 +34,8 @@ use crate::strategy::Moment;
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
 /// counts it. Of a shared limiter, `acquire` waits for the store, too; a grant of `try_acquire` is no event. A ban that begins in the
-/// store is told by the process whose request began it.
+/// store, and a policy that is [replaced there](crate::SharedLimiterBuilder::replace_policy), are told by the process whose request did
+/// it.
 ///
 /// # Order
 ///
@@ -218,8 +219,8 @@ pub enum EventKind {
         /// The name of the field, in lower case.
         field: &'static str,
     },
-    /// The policy was replaced: [`set_policy`](crate::Limiter::set_policy), or another [tier](crate::KeyedLimiterBuilder::tiers) of
-    /// a key.
+    /// The policy was replaced: [`set_policy`](crate::Limiter::set_policy), another [tier](crate::KeyedLimiterBuilder::tiers) of a key,
+    /// or that of a key [in a store](crate::SharedLimiterBuilder::replace_policy).
     #[non_exhaustive]
     PolicyChanged {
         /// The former policy.

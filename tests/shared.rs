@@ -769,3 +769,33 @@ async fn a_ban_by_this_process_alone_is_told() {
     }
     assert_eq!(*bans.lock().unwrap(), [(1, Duration::from_secs(60))]);
 }
+
+/// By the process whose request has done it, and in no other.
+#[tokio::test(start_paused = true)]
+async fn whoever_replaces_the_policy_tells_so_once() {
+    let faulty = Faulty::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let build = |policy: &str| {
+        let (told, name) = (Arc::clone(&told), policy.to_owned());
+        let builder = faulty.builder(policy).replace_policy().on_event(move |event| {
+            if let EventKind::PolicyChanged { from, to, .. } = &event.kind {
+                assert_eq!(to.to_string(), name);
+                told.lock().unwrap().push(from.to_string());
+            }
+        });
+        builder.build().unwrap()
+    };
+    let [old, new] = [build("1 concurrent ttl 1m"), build("2 concurrent ttl 1m")];
+    let take = || std::mem::take(&mut *told.lock().unwrap());
+    let held = old.acquire().await.unwrap();
+    assert_eq!((take(), faulty.calls.swap(0, Relaxed)), (vec![], 1));
+    let waiting = tokio::join!(new.try_acquire(), new.try_acquire());
+    assert_eq!((waiting.0.is_ok(), waiting.1.is_ok()), (true, false), "the place that is held counts");
+    assert_eq!((take(), faulty.calls.swap(0, Relaxed)), (vec!["1 concurrent ttl 1m".to_owned()], 2));
+    drop(waiting);
+    assert!(new.try_acquire().await.is_ok());
+    assert!(take().is_empty());
+    sleep(Duration::from_secs(90)).await; // it renews its lease, with its policy
+    assert!(held.is_live());
+    assert_eq!(take(), ["2 concurrent ttl 1m"]);
+}

@@ -1,13 +1,13 @@
 //! Shared limiters over the stores of databases, each with a store of its own, as processes have them. The clock is real.
 #![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tollgate::store::Store;
-use tollgate::{SharedLimiter, TryAcquireError};
+use tollgate::{EventKind, SharedLimiter, TryAcquireError};
 
 fn unique(name: &str) -> String {
     format!("{name} {}", uuid::Uuid::new_v4())
@@ -74,6 +74,31 @@ async fn a_denial_says_when<S: Store>(open: impl Fn() -> S) {
     drop(other.key("alice").try_acquire().await.unwrap());
 }
 
+async fn a_ban_and_a_new_policy_are_told_once<S: Store>(open: impl Fn() -> S) {
+    let name = unique("told");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let build = |policy: &str| {
+        let told = Arc::clone(&told);
+        let builder = SharedLimiter::builder(open(), name.as_str(), policy).replace_policy().on_event(move |event| {
+            let what = match &event.kind {
+                EventKind::Banned { limit_index, banned_for, .. } => format!("{limit_index} for {banned_for:?}"),
+                EventKind::PolicyChanged { from, to, .. } => format!("from {from} to {to}"),
+                _ => return,
+            };
+            told.lock().unwrap().push(what);
+        });
+        builder.build().unwrap()
+    };
+    let policy = "100/s and penalty 1 falling 1/s ban 1m";
+    let [one, other] = [build(policy), build(policy)];
+    assert!(one.try_acquire().await.is_ok());
+    for banned in [&other, &one, &other] {
+        assert!(banned.try_acquire().await.is_err());
+    }
+    assert!(build("5/h").try_acquire().await.is_ok());
+    assert_eq!(*told.lock().unwrap(), ["1 for 60s".to_owned(), format!("from {policy} to 5/h")]);
+}
+
 macro_rules! shares {
     ($store:ident, $open:expr) => {
         mod $store {
@@ -93,6 +118,12 @@ macro_rules! shares {
             async fn a_denial_says_when() {
                 let (open, _alive) = $open;
                 super::a_denial_says_when(open).await;
+            }
+
+            #[tokio::test]
+            async fn a_ban_and_a_new_policy_are_told_once() {
+                let (open, _alive) = $open;
+                super::a_ban_and_a_new_policy_are_told_once(open).await;
             }
         }
     };

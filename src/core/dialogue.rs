@@ -196,8 +196,8 @@ impl Dialogue {
     ) -> u64 {
         self.generation += 1;
         self.next_number += runs.len();
-        self.flight =
-            Some(Flight { sent_at: now, asked: runs.asked, runs: runs.runs, returns, settlements, heard: 0, was_reset: false });
+        let (Runs { asked, runs, .. }, replaces) = (runs, self.news.replaces());
+        self.flight = Some(Flight { sent_at: now, asked, runs, returns, settlements, heard: 0, was_reset: false, replaces });
         self.generation
     }
 

@@ -244,7 +244,11 @@ async fn renew(manager: Weak<Manager>, link: Arc<StoreLink>) {
                 Ok(Ok(reply)) => manager.with_timer(|schedule, now, effects| {
                     schedule.renewed(now, sent_at, &fences, &call, &reply, effects);
                 }),
-                Ok(Err(_)) | Err(_) => next = retry,
+                Ok(Err(failed)) => {
+                    manager.with_schedule(|schedule, _, _| schedule.renewals_failed(&call, &failed.error));
+                    next = retry;
+                }
+                Err(_) => next = retry,
             }
             if several {
                 sleep(between).await;

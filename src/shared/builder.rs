@@ -144,7 +144,8 @@ impl SharedLimiterBuilder {
 
     /// Goes on with this policy where the store has another one for a key, whose usage is dropped. Processes with the other policy get
     /// [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
-    /// [check](SharedLimiter::check) does not, and gets that error before.
+    /// [check](SharedLimiter::check) does not, and gets that error before. An observer is told of each key whose policy is
+    /// [replaced](crate::EventKind::PolicyChanged), which takes one call more.
     pub fn replace_policy(mut self) -> Self {
         self.replaces_policy = true;
         self

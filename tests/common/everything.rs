@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_test::task;
+use tollgate::store::MemoryStore;
 use tollgate::{
     Adapt, KeyedLimiter, Limiter, MaxConcurrency, Observer, Outcome, Penalty, Policy, Rate, SharedLimiter, Throttle,
     UpstreamSignal, WhenFull,
@@ -33,6 +34,7 @@ pub async fn everything(observer: impl Observer + Clone) {
     of_one(key).await;
     of_keys(&observer);
     of_store(&observer).await;
+    of_policies_in_store(&observer).await;
 }
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
@@ -103,4 +105,18 @@ async fn of_store(observer: &(impl Observer + Clone)) {
     key.close();
     let mut refused = task::spawn(key.acquire());
     assert!(refused.poll().is_ready());
+}
+
+async fn of_policies_in_store(observer: &(impl Observer + Clone)) {
+    let store = MemoryStore::new();
+    let build = |policy: Policy| SharedLimiter::builder(store.clone(), "test", policy).observer(observer.clone());
+    let former = build(Throttle::every(ms(1_000)).into()).build().unwrap().key(SHARED_KEY);
+    assert!(former.try_acquire().await.is_ok());
+    drop(queued(former.acquire())); // cancelled
+    let guarded = Penalty::new(1, Rate::per_second(1)).ban(Duration::from_secs(1));
+    let guarded = build(guarded.into()).replace_policy().build().unwrap().key(SHARED_KEY);
+    assert!(guarded.try_acquire().await.is_ok() && guarded.try_acquire().await.is_err());
+    guarded.pause_for(ms(5));
+    guarded.resume();
+    guarded.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
 }

@@ -19,6 +19,8 @@ pub(crate) struct Flight {
     pub(crate) heard: u32,
     /// Whether the limits in the store were made as new meanwhile. The store may have decided before that.
     pub(crate) was_reset: bool,
+    /// Whether it replaces the policy in the store.
+    pub(crate) replaces: bool,
 }
 
 impl Flight {

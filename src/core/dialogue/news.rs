@@ -2,13 +2,32 @@
 
 use std::collections::BTreeMap;
 
+use crate::policy::Policy;
+
 #[derive(Debug, Default)]
 pub(crate) struct News {
     /// For each limit, when the latest ban ends that began here, by the store's clock.
     bans: BTreeMap<usize, u64>,
+    /// The policy, as text, that the store has and the next call replaces.
+    replaced: Option<String>,
 }
 
 impl News {
+    /// The store has another policy, which the next call replaces.
+    pub(crate) fn replaces_next(&mut self, stored: &str) {
+        self.replaced = Some(stored.to_owned());
+    }
+
+    /// Whether the next call replaces the policy in the store.
+    pub(crate) fn replaces(&self) -> bool {
+        self.replaced.is_some()
+    }
+
+    /// The policy that such a call has replaced.
+    pub(crate) fn take_replaced(&mut self) -> Option<Policy> {
+        self.replaced.take()?.parse().ok()
+    }
+
     /// Whether this ban is another one than the latest that began here: while the store's clock stands still, each denial looks as if it
     /// had begun it.
     pub(crate) fn is_new_ban(&mut self, limit_index: usize, until: u64) -> bool {

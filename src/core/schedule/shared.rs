@@ -299,9 +299,10 @@ impl Schedule {
 
     /// A call of this key without anything to do.
     fn empty_call(&self) -> Call {
-        let Some(Dialogue { terms, .. }) = self.dialogue.as_deref() else { unreachable!("the limits are in a store") };
+        let Some(dialogue) = self.dialogue.as_deref() else { unreachable!("the limits are in a store") };
+        let terms = &dialogue.terms;
         let (scope, policy) = (terms.scope.clone(), self.gate.policy().clone());
-        Call { ttl: terms.ttl, replaces_policy: terms.replaces_policy, ..Call::new(scope, policy, terms.holder) }
+        Call { ttl: terms.ttl, replaces_policy: dialogue.news.replaces(), ..Call::new(scope, policy, terms.holder) }
     }
 
     /// The leases to be renewed, in calls of a bounded size.

@@ -18,6 +18,7 @@ impl Schedule {
     /// The store has answered the call of this generation. Nothing happens if it was given up before.
     pub(crate) fn replied(&mut self, now: Moment, generation: u64, reply: &Reply, effects: &mut Effects) {
         let Some(flight) = self.dialogue.as_mut().and_then(|dialogue| dialogue.land(generation)) else { return };
+        self.tell_replaced(flight.replaces, effects);
         let is_live = self.dialogue.as_ref().is_some_and(|dialogue| now < flight.sent_at.plus(dialogue.terms.ttl.max(1)));
         let holds_places = self.gate.holds_places();
         let mut of_each = each(&flight);
@@ -192,6 +193,11 @@ impl Schedule {
                 dialogue.forget_clock();
                 None
             }
+            StoreError::PolicyDiffers { stored, .. } if dialogue.terms.replaces_policy && !flight.replaces => {
+                dialogue.retry_at = now; // as above
+                dialogue.news.replaces_next(stored);
+                None
+            }
             error if error.is_down() => Some(dialogue.terms.on_down.clone()),
             _ => Some(OnDown::Error),
         };
@@ -233,6 +239,21 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
+    /// A call that was to replace another policy in the store has done so.
+    fn tell_replaced(&mut self, replaced: bool, effects: &mut Effects) {
+        if let Some(former) = self.dialogue.as_mut().filter(|_| replaced).and_then(|dialogue| dialogue.news.take_replaced()) {
+            self.tell_policy(former, effects);
+        }
+    }
+
+    /// The store has refused renewals. The next ones may be other ones.
+    pub(crate) fn renewals_failed(&mut self, call: &Call, error: &StoreError) {
+        let replacing = self.dialogue.as_mut().filter(|dialogue| dialogue.terms.replaces_policy && !call.replaces_policy);
+        if let (StoreError::PolicyDiffers { stored, .. }, Some(dialogue)) = (error, replacing) {
+            dialogue.news.replaces_next(stored);
+        }
+    }
+
     /// The store has answered renewals that were sent at `sent_at`: these leases live on, or were lost.
     pub(crate) fn renewed(
         &mut self,
@@ -243,6 +264,7 @@ impl Schedule {
         reply: &Reply,
         effects: &mut Effects,
     ) {
+        self.tell_replaced(call.replaces_policy, effects);
         for (fence, number) in fences.iter().zip(&call.renewals) {
             self.gate.renewed(now, *fence, sent_at, reply.lost.contains(number));
         }
