@@ -39,6 +39,8 @@ pub struct Decision {
     pub(crate) allowed: bool,
     /// The policy admits the cost, but a pause, a spread or the queue holds back all requests.
     paused: bool,
+    /// It is paused because its store does not answer.
+    store_down: bool,
     /// The index in the policy of the limit that denied, or else has the fewest units remaining; for a closed limiter, of the limit
     /// that would bind.
     pub(crate) binding_index: u32,
@@ -106,6 +108,7 @@ impl Decision {
         Binding::with(policy, by, |binding| Self {
             allowed,
             paused: false,
+            store_down: false,
             binding_index: by as u32,
             binding,
             limit,
@@ -174,10 +177,17 @@ impl Decision {
 
     /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
     /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
-    /// [does not answer](crate::store::OnStoreDown::Deny).
+    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) tells from the others.
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// Whether it is [paused](Self::is_paused) because the store of a shared limiter does not answer, whose rule is
+    /// [to deny](crate::store::OnStoreDown::Deny) then.
+    #[must_use]
+    pub const fn is_store_down(&self) -> bool {
+        self.store_down
     }
 
     /// The same decision, denied for an unknown time.
@@ -194,6 +204,11 @@ impl Decision {
     /// The same decision, denied by a pause alone.
     pub(crate) fn paused(self, until: Moment, now: Moment) -> Self {
         Self { allowed: false, paused: true, retry_after: Wait::until(until, now), ..self }
+    }
+
+    /// The same decision of a limiter that is paused because its store does not answer.
+    pub(crate) fn without_store(self) -> Self {
+        Self { store_down: true, ..self }
     }
 
     /// The same decision behind waiting requests.
@@ -213,6 +228,7 @@ impl fmt::Display for Decision {
         let binding = self.binding();
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
+            (false, None) if self.store_down => write!(f, "the store does not answer; no time to retry is known"),
             (false, Some(after)) if self.paused => write!(f, "paused; retry after {after:?}"),
             (false, None) if self.paused => write!(f, "paused; no time to retry is known"),
             (false, Some(after)) => write!(f, "denied by `{binding}`; retry after {after:?}"),

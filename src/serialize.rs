@@ -90,7 +90,8 @@ impl Serialize for KeySnapshot {
 /// `retry_after_ns` and `reset_after_ns`. See [`LimiterSnapshot`].
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (allowed, paused, limit, remaining) = (self.is_allowed(), self.is_paused(), self.limit(), self.remaining());
+        let (allowed, paused, store_down) = (self.is_allowed(), self.is_paused(), self.is_store_down());
+        let (limit, remaining) = (self.limit(), self.remaining());
         let (denied_by, denied_by_index) = (self.denied_by(), self.denied_by_index());
         let (retry_after_ns, reset_after_ns) = (self.retry_after().map(nanos), nanos(self.reset_after()));
         fields!(
@@ -98,6 +99,7 @@ impl Serialize for Decision {
             "Decision",
             allowed,
             paused,
+            store_down,
             limit,
             remaining,
             retry_after_ns,

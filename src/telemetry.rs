@@ -50,7 +50,7 @@
 //! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
 //! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many it may know |
 //! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls to the store are given up |
-//! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit` or `paused` |
+//! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit`, `paused` or `store_down` |
 //! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or would have |
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
 //! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited, of a shared limiter also for the store: `granted` or `timed_out` |
@@ -64,9 +64,9 @@
 //! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that were refused |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store went down |
 //!
-//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`,
-//! with the reason `paused`, where a pause denied, or a store that does not answer. `docs/grafana-dashboard.json` shows these metrics, and
-//! the example `prometheus` serves them.
+//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`
+//! where no limit denied, but a pause (`paused`) or a store that does not answer (`store_down`). `docs/grafana-dashboard.json` shows these
+//! metrics, and the example `prometheus` serves them.
 
 #[cfg(feature = "metrics")]
 mod metrics_observer;

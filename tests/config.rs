@@ -56,7 +56,7 @@ async fn snapshots_and_decisions_are_their_numbers() {
     });
     assert_eq!(serde_json::to_value(limiter.snapshot()).unwrap(), snapshot);
     let denied = json!({
-        "allowed": false, "paused": false, "limit": 2, "remaining": 0, "retry_after_ns": 500_000_000,
+        "allowed": false, "paused": false, "store_down": false, "limit": 2, "remaining": 0, "retry_after_ns": 500_000_000,
         "reset_after_ns": 1_000_000_000, "denied_by": "2/s", "denied_by_index": 1,
     });
     assert_eq!(serde_json::to_value(limiter.check(1)).unwrap(), denied);

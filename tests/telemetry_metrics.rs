@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use common::everything::{KEY, NAMES, SHARED_KEY, everything};
 use common::faulty::{Faulty, Way};
@@ -10,8 +11,9 @@ use common::{ms, queued};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::sleep;
 use tokio_test::assert_ready_ok;
+use tollgate::store::OnStoreDown;
 use tollgate::telemetry::{MetricsObserver, MetricsReporter};
-use tollgate::{KeyedLimiter, Limiter, MaxConcurrency, Rate, Throttle, TokenBucket};
+use tollgate::{KeyedLimiter, Limiter, MaxConcurrency, Rate, Throttle, TokenBucket, TryAcquireError};
 
 /// A recorder for this thread.
 fn record() -> (Snapshotter, impl Sized) {
@@ -82,6 +84,43 @@ async fn every_event_is_counted_under_a_documented_name_with_few_labels() {
         assert_eq!(seen.get(metric), Some(&vec![count]), "{metric} in {seen:#?}");
     }
     assert_eq!(seen["tollgate_wait_seconds{limiter=plain,outcome=timed_out}"], [0.01, 0.0]);
+}
+
+/// A fixed bug: it was counted as a pause.
+#[tokio::test(start_paused = true)]
+async fn a_denial_without_a_store_is_told_from_a_pause() {
+    let (snapshotter, _guard) = record();
+    let faulty = Faulty::new();
+    let builder = faulty.builder("1 concurrent").on_store_down(OnStoreDown::Deny).observer(MetricsObserver::new());
+    let limiter = builder.build().unwrap();
+    let held = limiter.try_acquire().await.unwrap();
+    assert!(limiter.try_acquire().await.is_err());
+    drop(held);
+    let a_while = Duration::from_secs(60); // what the store has denied is long past, and it is asked again
+    faulty.set(Way::Refuses);
+    for _ in 0..3 {
+        sleep(a_while).await;
+        let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire().await else { panic!("it is granted") };
+        assert!(decision.is_store_down() && decision.is_paused());
+        assert_eq!(decision.to_string(), "the store does not answer; no time to retry is known");
+    }
+    sleep(a_while).await;
+    faulty.set(Way::Cut);
+    let denied = tokio::join!(limiter.try_acquire(), limiter.try_acquire());
+    assert!(denied.0.is_err() && denied.1.is_err());
+    sleep(a_while).await;
+    faulty.set(Way::Open);
+    drop(limiter.acquire().await.unwrap());
+    limiter.pause_for(ms(5));
+    assert!(limiter.try_acquire().await.is_err());
+    let mut seen = taken(&snapshotter);
+    seen.retain(|metric, _| name(metric) == "tollgate_denied_total");
+    let expected = [
+        ("tollgate_denied_total{limiter=test,limit=0/concurrency,reason=limit}", 1.0),
+        ("tollgate_denied_total{limiter=test,limit=none,reason=paused}", 1.0),
+        ("tollgate_denied_total{limiter=test,limit=none,reason=store_down}", 5.0),
+    ];
+    assert_eq!(seen, expected.map(|(metric, count)| (metric.to_owned(), vec![count])).into());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,6 @@ mod terms;
 mod untold;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;

@@ -129,7 +129,11 @@ impl Observer for MetricsObserver {
                 count(TIMED_OUT);
             }
             EventKind::Denied { decision, .. } => {
-                let reason = if decision.is_paused() { "paused" } else { "limit" };
+                let reason = match () {
+                    () if decision.is_store_down() => "store_down",
+                    () if decision.is_paused() => "paused",
+                    () => "limit",
+                };
                 let labels = [Label::new("limit", denied_by(decision)), Label::new("reason", reason)];
                 counter!(DENIED, self.labels(what, labels)).increment(1);
             }

@@ -121,13 +121,26 @@ impl Schedule {
     /// What the store has denied last; where that is not known or long past, nothing more than that. A pause is known.
     pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.latest_denial(now));
-        let paused_until = self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now);
-        match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), paused_until) {
+        match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), self.paused_until(now)) {
             (Some(denied), Some(until)) => Denied { decision: denied.decision.held_back(until, now), ..denied },
             (Some(denied), None) => denied,
-            (None, Some(until)) => self.gate.unknown_decision(now).paused(until, now).into(),
-            (None, None) => self.gate.unknown_decision(now).into(),
+            (None, _) => self.unknown_denial(now, self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now))),
         }
+    }
+
+    /// The denial of a request of which no limit says anything. A pause is known.
+    pub(super) fn unknown_denial(&self, now: Moment, is_store_down: bool) -> Denied {
+        let unknown = self.gate.unknown_decision(now);
+        let decision = match self.paused_until(now) {
+            Some(until) => unknown.paused(until, now),
+            None if is_store_down => unknown.without_store(),
+            None => unknown,
+        };
+        decision.into()
+    }
+
+    fn paused_until(&self, now: Moment) -> Option<Moment> {
+        self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now)
     }
 
     /// Denies a waiter, if it asked once, by what is `told`, which is asked whether it explains. Returns who it was.
@@ -226,7 +239,7 @@ impl Schedule {
                 self.hand_over(now, Front { id, cost: costs.plain, caller }, grant, effects);
             }
             OnDown::Deny => {
-                self.deny_waiter(id, |schedule, _| schedule.latest_denial(now, false), effects);
+                self.deny_waiter(id, |schedule, _| schedule.unknown_denial(now, true), effects);
             }
             OnDown::Local(_) => {} // it is served with the others
         }
