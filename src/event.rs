@@ -31,6 +31,7 @@ use crate::strategy::Moment;
 /// | [`StoreUp`](EventKind::StoreUp) | the store answers again | for how long it was down |
 /// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
+/// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
 /// counts it. Of a shared limiter, `acquire` waits for the store, too; a grant of `try_acquire` is no event. A ban that begins in the
@@ -138,7 +139,7 @@ pub enum EventKind {
         requested_in: &'static Location<'static>,
     },
     /// A request that does not wait was denied. One whose cost is refused in any case, or of a closed limiter, is an error and no
-    /// event.
+    /// event (but where a layer [refuses](EventKind::Refused) it).
     #[non_exhaustive]
     Denied {
         /// The units of the request.
@@ -251,6 +252,24 @@ pub enum EventKind {
     },
     /// A keyed limiter refused a new key: [`WhenFull::Deny`](crate::WhenFull::Deny).
     TooManyKeys,
+    /// A [layer of HTTP](crate::http::LimitLayer) refused a request of which no other event tells: its limiter was not asked, or
+    /// could not decide.
+    ///
+    /// Where the key is unknown, an [`Observer`](crate::Observer) is told without one. A closure of
+    /// [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event) is then not called, because it takes a key; and a layer that
+    /// [chooses](crate::http::LimitLayer::choose) its limiter by the key then has none whose observers it could tell.
+    #[non_exhaustive]
+    Refused {
+        /// The units of the request.
+        cost: u64,
+        /// Why it was refused.
+        reason: RefusedReason,
+        /// The same in words for those who run the server: what a request without a key lacks, which cost is too large, what the store
+        /// has said. It may name the store, and is not meant for clients.
+        error: String,
+        /// Where in the program the layer was made.
+        requested_in: &'static Location<'static>,
+    },
 }
 
 /// Why a request was shed. [`EventKind::Shed`] carries it.
@@ -277,6 +296,40 @@ impl ShedReason {
             Self::QueueFull => "queue_full",
             Self::Dropped => "dropped",
             Self::Blocked => "blocked",
+        }
+    }
+}
+
+/// Why a layer refused a request that its limiter has not denied. [`EventKind::Refused`] carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusedReason {
+    /// Who sends it is unknown.
+    NoIdentity,
+    /// Its cost is above a capacity, so that it could never be granted.
+    ExceedsLimit,
+    /// The limiter cannot be asked in this way, whatever is sent.
+    Misconfigured,
+    /// The limiter is closed.
+    Closed,
+    /// The store of a shared limiter has not answered, or has refused the call.
+    StoreFailed,
+}
+
+impl RefusedReason {
+    /// `no_identity`, `exceeds_limit`, `misconfigured`, `closed` or `store_failed`, for logs and metrics.
+    ///
+    /// ```
+    /// assert_eq!(tollgate::RefusedReason::NoIdentity.as_str(), "no_identity");
+    /// ```
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoIdentity => "no_identity",
+            Self::ExceedsLimit => "exceeds_limit",
+            Self::Misconfigured => "misconfigured",
+            Self::Closed => "closed",
+            Self::StoreFailed => "store_failed",
         }
     }
 }

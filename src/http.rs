@@ -92,7 +92,7 @@ pub use answer::Refusal;
 pub use body::{LimitBody, PermitBody};
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
-pub use identity::{By, ByFuture, ClientAddress, Everyone, HeaderKey, Identifies, Identity, OrShared};
+pub use identity::{By, ByFuture, ClientAddress, Everyone, FoundKey, HeaderKey, Identifies, Identity, NoIdentity, OrShared};
 pub use layer::{LimitFuture, LimitLayer, LimitService};
 pub use outbound::{
     ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry, OutboundService,

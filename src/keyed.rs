@@ -23,6 +23,8 @@ mod shards;
 mod shared;
 mod snapshot;
 mod table;
+#[cfg(feature = "http")]
+mod tell;
 mod tier;
 mod when_full;
 

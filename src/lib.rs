@@ -208,7 +208,7 @@ pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
-pub use event::{EventKind, LimiterEvent, ShedReason};
+pub use event::{EventKind, LimiterEvent, RefusedReason, ShedReason};
 pub use group::{GroupAcquire, GroupError, GroupPermit, GroupRequest, LimiterGroup};
 pub use keyed::{
     KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,

@@ -4,6 +4,8 @@ mod ask;
 mod builder;
 mod keys;
 mod request;
+#[cfg(feature = "http")]
+mod tell;
 
 use std::fmt;
 use std::future::Future;

@@ -27,6 +27,7 @@
 //! | `UpstreamMalformed` | warn | ignored a malformed field of an upstream | `field` |
 //! | `Evicted` | warn | evicted a key | `reset_after` |
 //! | `TooManyKeys` | warn | refused a new key | |
+//! | `Refused` | warn | refused a request | `reason`, `error`, `cost`, `requested_in` |
 //! | `StoreDown` | warn | the store does not answer | `error` |
 //!
 //! A request that waits has a span `wait` of level debug, as a child of the span in which it was first polled, until it has its answer or
@@ -62,6 +63,7 @@
 //! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; of a keyed limiter, by key |
 //! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys forgotten before they were reset |
 //! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that were refused |
+//! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that a layer of HTTP refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store went down |
 //!
 //! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`

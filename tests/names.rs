@@ -11,8 +11,9 @@ use futures_util::future::{Future, FutureExt, Ready, TryFutureExt};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 #[cfg(feature = "http")]
 use tollgate::http::{
-    Admits, By, ByFuture, Chosen, ClientAddress, ClientIp, ClientIpError, Everyone, ForwardedHeader, HeaderKey, Identifies,
-    Identity, LimitBody, LimitFuture, LimitLayer, LimitService, NoClientIp, OrShared, PermitBody, Refusal, StoreKey,
+    Admits, By, ByFuture, Chosen, ClientAddress, ClientIp, ClientIpError, Everyone, ForwardedHeader, FoundKey, HeaderKey,
+    Identifies, Identity, LimitBody, LimitFuture, LimitLayer, LimitService, NoClientIp, NoIdentity, OrShared, PermitBody,
+    Refusal, StoreKey,
 };
 use tollgate::{
     Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
@@ -20,9 +21,10 @@ use tollgate::{
     KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter,
     LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Observation, ObservedKey,
     Observer, OpenWait, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter,
-    Priority, PriorityError, Rate, Reservation, Run, RunError, SharedLimiter, SharedLimiterBuilder, SharedPermitRequest,
-    ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled, TokenBucket, TryAcquireError,
-    TryAcquireShared, TryThrottled, Unit, UpstreamSignal, UsageCarryOver, WaitEnd, WaitStart, WhenFull, WithPermits,
+    Priority, PriorityError, Rate, RefusedReason, Reservation, Run, RunError, SharedLimiter, SharedLimiterBuilder,
+    SharedPermitRequest, ShedReason, SlidingMethod, SlidingWindow, StreamLimitExt, Throttle, Throttled, TokenBucket,
+    TryAcquireError, TryAcquireShared, TryThrottled, Unit, UpstreamSignal, UsageCarryOver, WaitEnd, WaitStart, WhenFull,
+    WithPermits,
 };
 
 /// Uses every import, so that none can be left out of the list without a warning.
@@ -47,14 +49,14 @@ struct Names<'a, S: Stream>(
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
     Option<(Observation<'a>, ObservedKey<'a>, WaitEnd<'a>, WaitStart<'a>, Box<dyn Observer>, Box<dyn OpenWait>)>,
-    Option<(AcquireExplained, Counts, LimitStatus, Reservation, Unit)>,
+    Option<(AcquireExplained, Counts, LimitStatus, RefusedReason, Reservation, Unit)>,
     Option<(SharedLimiter, SharedLimiterBuilder, SharedPermitRequest<'a>, TryAcquireShared)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );
 
 #[cfg(feature = "http")]
 #[expect(dead_code, reason = "only their names matter")]
-struct HttpNames(Option<(ClientIp, ClientIpError, ForwardedHeader, NoClientIp)>);
+struct HttpNames(Option<(ClientIp, ClientIpError, ForwardedHeader, NoClientIp, NoIdentity)>);
 
 #[cfg(feature = "http")]
 #[expect(dead_code, clippy::type_complexity, reason = "only their names matter")]
@@ -65,7 +67,7 @@ struct LayerNames<S: tower::Service<Request>, I: Identifies<axum::body::Body>>(
 
 #[cfg(feature = "http")]
 #[expect(dead_code, reason = "only their names matter")]
-fn any_identity(_: (impl Identity<()>, impl Admits<()>, impl StoreKey)) {}
+fn any_identity(_: (impl Identity<()>, impl Admits<()>, impl StoreKey, impl FoundKey)) {}
 
 #[expect(dead_code, reason = "only its name matters")]
 fn any(_: &impl AnyLimiter) {}

@@ -73,6 +73,7 @@ const OF_ANY: [&str; 16] = [
     "refused",
     "waits",
 ];
+const OF_LAYERS: &[&str] = if cfg!(feature = "http") { &["Refused"] } else { &[] };
 
 #[tokio::test(start_paused = true)]
 async fn one_observer_is_told_every_event_of_every_kind_of_limiter() {
@@ -81,7 +82,7 @@ async fn one_observer_is_told_every_event_of_every_kind_of_limiter() {
     // A concurrency in a store does not adapt.
     let others = [&["LimitMoved"][..], &["Evicted", "LimitMoved", "TooManyKeys"], &["StoreDown", "StoreUp"]];
     for (name, others) in NAMES.iter().zip(others) {
-        let expected = OF_ANY.iter().chain(others).map(ToString::to_string);
+        let expected = OF_ANY.iter().chain(OF_LAYERS).chain(others).map(ToString::to_string);
         assert_eq!(notes.of(name), expected.collect::<BTreeSet<_>>(), "{name}");
     }
     let all = notes.0.lock().unwrap();

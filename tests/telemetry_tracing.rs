@@ -118,6 +118,7 @@ const LEVELS: [(Level, &[&str]); 3] = [
             "ignored a malformed field of an upstream",
             "evicted a key",
             "refused a new key",
+            "refused a request",
             "the store does not answer",
         ],
     ),

@@ -43,7 +43,7 @@ pub(crate) fn refused(denial: Denial) -> impl Fn(&Refusal) -> Response<Bytes> {
         let (code, detail) = match refusal {
             Refusal::Denied { .. } | Refusal::TimedOut { .. } | Refusal::QueueFull { .. } => (denial.code, denial.detail),
             Refusal::TooManyKeys { .. } => (CAPACITY.code, CAPACITY.detail),
-            Refusal::NoIdentity => ("unknown_address", "the address of the client is not known"),
+            Refusal::NoIdentity(_) => ("unknown_address", "the address of the client is not known"),
             Refusal::Store(_) => ("limits_unavailable", "the limits cannot be looked up now"),
             _ => ("internal", "this request cannot be limited"),
         };

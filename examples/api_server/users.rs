@@ -98,8 +98,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Lets users through, and puts each into the extensions of their request.
 pub(crate) async fn authenticate(State(users): State<Users>, mut request: Request, next: Next) -> Response {
     let found = match HeaderKey::bearer().identify(&request) {
-        Some(token) => users.by_token(token).await,
-        None => Ok(None),
+        Ok(token) => users.by_token(token).await,
+        Err(_) => Ok(None),
     };
     match found {
         Ok(Some(user)) => {

@@ -16,6 +16,7 @@ use super::identity::Everyone;
 use crate::acquire::AcquireExplained;
 use crate::core::request::Caller;
 use crate::error::{AcquireError, TryAcquireError};
+use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
 use crate::limiter::{Handle, Limiter};
 use crate::permit::Permit;
@@ -43,6 +44,9 @@ pub trait Asks<K> {
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
 
     fn penalize(&self, key: &K, units: u64);
+
+    /// Tells the observers, if there are any. Without a key it is of a request whose key is unknown.
+    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind);
 }
 
 /// What a layer asks for each request.
@@ -115,6 +119,10 @@ impl Asks<Everyone> for Limiter {
     fn penalize(&self, _: &Everyone, units: u64) {
         Self::penalize(self, units); // the limiter's own method
     }
+
+    fn tell(&self, _: Option<&Everyone>, event: impl FnOnce() -> EventKind) {
+        self.manager().tell_if_observed(event);
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
@@ -136,6 +144,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
 
     fn penalize(&self, key: &K, units: u64) {
         let _is_known = Self::penalize(self, key, units); // the limiter's own method
+    }
+
+    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
+        Self::tell(self, key, event); // the limiter's own method
     }
 }
 
@@ -159,6 +171,10 @@ impl Asks<Everyone> for SharedLimiter {
     fn penalize(&self, _: &Everyone, units: u64) {
         Self::penalize(self, units); // the limiter's own method
     }
+
+    fn tell(&self, _: Option<&Everyone>, event: impl FnOnce() -> EventKind) {
+        Self::tell(self, self.key_bytes(), event); // the limiter's own method
+    }
 }
 
 impl<K: StoreKey> Asks<K> for SharedLimiter {
@@ -173,12 +189,20 @@ impl<K: StoreKey> Asks<K> for SharedLimiter {
     fn penalize(&self, key: &K, units: u64) {
         of_key(self, key).penalize(units);
     }
+
+    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
+        Self::tell(self, &key.map(bytes_of).unwrap_or_default(), event); // the limiter's own method
+    }
 }
 
 fn of_key(limiter: &SharedLimiter, key: &impl StoreKey) -> SharedLimiter {
+    limiter.key(bytes_of(key))
+}
+
+fn bytes_of(key: &impl StoreKey) -> Vec<u8> {
     let mut bytes = Vec::new();
     key.append_to(&mut bytes);
-    limiter.key(bytes)
+    bytes
 }
 
 /// A limiter for each key, by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
@@ -195,6 +219,13 @@ impl<K, L: Admits<Everyone>, F: Fn(&K) -> L> Asks<K> for Chosen<F> {
 
     fn penalize(&self, key: &K, units: u64) {
         (self.0)(key).penalize(&Everyone, units);
+    }
+
+    /// Without a key there is no limiter whose observers could be told.
+    fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
+        if let Some(key) = key {
+            (self.0)(key).tell(Some(&Everyone), event);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a client is told whose request was refused.
 
 use std::error::Error;
+use std::iter::successors;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -9,8 +10,10 @@ use http::{HeaderMap, Response, StatusCode};
 use thiserror::Error;
 
 use super::fields::{FieldValues, KnownPolicies, ProblemType, RateLimitFields};
+use super::identity::NoIdentity;
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError, TryAcquireError};
+use crate::event::RefusedReason;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 
@@ -48,9 +51,9 @@ pub enum Refusal {
         /// What each limit said then, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
-    /// Who sends it is unknown: status 403.
-    #[error("who sends the request is unknown")]
-    NoIdentity,
+    /// Who sends it is unknown: status 403. The body says [what is missing](NoIdentity::detail).
+    #[error("the layer has no key for the request")]
+    NoIdentity(#[source] NoIdentity),
     /// The limiter knows as many keys as it may: status 503.
     #[error("the limiter already holds {max} keys, its most")]
     TooManyKeys {
@@ -86,7 +89,7 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::NoIdentity => StatusCode::FORBIDDEN,
+            Self::NoIdentity(_) => StatusCode::FORBIDDEN,
             Self::ExceedsLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             _ => self.problem_type().map_or(StatusCode::INTERNAL_SERVER_ERROR, ProblemType::status),
         }
@@ -139,7 +142,7 @@ impl Refusal {
     #[must_use]
     pub fn problem_type(&self) -> Option<ProblemType> {
         Some(match self {
-            Self::NoIdentity | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => return None,
+            Self::NoIdentity(_) | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => return None,
             Self::Denied { decision, by_key, .. } | Self::TimedOut { decision, by_key, .. } => match decision.denied_by() {
                 Some(Limit::MaxConcurrency(_)) if !by_key => ProblemType::ReducedCapacity,
                 denied_by => ProblemType::of_denial(denied_by),
@@ -167,20 +170,60 @@ impl Refusal {
         }
     }
 
-    /// The answer to it, but for the fields.
-    pub(super) fn response(&self, fields: &RateLimitFields) -> Response<Bytes> {
+    /// The answer that a layer gives by default, but for its header fields, which it adds to any answer: for an
+    /// [`on_refusal`](super::LimitLayer::on_refusal) that logs, or that adds something. The body names the limit that denied as
+    /// `fields` do, so these have the [name](super::LimitLayer::name) of the layer.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{LimitLayer, RateLimitFields};
+    ///
+    /// let fields = RateLimitFields::new("api")?;
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?.on_refusal(move |refusal| {
+    ///     eprintln!("refused: {refusal}");
+    ///     let mut response = refusal.response(&fields);
+    ///     response.headers_mut().insert("x-help", "https://example.org/limits".parse().expect("it is printable"));
+    ///     response
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn response(&self, fields: &RateLimitFields) -> Response<Bytes> {
         let body = match self.problem_type() {
             Some(problem) => fields.problem(&self.values(), problem),
             None => {
                 let status = self.status();
                 let title = status.canonical_reason().unwrap_or_default();
-                format!(r#"{{"type":"about:blank","title":"{title}","status":{}}}"#, status.as_u16()).into()
+                let detail = match self {
+                    Self::NoIdentity(unknown) => format!(r#","detail":"{}""#, unknown.detail()),
+                    _ => String::new(),
+                };
+                format!(r#"{{"type":"about:blank","title":"{title}","status":{}{detail}}}"#, status.as_u16()).into()
             }
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);
         response
+    }
+
+    /// Why the layer has refused by itself; `None` where the limiter tells of it.
+    pub(super) const fn reason(&self) -> Option<RefusedReason> {
+        Some(match self {
+            Self::Denied { .. } | Self::TimedOut { .. } | Self::QueueFull { .. } | Self::TooManyKeys { .. } => return None,
+            Self::NoIdentity(_) => RefusedReason::NoIdentity,
+            Self::ExceedsLimit { .. } => RefusedReason::ExceedsLimit,
+            Self::Store(_) => RefusedReason::StoreFailed,
+            Self::Closed => RefusedReason::Closed,
+            Self::Misconfigured(_) => RefusedReason::Misconfigured,
+        })
+    }
+
+    /// The errors behind it, or it alone, in words.
+    pub(super) fn in_words(&self) -> String {
+        let first = self.source().unwrap_or(self);
+        let errors = successors(Some(first), |&error| error.source());
+        errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
     }
 
     /// Adds the fields of the refusal.

@@ -3,12 +3,14 @@
 mod client_address;
 mod header;
 mod kinds;
+mod no_identity;
 
 use http::Request;
 
 pub use client_address::ClientAddress;
 pub use header::HeaderKey;
 pub use kinds::{By, ByFuture, Everyone, Identifies, OrShared};
+pub use no_identity::{FoundKey, NoIdentity};
 
 pub(super) use kinds::{FindsKey, Identified};
 
@@ -18,10 +20,16 @@ pub(super) use kinds::{FindsKey, Identified};
 /// |---|---|
 /// | the address of the client | a [`ClientIp`](super::ClientIp), or [`ClientIp::peer_from`](super::ClientIp::peer_from) |
 /// | a header, a bearer token | a [`HeaderKey`] |
-/// | anything else in the request: its route (axum's `MatchedPath` in the extensions), a value that a layer outside has put into its extensions | a closure `Fn(&Request<B>) -> Option<K>` |
+/// | anything else in the request: its route (axum's `MatchedPath` in the extensions), a value that a layer outside has put into its extensions | a closure `Fn(&Request<B>) -> Option<K>`, or `-> Result<K, NoIdentity>` |
 /// | two of these together | a pair of them |
 ///
 /// A closure names the type of its parameter, as in `|request: &Request<Body>| …`.
+///
+/// **The address of the peer** is known to the server alone, which must put it into the extensions of each request. Axum does so if it
+/// serves `router.into_make_service_with_connect_info::<SocketAddr>()`, and [`ClientIp::peer_from`](super::ClientIp::peer_from) takes it
+/// from there. Where either is missing, every request is answered with 403: its body says `the request has no address of a peer`, and the
+/// observers of the limiter are told what to do about it ([`EventKind::Refused`](crate::EventKind::Refused), which a `TracingObserver`
+/// logs).
 ///
 /// **A client must not be able to choose its key**: it would have a new budget with each request. Verify what a header says before it
 /// becomes a key, or limit addresses as well.
@@ -29,37 +37,41 @@ pub(super) use kinds::{FindsKey, Identified};
 /// ```
 /// use std::net::SocketAddr;
 /// use http::{Method, Request};
-/// use tollgate::http::{ClientIp, Identity};
+/// use tollgate::http::{ClientIp, Identity, NoClientIp};
 ///
 /// let per_method = |request: &Request<()>| Some(request.method().clone());
 /// let who = (ClientIp::peer(), per_method);
 ///
 /// let mut request = Request::new(());
-/// assert_eq!(who.identify(&request), None); // the server has not put the address of its peer into the extensions
+/// assert_eq!(who.identify(&request), Err(NoClientIp::NoPeer.into())); // the server has not put it into the extensions
 /// request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 4711)));
-/// assert_eq!(who.identify(&request), Some(([192, 0, 2, 1].into(), Method::GET)));
+/// assert_eq!(who.identify(&request), Ok(([192, 0, 2, 1].into(), Method::GET)));
 /// ```
 pub trait Identity<B> {
     /// The key of the limits.
     type Key;
 
-    /// Who sends the request; `None` if that is unknown.
-    fn identify(&self, request: &Request<B>) -> Option<Self::Key>;
+    /// Who sends the request.
+    ///
+    /// # Errors
+    ///
+    /// [`NoIdentity`]: why that is unknown.
+    fn identify(&self, request: &Request<B>) -> Result<Self::Key, NoIdentity>;
 }
 
-impl<B, K, F: Fn(&Request<B>) -> Option<K>> Identity<B> for F {
-    type Key = K;
+impl<B, R: FoundKey, F: Fn(&Request<B>) -> R> Identity<B> for F {
+    type Key = R::Key;
 
-    fn identify(&self, request: &Request<B>) -> Option<K> {
-        self(request)
+    fn identify(&self, request: &Request<B>) -> Result<R::Key, NoIdentity> {
+        self(request).found()
     }
 }
 
-/// Both must be known.
+/// Both must be known. Where neither is, the first says why.
 impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
     type Key = (One::Key, Other::Key);
 
-    fn identify(&self, request: &Request<B>) -> Option<Self::Key> {
-        Some((self.0.identify(request)?, self.1.identify(request)?))
+    fn identify(&self, request: &Request<B>) -> Result<Self::Key, NoIdentity> {
+        Ok((self.0.identify(request)?, self.1.identify(request)?))
     }
 }

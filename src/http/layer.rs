@@ -21,7 +21,7 @@ pub use service::LimitService;
 
 use super::admission::{Admits, Chosen};
 use super::fields::KnownPolicies;
-use super::identity::{By, ByFuture, Everyone, OrShared};
+use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 
 /// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
 /// [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a [`SharedLimiter`](crate::SharedLimiter) for each request.
@@ -82,6 +82,11 @@ use super::identity::{By, ByFuture, Everyone, OrShared};
 /// # A store that is down
 ///
 /// What becomes of a request then is the rule of the [`SharedLimiter`](crate::SharedLimiter#when-the-store-is-down), whose events say so.
+///
+/// # What operators see
+///
+/// The observers of the limiter are told what it denies, and also what it does not decide and the layer refuses: with 403, 413 or 500,
+/// and with 503 where the limiter is closed or its store fails. That is [`EventKind::Refused`](crate::EventKind::Refused), with the reason.
 ///
 /// # A key
 ///
@@ -153,7 +158,8 @@ impl<F> LimitLayer<Chosen<F>> {
 
 impl<L> LimitLayer<L> {
     /// Limits each key of an [`Identity`](super::Identity). A request whose key is unknown is refused with 403, unless such requests
-    /// [share a key](LimitLayer::or_shared).
+    /// [share a key](LimitLayer::or_shared). The body of the 403 says [what is missing](super::NoIdentity::detail): if that is the address
+    /// of a peer in every request, the server does not [hand it on](super::Identity).
     ///
     /// Where the key has the plan of the client, the limiter has [tiers](crate::KeyedLimiterBuilder::tiers):
     ///
@@ -183,11 +189,16 @@ impl<L> LimitLayer<L> {
     /// Limits each key that a future finds, in a database for instance. The future borrows nothing; while it runs, nothing is taken
     /// from the limiter. As [`by`](Self::by) otherwise.
     ///
+    /// Nothing bounds the time of the lookup, which comes before all [waiting](Self::wait): if it hangs, so does the request. Bound it in
+    /// the closure. A request whose lookup takes too long is then one whose key is unknown.
+    ///
     /// ```
+    /// use std::time::Duration;
     /// use axum::body::Body;
     /// use http::Request;
+    /// use tokio::time::timeout;
     /// use tollgate::KeyedLimiter;
-    /// use tollgate::http::{HeaderKey, Identity, LimitLayer};
+    /// use tollgate::http::{HeaderKey, Identity, LimitLayer, NoIdentity};
     ///
     /// async fn account_of(token: String) -> Option<u64> {
     ///     // ask the database
@@ -197,16 +208,19 @@ impl<L> LimitLayer<L> {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let layer = LimitLayer::new(KeyedLimiter::<u64>::new("100/min")?).by_future(|request: &Request<Body>| {
     ///     let token = HeaderKey::bearer().identify(request);
-    ///     async { account_of(token?).await }
+    ///     async {
+    ///         let account = timeout(Duration::from_millis(200), account_of(token?)).await;
+    ///         account.ok().flatten().ok_or(NoIdentity::Unknown)
+    ///     }
     /// });
     /// let app: axum::Router = axum::Router::new().layer(layer);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn by_future<B, K, G, F>(self, key_of: F) -> LimitLayer<L, ByFuture<F>>
+    pub fn by_future<B, G, F>(self, key_of: F) -> LimitLayer<L, ByFuture<F>>
     where
         F: Fn(&Request<B>) -> G,
-        G: Future<Output = Option<K>> + 'static,
+        G: Future<Output: FoundKey> + 'static,
     {
         self.identified(ByFuture(key_of))
     }

@@ -97,9 +97,10 @@ pub(super) struct KeyedObserver {
 }
 
 impl KeyedObserver {
-    /// Tells what has happened to a key. Called outside every lock.
-    pub(super) fn emit<K: Send + Sync + 'static>(&self, key: &K, event: &LimiterEvent) {
-        self.observers.emit(&Observation { key: Some(ObservedKey::new(key, self.format)), ..Observation::new(event) });
+    /// Tells what has happened to a key, or to a request whose key is unknown. Called outside every lock.
+    pub(super) fn emit<K: Send + Sync + 'static>(&self, key: Option<&K>, event: &LimiterEvent) {
+        let key = key.map(|key| ObservedKey::new(key, self.format));
+        self.observers.emit(&Observation { key, ..Observation::new(event) });
     }
 }
 

@@ -23,8 +23,13 @@ pub(super) struct Shared<K> {
 impl<K: Send + Sync + 'static> Shared<K> {
     /// Tells the observer what has happened to a key that has no manager. Called outside every lock.
     pub(super) fn emit(&self, key: &K, kind: EventKind) {
+        self.tell(Some(key), || kind);
+    }
+
+    /// [`Shared::emit`], also for a request whose key is unknown.
+    pub(super) fn tell(&self, key: Option<&K>, kind: impl FnOnce() -> EventKind) {
         if let Some(observer) = &self.observer {
-            observer.emit(key, &LimiterEvent::new(self.name.clone(), kind));
+            observer.emit(key, &LimiterEvent::new(self.name.clone(), kind()));
         }
     }
 

@@ -37,7 +37,7 @@ const REAP_EVERY: u64 = 64;
 
 /// A keyed limiter whose idle keys take `W` words.
 pub(super) struct Table<K, const W: usize, H> {
-    shared: Shared<K>,
+    pub(super) shared: Shared<K>,
     shards: Shards<K, W, H>,
     changes: Changes,
 }

@@ -159,10 +159,10 @@ impl Manager {
         }
     }
 
-    /// Tells the observer of what has changed nothing.
-    pub(super) fn tell_if_observed(&self, kind: EventKind) {
+    /// Tells the observer, if there is one, of what has changed nothing.
+    pub(crate) fn tell_if_observed(&self, kind: impl FnOnce() -> EventKind) {
         if self.common().observed {
-            self.tell(Happening::Other(kind));
+            self.tell(Happening::Other(kind()));
         }
     }
 

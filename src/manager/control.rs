@@ -56,7 +56,7 @@ impl Manager {
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {
         if let Some(field) = signal.malformed {
-            self.tell_if_observed(EventKind::UpstreamMalformed { field });
+            self.tell_if_observed(|| EventKind::UpstreamMalformed { field });
         }
         if let Some(pause) = signal.pause() {
             self.pause_for(pause);

@@ -76,7 +76,7 @@ impl Keys {
 impl SharedBy {
     pub(super) fn open(&self, key: &Arc<[u8]>) -> Arc<Manager> {
         let Self { link, plan, options, .. } = self;
-        let name = if key.is_empty() { Arc::clone(&link.name) } else { format!("{}/{}", link.name, key.escape_ascii()).into() };
+        let name = self.name_of(key);
         let clock = Clock::new(TimeSource::TOKIO);
         let timer_host = TimerHost::SharedDriver(Arc::clone(&self.driver));
         let origin = Arc::new(Origin { name: Some(name), since_epoch: Duration::ZERO, timer_host });
@@ -84,13 +84,20 @@ impl SharedBy {
         let common = Common::new(Arc::clone(plan), Arc::clone(options), origin, id_prefix, clock.clone());
         let common = Arc::new(common.with_store_link(Arc::clone(link)));
         let gate = Gate::shared(Arc::clone(plan), Moment::START, Holdings::new(self.ttl, self.max_hold));
-        let observer = if link.observer.is_some() {
-            Observers::new(OfKey { link: Arc::clone(link), key: Arc::clone(key) })
-        } else {
-            Observers::NONE
-        };
+        let observer = self.observers_of(key);
         let parts = ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() };
         Manager::open_shared(parts, Dialogue::new(self.terms(key, id_prefix >> 16)))
+    }
+
+    /// The name that events of a key have.
+    pub(super) fn name_of(&self, key: &[u8]) -> Arc<str> {
+        let name = &self.link.name;
+        if key.is_empty() { Arc::clone(name) } else { format!("{name}/{}", key.escape_ascii()).into() }
+    }
+
+    pub(super) fn observers_of(&self, key: &Arc<[u8]>) -> Observers {
+        let of_key = || OfKey { link: Arc::clone(&self.link), key: Arc::clone(key) };
+        if self.link.observer.is_some() { Observers::new(of_key()) } else { Observers::NONE }
     }
 
     fn terms(&self, key: &Arc<[u8]>, first_number: u64) -> Terms {

@@ -51,6 +51,7 @@ impl MetricsObserver {
             (POLICY_CHANGES, "policies replaced"),
             (EVICTED_KEYS, "keys forgotten before they were reset"),
             (REFUSED_KEYS, "requests of new keys that were refused"),
+            (REFUSED, "requests that a layer of HTTP refused and no limiter denied"),
             (STORE_FAILURES, "how often the store went down"),
         ] {
             describe_counter!(name, text);
@@ -94,6 +95,7 @@ const MALFORMED_FIELDS: &str = "tollgate_malformed_fields_total";
 const POLICY_CHANGES: &str = "tollgate_policy_changes_total";
 const EVICTED_KEYS: &str = "tollgate_evicted_keys_total";
 const REFUSED_KEYS: &str = "tollgate_refused_keys_total";
+const REFUSED: &str = "tollgate_refused_total";
 const STORE_FAILURES: &str = "tollgate_store_failures_total";
 
 /// The label of a limiter's name.
@@ -153,6 +155,9 @@ impl Observer for MetricsObserver {
             EventKind::PolicyChanged { .. } => count(POLICY_CHANGES),
             EventKind::Evicted { .. } => count(EVICTED_KEYS),
             EventKind::TooManyKeys => count(REFUSED_KEYS),
+            EventKind::Refused { reason, .. } => {
+                counter!(REFUSED, self.labels(what, [Label::new("reason", reason.as_str())])).increment(1);
+            }
             EventKind::StoreDown { .. } => count(STORE_FAILURES),
             // A reporter shows what they change.
             EventKind::LimitMoved { .. } | EventKind::Resumed { .. } | EventKind::Closed | EventKind::StoreUp { .. } => {}

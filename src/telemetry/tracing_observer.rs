@@ -134,6 +134,14 @@ impl Observer for TracingObserver {
             EventKind::UpstreamMalformed { field } => tell!(WARN, "ignored a malformed field of an upstream", field = *field),
             EventKind::Evicted { reset_after } => tell!(WARN, "evicted a key", reset_after = reset_after.as_secs_f64()),
             EventKind::TooManyKeys => tell!(WARN, "refused a new key"),
+            EventKind::Refused { cost, reason, error, requested_in } => tell!(
+                WARN,
+                "refused a request",
+                reason = reason.as_str(),
+                error = error.as_str(),
+                cost = cost,
+                requested_in = display(requested_in)
+            ),
             EventKind::StoreDown { error } => tell!(WARN, "the store does not answer", error = display(error)),
         }
     }

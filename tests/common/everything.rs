@@ -35,6 +35,28 @@ pub async fn everything(observer: impl Observer + Clone) {
     of_keys(&observer);
     of_store(&observer).await;
     of_policies_in_store(&observer).await;
+    #[cfg(feature = "http")]
+    of_layers(&observer).await;
+}
+
+/// Refusals of layers around limiters of each kind: no request of this cost could be granted.
+#[cfg(feature = "http")]
+async fn of_layers(observer: &(impl Observer + Clone)) {
+    use http::{Request, Response};
+    use tollgate::http::LimitLayer;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    let hello = service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(String::new())));
+    let key_is = |key: &'static str| move |_: &Request<()>| Some(key.to_owned());
+    let plain = Limiter::builder("1/s burst 1").name("plain").observer(observer.clone()).build().unwrap();
+    let keyed = KeyedLimiter::<String>::builder("1/s burst 1").name("keyed").observer(observer.clone()).build().unwrap();
+    let shared = Faulty::new().builder("1/s burst 1").observer(observer.clone()).build().unwrap();
+    let statuses = [
+        LimitLayer::new(plain).cost(2).layer(hello).oneshot(Request::new(())).await.unwrap().status(),
+        LimitLayer::new(keyed).by(key_is(KEY)).cost(2).layer(hello).oneshot(Request::new(())).await.unwrap().status(),
+        LimitLayer::new(shared).by(key_is(SHARED_KEY)).cost(2).layer(hello).oneshot(Request::new(())).await.unwrap().status(),
+    ];
+    assert_eq!(statuses.map(|status| status.as_u16()), [413; 3]);
 }
 
 async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {

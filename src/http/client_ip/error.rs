@@ -67,7 +67,10 @@ pub enum ClientIpError {
 #[non_exhaustive]
 pub enum NoClientIp {
     /// The server did not tell the address of its peer: it listens on a Unix socket, or does not hand the address on.
-    #[error("the address of the peer is unknown; let the server hand it on, or count the proxies (behind_hops)")]
+    #[error(
+        "the address of the peer is unknown; let the server hand it on (of axum: into_make_service_with_connect_info, and \
+         ClientIp::peer_from), or count the proxies (behind_hops)"
+    )]
     NoPeer,
     /// The peer is a trusted proxy, or proxies are counted, and the request does not have the header.
     #[error("the request came through a proxy without {header}; let the proxy append it, or read the header that it appends")]

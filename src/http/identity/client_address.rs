@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, Request};
 
-use super::Identity;
+use super::{Identity, NoIdentity};
 use crate::http::ClientIp;
 
 /// The address of the client, with the peer of the connection from an extension of the request. See [`ClientIp::peer_from`].
@@ -15,7 +15,7 @@ pub struct ClientAddress<F> {
 
 impl ClientIp {
     /// An [`Identity`] that knows the peer of the connection by an extension of the request: by that of axum, for instance. A
-    /// [`ClientIp`] itself takes the extension [`SocketAddr`].
+    /// [`ClientIp`] itself takes the extension [`SocketAddr`]. If the server does not put it there, [nobody is known](Identity).
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -27,15 +27,15 @@ impl ClientIp {
     ///
     /// let mut request = http::Request::new(());
     /// request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
-    /// assert_eq!(client_ip.identify(&request), Some([192, 0, 2, 1].into()));
+    /// assert_eq!(client_ip.identify(&request), Ok([192, 0, 2, 1].into()));
     /// # Ok::<(), tollgate::http::ClientIpError>(())
     /// ```
     pub fn peer_from<F: Fn(&Extensions) -> Option<SocketAddr>>(self, peer_of: F) -> ClientAddress<F> {
         ClientAddress { client_ip: self, peer_of }
     }
 
-    fn of<B>(&self, peer: Option<SocketAddr>, request: &Request<B>) -> Option<IpAddr> {
-        self.find(peer.map(|peer| peer.ip()), request.headers()).ok()
+    fn of<B>(&self, peer: Option<SocketAddr>, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
+        Ok(self.find(peer.map(|peer| peer.ip()), request.headers())?)
     }
 }
 
@@ -44,7 +44,7 @@ impl ClientIp {
 impl<B> Identity<B> for ClientIp {
     type Key = IpAddr;
 
-    fn identify(&self, request: &Request<B>) -> Option<IpAddr> {
+    fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
         self.of(request.extensions().get().copied(), request)
     }
 }
@@ -52,7 +52,7 @@ impl<B> Identity<B> for ClientIp {
 impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<F> {
     type Key = IpAddr;
 
-    fn identify(&self, request: &Request<B>) -> Option<IpAddr> {
+    fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
         self.client_ip.of((self.peer_of)(request.extensions()), request)
     }
 }

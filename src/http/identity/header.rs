@@ -1,7 +1,7 @@
 use http::Request;
-use http::header::{AUTHORIZATION, HeaderName};
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
-use super::Identity;
+use super::{Identity, NoIdentity};
 
 /// The value of a header, or a bearer token, as a key. It is unknown if the header is missing, comes in several lines, is empty, longer
 /// than [`max_len`](Self::max_len), or not printable ASCII.
@@ -14,11 +14,11 @@ use super::Identity;
 ///
 /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
 /// let request = Request::builder().header("X-Api-Key", "k-17").body(())?;
-/// assert_eq!(key.identify(&request).as_deref(), Some("k-17"));
+/// assert_eq!(key.identify(&request)?, "k-17");
 ///
 /// let request = Request::builder().header("Authorization", "Bearer t-18").body(())?;
-/// assert_eq!(HeaderKey::bearer().identify(&request).as_deref(), Some("t-18"));
-/// # Ok::<(), http::Error>(())
+/// assert_eq!(HeaderKey::bearer().identify(&request)?, "t-18");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderKey {
@@ -49,27 +49,33 @@ impl HeaderKey {
     /// use tollgate::http::{HeaderKey, Identity};
     ///
     /// let request = Request::builder().header("Authorization", "Bearer 12345").body(())?;
-    /// assert_eq!(HeaderKey::bearer().max_len(4).identify(&request), None);
+    /// assert!(HeaderKey::bearer().max_len(4).identify(&request).is_err());
     /// # Ok::<(), http::Error>(())
     /// ```
     #[must_use]
     pub fn max_len(self, bytes: usize) -> Self {
         Self { max_len: bytes, ..self }
     }
-}
 
-impl<B> Identity<B> for HeaderKey {
-    type Key = String;
-
-    fn identify(&self, request: &Request<B>) -> Option<String> {
-        let mut lines = request.headers().get_all(&self.name).iter();
-        let line = lines.next().filter(|_| lines.next().is_none())?.to_str().ok()?.trim_ascii();
+    fn value_of<'a>(&self, line: &'a HeaderValue) -> Option<&'a str> {
+        let line = line.to_str().ok()?.trim_ascii();
         let value = if self.is_bearer {
             let (scheme, token) = line.split_once(' ')?;
             Some(token.trim_ascii_start()).filter(|_| scheme.eq_ignore_ascii_case("bearer"))?
         } else {
             line
         };
-        (1..=self.max_len).contains(&value.len()).then(|| value.to_owned())
+        (1..=self.max_len).contains(&value.len()).then_some(value)
+    }
+}
+
+impl<B> Identity<B> for HeaderKey {
+    type Key = String;
+
+    fn identify(&self, request: &Request<B>) -> Result<String, NoIdentity> {
+        let mut lines = request.headers().get_all(&self.name).iter();
+        let line = lines.next().ok_or_else(|| NoIdentity::NoHeader(self.name.clone()))?;
+        let value = if lines.next().is_none() { self.value_of(line) } else { None };
+        value.map(str::to_owned).ok_or_else(|| NoIdentity::UnusableHeader(self.name.clone()))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::Request;
 
-use super::Identity;
+use super::{FoundKey, Identity, NoIdentity};
 
 /// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
 /// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
@@ -32,7 +32,7 @@ pub struct OrShared<I, K> {
 /// A key, or the future that finds it.
 #[derive(Debug)]
 pub enum Identified<K, F> {
-    Now(Option<K>),
+    Now(Result<K, NoIdentity>),
     Later(F),
 }
 
@@ -53,7 +53,7 @@ pub trait FindsKey<B> {
     const HAS_KEYS: bool = true;
 
     type SealedKey;
-    type Future: Future<Output = Option<Self::SealedKey>>;
+    type Future: Future<Output: FoundKey<Key = Self::SealedKey>>;
 
     fn key_of(&self, request: &Request<B>) -> Identified<Self::SealedKey, Self::Future>;
 
@@ -70,7 +70,7 @@ impl<B> FindsKey<B> for Everyone {
     type Future = Pending<Option<Self>>;
 
     fn key_of(&self, _: &Request<B>) -> Identified<Self, Self::Future> {
-        Identified::Now(Some(Self))
+        Identified::Now(Ok(Self))
     }
 }
 
@@ -83,11 +83,11 @@ impl<B, I: Identity<B>> FindsKey<B> for By<I> {
     }
 }
 
-impl<B, K, G: Future<Output = Option<K>>, F: Fn(&Request<B>) -> G> FindsKey<B> for ByFuture<F> {
-    type SealedKey = K;
+impl<B, R: FoundKey, G: Future<Output = R>, F: Fn(&Request<B>) -> G> FindsKey<B> for ByFuture<F> {
+    type SealedKey = R::Key;
     type Future = G;
 
-    fn key_of(&self, request: &Request<B>) -> Identified<K, G> {
+    fn key_of(&self, request: &Request<B>) -> Identified<R::Key, G> {
         Identified::Later((self.0)(request))
     }
 }

@@ -12,7 +12,7 @@ use super::shared::{Granted, Shared};
 use crate::http::admission::{Admits, Asked, Asking};
 use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
-use crate::http::identity::{FindsKey, Identifies};
+use crate::http::identity::{FoundKey, Identifies};
 
 /// The answer of a service behind a [`LimitLayer`](super::LimitLayer), which has an example.
 ///
@@ -53,8 +53,8 @@ impl<S: Service<Request<B>>, B, L, I: Identifies<B>> LimitFuture<S, B, L, I> {
         Self { stage: Stage::Calling(call, Some(granted)), key: Some(key), shared }
     }
 
-    pub(super) fn refused(refusal: Box<Refusal>, request: &Request<B>, shared: Arc<Shared<L, I>>) -> Self {
-        Self { stage: Stage::refused(refusal, request), key: None, shared }
+    pub(super) fn refused(refusal: Box<Refusal>, key: Option<I::Key>, request: &Request<B>, shared: Arc<Shared<L, I>>) -> Self {
+        Self { stage: Stage::refused(refusal, request), key, shared }
     }
 }
 
@@ -73,9 +73,9 @@ where
         loop {
             let next = match this.stage.as_mut().project() {
                 StageProjection::Identifying(finding, call) => {
-                    let key = ready!(finding.poll(cx)).or_else(|| shared.identity.shared_key());
-                    match (key, call.take()) {
-                        (Some(key), Some(call)) => {
+                    let found = ready!(finding.poll(cx)).found();
+                    match (shared.key(found), call.take()) {
+                        (Ok(key), Some(call)) => {
                             let asked = shared.limiter.ask(&key, shared.options.terms());
                             *this.key = Some(key);
                             match asked {
@@ -83,7 +83,7 @@ where
                                 Asked::Now(answer) => Stage::answered(answer, call),
                             }
                         }
-                        (None, Some((_, request))) => Stage::refused(Box::new(Refusal::NoIdentity), &request),
+                        (Err(refusal), Some((_, request))) => Stage::refused(refusal, &request),
                         (_, None) => Stage::Done,
                     }
                 }
@@ -105,7 +105,7 @@ where
                     if I::HAS_KEYS {
                         refusal.set_by_key();
                     }
-                    let response = shared.refuse(refusal, *is_head);
+                    let response = shared.refuse(refusal, this.key.as_ref(), *is_head);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));
                 }

@@ -27,7 +27,7 @@ pub(super) struct Options {
     pub(super) respond: Option<Respond>,
     pub(super) classify: Classify,
     pub(super) penalty: Option<Charge>,
-    caller: Caller,
+    pub(super) caller: Caller,
 }
 
 impl Options {

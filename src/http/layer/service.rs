@@ -8,7 +8,6 @@ use tower_service::Service;
 use super::future::LimitFuture;
 use super::shared::Shared;
 use crate::http::admission::{Admits, Asked};
-use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
 use crate::http::identity::{Identified, Identifies};
 
@@ -55,12 +54,14 @@ where
         let shared = Arc::clone(&self.shared);
         let key = match shared.identity.key_of(&request) {
             Identified::Later(finding) => return LimitFuture::identifying(finding, self.take_ready(), request, shared),
-            Identified::Now(key) => key.or_else(|| shared.identity.shared_key()),
+            Identified::Now(found) => match shared.key(found) {
+                Ok(key) => key,
+                Err(refusal) => return LimitFuture::refused(refusal, None, &request, shared),
+            },
         };
-        let Some(key) = key else { return LimitFuture::refused(Box::new(Refusal::NoIdentity), &request, shared) };
         match shared.limiter.ask(&key, shared.options.terms()) {
             Asked::Later(asking) => LimitFuture::asking(asking, key, self.take_ready(), request, shared),
-            Asked::Now(Err(refusal)) => LimitFuture::refused(refusal, &request, shared),
+            Asked::Now(Err(refusal)) => LimitFuture::refused(refusal, Some(key), &request, shared),
             Asked::Now(Ok(granted)) => LimitFuture::calling(self.inner.call(request), granted, key, shared),
         }
     }

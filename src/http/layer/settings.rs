@@ -111,7 +111,8 @@ impl<L, I> LimitLayer<L, I> {
         self
     }
 
-    /// Answers refusals by a function of your own. The layer adds its fields to the answer.
+    /// Answers refusals by a function of your own. The layer adds its fields to the answer. To log a refusal, or to add something to the
+    /// default answer, begin with [`Refusal::response`].
     ///
     /// ```
     /// use bytes::Bytes;

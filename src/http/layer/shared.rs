@@ -7,10 +7,12 @@ use http::header::CONTENT_LENGTH;
 
 use super::options::Options;
 use crate::acquire::random_up_to;
+use crate::event::EventKind;
 use crate::http::admission::Admits;
 use crate::http::answer::Refusal;
 use crate::http::body::{Held, LimitBody, PermitBody};
 use crate::http::fields::{FieldValues, KnownPolicies};
+use crate::http::identity::{FindsKey, Identifies, NoIdentity};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
@@ -27,6 +29,14 @@ pub(super) struct Shared<L, I> {
 }
 
 impl<L, I> Shared<L, I> {
+    /// The key that was found, or the one that all share whose key is unknown.
+    pub(super) fn key<B>(&self, found: Result<I::Key, NoIdentity>) -> Result<I::Key, Box<Refusal>>
+    where
+        I: Identifies<B>,
+    {
+        found.or_else(|unknown| self.identity.shared_key().ok_or_else(|| Box::new(Refusal::NoIdentity(unknown))))
+    }
+
     /// The service has answered or failed.
     pub(super) fn end<K, R, E>(
         &self,
@@ -58,8 +68,15 @@ impl<L, I> Shared<L, I> {
         Ok(Response::from_parts(head, LimitBody::of_service(body)))
     }
 
-    pub(super) fn refuse<R>(&self, refusal: &Refusal, is_head: bool) -> Response<LimitBody<R>> {
-        let Options { fields, respond, jitter, .. } = &self.options;
+    pub(super) fn refuse<K, R>(&self, refusal: &Refusal, key: Option<&K>, is_head: bool) -> Response<LimitBody<R>>
+    where
+        L: Admits<K>,
+    {
+        let &Options { ref fields, ref respond, jitter, cost, caller, .. } = &self.options;
+        if let Some(reason) = refusal.reason() {
+            let event = || EventKind::Refused { cost, reason, error: refusal.in_words(), requested_in: caller };
+            self.limiter.tell(key, event);
+        }
         let mut response = match respond {
             Some(respond) => respond(refusal),
             None => refusal.response(fields),
