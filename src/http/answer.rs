@@ -52,7 +52,7 @@ pub enum Refusal {
         limits: Vec<LimitStatus>,
     },
     /// Who sends it is unknown: status 403. The body says [what is missing](NoIdentity::detail).
-    #[error("the layer has no key for the request")]
+    #[error("who sends the request is unknown")]
     NoIdentity(#[source] NoIdentity),
     /// The limiter knows as many keys as it may: status 503.
     #[error("the limiter already holds {max} keys, its most")]
@@ -176,11 +176,13 @@ impl Refusal {
     ///
     /// ```
     /// use tollgate::Limiter;
-    /// use tollgate::http::{LimitLayer, RateLimitFields};
+    /// use tollgate::http::{LimitLayer, RateLimitFields, Refusal};
     ///
     /// let fields = RateLimitFields::new("api")?;
     /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?.on_refusal(move |refusal| {
-    ///     eprintln!("refused: {refusal}");
+    ///     if let Refusal::NoIdentity(why) = refusal {
+    ///         eprintln!("{refusal}: {why}");
+    ///     }
     ///     let mut response = refusal.response(&fields);
     ///     response.headers_mut().insert("x-help", "https://example.org/limits".parse().expect("it is printable"));
     ///     response

@@ -131,10 +131,10 @@ impl Observer for MetricsObserver {
                 count(TIMED_OUT);
             }
             EventKind::Denied { decision, .. } => {
-                let reason = match () {
-                    () if decision.is_store_down() => "store_down",
-                    () if decision.is_paused() => "paused",
-                    () => "limit",
+                let reason = match (decision.is_paused(), decision.is_store_down()) {
+                    (_, true) => "store_down",
+                    (true, false) => "paused",
+                    (false, false) => "limit",
                 };
                 let labels = [Label::new("limit", denied_by(decision)), Label::new("reason", reason)];
                 counter!(DENIED, self.labels(what, labels)).increment(1);

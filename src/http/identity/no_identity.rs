@@ -30,7 +30,7 @@ pub enum NoIdentity {
     #[error("the header {0} of the request has no usable value")]
     UnusableHeader(HeaderName),
     /// A closure or a future has returned `None`, which does not say why.
-    #[error("who sends the request is unknown")]
+    #[error("the closure or the future of the layer has found no key")]
     Unknown,
 }
 
@@ -52,7 +52,8 @@ impl NoIdentity {
             Self::ClientIp(NoClientIp::Malformed { header, .. }) => of_header(header, "has an element that is no address"),
             Self::ClientIp(NoClientIp::Hidden { header, .. }) => of_header(header, "does not tell the address of the client"),
             Self::ClientIp(NoClientIp::TooFewHops { header, .. }) => of_header(header, "has too few elements"),
-            Self::NoHeader(_) | Self::UnusableHeader(_) | Self::Unknown => self.to_string(),
+            Self::NoHeader(_) | Self::UnusableHeader(_) => self.to_string(),
+            Self::Unknown => "who sends the request is unknown".to_owned(),
         }
     }
 }
