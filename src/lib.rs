@@ -144,7 +144,7 @@
 //! None is enabled by default. The crate needs tokio with `rt`, `sync` and `time`, and contains no unsafe code.
 //!
 //! - `serde`: [`Policy`], [`Limit`] and [`Rate`] serialise as [text](Policy#as-text), and deserialise from it. [`LimiterSnapshot`],
-//!   [`KeySnapshot`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
+//!   [`KeySnapshot`], [`KeyTotals`] and [`Decision`] serialise with their numbers as fields, for logs and monitoring.
 //! - `quanta`: the option `fast_clock()` of both builders reads the time of decisions from the processor's time stamp counter,
 //!   which takes half as long as tokio's clock. It does not follow a clock that tests pause or advance.
 //! - `http`: the module [`mod@http`]: layers in front of services and behind clients; which client asks, also behind proxies; the header
@@ -222,7 +222,7 @@ pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
 pub use shared::{SharedLimiter, SharedLimiterBuilder, SharedPermitRequest, TryAcquireShared};
-pub use snapshot::{LimitStatus, LimiterSnapshot};
+pub use snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 pub use strategy::{
     Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
     Unit,

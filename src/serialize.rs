@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::decision::Decision;
 use crate::keyed::KeySnapshot;
-use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 
 /// Serialises variables under their names.
 macro_rules! fields {
@@ -65,6 +65,14 @@ impl Serialize for LimiterSnapshot {
             paused_for_ns,
             next_grant_in_ns
         )
+    }
+}
+
+/// With the feature `serde`. See [`LimiterSnapshot`].
+impl Serialize for KeyTotals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded } = *self;
+        fields!(serializer, "KeyTotals", in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded)
     }
 }
 

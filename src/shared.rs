@@ -6,6 +6,7 @@ mod keys;
 mod request;
 #[cfg(feature = "http")]
 mod tell;
+mod totals;
 
 use std::fmt;
 use std::future::Future;
@@ -238,7 +239,8 @@ impl SharedLimiter {
         self.manager.limits_in_store().await
     }
 
-    /// The numbers of this process: what it has in flight, its queue, and its counts.
+    /// The numbers of the key in this process: what it has in flight, its queue, and its counts since it was last taken into use.
+    /// [`totals`](Self::totals) has those of all keys.
     #[must_use]
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()

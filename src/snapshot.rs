@@ -47,6 +47,44 @@ pub struct LimiterSnapshot {
     pub next_grant_in: Option<Duration>,
 }
 
+/// Sums over the keys of a limiter: [`KeyedLimiter::totals`](crate::KeyedLimiter::totals), which has an example, and
+/// [`SharedLimiter::totals`](crate::SharedLimiter::totals). Counts are since the limiter was built, and only rise: what was counted of a
+/// key stays when the key is forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyTotals {
+    /// Units in flight. 0 without a [`MaxConcurrency`](crate::MaxConcurrency), since permits of other limits hold no place.
+    pub in_flight: u64,
+    /// Requests that wait.
+    pub queued: u64,
+    /// Grants, including refunded ones. A grant after a wait counts once.
+    pub granted: u64,
+    /// `try_acquire` calls that were denied. Those of new keys for which there was no room are not among them.
+    pub denied: u64,
+    /// Requests that a full queue dropped or turned away.
+    pub shed: u64,
+    /// Requests that timed out, or that failed at once because they would have.
+    pub timed_out: u64,
+    /// Permits reclaimed because their TTL passed.
+    pub reclaimed: u64,
+    /// Grants that were undone, as in [`LimiterSnapshot::refunded`].
+    pub refunded: u64,
+}
+
+impl KeyTotals {
+    /// Grants wrap: those that a sum begins with may be taken off before they are added.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
+        self.queued += other.queued;
+        self.granted = self.granted.wrapping_add(other.granted);
+        self.denied += other.denied;
+        self.shed += other.shed;
+        self.timed_out += other.timed_out;
+        self.reclaimed += other.reclaimed;
+        self.refunded += other.refunded;
+    }
+}
+
 /// What one limit of a policy says at one instant. [`Limiter::limits`](crate::Limiter::limits), which has an example, lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

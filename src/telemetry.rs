@@ -37,20 +37,21 @@
 //! # Numbers for `metrics`
 //!
 //! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets what only a snapshot tells:
-//! call its `report` before each scrape, or every few seconds.
+//! call its `report` before each scrape, or every few seconds. Of keyed and of shared limiters, what is counted or summed is so over all
+//! keys; of a shared limiter, over those of this process.
 //!
 //! | metric | kind | labels | by | what it is |
 //! |---|---|---|---|---|
 //! | `tollgate_granted_total` | counter | `limiter` | reporter | grants, also refunded ones |
 //! | `tollgate_refunded_total` | counter | `limiter` | reporter | grants that were undone |
 //! | `tollgate_in_flight` | gauge | `limiter` | reporter | units in flight |
-//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it |
+//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it; of a shared limiter for the key of the handle, not of a keyed one |
 //! | `tollgate_queued` | gauge | `limiter` | reporter | requests that wait |
-//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now; not of a shared limiter |
-//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused |
+//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now; of a [`Limiter`](crate::Limiter) alone |
+//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused; of a shared limiter the key of the handle, not of a keyed one |
 //! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
-//! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many it may know |
-//! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls to the store are given up |
+//! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many a keyed limiter may know |
+//! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls of a shared limiter to the store are given up |
 //! | `tollgate_denied_total` | counter | `limiter`, `limit`, `reason` | observer | `try_acquire` calls that were denied: `reason` is `limit`, `paused` or `store_down` |
 //! | `tollgate_timed_out_total` | counter | `limiter` | observer | requests that timed out, or would have |
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
@@ -61,14 +62,39 @@
 //! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
 //! | `tollgate_malformed_fields_total` | counter | `limiter`, `field` | observer | header fields of upstreams that were ignored |
 //! | `tollgate_policy_changes_total` | counter | `limiter` | observer | policies replaced; of a keyed limiter, by key |
-//! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys forgotten before they were reset |
-//! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that were refused |
+//! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys that a keyed limiter forgot before they were reset |
+//! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that a keyed limiter refused |
 //! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that a layer of HTTP refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
-//! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store went down |
+//! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store of a shared limiter went down |
 //!
 //! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`
 //! where no limit denied, but a pause (`paused`) or a store that does not answer (`store_down`). `docs/grafana-dashboard.json` shows these
 //! metrics, and the example `prometheus` serves them.
+//!
+//! # Where a request of a layer is counted
+//!
+//! Of a limiter behind an `http::LimitLayer`, or an `OutboundLayer`, whose requests always wait:
+//!
+//! | what became of the request | without `wait` | with `wait` |
+//! |---|---|---|
+//! | let through | `granted` | `granted`, and `wait_seconds` if it waited |
+//! | refused by a limit or a pause | `denied` | `timed_out` and `wait_seconds` |
+//! | refused by a full queue, or dropped from it | `shed`, of a shared limiter alone | `shed` |
+//! | of a new key for which there is no room | `refused_keys` | `refused_keys` |
+//! | given up by its client while it waited | of a shared limiter alone: not counted | not counted |
+//! | refused by the layer itself: no identity, a cost above the capacity, closed, an error of the store | `refused` | `refused` |
+//!
+//! So the share of refusals is that of `denied`, `timed_out`, `shed`, `refused_keys` and `refused` in these and `granted`.
+//!
+//! # Buckets
+//!
+//! The exporter of `metrics-exporter-prometheus` renders a histogram as a summary unless it is told the buckets, and then there is no
+//! `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. So set them, in seconds:
+//!
+//! ```text
+//! let waits = Matcher::Full("tollgate_wait_seconds".to_owned());
+//! let recorder = PrometheusBuilder::new().set_buckets_for_metric(waits, &[0.001, 0.01, 0.1, 0.5, 1.0, 5.0])?.install_recorder()?;
+//! ```
 
 #[cfg(feature = "metrics")]
 mod metrics_observer;

@@ -141,6 +141,12 @@ proptest! {
                     }
                 }
             }
+            let _each_does_what_is_due = keyed.snapshots().count();
+            let (totals, each) = (keyed.totals(), || alone.iter().map(Limiter::snapshot));
+            prop_assert_eq!(totals.granted, each().map(|one| one.granted).sum::<u64>());
+            prop_assert_eq!(totals.denied, each().map(|one| one.denied).sum::<u64>());
+            prop_assert_eq!(totals.reclaimed, each().map(|one| one.reclaimed).sum::<u64>());
+            prop_assert_eq!(totals.in_flight, each().map(|one| one.in_flight).sum::<u64>());
             Ok(())
         })?;
     }

@@ -17,7 +17,7 @@ use tollgate::http::{
 };
 use tollgate::{
     Acquire, AcquireError, AcquireExplained, AcquireOwned, Adapt, Align, AnyLimiter, ConfigError, Counts, Decision, EventKind,
-    FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyedAcquire,
+    FixedWindow, ForEachPermitted, GroupAcquire, GroupError, GroupPermit, GroupRequest, KeySnapshot, KeyTotals, KeyedAcquire,
     KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest, Limit, LimitStatus, Limiter,
     LimiterBuilder, LimiterEvent, LimiterGroup, LimiterSnapshot, MapPermitted, MaxConcurrency, Observation, ObservedKey,
     Observer, OpenWait, Outcome, Overflow, ParseError, ParseErrorKind, Penalty, Permit, PermitRequest, Policy, PollLimiter,
@@ -49,7 +49,7 @@ struct Names<'a, S: Stream>(
     Option<(SlidingMethod, SlidingWindow, Throttle, TokenBucket, TryAcquireError, UpstreamSignal, UsageCarryOver, WhenFull)>,
     Option<(AcquireOwned, GroupAcquire, GroupRequest, KeyedAcquire<'a, u8>, KeyedAcquireOwned<u8>, PollLimiter, Run<()>)>,
     Option<(Observation<'a>, ObservedKey<'a>, WaitEnd<'a>, WaitStart<'a>, Box<dyn Observer>, Box<dyn OpenWait>)>,
-    Option<(AcquireExplained, Counts, LimitStatus, RefusedReason, Reservation, Unit)>,
+    Option<(AcquireExplained, Counts, KeyTotals, LimitStatus, RefusedReason, Reservation, Unit)>,
     Option<(SharedLimiter, SharedLimiterBuilder, SharedPermitRequest<'a>, TryAcquireShared)>,
     Option<(ForEachPermitted<S, (), Ready<()>>, MapPermitted<S, (), Ready<()>>, Throttled<S>, TryThrottled<S>, WithPermits<S>)>,
 );

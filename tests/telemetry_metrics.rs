@@ -161,13 +161,13 @@ async fn a_reporter_sets_what_snapshots_tell() {
     let hosts = KeyedLimiter::<u8>::builder(Throttle::every(ms(500))).name("hosts").build().unwrap();
     let faulty = Faulty::new();
     let api = faulty.builder("2 concurrent").build().unwrap();
-    let reporter = MetricsReporter::new().limiter(&search).keyed_with_sums(&users).keyed(&hosts).shared(&api);
+    let reporter = MetricsReporter::new().limiter(&search).keyed(&users).keyed(&hosts).shared(&api);
 
     let held = (search.acquire_many(2).await.unwrap(), users.try_acquire(&1).unwrap(), users.try_acquire(&2).unwrap());
     let full = users.try_acquire(&2).unwrap();
     let (waiting, by_key) = (queued(search.acquire_many(2)), queued(users.acquire(&2)));
     assert!(hosts.try_acquire(&1).is_ok());
-    let of_store = api.acquire().await.unwrap();
+    let of_store = (api.acquire().await.unwrap(), api.key("alice").acquire().await.unwrap());
     reporter.report();
     let expected = [
         ("tollgate_granted_total{limiter=search}", 1.0),
@@ -177,15 +177,21 @@ async fn a_reporter_sets_what_snapshots_tell() {
         ("tollgate_queued{limiter=search}", 1.0),
         ("tollgate_available{limiter=search}", 0.0),
         ("tollgate_paused{limiter=search}", 0.0),
+        ("tollgate_granted_total{limiter=users}", 3.0),
+        ("tollgate_refunded_total{limiter=users}", 0.0),
         ("tollgate_keys{limiter=users}", 2.0),
         ("tollgate_max_keys{limiter=users}", 50.0),
         ("tollgate_in_flight{limiter=users}", 3.0),
         ("tollgate_queued{limiter=users}", 1.0),
+        ("tollgate_granted_total{limiter=hosts}", 1.0),
+        ("tollgate_refunded_total{limiter=hosts}", 0.0),
+        ("tollgate_in_flight{limiter=hosts}", 0.0),
+        ("tollgate_queued{limiter=hosts}", 0.0),
         ("tollgate_keys{limiter=hosts}", 1.0),
         ("tollgate_max_keys{limiter=hosts}", 1_000_000.0),
-        ("tollgate_granted_total{limiter=test}", 1.0),
+        ("tollgate_granted_total{limiter=test}", 2.0),
         ("tollgate_refunded_total{limiter=test}", 0.0),
-        ("tollgate_in_flight{limiter=test}", 1.0),
+        ("tollgate_in_flight{limiter=test}", 2.0),
         ("tollgate_concurrency{limiter=test}", 2.0),
         ("tollgate_queued{limiter=test}", 0.0),
         ("tollgate_paused{limiter=test}", 0.0),
@@ -227,6 +233,9 @@ fn the_dashboard_shows_the_documented_metrics() {
     let mut shown = BTreeSet::new();
     for query in &queries {
         assert!(query.contains("limiter=~\"$limiter\""), "{query}");
+        let as_asked = query.replace("$__rate_interval", "1m").replace("$limiter", "a|b");
+        let rest = rusty_promql_parser::expr(&as_asked).map(|(rest, _)| rest);
+        assert_eq!(rest, Ok(""), "{query}");
         let words = query.split(|char: char| !char.is_alphanumeric() && char != '_');
         for word in words.filter_map(|word| word.strip_prefix("tollgate_")) {
             let metric = word.trim_end_matches("_bucket").trim_end_matches("_count").trim_end_matches("_sum");
@@ -238,4 +247,66 @@ fn the_dashboard_shows_the_documented_metrics() {
     assert!(left_out.is_empty(), "{left_out:?}");
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());
+}
+
+/// The table of the docs, for each kind of limiter behind a layer.
+#[cfg(feature = "http")]
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_a_request_of_a_layer_is_counted_where_the_docs_say() {
+    use std::convert::Infallible;
+    use std::future::ready;
+
+    use http::{HeaderName, Request, Response};
+    use tollgate::SharedLimiter;
+    use tollgate::http::{HeaderKey, LimitLayer};
+    use tollgate::store::MemoryStore;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    let (snapshotter, _guard) = record();
+    let metrics = MetricsObserver::new;
+    let builder = KeyedLimiter::<String>::builder("1 concurrent").name("keyed").observer(metrics()).max_keys(1).max_queue(1);
+    let keyed = builder.build().unwrap();
+    let builder = SharedLimiter::builder(MemoryStore::new(), "shared", "1 concurrent").observer(metrics()).max_queue(1);
+    let shared = builder.build().unwrap();
+    let reporter = MetricsReporter::new().keyed(&keyed).shared(&shared);
+    let inner = || service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new("hello".to_owned()))));
+    let of = |user: &str| Request::builder().header("x-user", user).body(()).unwrap();
+    macro_rules! ask_each {
+        ($limiter:expr) => {{
+            let layer = || LimitLayer::new($limiter.clone()).by(HeaderKey::new(HeaderName::from_static("x-user")));
+            let (at_once, after_a_wait) = (layer().layer(inner()), layer().wait(ms(100_000)).layer(inner()));
+            let held = at_once.clone().oneshot(of("a")).await.unwrap();
+            let mut refused = vec![at_once.clone().oneshot(of("a")).await.unwrap().status().as_u16()];
+            let mut waiting = queued(after_a_wait.clone().oneshot(of("a")));
+            refused.push(after_a_wait.clone().oneshot(of("a")).await.unwrap().status().as_u16());
+            sleep(ms(200_000)).await;
+            refused.push(tokio_test::assert_ready!(waiting.poll()).unwrap().status().as_u16());
+            refused.push(at_once.oneshot(Request::new(())).await.unwrap().status().as_u16());
+            drop(queued(after_a_wait.clone().oneshot(of("a")))); // the client goes away
+            let mut waiting = queued(after_a_wait.oneshot(of("a")));
+            drop(held);
+            sleep(ms(1)).await;
+            let let_in = tokio_test::assert_ready!(waiting.poll()).unwrap();
+            (refused, let_in)
+        }};
+    }
+    let (refused, _held) = ask_each!(keyed);
+    assert_eq!(refused, [429, 503, 429, 403]);
+    let at_once = LimitLayer::new(keyed.clone()).by(HeaderKey::new(HeaderName::from_static("x-user"))).layer(inner());
+    assert_eq!(at_once.oneshot(of("b")).await.unwrap().status(), 503, "there is no room for another key");
+    let (refused, _held_there) = ask_each!(shared);
+    assert_eq!(refused, [429, 503, 429, 403]);
+    reporter.report();
+    let seen = taken(&snapshotter);
+    let counted = |limiter: &str| -> Vec<(&str, f64)> {
+        let of = |metric: &str| metric.contains(&format!("limiter={limiter}")) && name(metric).ends_with("_total");
+        seen.iter()
+            .filter(|(metric, count)| of(metric) && count[0] > 0.0)
+            .map(|(metric, count)| (name(metric), count[0]))
+            .collect()
+    };
+    let in_both = [("tollgate_denied_total", 1.0), ("tollgate_granted_total", 2.0)];
+    let in_queue = [("tollgate_shed_total", 1.0), ("tollgate_timed_out_total", 1.0)];
+    assert_eq!(counted("keyed"), [&in_both[..], &[("tollgate_refused_keys_total", 1.0)], &in_queue].concat());
+    assert_eq!(counted("shared"), [in_both, in_queue].concat());
 }

@@ -32,13 +32,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use clap::Parser;
 use common::{exit_code, say, seconds};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tollgate::telemetry::MetricsReporter;
 
 use crate::load::Limiters;
 
-/// Bounds of the histogram of waits, in seconds.
+/// Bounds of the histogram of waits, in seconds. Without them it would be a summary.
 const BUCKETS: [f64; 10] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Serves numbers of busy limiters to Prometheus
@@ -75,12 +75,13 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // The recorder first: what is described before it is installed is lost.
-    let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
+    let waits = Matcher::Full("tollgate_wait_seconds".to_owned());
+    let recorder = PrometheusBuilder::new().set_buckets_for_metric(waits, &BUCKETS)?.install_recorder()?;
     let limiters = Limiters::new()?;
     let reporter = MetricsReporter::new()
         .limiter(&limiters.search)
         .limiter(&limiters.model)
-        .keyed_with_sums(&limiters.users)
+        .keyed(&limiters.users)
         .shared(&limiters.payments);
     let exporter = Arc::new(Exporter { reporter, recorder });
     if options.once {

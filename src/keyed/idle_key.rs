@@ -14,6 +14,8 @@ pub(super) struct IdleKey<'a> {
     /// What holds all keys back.
     pub(super) hold: Option<Hold>,
     pub(super) fences: Fences<'a>,
+    /// How many requests of the idle keys of its shard were denied.
+    pub(super) denied: &'a mut u64,
     pub(super) now: Moment,
     pub(super) origin: ClockOrigin,
 }
@@ -38,7 +40,10 @@ impl IdleKey<'_> {
             Ok(()) if self.hold.is_none() && self.state.admit(self.now, cost) => {
                 Ok(self.fences.permit(cost, self.now, self.origin))
             }
-            Ok(()) => Err(self.state.deny(self.hold, self.now, cost)),
+            Ok(()) => {
+                *self.denied += 1;
+                Err(self.state.deny(self.hold, self.now, cost))
+            }
         }
     }
 }

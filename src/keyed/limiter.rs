@@ -1,5 +1,6 @@
 mod charge;
 mod control;
+mod totals;
 
 use std::fmt;
 use std::future::Future;

@@ -28,6 +28,7 @@ use crate::core::plan::Plan;
 use crate::core::suspension::Hold;
 use crate::manager::{Clock, Last, Manager, Rest};
 use crate::policy::Policy;
+use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
 pub(super) use self::change::{Change, Changed};
@@ -54,6 +55,9 @@ pub(super) struct Shard<K, const W: usize, H> {
     pub(super) changes: u64,
     /// How many managers that granted places were removed.
     removals: u64,
+    /// What was counted of idle keys, and of managers that were removed. Its grants are less by the fence, which counts those to idle
+    /// keys, and by the fences that the present managers have begun with.
+    pub(super) counted: KeyTotals,
     /// Calls other than grants to idle keys.
     accesses: u32,
     /// Where the next check for removable keys begins.
@@ -149,6 +153,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             hasher,
             changes: 0,
             removals: 0,
+            counted: KeyTotals::default(),
             accesses: 0,
             idle_cursor: 0,
             active_cursor: 0,
@@ -194,6 +199,13 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         Look { in_use, asked: self.active.len(), mark, closed: self.is_closed() }
     }
 
+    /// Sums over its keys, also over those that were removed.
+    pub(super) fn totals(&self) -> KeyTotals {
+        let mut totals = KeyTotals { granted: self.counted.granted.wrapping_add(self.fence), ..self.counted };
+        self.active.iter().for_each(|active| totals.add(active.manager.totals()));
+        totals
+    }
+
     /// The `Eq` of keys runs here; nothing has changed when it panics.
     pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
         let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && key.is(&active.key);
@@ -232,7 +244,9 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.idle.insert(hash, idle, |idle| idle.hash(&self.hasher))
     }
 
+    /// The manager has begun with the present fence.
     pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
+        self.counted.granted = self.counted.granted.wrapping_sub(self.fence);
         let active = Active { key, hash: H::keep(hash), manager };
         self.active.insert(hash, active, |active| active.hash(&self.hasher));
     }
@@ -328,7 +342,10 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     fn remove_active(&mut self, slot: usize, last: Last, removed: &mut Removed<K>) -> Option<(u64, K)> {
         let Active { key, hash, manager } = self.active.remove(slot, |active| active.hash(&self.hasher))?;
         removed.managers.push(manager);
-        self.fence = self.fence.max(last.fence);
+        let fence = self.fence.max(last.totals.granted);
+        self.counted.add(last.totals);
+        self.counted.granted = self.counted.granted.wrapping_sub(fence - self.fence);
+        self.fence = fence;
         self.removals += u64::from(last.holds_places);
         last.clock.into_iter().for_each(|clock| self.clock.catch_up(clock));
         Some((hash.of(&key, &self.hasher), key))

@@ -30,6 +30,7 @@ use crate::event::EventKind;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
+use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
 /// Grants to idle keys between two checks for removable keys.
@@ -88,7 +89,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let hash = self.shards.hash(key);
             let reading = self.shared.time_source.now(); // before the lock, which is then held for half as long
             let mut guard = self.shards.lock(hash);
-            let Shard { idle, plan, hold, tiers, clock, fence, id_prefix, .. } = &mut *guard;
+            let Shard { idle, plan, hold, tiers, clock, fence, id_prefix, counted, .. } = &mut *guard;
             let idle = idle.find_mut(hash, |idle| idle.is(hash, key));
             if let (Some(Idle { words, .. }), Some(plan), None) = (idle, plan, hold)
                 && cost.wrapping_sub(1) < plan.max_cost()
@@ -109,6 +110,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 if self.shared.observer.is_none() {
                     // The decision holds a policy copy of this shard only.
                     let mut state = KeyState { plan: tiers.own().plan(), words: state.words };
+                    counted.denied += 1;
                     let denial = state.deny(None, now, cost);
                     look(&state, now);
                     return Some(Err(denial));
@@ -147,7 +149,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     ) -> Result<Admitted, AcquireError> {
         let cost = options.cost;
         options.checked_timeout()?;
-        let admit = |IdleKey { mut state, hold, mut fences, now, origin }: IdleKey<'_>| match state.fits(cost) {
+        let admit = |IdleKey { mut state, hold, mut fences, now, origin, .. }: IdleKey<'_>| match state.fits(cost) {
             Err(misfit) => Some(Err(misfit.into())),
             Ok(()) => (hold.is_none() && state.admit(now, cost)).then(|| {
                 look(&state, now);
@@ -214,6 +216,12 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let (mut snapshots, active) = self.shards.get(shard).snapshots(KeySnapshot::of_idle);
         snapshots.extend(active.into_iter().map(|(key, manager)| (key, KeySnapshot::of_active(&manager))));
         Some(snapshots)
+    }
+
+    pub(super) fn totals(&self) -> KeyTotals {
+        let mut totals = KeyTotals::default();
+        (0..self.shards.count()).for_each(|shard| totals.add(self.shards.get(shard).totals()));
+        totals
     }
 
     pub(super) fn pause(&self, nanos: u64) {

@@ -82,7 +82,12 @@ impl Manager {
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
         let mut snapshot = self.ask(Schedule::snapshot);
-        snapshot.denied += u64::from(self.denied.load(Relaxed));
+        snapshot.denied += self.denied_by_word();
         snapshot
+    }
+
+    /// How many requests were denied while there was no state that counts them.
+    pub(super) fn denied_by_word(&self) -> u64 {
+        u64::from(self.denied.load(Relaxed))
     }
 }

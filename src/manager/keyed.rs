@@ -12,6 +12,7 @@ use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::Scope;
 use crate::policy::Policy;
+use crate::snapshot::KeyTotals;
 use crate::strategy::{Moment, StateWords};
 
 /// A manager without permits and waiters.
@@ -27,8 +28,8 @@ pub(crate) struct Rest {
 /// What outlives a manager.
 #[derive(Debug)]
 pub(crate) struct Last {
-    /// Of the latest grant.
-    pub(crate) fence: u64,
+    /// With the fence of the latest grant, which is the number of grants.
+    pub(crate) totals: KeyTotals,
     /// Whether grants held places.
     pub(crate) holds_places: bool,
     /// `None` if it was never read.
@@ -81,21 +82,38 @@ impl Manager {
         let mut state = self.lock();
         let now = state.clock.now();
         let gate = state.schedule.at_rest(now)?;
-        let (reset_at, fence, holds_places) = (gate.reset_at(now), gate.granted(), gate.holds_places());
-        Some(Rest { reset_at, is_new: reset_at <= now, last: Last { fence, holds_places, clock: Some(state.clock.clone()) } })
+        let (reset_at, holds_places) = (gate.reset_at(now), gate.holds_places());
+        let last = Last { totals: self.totals_of(&state.schedule), holds_places, clock: Some(state.clock.clone()) };
+        Some(Rest { reset_at, is_new: reset_at <= now, last })
     }
 
     /// What is left of a manager that is only a word with all its places.
     pub(crate) fn unused_word(&self) -> Option<Last> {
-        let (content, fence) = self.state.content_of_word()?;
-        let unused = self.common().plan.plain_places().map(|units| Content::Places { units }) == Some(content);
-        unused.then_some(Last { fence, holds_places: true, clock: None })
+        let totals = self.totals_of_word().filter(|totals| totals.in_flight == 0)?;
+        Some(Last { totals, holds_places: true, clock: None })
+    }
+
+    /// What can be summed over keys, without what is due by now.
+    pub(crate) fn totals(&self) -> KeyTotals {
+        self.totals_of_word().unwrap_or_else(|| self.totals_of(&self.lock().schedule))
+    }
+
+    /// The same of a manager that is only a word of places.
+    fn totals_of_word(&self) -> Option<KeyTotals> {
+        let (Content::Places { units }, granted) = self.state.content_of_word()? else { return None };
+        let in_flight = self.common().plan.plain_places()?.saturating_sub(units);
+        Some(KeyTotals { in_flight, granted, denied: self.denied_by_word(), ..KeyTotals::default() })
+    }
+
+    fn totals_of(&self, schedule: &Schedule) -> KeyTotals {
+        let totals = schedule.totals();
+        KeyTotals { denied: totals.denied + self.denied_by_word(), ..totals }
     }
 
     /// The number of grants of places so far, if no request waits and no permit holds a place.
     pub(crate) fn drained_after(&self) -> Option<u64> {
         if self.state.is_only_a_word() {
-            return self.unused_word().map(|last| last.fence);
+            return self.unused_word().map(|last| last.totals.granted);
         }
         self.lock().schedule.drained_after()
     }

@@ -13,6 +13,7 @@ use crate::core::line::MAX_PLACES;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::Hold;
 use crate::observe::Observers;
+use crate::snapshot::KeyTotals;
 
 /// What a manager is made of.
 pub(crate) struct ManagerParts {
@@ -77,6 +78,9 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
+        if let Some(link) = self.store_link() {
+            link.counted().add(KeyTotals { in_flight: 0, queued: 0, ..self.totals() });
+        }
         if self.is_registered() {
             registry::leave(self);
         }

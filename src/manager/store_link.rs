@@ -16,6 +16,7 @@ use crate::error::StoreError;
 use crate::event::{EventKind, LimiterEvent};
 use crate::exchange::{Call, Reply};
 use crate::observe::{Observation, Observers};
+use crate::snapshot::KeyTotals;
 use crate::store::{Store, StoreFuture};
 
 /// The way of one limiter, with all its keys, to its store.
@@ -26,6 +27,8 @@ pub(crate) struct StoreLink {
     pub(crate) deadline: Duration,
     pub(crate) observer: Observers,
     pub(crate) kept: KeptKeys,
+    /// What was counted of managers that were dropped.
+    counted: Mutex<KeyTotals>,
     /// What hears of releases: as long as anybody may wait, also without a handle of the limiter.
     _hears: Arc<dyn Any + Send + Sync>,
     breaker: Mutex<Breaker>,
@@ -147,7 +150,21 @@ impl StoreLink {
         observer: Observers,
         hears: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { store, name, deadline, observer, kept: KeptKeys::new(), _hears: hears, breaker: Mutex::default() }
+        Self {
+            store,
+            name,
+            deadline,
+            observer,
+            kept: KeptKeys::new(),
+            counted: Mutex::default(),
+            _hears: hears,
+            breaker: Mutex::default(),
+        }
+    }
+
+    /// What was counted of managers that were dropped, to read and to add to.
+    pub(crate) fn counted(&self) -> MutexGuard<'_, KeyTotals> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {

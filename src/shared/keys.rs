@@ -17,6 +17,7 @@ use crate::core::suspension::Hold;
 use crate::exchange::Scope;
 use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, SharedDriver, StoreLink, TimeSource, TimerHost};
 use crate::observe::{Observation, ObservedKey, Observer, Observers, OpenWait, WaitStart};
+use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
 /// What the handles of all keys share.
@@ -56,6 +57,15 @@ impl Keys {
             None => self.lock().values().filter_map(Weak::upgrade).collect(),
         };
         managers.iter().for_each(Manager::released_elsewhere);
+    }
+
+    /// Sums over the managers, where those that were dropped have `counted`. Who is dropped meanwhile may be left out, and is not
+    /// counted twice.
+    pub(super) fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
+        let managers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let mut totals = counted();
+        managers.iter().for_each(|manager| totals.add(manager.totals()));
+        totals
     }
 
     /// The manager of a key: one for all its handles.

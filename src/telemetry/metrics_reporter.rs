@@ -70,39 +70,33 @@ impl MetricsReporter {
     pub fn limiter(self, limiter: &Limiter) -> Self {
         let (limiter, label) = (limiter.clone(), label(limiter.name()));
         self.and(move || {
-            report_snapshot(&label, &limiter.snapshot());
+            let now = limiter.snapshot();
+            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
+            report_state(&label, &now);
             set(AVAILABLE, &label, limiter.available());
         })
     }
 
-    /// Reports how many keys a keyed limiter knows. That takes as long for a million keys as for one.
-    ///
-    /// Their grants are counted nowhere: a key is a word or two. [`keyed_with_sums`](Self::keyed_with_sums) has what can be summed.
+    /// Reports of a keyed limiter, too: how many keys it knows, and its [totals](KeyedLimiter::totals), where it is said how long that
+    /// takes.
     pub fn keyed<K: Hash + Eq + Clone + Send + Sync + 'static>(self, limiter: &KeyedLimiter<K>) -> Self {
         let (limiter, label) = (limiter.clone(), label(limiter.name()));
-        self.and(move || report_keys(&label, &limiter))
-    }
-
-    /// The same, and the units in flight and the requests that wait, summed over all keys: each report goes through all of them, as
-    /// [`snapshots`](KeyedLimiter::snapshots) does, by locking one part of the keys at a time. That is for some thousands of keys.
-    pub fn keyed_with_sums<K: Hash + Eq + Clone + Send + Sync + 'static>(self, limiter: &KeyedLimiter<K>) -> Self {
-        let (limiter, label) = (limiter.clone(), label(limiter.name()));
         self.and(move || {
-            report_keys(&label, &limiter);
-            let sums = limiter
-                .snapshots()
-                .fold((0, 0), |(in_flight, queued): (u64, u64), (_, key)| (in_flight + key.in_flight, queued + key.queued));
-            set(IN_FLIGHT, &label, sums.0);
-            set(QUEUED, &label, sums.1);
+            let now = limiter.totals();
+            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
+            set(KEYS, &label, limiter.len() as u64);
+            set(MAX_KEYS, &label, limiter.max_keys() as u64);
         })
     }
 
-    /// Reports of a shared limiter, too: what this process has of the key of the handle, and whether the store answers. It calls no
-    /// store.
+    /// Reports of a shared limiter, too: the [totals](SharedLimiter::totals) of this process over all keys, whether the store answers,
+    /// and of the key of the handle what this process may have in flight and whether it is paused. It calls no store.
     pub fn shared(self, limiter: &SharedLimiter) -> Self {
         let (limiter, label) = (limiter.clone(), label(Some(limiter.name())));
         self.and(move || {
-            report_snapshot(&label, &limiter.snapshot());
+            let now = limiter.totals();
+            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
+            report_state(&label, &limiter.snapshot());
             set(STORE_UP, &label, u64::from(limiter.store_is_up()));
         })
     }
@@ -138,20 +132,18 @@ fn set(name: &'static str, label: &Label, value: u64) {
     gauge!(name, vec![label.clone()]).set(value as f64);
 }
 
-fn report_snapshot(label: &Label, now: &LimiterSnapshot) {
-    counter!(GRANTED, vec![label.clone()]).absolute(now.granted);
-    counter!(REFUNDED, vec![label.clone()]).absolute(now.refunded);
-    set(IN_FLIGHT, label, now.in_flight);
+fn report_use(label: &Label, [granted, refunded]: [u64; 2], [in_flight, queued]: [u64; 2]) {
+    counter!(GRANTED, vec![label.clone()]).absolute(granted);
+    counter!(REFUNDED, vec![label.clone()]).absolute(refunded);
+    set(IN_FLIGHT, label, in_flight);
+    set(QUEUED, label, queued);
+}
+
+fn report_state(label: &Label, now: &LimiterSnapshot) {
     if let Some(concurrency) = now.concurrency {
         set(CONCURRENCY, label, concurrency);
     }
-    set(QUEUED, label, now.queued);
     set(PAUSED, label, u64::from(now.paused_for.is_some()));
-}
-
-fn report_keys<K: Hash + Eq + Clone + Send + Sync + 'static>(label: &Label, limiter: &KeyedLimiter<K>) {
-    set(KEYS, label, limiter.len() as u64);
-    set(MAX_KEYS, label, limiter.max_keys() as u64);
 }
 
 impl fmt::Debug for MetricsReporter {

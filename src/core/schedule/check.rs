@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Refusal, Schedule, nanos};
+use super::{Counts, Refusal, Schedule, nanos};
 use crate::core::costs::{Costs, UnitCosts};
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
@@ -14,7 +14,7 @@ use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::event::Attempt;
 use crate::priority::Priority;
-use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 use crate::strategy::Moment;
 
 /// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
@@ -263,6 +263,13 @@ impl Schedule {
         rests.then_some(&self.gate)
     }
 
+    /// What of the numbers can be summed.
+    pub(crate) fn totals(&self) -> KeyTotals {
+        let Counts { denied, shed, timed_out, reclaimed, refunded, .. } = self.counts.as_deref().copied().unwrap_or_default();
+        let (in_flight, queued) = (self.gate.in_flight() + self.in_flight_locally(), self.queue.len() as u64);
+        KeyTotals { in_flight, queued, granted: self.gate.granted(), denied, shed, timed_out, reclaimed, refunded }
+    }
+
     /// The numbers of the limiter.
     pub(crate) fn snapshot(&self, now: Moment) -> LimiterSnapshot {
         let next = if self.queue.is_empty() {
@@ -278,17 +285,17 @@ impl Schedule {
         let suspended_until =
             self.suspended().map_or(now, |suspension| suspension.ready_at(now, self.queue.front().map_or(1, |front| front.cost)));
         let next = next.and_then(|next| next.max(suspended_until).known());
-        let counts = self.counts.as_deref().copied().unwrap_or_default();
+        let KeyTotals { in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded } = self.totals();
         LimiterSnapshot {
-            in_flight: self.gate.in_flight() + self.in_flight_locally(),
+            in_flight,
             concurrency: self.gate.concurrency(now),
-            queued: self.queue.len() as u64,
-            granted: self.gate.granted(),
-            denied: counts.denied,
-            shed: counts.shed,
-            timed_out: counts.timed_out,
-            reclaimed: counts.reclaimed,
-            refunded: counts.refunded,
+            queued,
+            granted,
+            denied,
+            shed,
+            timed_out,
+            reclaimed,
+            refunded,
             paused_for: self.suspended().and_then(|suspension| suspension.paused_for(now)),
             next_grant_in: next.filter(|_| !self.closed || !self.queue.is_empty()).map(|next| next.duration_since(now)),
         }

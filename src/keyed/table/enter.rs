@@ -131,11 +131,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
             tier => Some(shard.tiers.get(tier)),
         };
-        let Shard { idle, tiers, clock, fence, id_prefix, .. } = shard;
+        let Shard { idle, tiers, clock, fence, id_prefix, counted, .. } = shard;
         if let Some(idle) = idle.get_mut(slot).filter(|_| other.is_none()) {
             let fences = Fences { id_prefix: *id_prefix, latest: fence };
-            if let Some(result) = ask(IdleKey { state: tiers.state(&mut idle.words), hold, fences, now, origin: clock.origin() })
-            {
+            let (state, denied) = (tiers.state(&mut idle.words), &mut counted.denied);
+            if let Some(result) = ask(IdleKey { state, hold, fences, denied, now, origin: clock.origin() }) {
                 return Ok(Some(Entered::Idle(result)));
             }
         }
