@@ -37,18 +37,18 @@
 //! # Numbers for `metrics`
 //!
 //! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets what only a snapshot tells:
-//! call its `report` before each scrape, or every few seconds. Of keyed and of shared limiters, what is counted or summed is so over all
-//! keys; of a shared limiter, over those of this process.
+//! call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all its keys, those of a shared
+//! limiter over all keys in this process, but where the table says otherwise.
 //!
 //! | metric | kind | labels | by | what it is |
 //! |---|---|---|---|---|
 //! | `tollgate_granted_total` | counter | `limiter` | reporter | grants, also refunded ones |
 //! | `tollgate_refunded_total` | counter | `limiter` | reporter | grants that were undone |
 //! | `tollgate_in_flight` | gauge | `limiter` | reporter | units in flight |
-//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it; of a shared limiter for the key of the handle, not of a keyed one |
+//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it. Of a shared limiter, for the key of the handle; not of a keyed one |
 //! | `tollgate_queued` | gauge | `limiter` | reporter | requests that wait |
-//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now; of a [`Limiter`](crate::Limiter) alone |
-//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused; of a shared limiter the key of the handle, not of a keyed one |
+//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now. Only of a [`Limiter`](crate::Limiter) |
+//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused. Of a shared limiter, the key of the handle; not of a keyed one |
 //! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
 //! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many a keyed limiter may know |
 //! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls of a shared limiter to the store are given up |
@@ -73,23 +73,24 @@
 //!
 //! # Where a request of a layer is counted
 //!
-//! Of a limiter behind an `http::LimitLayer`, or an `OutboundLayer`, whose requests always wait:
+//! Of a limiter behind an `http::LimitLayer`, in the metrics of these names:
 //!
-//! | what became of the request | without `wait` | with `wait` |
+//! | what became of the request | without `wait` | with `wait`, and of an `OutboundLayer` |
 //! |---|---|---|
 //! | let through | `granted` | `granted`, and `wait_seconds` if it waited |
 //! | refused by a limit or a pause | `denied` | `timed_out` and `wait_seconds` |
-//! | refused by a full queue, or dropped from it | `shed`, of a shared limiter alone | `shed` |
+//! | refused by a full queue, or dropped from it | `shed`, only of a shared limiter | `shed` |
 //! | of a new key for which there is no room | `refused_keys` | `refused_keys` |
-//! | given up by its client while it waited | of a shared limiter alone: not counted | not counted |
-//! | refused by the layer itself: no identity, a cost above the capacity, closed, an error of the store | `refused` | `refused` |
+//! | given up by its client while it waited | in none | in none |
+//! | refused by the layer itself: no identity, a cost above a capacity, closed, an error of the store | `refused` | `refused` |
 //!
-//! So the share of refusals is that of `denied`, `timed_out`, `shed`, `refused_keys` and `refused` in these and `granted`.
+//! So the share of requests that limits refuse is the sum of `denied`, `timed_out`, `shed` and `refused_keys`, divided by the same sum
+//! with `granted`. The dashboard has a panel of it.
 //!
 //! # Buckets
 //!
-//! The exporter of `metrics-exporter-prometheus` renders a histogram as a summary unless it is told the buckets, and then there is no
-//! `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. So set them, in seconds:
+//! The crate `metrics-exporter-prometheus` renders a histogram as a summary unless it is told the buckets. Then there is no
+//! `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. So set them, in seconds, as the example does:
 //!
 //! ```text
 //! let waits = Matcher::Full("tollgate_wait_seconds".to_owned());
