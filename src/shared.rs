@@ -346,6 +346,9 @@ impl SharedLimiter {
     /// yet; permits from before the reset give nothing back. A call under way that tells of such charges is awaited first, for one
     /// deadline at most.
     ///
+    /// Fences then begin anew at the microseconds since 1970, as of a key that is not known. So the fence of a grant within a few
+    /// microseconds after the reset may be one that another process was given before it.
+    ///
     /// Another process may yet tell of what it has charged before, and grant units that it has
     /// [taken ahead](SharedLimiterBuilder::prefetch). If it was denied before, it keeps to that until the instant which the store named
     /// then, while it uses the key, or for a minute.

@@ -143,7 +143,11 @@ impl Gate {
 
     /// Records a grant of the store.
     pub(crate) fn record(&mut self, now: Moment, costs: Costs<'_>, by_store: GrantByStore, caller: Caller) -> Grant {
-        let GrantByStore { fence, number, granted_at, sent_at } = by_store;
+        let GrantByStore { mut fence, number, granted_at, sent_at } = by_store;
+        // After a reset, the store may give a fence anew that a permit from before it still has.
+        while self.holdings().is_some_and(|holdings| holdings.held.contains_key(&fence)) {
+            fence += 1;
+        }
         self.fence += 1;
         let (states, _, measures) = self.parts();
         let mut holds = false;
