@@ -70,7 +70,8 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 /// [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last frame, which it may be
 /// sending still. A `String` is a single frame, so its permit is released before it has been sent: send large answers as streams. A
 /// client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded connection (a WebSocket) does not,
-/// because its answer has no body: let its handler acquire one. A permit whose [TTL](crate::MaxConcurrency::ttl) passes ends no request: another is let in beside it.
+/// because its answer has no body: let its handler acquire one. A permit whose [TTL](crate::MaxConcurrency::ttl) passes ends no request:
+/// another is let in beside it.
 ///
 /// # A concurrency that adapts
 ///
