@@ -105,7 +105,8 @@ impl Reply {
     /// use tollgate::store::{LimitReading, Reply};
     ///
     /// let now = 1_800_000_000_000_000_000;
-    /// let mut reply = Reply::new(now, [LimitReading { remaining: 7, reset_at: now + 1_000_000_000 }]);
+    /// let reading = LimitReading { remaining: 7, available_at: now, reset_at: now + 1_000_000_000 };
+    /// let mut reply = Reply::new(now, [reading]);
     /// (reply.granted, reply.first_fence) = (3, now / 1_000);
     /// ```
     #[must_use]
