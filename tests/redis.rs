@@ -6,15 +6,15 @@ mod proxy;
 mod redis_server;
 
 use std::error::Error;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis_server::{RedisServer, any_server};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 use tollgate::store::{RedisStore, StoreError};
-use tollgate::{AcquireError, EventKind, SharedLimiter, TryAcquireError};
+use tollgate::{AcquireError, SharedLimiter, TryAcquireError};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -420,33 +420,6 @@ async fn another_policy_is_an_error_unless_it_replaces() {
     assert!(admitted(&replaces).await);
     assert!(new.check(1).await.is_ok());
     assert!(matches!(old.check(1).await, Err(StoreError::PolicyDiffers { .. })));
-}
-
-#[tokio::test]
-async fn a_ban_and_a_new_policy_are_told_once() {
-    let (_server, url) = any_server();
-    let store = store_at(&url, "told");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let build = |policy: &str| {
-        let told = Arc::clone(&told);
-        let builder = SharedLimiter::builder(store.clone(), "limiter", policy).replace_policy().on_event(move |event| {
-            let what = match &event.kind {
-                EventKind::Banned { limit_index, banned_for, .. } => format!("{limit_index} for {banned_for:?}"),
-                EventKind::PolicyChanged { from, to, .. } => format!("from {from} to {to}"),
-                _ => return,
-            };
-            told.lock().unwrap().push(what);
-        });
-        builder.build().unwrap()
-    };
-    let policy = "100/s and penalty 1 falling 1/s ban 1m";
-    let [one, other] = [build(policy), build(policy)];
-    assert!(one.try_acquire().await.is_ok());
-    for banned in [&other, &one, &other] {
-        assert!(banned.try_acquire().await.is_err());
-    }
-    assert!(build("5/h").try_acquire().await.is_ok());
-    assert_eq!(*told.lock().unwrap(), ["1 for 60s".to_owned(), format!("from {policy} to 5/h")]);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Shared limiters over the stores of databases, each with a store of its own, as processes have them. The clock is real.
-#![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+//! Shared limiters over stores, each with a store of its own, as processes have them. The clock is real.
+#![cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -129,7 +129,7 @@ macro_rules! shares {
     };
 }
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 fn url(variable: &str) -> String {
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
     url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))
@@ -141,6 +141,8 @@ shares!(sqlite, {
     let file = folder.path().join("limits.db");
     (move || tollgate::store::SqliteStore::open(&file).unwrap(), folder)
 });
+#[cfg(feature = "redis")]
+shares!(redis, (|| tollgate::store::RedisStore::connect(super::url("TOLLGATE_REDIS_URL")).unwrap(), ()));
 #[cfg(feature = "postgres")]
 shares!(postgres, (|| tollgate::store::PostgresStore::open(&super::url("TOLLGATE_POSTGRES_URL")).unwrap(), ()));
 #[cfg(feature = "mysql")]
