@@ -278,6 +278,12 @@ async fn stacked_layers_say_when_the_last_of_them_admits_a_request() {
         let busy = Response::builder().status(503).header("retry-after", "5").body(Full::new(HELLO));
         Ok::<_, Infallible>(busy.unwrap())
     });
+    // Nobody need wait until a former ban is forgiven.
+    let banned = Limiter::new("penalty 10 falling 1/s ban 1m forgive 24h").unwrap();
+    assert!(banned.try_acquire_many(10).is_ok() && banned.try_acquire().is_err());
+    advance(Duration::from_secs(60)).await;
+    let outer = LimitLayer::new(banned).cost(6).layer(busy);
+    assert_eq!(field(&call(&outer, request()).await, "retry-after"), "6");
     let service = layer("window 2/h", "outer", RateLimitStyle::Draft10).layer(busy);
     assert_eq!(field(&call(&service, request()).await, "retry-after"), "5");
     assert_eq!(field(&call(&service, request()).await, "retry-after"), "3600");

@@ -169,7 +169,11 @@ impl<'a> FieldValues<'a> {
         let wait = |status: &LimitStatus| {
             let cost = if status.limit.counts() == Counts::Cost { self.cost } else { 1 };
             let is_spent = status.remaining < cost && !status.limit.counts_places();
-            is_spent.then_some(if cost > 1 { status.reset_after } else { status.available_after })
+            is_spent.then(|| match status.limit {
+                _ if cost == 1 => status.available_after,
+                Limit::Penalty(_) if status.remaining > 0 => until_reset(status), // without the time until it forgives bans
+                _ => status.reset_after,
+            })
         };
         self.limits.iter().filter_map(wait).max().map(whole_seconds)
     }
