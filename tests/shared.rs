@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::faulty::{Faulty, Way};
 use common::ms;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
     AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Penalty, Policy, Rate, SharedLimiter, Throttle,
@@ -282,6 +282,32 @@ async fn a_permit_from_before_a_reset_gives_back_no_place_of_another() {
     assert!(limiter.try_acquire().await.is_ok());
 }
 
+/// A fixed bug: requests that are explained, as those of layers are, made the process take units ahead, and were granted none of them.
+#[tokio::test(start_paused = true)]
+async fn requests_that_say_more_than_their_cost_are_granted_ahead_too() {
+    let builder = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h");
+    let limiter = builder.prefetch(100, Duration::from_secs(10)).build().unwrap();
+    for nth in 1..=5 {
+        let (granted, limits) = limiter.request().cost_of("tokens", 7).try_acquire_explained().await;
+        assert!(granted.is_ok() && (limits.is_empty() || nth != 2), "{nth}");
+        sleep(ms(1)).await;
+    }
+    assert!(limiter.try_acquire().await.is_err());
+}
+
+/// A fixed bug: it was taken for the other permit, which was granted after the reset.
+#[tokio::test(start_paused = true)]
+async fn a_permit_from_before_a_reset_is_not_refunded_as_one_with_its_fence() {
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h").unwrap();
+    let before = limiter.acquire_many(10).await.unwrap();
+    limiter.reset().await.unwrap();
+    let (after, _) = limiter.request().cost(10).try_acquire_explained().await;
+    assert_eq!(after.as_ref().unwrap().fence(), before.fence());
+    assert!(before.refund());
+    sleep(ms(1)).await;
+    assert!(limiter.try_acquire().await.is_err());
+}
+
 /// A fixed bug: they were granted besides all that the reset had given.
 #[tokio::test(start_paused = true)]
 async fn units_taken_ahead_are_not_granted_after_a_reset() {
@@ -321,6 +347,25 @@ async fn a_reset_comes_after_a_charge_that_is_on_its_way() {
     limiter.penalize(10);
     sleep(ms(10)).await;
     limiter.reset().await.unwrap();
+    assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10);
+}
+
+/// A fixed bug: one that was given up told the store what another one had withheld.
+#[tokio::test(start_paused = true)]
+async fn resets_at_the_same_time_charge_nothing_from_before_them() {
+    let faulty = Faulty::by(Way::Slow(ms(100)));
+    let limiter = faulty.builder("window 10/h").build().unwrap();
+    limiter.penalize(3);
+    sleep(ms(10)).await;
+    limiter.penalize(4); // owed, while a call is on its way
+    let succeeds = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.reset().await }
+    });
+    sleep(ms(10)).await;
+    assert!(timeout(ms(10), limiter.reset()).await.is_err());
+    succeeds.await.unwrap().unwrap();
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 10);
 }
 
@@ -440,7 +485,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
                             Ok(permit) => permit,
                             Err(_) => break,
                         },
-                        _ => match tokio::time::timeout(Duration::from_micros(300), limiter.acquire()).await {
+                        _ => match timeout(Duration::from_micros(300), limiter.acquire()).await {
                             Ok(permit) => permit.unwrap(),
                             Err(_) if granted.load(Relaxed) >= LIMIT => break,
                             Err(_) => continue, // it may have been granted: then it is refunded
@@ -456,7 +501,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
         }
     }
     let all = async { while tasks.join_next().await.is_some() {} };
-    tokio::time::timeout(Duration::from_secs(60), all).await.expect("nobody hangs");
+    timeout(Duration::from_secs(60), all).await.expect("nobody hangs");
     assert!(most.load(Relaxed) <= 3, "{}", most.load(Relaxed));
     assert_eq!(granted.load(Relaxed), LIMIT);
 }

@@ -39,8 +39,10 @@ pub(crate) struct Dialogue {
     failures: u32,
     /// Since when settlements are told again and again.
     untold_since: Option<Moment>,
-    /// Those that are told only if a reset that is under way fails.
-    pub(super) withheld: Option<Vec<Settlement>>,
+    /// How many resets are under way.
+    pub(super) resets: u32,
+    /// Settlements that are told only if these fail.
+    pub(super) withheld: Vec<Settlement>,
     /// How often replies of late granted nothing, because others take what there is.
     denials: u32,
     pub(super) denial: Option<Denial>,
@@ -135,7 +137,8 @@ impl Dialogue {
             retry_at: Moment::START,
             failures: 0,
             untold_since: None,
-            withheld: None,
+            resets: 0,
+            withheld: Vec::new(),
             denials: 0,
             denial: None,
             instant: None,

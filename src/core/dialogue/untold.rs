@@ -16,15 +16,23 @@ impl Dialogue {
         again
     }
 
-    /// Until a reset has ended. Returns the generation of the call under way, if it tells of settlements.
+    /// A reset begins. Returns the generation of the call under way, if it tells of settlements.
     pub(in crate::core) fn withhold(&mut self, settlements: Vec<Settlement>) -> Option<u64> {
-        self.withheld.get_or_insert_default().extend(settlements);
+        self.resets += 1;
+        self.withheld.extend(settlements);
         self.flight.as_ref().filter(|flight| !flight.settlements.is_empty()).map(|_| self.generation)
     }
 
     /// The limits in the store were made as new.
     pub(in crate::core) fn was_reset(&mut self) {
-        (self.withheld, self.untold_since) = (None, None);
+        self.withheld.clear();
+        self.untold_since = None;
         self.flight.iter_mut().for_each(|flight| flight.was_reset = true);
+    }
+
+    /// A reset has ended. Returns what is owed again when no other one is under way.
+    pub(in crate::core) fn release_withheld(&mut self) -> Vec<Settlement> {
+        self.resets -= 1;
+        if self.resets == 0 { std::mem::take(&mut self.withheld) } else { Vec::new() }
     }
 }

@@ -210,8 +210,9 @@ impl Gate {
         if let Some(local) = self.take_granted_locally(grant) {
             return local.settle(now, grant, cost, actual);
         }
-        let by_unit = self.unit_costs(grant.fence).cloned();
-        let recorded = self.holdings()?.held.get(&grant.fence).map(|held| held.granted_at);
+        let is_held = grant.claim.names_units() || grant.claim.lease().is_some(); // else another permit may have this fence
+        let by_unit = self.unit_costs(grant.fence).filter(|_| is_held).cloned();
+        let recorded = self.holdings()?.held.get(&grant.fence).filter(|_| is_held).map(|held| held.granted_at);
         let granted_at = recorded.or(grant.claim.reached());
         self.release_live(now, grant, cost)?;
         let costs = Costs::new(cost, &by_unit);

@@ -62,7 +62,7 @@ impl Schedule {
         }
         self.catch_up(now, effects);
         if self.queue.is_empty()
-            && let Some(grant) = self.take_ahead(now, request.costs, request.caller, effects)
+            && let Some(grant) = self.take_ahead(now, request.costs.plain, request.caller, effects)
         {
             return Ok(Asked::Granted(grant)); // whatever the store has denied since
         }

@@ -5,15 +5,15 @@ use crate::core::dialogue::{Block, Unused};
 use crate::core::effects::Effects;
 use crate::core::gate::GrantByStore;
 use crate::core::grant::Grant;
-use crate::core::queue::Front;
 use crate::core::request::Caller;
 use crate::core::schedule::Schedule;
 use crate::strategy::Moment;
 
 impl Schedule {
-    /// Grants from units that were taken ahead. `None`: there are too few, or none are taken.
-    pub(super) fn take_ahead(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Option<Grant> {
-        let grant = self.grant_ahead(now, costs, caller)?;
+    /// Grants from units that were taken ahead, which is only of a policy that counts the plain cost alone. `None`: there are too
+    /// few, or none are taken.
+    pub(super) fn take_ahead(&mut self, now: Moment, cost: u64, caller: Caller, effects: &mut Effects) -> Option<Grant> {
+        let grant = self.grant_ahead(now, cost, caller)?;
         let runs_low = self.dialogue.as_ref().and_then(|dialogue| dialogue.block.as_ref()).is_some_and(Block::runs_low);
         if runs_low {
             self.serve_by_store(now, effects);
@@ -26,12 +26,12 @@ impl Schedule {
         self.dialogue.as_ref().and_then(|dialogue| dialogue.block.as_ref()).map_or(0, |block| block.left(now))
     }
 
-    fn grant_ahead(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Option<Grant> {
-        if costs.by_unit.is_some() || self.suspension.is_some() {
+    fn grant_ahead(&mut self, now: Moment, cost: u64, caller: Caller) -> Option<Grant> {
+        if self.suspension.is_some() {
             return None;
         }
-        let (fence, granted_at) = self.dialogue.as_mut()?.block.as_mut()?.take(now, costs.plain)?;
-        Some(self.gate.record(now, costs, GrantByStore { fence, number: 0, granted_at, sent_at: now }, caller))
+        let (fence, granted_at) = self.dialogue.as_mut()?.block.as_mut()?.take(now, cost)?;
+        Some(self.gate.record(now, Costs::plain(cost), GrantByStore { fence, number: 0, granted_at, sent_at: now }, caller))
     }
 
     /// Grants to those who wait.
@@ -39,9 +39,9 @@ impl Schedule {
         if self.dialogue.as_ref().is_none_or(|dialogue| dialogue.block.is_none()) || self.refuses_waiters() {
             return;
         }
-        while let Some(Front { id, cost, caller }) = self.queue.front().filter(|front| !front.id.names_units()) {
-            let Some(grant) = self.grant_ahead(now, Costs::plain(cost), caller) else { return };
-            self.hand_over(now, Front { id, cost, caller }, grant, effects);
+        while let Some(front) = self.queue.front() {
+            let Some(grant) = self.grant_ahead(now, front.cost, front.caller) else { return };
+            self.hand_over(now, front, grant, effects);
         }
     }
 

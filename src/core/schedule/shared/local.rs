@@ -47,7 +47,7 @@ impl Schedule {
         caller: Caller,
         effects: &mut Effects,
     ) -> Option<Grant> {
-        let ahead = self.take_ahead(now, costs, caller, effects);
+        let ahead = self.take_ahead(now, costs.plain, caller, effects);
         if ahead.is_some() || !self.is_alone() {
             return ahead;
         }

@@ -41,7 +41,7 @@ impl Schedule {
         if let Some(decision) = self.check_here(now, costs, effects) {
             return decision; // it has changed meanwhile
         }
-        let ahead = if self.queue.is_empty() && costs.by_unit.is_none() { self.units_ahead(now) } else { 0 };
+        let ahead = if self.queue.is_empty() { self.units_ahead(now) } else { 0 };
         if costs.plain <= ahead {
             reply.stop = None;
         }

@@ -187,11 +187,10 @@ impl Schedule {
         let Some(mut flight) = dialogue.land(generation) else { return };
         dialogue.unconfirmed.extend(&flight.returns);
         let settlements = std::mem::take(&mut flight.settlements);
-        if !settlements.is_empty() && dialogue.tells_again(now, may_have_run) {
-            match (&mut dialogue.withheld, self.gate.outbox()) {
-                (Some(withheld), _) => withheld.extend(settlements),
-                (None, Some(outbox)) => outbox.put_back(settlements),
-                (None, None) => {}
+        if !settlements.is_empty() && !flight.was_reset && dialogue.tells_again(now, may_have_run) {
+            match self.gate.outbox().filter(|_| dialogue.resets == 0) {
+                Some(outbox) => outbox.put_back(settlements),
+                None => dialogue.withheld.extend(settlements),
             }
         }
         if may_have_run && holds_places {

@@ -20,10 +20,10 @@ impl Schedule {
         self.reevaluate_front(now, effects);
     }
 
-    /// What is withheld still is owed, because the reset has failed, or was given up.
+    /// A reset has ended. What is withheld still is owed, because it has failed, or was given up, as have all others of the key.
     pub(crate) fn reset_ended(&mut self, now: Moment, effects: &mut Effects) {
-        let withheld = self.dialogue.as_mut().and_then(|dialogue| dialogue.withheld.take());
-        if let Some(withheld) = withheld
+        let withheld = self.dialogue.as_mut().map(|dialogue| dialogue.release_withheld()).unwrap_or_default();
+        if !withheld.is_empty()
             && let Some(outbox) = self.gate.outbox()
         {
             outbox.put_back(withheld);
