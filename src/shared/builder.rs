@@ -117,6 +117,8 @@ impl SharedLimiterBuilder {
     /// together. But a unit may be used up to `kept_for` after it was charged: as seen from outside, a span of any length may hold what
     /// the limits admit in that span and `kept_for`.
     ///
+    /// Such a grant is not [explained](crate::SharedPermitRequest::try_acquire_explained): a layer of HTTP writes no fields then.
+    ///
     /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and
     /// count the plain cost: for any other, [`build`](Self::build) fails.
     ///
