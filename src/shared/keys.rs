@@ -59,8 +59,8 @@ impl Keys {
         managers.iter().for_each(Manager::released_elsewhere);
     }
 
-    /// Sums over the managers, where those that were dropped have `counted`. Who is dropped meanwhile may be left out, and is not
-    /// counted twice.
+    /// Sums over the managers; `counted` has those of managers that were dropped. One that is dropped meanwhile may be left out, and is
+    /// not counted twice.
     pub(super) fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
         let managers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         let mut totals = counted();

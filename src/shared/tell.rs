@@ -5,7 +5,7 @@ use crate::event::{EventKind, LimiterEvent};
 use crate::observe::Observation;
 
 impl SharedLimiter {
-    /// Tells the observers, if there are any, of what has changed nothing. The key need not be in use.
+    /// Tells the observers, if there are any, of an event that no manager tells. The key need not be in use.
     pub(crate) fn tell(&self, key: &[u8], kind: impl FnOnce() -> EventKind) {
         let shared = &self.shared;
         if shared.link.observer.is_some() {
