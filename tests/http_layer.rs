@@ -588,8 +588,8 @@ async fn identity_then_plan_then_policy() {
     });
 
     let store = MemoryStore::new();
-    let free = SharedLimiter::new(store.clone(), "free", "window 1/min").unwrap();
-    let paid = SharedLimiter::new(store, "paid", "window 3/min").unwrap();
+    let free = SharedLimiter::new(store.clone(), "free", "window 1/min from first grant").unwrap();
+    let paid = SharedLimiter::new(store, "paid", "window 3/min from first grant").unwrap();
     let choose = move |user: &User| if user.pays { &paid } else { &free }.key(&user.name);
     let chosen = LimitLayer::choose(choose).by(user);
 
@@ -983,7 +983,7 @@ async fn without_its_store_a_limiter_does_what_it_was_told() {
         let name = format!("{rule:?}");
         let (told, store) = (Arc::new(Mutex::new(Vec::new())), Faulty::by(Way::Refuses));
         let events = Arc::clone(&told);
-        let limiter = SharedLimiter::builder(store.clone(), "api", "window 1/min").on_store_down(rule);
+        let limiter = SharedLimiter::builder(store.clone(), "api", "window 1/min from first grant").on_store_down(rule);
         let limiter = limiter.on_event(move |event| events.lock().unwrap().push(event.kind.clone())).build().unwrap();
         let service = LimitLayer::new(limiter).layer(answers(StatusCode::OK));
         for expected in statuses {
@@ -1012,7 +1012,7 @@ async fn an_old_denial_is_no_cause_when_the_store_does_not_answer() {
         (OnStoreDown::Error, Way::Cut, [503, 503]),
         (local(), Way::Refuses, [200, 429]),
     ] {
-        for policy in ["window 9/h and window 1/s", "1 concurrent"] {
+        for policy in ["window 9/h from first grant and window 1/s from first grant", "1 concurrent"] {
             let (store, name) = (Faulty::new(), format!("{rule:?} {way:?} {policy}"));
             let limiter = store.builder(policy).on_store_down(rule.clone()).build().unwrap();
             let held = limiter.try_acquire().await.unwrap();
@@ -1049,7 +1049,7 @@ async fn who_waits_for_a_place_of_a_store_is_told_of_it() {
 async fn who_waits_for_a_unit_of_a_store_is_told_of_it() {
     for wait in (910..1_100).step_by(9) {
         let store = Faulty::by(Way::Slow(ms(50)));
-        let limiter = store.builder("window 1/s").build().unwrap();
+        let limiter = store.builder("window 1/s from first grant").build().unwrap();
         drop(limiter.try_acquire().await.unwrap());
         let service = LimitLayer::new(limiter).wait(ms(wait)).layer(answers(StatusCode::OK));
         let answer = call(&service, request()).await;

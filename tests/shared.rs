@@ -163,7 +163,7 @@ async fn a_pause_of_a_key_lasts_while_nobody_uses_the_key() {
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_remembered_while_nobody_uses_the_key() {
     let faulty = Faulty::new();
-    let limiter = faulty.builder("window 1/min").build().unwrap();
+    let limiter = faulty.builder("window 1/min from first grant").build().unwrap();
     let calls = || faulty.calls.swap(0, Relaxed);
     assert!(limiter.key("eve").try_acquire().await.is_ok());
     assert!(limiter.key("eve").try_acquire().await.is_err());
@@ -218,7 +218,7 @@ async fn keys_have_limits_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_serves_who_waits_at_once() {
     let store = MemoryStore::new();
-    let limiter = SharedLimiter::new(store, "test", "window 1/min").unwrap();
+    let limiter = SharedLimiter::new(store, "test", "window 1/min from first grant").unwrap();
     assert!(limiter.try_acquire().await.is_ok());
     let began = Instant::now();
     let waiting = tokio::spawn({
@@ -235,7 +235,7 @@ async fn a_reset_serves_who_waits_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
     let faulty = Faulty::new();
-    let limiter = faulty.builder("window 1/h").build().unwrap();
+    let limiter = faulty.builder("window 1/h from first grant").build().unwrap();
     limiter.try_acquire().await.unwrap().release();
     faulty.set(Way::RepliesLate(ms(100)));
     let asking = tokio::spawn(limiter.try_acquire());
@@ -251,7 +251,13 @@ async fn a_denial_from_before_a_reset_is_not_remembered_after_it() {
 /// A fixed bug: what a permit from before a reset gave back was granted a second time.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_a_reset_gives_nothing_back() {
-    for policy in ["window 10/h", "window 10/100d wall clock", "sliding counter 10/100d", "sliding log 10/h", "10/h burst 10"] {
+    for policy in [
+        "window 10/h from first grant",
+        "window 10/100d wall clock",
+        "sliding counter 10/100d",
+        "sliding log 10/h",
+        "10/h burst 10",
+    ] {
         let limiter = SharedLimiter::new(MemoryStore::new(), "test", policy).unwrap();
         let refunded = limiter.acquire_many(6).await.unwrap();
         let settled = limiter.acquire_many(4).await.unwrap();
@@ -285,7 +291,7 @@ async fn a_permit_from_before_a_reset_gives_back_no_place_of_another() {
 /// A fixed bug: requests that are explained, as those of layers are, made the process take units ahead, and were granted none of them.
 #[tokio::test(start_paused = true)]
 async fn requests_that_say_more_than_their_cost_are_granted_ahead_too() {
-    let builder = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h");
+    let builder = SharedLimiter::builder(MemoryStore::new(), "test", "window 5/h from first grant");
     let limiter = builder.prefetch(100, Duration::from_secs(10)).build().unwrap();
     for nth in 1..=5 {
         let (granted, limits) = limiter.request().cost_of("tokens", 7).try_acquire_explained().await;
@@ -298,7 +304,7 @@ async fn requests_that_say_more_than_their_cost_are_granted_ahead_too() {
 /// A fixed bug: it was taken for the other permit, which was granted after the reset.
 #[tokio::test(start_paused = true)]
 async fn a_permit_from_before_a_reset_is_not_refunded_as_one_with_its_fence() {
-    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h").unwrap();
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h from first grant").unwrap();
     let before = limiter.acquire_many(10).await.unwrap();
     limiter.reset().await.unwrap();
     let (after, _) = limiter.request().cost(10).try_acquire_explained().await;
@@ -312,8 +318,10 @@ async fn a_permit_from_before_a_reset_is_not_refunded_as_one_with_its_fence() {
 #[tokio::test(start_paused = true)]
 async fn units_taken_ahead_are_not_granted_after_a_reset() {
     let store = MemoryStore::new();
-    let builder = SharedLimiter::builder(store.clone(), "test", "window 100/h").prefetch(20, Duration::from_secs(60));
-    let (limiter, other) = (builder.build().unwrap(), SharedLimiter::new(store, "test", "window 100/h").unwrap());
+    let builder =
+        SharedLimiter::builder(store.clone(), "test", "window 100/h from first grant").prefetch(20, Duration::from_secs(60));
+    let (limiter, other) =
+        (builder.build().unwrap(), SharedLimiter::new(store, "test", "window 100/h from first grant").unwrap());
     for _ in 0..30 {
         drop(limiter.try_acquire().await.unwrap());
     }
@@ -326,7 +334,7 @@ async fn units_taken_ahead_are_not_granted_after_a_reset() {
 /// A fixed bug: a charge that was to be told in the background came after the reset.
 #[tokio::test(start_paused = true)]
 async fn what_was_charged_before_a_reset_is_not_charged_after_it() {
-    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h").unwrap();
+    let limiter = SharedLimiter::new(MemoryStore::new(), "test", "window 10/h from first grant").unwrap();
     let permit = limiter.acquire().await.unwrap();
     assert!(permit.settle(5));
     limiter.penalize(10);
@@ -343,7 +351,7 @@ async fn what_was_charged_before_a_reset_is_not_charged_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_comes_after_a_charge_that_is_on_its_way() {
     let faulty = Faulty::by(Way::Slow(ms(100)));
-    let limiter = faulty.builder("window 10/h").build().unwrap();
+    let limiter = faulty.builder("window 10/h from first grant").build().unwrap();
     limiter.penalize(10);
     sleep(ms(10)).await;
     limiter.reset().await.unwrap();
@@ -354,7 +362,7 @@ async fn a_reset_comes_after_a_charge_that_is_on_its_way() {
 #[tokio::test(start_paused = true)]
 async fn resets_at_the_same_time_charge_nothing_from_before_them() {
     let faulty = Faulty::by(Way::Slow(ms(100)));
-    let limiter = faulty.builder("window 10/h").build().unwrap();
+    let limiter = faulty.builder("window 10/h from first grant").build().unwrap();
     limiter.penalize(3);
     sleep(ms(10)).await;
     limiter.penalize(4); // owed, while a call is on its way
@@ -511,7 +519,7 @@ async fn under_contention_exactly_the_limit_is_granted() {
 async fn units_that_are_taken_ahead_never_exceed_the_limit_and_come_back() {
     let store = MemoryStore::new();
     let limiter = || {
-        let builder = SharedLimiter::builder(store.clone(), "test", "window 1000/h");
+        let builder = SharedLimiter::builder(store.clone(), "test", "window 1000/h from first grant");
         builder.prefetch(100, ms(50)).build().unwrap()
     };
     let all = [limiter(), limiter(), limiter()];

@@ -115,7 +115,7 @@ async fn a_release_is_sent_until_it_arrives() {
 async fn what_is_owed_after_a_failed_call_is_told_when_the_store_answers() {
     for way in [Way::Refuses, Way::Cut, Way::LosesReplies] {
         let faulty = Faulty::new();
-        let limiter = faulty.builder("1 concurrent ttl 1h and window 100/h").build().unwrap();
+        let limiter = faulty.builder("1 concurrent ttl 1h and window 100/h from first grant").build().unwrap();
         let key = limiter.key("k");
         let permit = key.acquire().await.unwrap();
         faulty.set(way);
@@ -125,7 +125,7 @@ async fn what_is_owed_after_a_failed_call_is_told_when_the_store_answers() {
         sleep(Duration::from_secs(5)).await;
         faulty.set(Way::Open);
         sleep(Duration::from_secs(20)).await;
-        let limits = faulty.elsewhere("1 concurrent ttl 1h and window 100/h").key("k").limits().await.unwrap();
+        let limits = faulty.elsewhere("1 concurrent ttl 1h and window 100/h from first grant").key("k").limits().await.unwrap();
         assert_eq!(limits[0].remaining, 1, "{way:?}: the place was given back");
         // A charge that the store may have got is not repeated.
         assert!(way != Way::Refuses || limits[1].remaining == 90, "{limits:?}");
@@ -404,7 +404,8 @@ async fn a_closed_limiter_says_so() {
 #[tokio::test(start_paused = true)]
 async fn units_taken_ahead_outlive_the_handle_of_their_key() {
     let store = MemoryStore::new();
-    let limiter = SharedLimiter::builder(store.clone(), "test", "window 1000/h").prefetch(100, ms(50)).build().unwrap();
+    let limiter =
+        SharedLimiter::builder(store.clone(), "test", "window 1000/h from first grant").prefetch(100, ms(50)).build().unwrap();
     for _ in 0..100 {
         drop(limiter.key("a").try_acquire().await.unwrap());
         sleep(ms(10)).await;
@@ -432,7 +433,7 @@ async fn what_was_settled_while_the_store_refused_is_told_later() {
 async fn requests_that_fail_at_once_drop_nothing_that_is_owed() {
     for rule in [OnStoreDown::Error, OnStoreDown::Allow] {
         let faulty = Faulty::new();
-        let limiter = faulty.builder("window 100/h").on_store_down(rule.clone()).build().unwrap();
+        let limiter = faulty.builder("window 100/h from first grant").on_store_down(rule.clone()).build().unwrap();
         let permit = limiter.acquire_many(5).await.unwrap();
         faulty.set(Way::Refuses);
         limiter.penalize(9);
@@ -449,7 +450,7 @@ async fn requests_that_fail_at_once_drop_nothing_that_is_owed() {
 #[tokio::test(start_paused = true)]
 async fn what_is_owed_is_told_for_two_minutes() {
     let faulty = Faulty::new();
-    let limiter = faulty.builder("window 100/h").build().unwrap();
+    let limiter = faulty.builder("window 100/h from first grant").build().unwrap();
     drop(limiter.acquire().await.unwrap());
     faulty.set(Way::Refuses);
     limiter.penalize(30);
@@ -465,7 +466,7 @@ async fn what_is_owed_is_told_for_two_minutes() {
 #[tokio::test(start_paused = true)]
 async fn charges_are_added_up_also_while_a_call_fails() {
     let faulty = Faulty::by(Way::RefusesLate(ms(100)));
-    let limiter = faulty.builder("window 1000/h").build().unwrap();
+    let limiter = faulty.builder("window 1000/h from first grant").build().unwrap();
     for _ in 0..600 {
         limiter.penalize(1);
         sleep(ms(100)).await;
@@ -480,7 +481,7 @@ async fn charges_are_added_up_also_while_a_call_fails() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_the_store_is_not_charged_after_a_reset() {
     let faulty = Faulty::new();
-    let limiter = faulty.builder("window 10/h").build().unwrap();
+    let limiter = faulty.builder("window 10/h from first grant").build().unwrap();
     let permit = limiter.acquire().await.unwrap();
     faulty.set(Way::Refuses);
     limiter.penalize(9);
@@ -497,7 +498,7 @@ async fn what_waits_for_the_store_is_not_charged_after_a_reset() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_that_fails_or_is_dropped_loses_no_charge() {
     let faulty = Faulty::by(Way::Refuses);
-    let limiter = faulty.builder("window 20/h").build().unwrap();
+    let limiter = faulty.builder("window 20/h from first grant").build().unwrap();
     for _ in 0..2 {
         assert!(limiter.try_acquire().await.is_err());
     }
@@ -518,7 +519,7 @@ async fn a_reset_that_fails_or_is_dropped_loses_no_charge() {
 async fn charges_are_added_up_until_the_store_answers() {
     for way in [Way::Refuses, Way::Cut] {
         let faulty = Faulty::new();
-        let limiter = faulty.builder("window 1000/h").build().unwrap();
+        let limiter = faulty.builder("window 1000/h from first grant").build().unwrap();
         drop(limiter.acquire().await.unwrap());
         faulty.set(way);
         for _ in 0..600 {

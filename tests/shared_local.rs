@@ -166,7 +166,7 @@ async fn a_store_that_comes_and_goes_gives_no_burst_of_the_process_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn a_charge_counts_in_the_process_and_in_the_store() {
-    let (faulty, limiter) = cut_off("window 100/h", "window 10/h").await;
+    let (faulty, limiter) = cut_off("window 100/h from first grant", "window 10/h from first grant").await;
     assert!(limiter.try_acquire().await.is_ok());
     limiter.penalize(8);
     assert!(limiter.try_acquire().await.is_ok());

@@ -27,7 +27,7 @@ pub(super) async fn asks_are_granted_in_order_up_to_the_limit(store: &Arc<dyn St
 }
 
 pub(super) async fn all_limits_admit_or_none_is_charged(store: &Arc<dyn Store>) -> Outcome {
-    let mut holder = Holder::new(store, "9/min and window 4/hour and sliding log 6/hour and sliding counter 8/hour")?;
+    let mut holder = Holder::new(store, "9/min and window 4/h from first grant and sliding log 6/h and sliding counter 8/100d")?;
     let reply = holder.ask(9, &[1, 1, 1, 0]).await?;
     same("what 9 asks get of 9, 4, and 6, and the limit that stops them", granted_and_limit(&reply), (4, Some(1)))?;
     same("what is left of each limit", remaining(&reply), vec![5, 0, 2, 8])?;

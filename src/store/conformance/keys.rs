@@ -13,7 +13,7 @@ use crate::exchange::Settlement;
 use crate::store::Store;
 
 pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(store: &Arc<dyn Store>) -> Outcome {
-    let (former, latter) = ("4 concurrent ttl 1m and 5/min", "3 concurrent ttl 1m and window 9/h");
+    let (former, latter) = ("4 concurrent ttl 1m and 5/min", "3 concurrent ttl 1m and window 9/h from first grant");
     let mut holder = Holder::new(store, former)?;
     let granted = holder.ask(2, &[1, 1]).await?;
     holder.call.policy = policy(latter)?;
