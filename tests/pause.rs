@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use common::{CountPolls, every_strategy, idle_for_real, limiter, ms, queued};
@@ -349,4 +350,24 @@ async fn a_quota_that_is_nearly_spent_is_spread_until_it_is_new_and_no_longer() 
     assert_eq!(at(2).await, [250, 550]);
     limiter.resume();
     assert_eq!(at(3).await, [0, 0, 0]);
+}
+
+/// A fixed bug: of what was due before it, only the first 64 things were done before it.
+#[tokio::test(start_paused = true)]
+async fn all_that_was_due_is_done_before_an_input_although_the_timer_is_late() {
+    const POLICY: &str = "100 concurrent ttl 10ms and 1/h burst 101";
+    let inputs: [fn(&Limiter); 4] = [
+        |limiter| limiter.pause_for(ms(500)),
+        Limiter::close,
+        |limiter| limiter.penalize(101),
+        |limiter| limiter.set_policy("100 concurrent ttl 10ms and 1/h").unwrap(),
+    ];
+    for (nth, input) in inputs.into_iter().enumerate() {
+        let limiter = Limiter::new(POLICY).unwrap();
+        let _leaked: Vec<_> = (0..100).map(|_| limiter.try_acquire().unwrap()).collect();
+        let mut waiting = queued(limiter.acquire());
+        assert_pending!(task::spawn(advance(ms(10))).poll()); // the timer has not run
+        input(&limiter);
+        assert!(matches!(waiting.poll(), Poll::Ready(Ok(_))), "{nth}");
+    }
 }

@@ -43,9 +43,30 @@ impl Manager {
         result
     }
 
+    /// [`Manager::with_schedule`] after all that is due: for inputs that take from the waiters what is due to them.
+    #[inline]
+    pub(super) fn after_due<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let (mut state, now) = self.lock_and_advance();
+        let mut effects = Effects::default();
+        let result = input(&mut state.schedule, now, &mut effects);
+        self.unlock_and_apply(state, &mut effects);
+        result
+    }
+
+    /// [`Manager::with_timer`] after all that is due, as [`Manager::after_due`].
+    pub(super) fn with_timer_after_due<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        let (result, unapplied) = Self::change_state(self.lock_and_advance().0, input);
+        unapplied.apply(self);
+        result
+    }
+
     /// [`Manager::with_timer`] while the caller holds another lock: it must [apply](Unapplied::apply) the rest when it holds none.
+    /// Of what is due, only one batch is done before the input: the rest would run foreign code under that lock.
     pub(super) fn change<R>(self: &Arc<Self>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> (R, Unapplied) {
-        let mut state = self.lock();
+        Self::change_state(self.lock(), input)
+    }
+
+    fn change_state<R>(mut state: Locked<'_>, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> (R, Unapplied) {
         let (now, mut effects) = (state.clock.now(), Effects::default());
         let result = input(&mut state.schedule, now, &mut effects);
         let waiting = state.time_begins_to_matter(None);

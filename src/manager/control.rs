@@ -24,7 +24,7 @@ impl Manager {
     /// Replaces the policy; queued requests keep their position.
     pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
         let plan = Plan::new(policy, self.since_epoch())?;
-        self.with_timer(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
+        self.with_timer_after_due(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         Ok(())
     }
 
@@ -36,14 +36,14 @@ impl Manager {
     /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.with_timer(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
+        self.with_timer_after_due(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
         if let Some(link) = self.store_link().filter(|_| !duration.is_zero()) {
             link.kept.keep_paused(self, duration);
         }
     }
 
     pub(crate) fn resume(self: &Arc<Self>) {
-        self.with_timer(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
+        self.with_timer_after_due(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
         if let Some(link) = self.store_link() {
             link.kept.forget(&**self, || self.is_closed_or_paused());
         }
@@ -62,17 +62,17 @@ impl Manager {
             self.pause_for(pause);
         } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after) {
             let nanos = u64::try_from(reset_after.as_nanos()).unwrap_or(u64::MAX);
-            self.with_timer(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
+            self.with_timer_after_due(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
         }
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
-        self.with_schedule(Schedule::close);
+        self.after_due(Schedule::close);
         self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
     }
 
     pub(crate) fn close_to_new(self: &Arc<Self>) {
-        self.with_schedule(Schedule::close_to_new);
+        self.after_due(Schedule::close_to_new);
         self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
     }
 

@@ -52,20 +52,22 @@ impl Manager {
             return;
         }
         if self.lock().schedule.policy() != policy {
-            self.with_timer(|schedule, now, effects| schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects));
+            self.with_timer_after_due(|schedule, now, effects| {
+                schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects);
+            });
         }
     }
 
     pub(crate) fn charge(self: &Arc<Self>, units: u64) {
-        self.with_timer(|schedule, now, effects| schedule.charge(now, units, effects));
+        self.with_timer_after_due(|schedule, now, effects| schedule.charge(now, units, effects));
     }
 
     pub(crate) fn forgive(self: &Arc<Self>, units: u64) {
-        self.with_timer(|schedule, now, effects| schedule.forgive(now, units, effects));
+        self.with_timer_after_due(|schedule, now, effects| schedule.forgive(now, units, effects));
     }
 
     pub(crate) fn reset(self: &Arc<Self>) {
-        self.with_timer(Schedule::reset);
+        self.with_timer_after_due(Schedule::reset);
     }
 
     /// The highest usage of any limit, in units.

@@ -70,7 +70,7 @@ impl Manager {
         if !matches!(actual, Actual::Nothing | Actual::Cost(0)) && self.release_to_word(grant, cost) {
             return true; // one that cost nothing is counted as refunded
         }
-        self.with_schedule(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
+        self.after_due(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
     }
 
     /// Releases a permit of `cost` with a report on its work. Returns whether it was live.

@@ -23,7 +23,7 @@ use super::reference::{Reference, Waiting};
 use super::rules;
 use crate::carry_over::UsageCarryOver;
 use crate::core::costs::Costs;
-use crate::core::effects::Effects;
+use crate::core::effects::{BATCH, Effects};
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
 use crate::core::plan::Plan;
@@ -229,12 +229,28 @@ impl Harness {
 
     /// An input that first does what is due, in the reference as well; the effect of the input itself follows there.
     fn input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+        if self.is_due() && self.takes_batches() {
+            self.raw_input(Schedule::run_due);
+            self.decide_what_was_due();
+        }
+        self.input_amid_due(input)
+    }
+
+    /// An input that does the first batch of what is due before, and the rest after it.
+    fn input_amid_due<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
         let was_due = self.is_due();
         let result = self.raw_input(input);
         if was_due {
             self.decide_what_was_due();
         }
         result
+    }
+
+    /// Whether what is due may take several batches. The manager does all of it before an input that takes anything from the
+    /// waiters. Less than that is left to the schedule here, as where many keys are changed at once.
+    fn takes_batches(&self) -> bool {
+        let out = self.reference.grants.values().filter(|grant| grant.is_out).count();
+        out + self.reference.waiting.len() >= BATCH
     }
 
     fn raw_input<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {

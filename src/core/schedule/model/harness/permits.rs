@@ -9,7 +9,7 @@ impl Harness {
         let before = self.snapshot_if_nothing_is_due();
         let is_awaited = self.reference.closed || !self.reference.waiting.is_empty();
         if is_awaited {
-            self.input(|schedule, now, effects| {
+            self.input_amid_due(|schedule, now, effects| {
                 assert!(!schedule.release(grant.fence, cost.plain, grant.claim));
                 match schedule.pass_on(cost.plain, grant.claim) {
                     Some(next) => effects.wake(Some(next)),
