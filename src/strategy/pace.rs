@@ -77,12 +77,6 @@ impl PaceRule {
         u128::from(units) * u128::from(self.parts_per_unit)
     }
 
-    /// The first instant at which `arrival` lies no more than `ahead` parts ahead.
-    #[inline(always)]
-    fn first(&self, arrival: u128, ahead: u128, now: Moment) -> Moment {
-        self.after(arrival.saturating_sub(ahead).saturating_sub(self.parts(now)), now)
-    }
-
     /// The first instant at which this many parts have come since `now`.
     #[inline(always)]
     fn after(&self, parts: u128, now: Moment) -> Moment {
@@ -140,7 +134,7 @@ impl PaceRule {
     /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
     /// at its `retry_after`.
     pub(crate) fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
-        self.first(state.arrival.saturating_add(self.taken), 0, now)
+        self.after(state.arrival.saturating_add(self.taken).saturating_sub(self.parts(now)), now)
     }
 
     /// [`Strategy::decide`] for an arrival time of one word, in 64 bits; `None` if these are too few. A denial does not say until
@@ -177,14 +171,14 @@ impl Strategy for PaceRule {
         if self.taken == 0 { PaceState::default() } else { PaceState { arrival: self.parts(now).saturating_add(self.taken) } }
     }
 
+    /// By the backlog, because an arrival time saturates at the end of the clock.
     #[inline(always)]
     fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Result<PaceState, Moment> {
-        let parts = self.parts(now);
-        let arrival = state.arrival.max(parts).saturating_add(self.parts_of(cost));
-        if arrival <= parts.saturating_add(self.tolerance) {
-            Ok(PaceState { arrival })
+        let used = self.backlog(state, now).saturating_add(self.parts_of(cost));
+        if used <= self.tolerance {
+            Ok(PaceState { arrival: self.parts(now).saturating_add(used) })
         } else {
-            Err(self.first(arrival, self.tolerance, now))
+            Err(self.after(used - self.tolerance, now))
         }
     }
 
@@ -194,8 +188,8 @@ impl Strategy for PaceRule {
     }
 
     fn ready_at(&self, state: PaceState, now: Moment, ahead: u64, cost: u64) -> Moment {
-        let arrival = self.charge(self.charge(state, now, ahead), now, cost).arrival;
-        self.first(arrival, self.tolerance, now)
+        let asked = self.parts_of(ahead).saturating_add(self.parts_of(cost));
+        self.after(self.backlog(state, now).saturating_add(asked).saturating_sub(self.tolerance), now)
     }
 
     #[inline(always)]
@@ -213,7 +207,7 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
-        self.first(state.arrival, 0, now)
+        self.after(self.backlog(state, now), now)
     }
 
     fn forgive(&self, state: PaceState, _now: Moment, cost: u64) -> PaceState {

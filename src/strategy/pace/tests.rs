@@ -164,6 +164,8 @@ fn the_largest_parameters_do_not_overflow() {
     assert_eq!(fastest.remaining(state, late), 0);
     let state = fastest.charge(state, late, u64::MAX);
     assert_eq!(fastest.charge(state, late, u64::MAX).arrival, u128::MAX, "it saturates");
+    // A fixed bug: where the burst reaches beyond the largest arrival time, any cost was granted.
+    assert_eq!(rule(u64::MAX, 1 << 62, 16).decide(PaceState::default(), late, 1 << 62), Err(Moment::NEVER));
 }
 
 /// Trap: rates that do not divide a second lose or gain units by rounding.
