@@ -568,7 +568,7 @@ async fn the_queue_of_each_key_has_its_own_bound() {
 
 #[test]
 fn a_keyed_limiter_serves_several_runtimes_one_after_another() {
-    let keyed = KeyedLimiter::new(Throttle::every(ms(20))).unwrap();
+    let keyed = KeyedLimiter::new(Throttle::every(ms(200))).unwrap();
     for _ in 0..3 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let keyed = keyed.clone();

@@ -114,7 +114,7 @@ fn an_observer_may_use_the_limiter_while_a_tier_changes() {
     static KEYED: OnceLock<KeyedLimiter<u8>> = OnceLock::new();
     static WIDE: AtomicBool = AtomicBool::new(false);
     static TOLD: AtomicUsize = AtomicUsize::new(0);
-    let limit = |wide| MaxConcurrency::new(if wide { 2 } else { 1 }).ttl(ms(10));
+    let limit = |wide| if wide { MaxConcurrency::new(2) } else { MaxConcurrency::new(1).ttl(ms(10)) };
     let keyed = KeyedLimiter::builder(limit(false))
         .tiers(move |_| limit(WIDE.load(Ordering::Relaxed)).into())
         .on_event(|_| {
@@ -278,7 +278,7 @@ impl Wake for Panics {
 #[test]
 fn a_waker_that_panics_when_its_runtime_ends_strands_no_other_key() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let keyed = KeyedLimiter::<u32>::new(Throttle::every(ms(50))).unwrap();
+    let keyed = KeyedLimiter::<u32>::new(Throttle::every(ms(500))).unwrap();
     let (first, second) = (runtime(), runtime());
     let keys: Vec<u32> = (0..20).collect();
     let mut panicking: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key))).collect();

@@ -84,7 +84,7 @@ fn the_thread_grants_for_keys() {
             self.0.lock().unwrap().send(thread::current().name().map(str::to_owned)).unwrap();
         }
     }
-    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(50))).precise_timer().build().unwrap();
+    let keyed = KeyedLimiter::<u64>::builder(Throttle::every(ms(500))).precise_timer().build().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (woken, waits) = channel();
     let waker = Waker::from(Arc::new(Tells(Mutex::new(woken))));

@@ -82,10 +82,10 @@ async fn a_reclaimed_permit_does_not_release_the_one_that_took_its_place() {
 /// Trap: a renew revives a permit that was reclaimed, or one whose TTL has passed and that is not reclaimed yet.
 #[test]
 fn a_permit_past_its_ttl_is_dead_before_the_timer_says_so() {
-    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(10))).unwrap();
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(500))).unwrap();
     let permit = limiter.try_acquire().unwrap(); // outside every runtime: there is no timer
     assert!(permit.renew());
-    std::thread::sleep(ms(11));
+    std::thread::sleep(ms(501));
     assert!(!permit.renew() && !permit.is_live());
     let next = limiter.try_acquire().expect("the next call reclaims it");
     drop(permit);

@@ -162,8 +162,8 @@ async fn listeners_hear_of_releases_again_after_a_restart() {
 #[tokio::test]
 async fn a_lease_that_nobody_renews_expires_and_all_keys_vanish() {
     let server = RedisServer::start(&[]);
-    let limiter = SharedLimiter::builder(store_at(&server.url(), "leases"), "limiter", "1 concurrent ttl 300ms and 100/s")
-        .max_hold(ms(300))
+    let limiter = SharedLimiter::builder(store_at(&server.url(), "leases"), "limiter", "1 concurrent ttl 1s and 100/s")
+        .max_hold(ms(1_000))
         .build()
         .unwrap();
     std::mem::forget(limiter.acquire().await.unwrap());

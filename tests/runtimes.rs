@@ -28,7 +28,7 @@ fn a_static_limiter_serves_several_runtimes_one_after_another() {
 
 #[test]
 fn waiters_in_another_runtime_continue_when_the_drivers_runtime_ends() {
-    for policy in [Throttle::every(ms(50)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(50)))] {
+    for policy in [Throttle::every(ms(500)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(500)))] {
         let limiter = Limiter::new(policy).unwrap();
         std::mem::forget(limiter.try_acquire().unwrap());
         let (first, second) = (current_thread(), Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
@@ -46,7 +46,7 @@ fn waiters_in_another_runtime_continue_when_the_drivers_runtime_ends() {
 /// The first runtime exists, has the driver, and is never polled again.
 #[test]
 fn a_runtime_that_is_not_driven_does_not_hold_up_another_one() {
-    for policy in [Throttle::every(ms(20)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(20)))] {
+    for policy in [Throttle::every(ms(500)).into(), tollgate::Policy::from(MaxConcurrency::new(1).ttl(ms(500)))] {
         let limiter = Limiter::new(policy).unwrap();
         std::mem::forget(limiter.try_acquire().unwrap());
         let (asleep, awake) = (current_thread(), current_thread());
@@ -210,7 +210,7 @@ fn waiting_in_a_runtime_that_has_ended_is_an_error() {
 /// A fixed bug: only waiters in the queue were woken to find another driver.
 #[test]
 fn awaiting_a_reclaim_or_the_drain_outlives_the_runtime_of_the_first_poll() {
-    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(100))).unwrap();
+    let limiter = Limiter::new(MaxConcurrency::new(1).ttl(ms(500))).unwrap();
     let (first, second) = (current_thread(), current_thread());
     let permit = limiter.try_acquire().unwrap();
     limiter.close();

@@ -15,7 +15,7 @@ use tollgate::{AcquireError, KeyedLimiter, Limiter, MaxConcurrency, Throttle};
 fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Relaxed)));
-    let policy = Throttle::every(ms(50));
+    let policy = Throttle::every(ms(1_000));
     let limiters = [(); 3].map(|()| common::limiter(policy));
     let keyed = KeyedLimiter::<u8>::new(policy).unwrap();
     for runtime in 1..=2 {
