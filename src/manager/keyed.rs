@@ -53,7 +53,10 @@ impl Manager {
         }
         if self.lock().schedule.policy() != policy {
             self.with_timer_after_due(|schedule, now, effects| {
-                schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects);
+                // Another caller, or an observer of what was due, may have applied it since.
+                if schedule.policy() != policy {
+                    schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects);
+                }
             });
         }
     }
