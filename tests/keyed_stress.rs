@@ -108,7 +108,8 @@ async fn no_two_permits_have_the_same_id() {
     }
 }
 
-/// Events of a key's limiter are reported outside every lock, also when the key's tier has just changed.
+/// Events of a key's limiter are reported outside every lock, also when the key's tier has just changed. Here the call and the
+/// observer both bring the new policy: it is applied, and told, once.
 #[test]
 fn an_observer_may_use_the_limiter_while_a_tier_changes() {
     static KEYED: OnceLock<KeyedLimiter<u8>> = OnceLock::new();

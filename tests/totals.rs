@@ -160,7 +160,8 @@ proptest! {
 fn totals_only_rise_and_lose_nothing_between_threads() {
     for policy in ["40/s burst 3", "2 concurrent", "2 concurrent and 40/s burst 3", "30/s per request"] {
         let keyed = KeyedLimiter::<u64>::builder(policy).max_keys(24).when_full(WhenFull::EvictSoonestReset).build().unwrap();
-        // So one key denies for certain, even if the threads run one after another.
+        // Key 0 is used up, and so the last to be evicted: it denies for certain, even if the threads run one after another.
+        // The attempt that ends the loop is the first denial.
         let taken: Vec<_> = std::iter::from_fn(|| keyed.try_acquire(&0).ok()).collect();
         let (granted, denied, is_over) = (AtomicU64::new(taken.len() as u64), AtomicU64::new(1), AtomicBool::new(false));
         thread::scope(|scope| {

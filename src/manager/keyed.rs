@@ -53,7 +53,7 @@ impl Manager {
         }
         if self.lock().schedule.policy() != policy {
             self.with_timer_after_due(|schedule, now, effects| {
-                // Another caller, or an observer of what was due, may have applied it since.
+                // Another call, or an observer of what was due, may have applied it meanwhile.
                 if schedule.policy() != policy {
                     schedule.set_plan(now, Arc::clone(plan), UsageCarryOver::AsIs, effects);
                 }
