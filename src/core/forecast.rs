@@ -137,18 +137,23 @@ impl<'a> LimitForecast<'a> {
 impl LogForecast<'_> {
     /// Between two instants at which grants of the forecast expire, the remaining ones act like a part of the cost.
     fn ready_at(&self, now: Moment, cost: u64) -> Moment {
-        let ready_at = |from: Moment, cost: u64| self.rule.decide(self.log, from, cost).err().unwrap_or(from);
-        let mut left: u64 = self.granted.iter().map(|grant| grant.1).sum();
+        let ready_at = |from: Moment, cost: u128| match u64::try_from(cost) {
+            Ok(cost) => self.rule.decide(self.log, from, cost).err().unwrap_or(from),
+            Err(_) => Moment::NEVER,
+        };
+        // Some of these grants may have expired since: the sum can be above the limit, which can be the largest number.
+        let mut left: u128 = self.granted.iter().map(|grant| u128::from(grant.1)).sum();
         let mut from = now;
         for (granted, units) in &self.granted {
             let leaves = granted.plus(self.rule.period);
-            let ready = ready_at(from, cost.saturating_add(left));
+            let ready = ready_at(from, u128::from(cost) + left);
             if ready < leaves {
                 return ready;
             }
-            (from, left) = (from.max(leaves), left - units);
+            from = from.max(leaves);
+            left -= u128::from(*units);
         }
-        ready_at(from, cost)
+        ready_at(from, cost.into())
     }
 
     fn charge(&mut self, now: Moment, cost: u64) {

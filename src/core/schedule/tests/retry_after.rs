@@ -118,3 +118,17 @@ fn a_release_that_a_request_waits_for_is_not_foreseen() {
     driven.queued(0, 2, Some(50));
     assert_eq!(driven.retry_after(0, 1), None, "it may be granted before its deadline");
 }
+
+/// A fixed bug: the units that the forecast had granted overflowed.
+#[test]
+fn the_forecast_of_a_log_counts_beyond_the_largest_number() {
+    let mut driven = Driven::new(SlidingWindow::log(u64::MAX, nanos(100)));
+    driven.try_acquire(0, u64::MAX).unwrap();
+    driven.queued(0, u64::MAX, None);
+    driven.queued(0, 1 << 63, None);
+    assert_eq!(driven.retry_after(0, 1), Some(200), "beside the second waiter");
+    assert_eq!(driven.retry_after(0, 1 << 63), Some(300), "a period after the second waiter");
+    driven.advance(299);
+    assert!(driven.try_acquire(299, 1 << 63).is_err());
+    assert!(driven.try_acquire(300, 1 << 63).is_ok());
+}
