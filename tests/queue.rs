@@ -111,6 +111,47 @@ async fn a_request_that_is_more_urgent_than_all_waiters_is_served_at_once_if_it_
     let _permit = assert_ready!(urgent.poll()).unwrap();
 }
 
+/// A fixed bug: a full queue refused the request, or dropped waiters for it, before it was decided whether the request must wait.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_and_sheds_nothing_for_a_request_that_can_be_granted_at_once() {
+    let rules = [
+        Overflow::Reject,
+        Overflow::DropOldest,
+        Overflow::DropLowestPriority,
+        Overflow::Leak,
+        Overflow::Block { penalty: ms(100) },
+    ];
+    for overflow in rules {
+        let limiter = Limiter::builder(MaxConcurrency::new(2)).max_queue(1).overflow(overflow).build().unwrap();
+        let _out = limiter.acquire().await.unwrap();
+        let mut large = queued(limiter.request().cost(2).priority(Priority::LOWEST).acquire());
+        let urgent = limiter.request().priority(Priority::HIGHEST).acquire().await.expect("a place is left");
+        assert_pending!(large.poll());
+        assert_eq!((limiter.snapshot().shed, limiter.snapshot().queued), (0, 1), "{overflow:?}");
+        drop(urgent);
+        let urgent = limiter.request().priority(Priority::HIGHEST).timeout(ms(0)).acquire().await;
+        drop(urgent.expect("it does not have to wait"));
+        let less_urgent = task::spawn(limiter.request().priority(Priority::LOWEST).acquire()).poll();
+        match overflow {
+            Overflow::DropOldest | Overflow::Leak => drop(assert_ready!(less_urgent).expect("the waiter was dropped for it")),
+            _ => drop(assert_ready!(less_urgent).expect_err("behind the waiter it would have to wait")),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_of_the_newest_first_grants_the_newest_at_once_if_it_can() {
+    let limiter = Limiter::builder(Throttle::every(ms(10)).burst(2)).newest_first().max_queue(1).build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    let mut large = queued(limiter.acquire_many(2));
+    let start = Instant::now();
+    drop(limiter.acquire().await.unwrap());
+    assert_eq!((start.elapsed(), limiter.snapshot().shed), (ms(0), 0));
+    assert_pending!(large.poll());
+    drop(large.await.unwrap());
+    assert_eq!(start.elapsed(), ms(20));
+}
+
 /// The timer follows the front: a later request that is due sooner is not delayed.
 #[tokio::test(start_paused = true)]
 async fn an_urgent_small_request_before_a_large_one_moves_the_timer_forward() {
@@ -146,6 +187,21 @@ async fn deadlines_of_a_long_queue_are_kept_each_on_time_by_one_timer() {
         assert_eq!((error, after), (AcquireError::TimedOut { retry_after: None, decision: None }, timeout));
     }
     assert_eq!(limiter.snapshot().timed_out, 200);
+}
+
+/// A fixed bug: a waiter with an earlier deadline was taken to leave the queue, also if it was to be granted first.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_that_cannot_be_met_is_refused_at_once_behind_a_waiter_that_is_granted_in_time() {
+    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
+    drop(limiter.acquire().await.unwrap());
+    let mut ahead = queued(limiter.request().timeout(ms(150)).acquire());
+    let start = Instant::now();
+    let error = limiter.request().timeout(ms(199)).acquire().await.unwrap_err();
+    assert_eq!((start.elapsed(), error.retry_after()), (ms(0), Some(ms(200))), "{error}");
+    let at_the_very_end = limiter.request().timeout(ms(200)).acquire();
+    drop(at_the_very_end.await.unwrap());
+    assert_eq!(start.elapsed(), ms(200));
+    drop(assert_ready!(ahead.poll()).unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -324,8 +324,17 @@ impl Queue {
 
     /// All waiters, in order, with their costs and deadlines.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
+        self.waiting_from_level(0)
+    }
+
+    /// [`Queue::waiting`], only those that go before a new request of this priority.
+    pub(crate) fn waiting_ahead_of(&self, priority: Priority) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
+        self.waiting_from_level(self.first_level_ahead_of(priority))
+    }
+
+    fn waiting_from_level(&self, lowest: usize) -> impl Iterator<Item = (WaiterId, Costs<'_>, Moment)> {
         let newest_first = self.newest_first;
-        let waiters = self.levels.iter_from(0).rev().flat_map(move |level| {
+        let waiters = self.levels.iter_from(lowest).rev().flat_map(move |level| {
             let mut line = level.line.iter();
             std::iter::from_fn(move || if newest_first { line.next_back() } else { line.next() })
         });

@@ -305,12 +305,22 @@ impl Schedule {
             }
             Err(Refusal::MustWait) => {}
         }
+        // A request that need not wait takes no room in a full queue.
+        if !self.has_room()
+            && self.queue.would_be_front(priority)
+            && let Some(grant) = self.admit_next(now, costs, caller, effects)
+        {
+            self.explain(now, costs, grant.fence);
+            self.reevaluate_front(now, effects); // the grant may have delayed its turn
+            return Ok(Enqueued::Granted(grant));
+        }
         if deadline != Moment::NEVER {
-            let ahead = self.queue.units_surely_ahead_of(priority, deadline);
+            let turn = self.earliest_turn(now, request);
             // No waiter is dropped for a request that will not stay.
             let passes_by = deadline <= now && !self.has_room();
-            if passes_by || self.ready_at(now, ahead, costs) > deadline {
-                return Err(self.time_out(now, ahead, request, None, effects));
+            if passes_by || turn > deadline {
+                let ahead = self.queue.units_ahead_of(priority);
+                return Err(self.time_out(now, ahead, turn, request, None, effects));
             }
         }
         self.make_room(now, request, effects).map_err(|error| self.refusal(now, costs, error))?;
@@ -338,10 +348,16 @@ impl Schedule {
     /// Decides in place: no request waits, and the gate admits.
     fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
         self.check_in(now, costs, effects)?;
+        self.admit_next(now, costs, caller, effects).ok_or(Refusal::MustWait)
+    }
+
+    /// Admits a request that no other goes before, if that needs no call to a store.
+    #[inline(always)]
+    fn admit_next(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Option<Grant> {
         if self.dialogue.is_some() {
-            return self.admit_without_call(now, costs, caller, effects).ok_or(Refusal::MustWait);
+            return self.admit_without_call(now, costs, caller, effects);
         }
-        self.admit_front(now, costs, caller).map_err(|_| Refusal::MustWait)
+        self.admit_front(now, costs, caller).ok()
     }
 
     /// The checks before the gate.

@@ -9,6 +9,7 @@ use crate::core::gate::Gate;
 use crate::core::grant::Grant;
 use crate::core::refused::{Refused, RefusedRequest};
 use crate::core::request::{Caller, Request};
+use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
@@ -19,6 +20,8 @@ use crate::strategy::Moment;
 
 /// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
 const MAX_FORECAST: usize = 64;
+/// Behind more waiters than this, a timeout may be accepted that cannot be met. The public docs name the number.
+pub(super) const MAX_AHEAD: usize = 1_024;
 
 impl Schedule {
     /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
@@ -238,16 +241,44 @@ impl Schedule {
         if self.gate.fits(costs).is_err() {
             return Some(Moment::NEVER);
         }
+        Some(self.turn_behind(ahead(), now, costs))
+    }
+
+    /// When a request behind these waiters would be granted, if no other came: from a forecast of all grants before it.
+    /// [`Moment::NEVER`] if only a release or a resume helps.
+    fn turn_behind<'a>(
+        &self,
+        ahead: impl Iterator<Item = (WaiterId, Costs<'a>, Moment)>,
+        now: Moment,
+        costs: Costs<'_>,
+    ) -> Moment {
         let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
-        for (_, costs, deadline) in ahead().filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
+        for (_, costs, deadline) in ahead.filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
             if deadline < forecast.now() || forecast.take(costs, deadline) {
                 continue;
             }
             if forecast.ready_at(costs) == Moment::NEVER {
-                return Some(Moment::NEVER);
+                return Moment::NEVER;
             }
         }
-        Some(forecast.ready_at(costs))
+        forecast.ready_at(costs)
+    }
+
+    /// The earliest turn of a new request that must wait, if no other request comes and no waiter gives up before its deadline.
+    /// Exact behind up to [`MAX_AHEAD`] waiters; otherwise a lower bound.
+    ///
+    /// Where a release, a resume or a store decides, it is a lower bound, too. A waiter with an earlier deadline is then taken to
+    /// leave: what it would be granted soon after an early release, it is not granted before its deadline after a late one.
+    pub(super) fn earliest_turn(&self, now: Moment, request: &Request<'_>) -> Moment {
+        let &Request { costs, priority, deadline, .. } = request;
+        let bound = self.ready_at(now, self.queue.units_surely_ahead_of(priority, deadline), costs);
+        let is_resumed_in_time = |suspension: Suspension| suspension.ready_at(now, costs.plain) != Moment::NEVER;
+        let time_decides =
+            self.dialogue.is_none() && !self.gate.holds_places() && self.suspended().is_none_or(is_resumed_in_time);
+        if bound > deadline || !time_decides {
+            return bound;
+        }
+        bound.max(self.turn_behind(self.queue.waiting_ahead_of(priority).take(MAX_AHEAD), now, costs))
     }
 
     /// One of each unit that a limit counts.

@@ -55,6 +55,7 @@ impl Schedule {
         &mut self,
         now: Moment,
         ahead: u64,
+        turn: Moment,
         request: &Request<'_>,
         id: Option<WaiterId>,
         effects: &mut Effects,
@@ -62,7 +63,7 @@ impl Schedule {
         self.counts().timed_out += 1;
         let &Request { costs, priority, caller, .. } = request;
         let cost = costs.plain;
-        let retry_after = self.retry_after(now, ahead, costs);
+        let retry_after = (turn > now).then(|| turn.duration_since(now));
         let waited = id.and_then(|id| self.queue.take_arrival(id)).map_or(Duration::ZERO, |came_at| now.duration_since(came_at));
         self.tell(effects, || EventKind::TimedOut { cost, priority, waited, retry_after, requested_in: caller });
         let decision = costs.explained().then(|| Box::new(self.decide_late(now, ahead, costs)));

@@ -286,21 +286,39 @@ impl Reference {
         }
     }
 
-    /// Whether a new request would be served by its deadline if every place were released at once, no other request came, and no
-    /// waiter left except at its deadline.
-    pub(super) fn could_be_served(&self, newcomer: Waiting) -> bool {
+    /// Whether a new request would be the next to be served.
+    pub(super) fn goes_first(&self, priority: Priority) -> bool {
+        self.waiting.iter().all(|waiting| waiting.priority < priority || self.newest_first && waiting.priority == priority)
+    }
+
+    /// Whether a request that must wait is granted at an instant that is known: no release and no resume decides.
+    pub(super) fn time_decides(&self) -> bool {
+        self.paused_until != u64::MAX && !self.limits.iter().any(NaiveLimit::counts_places)
+    }
+
+    /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline.
+    /// Where a release or a resume decides: if every place were released at once, and the pause ended, and all waiters left that
+    /// may leave before.
+    pub(super) fn could_be_served(&self, newcomer: Waiting, bound: Bound) -> bool {
         let mut best = self.clone();
-        best.concurrency.fill(None);
-        best.paused_until = if self.paused_until == u64::MAX { 0 } else { self.paused_until };
-        best.waiting.retain(|waiting| waiting.deadline > newcomer.deadline);
+        if !self.time_decides() {
+            best.concurrency.fill(None);
+            best.paused_until = if self.paused_until == u64::MAX { 0 } else { self.paused_until };
+            best.waiting.retain(|waiting| waiting.deadline > newcomer.deadline);
+        }
         best.waiting.push(newcomer);
-        (self.now..=newcomer.deadline).any(|at| {
-            best.now = at;
-            while let Some(front) = best.front().filter(|front| best.must_admit(at, front.cost)) {
-                best.grant_to(front);
+        for now in self.now..=newcomer.deadline {
+            best.now = now;
+            best.grant_all(bound);
+            while let Some(expired) = best.expired() {
+                best.time_out(expired.id);
+                best.grant_all(bound);
             }
-            best.answers.contains_key(&newcomer.id)
-        })
+            if let Some(answer) = best.answers.get(&newcomer.id) {
+                return answer.is_ok();
+            }
+        }
+        false
     }
 
     /// The waiters whose deadline passed before now and before their turn: those that a punctual timer would have refused.

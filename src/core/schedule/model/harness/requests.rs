@@ -35,20 +35,21 @@ impl Harness {
             prop_assert_eq!(outcome.err(), Some(AcquireError::Blocked { retry_after }));
             return Ok(());
         }
+        let is_granted = matches!(outcome, Ok(Enqueued::Granted(_)));
+        rules::a_request_that_can_be_granted_is_granted(&self.reference, newcomer, is_granted)?;
         let timed_out = matches!(outcome, Err(AcquireError::TimedOut { .. }));
-        let is_alone = self.reference.waiting.is_empty();
-        if !(is_alone && self.reference.must_admit(self.reference.now, cost)) && timed_out {
-            let has_no_room = newcomer.deadline <= self.reference.now && self.reference.waiting.len() >= self.reference.max_queue;
-            if !has_no_room && newcomer.deadline > self.reference.now {
-                rules::no_request_is_refused_at_once_that_could_be_served(&self.reference, newcomer)?;
+        let is_admitted = is_granted && self.reference.goes_first(priority) && self.reference.may_admit(self.reference.now, cost);
+        if !is_admitted {
+            let may_wait = newcomer.deadline > self.reference.now;
+            if may_wait && newcomer.deadline != u64::MAX {
+                rules::a_request_is_refused_at_once_if_it_cannot_be_served_in_time(&self.reference, newcomer, timed_out)?;
             }
-            if has_no_room || !self.reference.could_be_served(newcomer) {
+            let passes_by = !may_wait && self.reference.waiting.len() >= self.reference.max_queue;
+            if timed_out && (may_wait || passes_by || !self.reference.could_be_served(newcomer, Bound::Most)) {
                 self.reference.timed_out += 1;
                 return Ok(());
             }
         }
-        let is_admitted =
-            matches!(outcome, Ok(Enqueued::Granted(_))) && is_alone && self.reference.may_admit(self.reference.now, cost);
         if !is_admitted && !self.reference.make_room(priority) {
             match self.reference.overflow {
                 Overflow::Block { penalty } => {

@@ -1,0 +1,86 @@
+//! Requests that are refused at once because they would wait longer than they may.
+
+use super::*;
+use crate::core::schedule::check::MAX_AHEAD;
+use crate::core::suspension::Scope;
+
+fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
+    matches!(outcome, Err(AcquireError::TimedOut { .. }))
+}
+
+/// The second waiter leaves at 15, because the front has the turn at 10; so the newcomer has the turn at 20.
+#[test]
+fn waiters_that_leave_before_their_turn_are_not_waited_for() {
+    let mut driven = Driven::new(Throttle::every(nanos(10)));
+    driven.try_acquire(0, 1).unwrap();
+    driven.queued(0, 1, None);
+    let leaves = driven.queued(0, 1, Some(20));
+    driven.at(0, |schedule, now, effects| schedule.charge(now, 1, effects)); // its turn is at 30 now
+    assert!(is_refused(&driven.request(0, request(1, Some(29)))));
+    let waiting = driven.queued(0, 1, Some(30));
+    driven.advance(100);
+    assert_eq!((driven.answer(leaves), driven.answer(waiting)), (FAILED, GRANTED));
+}
+
+#[test]
+fn a_large_cost_that_takes_a_whole_window_is_waited_for() {
+    let mut driven = Driven::new(FixedWindow::new(10, nanos(100)));
+    driven.try_acquire(0, 10).unwrap();
+    driven.queued(0, 7, Some(100));
+    driven.queued(0, 7, Some(200));
+    assert!(is_refused(&driven.request(0, request(4, Some(299)))), "3 units are left of the window at 200");
+    driven.queued(0, 4, Some(300));
+}
+
+#[test]
+fn requests_that_go_first_are_waited_for_and_others_are_not() {
+    let mut driven = Driven::new(Throttle::every(nanos(10)));
+    driven.try_acquire(0, 1).unwrap();
+    for priority in [0, 9] {
+        let priority = Priority::new(priority).unwrap();
+        driven.request(0, Request { priority, ..request(1, Some(30)) }).unwrap();
+    }
+    assert!(is_refused(&driven.request(0, request(1, Some(19)))));
+    assert!(driven.request(0, request(1, Some(20))).is_ok());
+}
+
+/// A place may be released at any time, or a pause be ended; then a waiter may leave that would have been granted before.
+#[test]
+fn what_a_release_or_a_resume_may_change_is_not_known() {
+    let window = FixedWindow::new(1, nanos(100));
+    let mut driven = Driven::new(Policy::from(MaxConcurrency::new(1)).and(window));
+    let held = driven.try_acquire(0, 1).unwrap();
+    let ahead = driven.queued(0, 1, Some(150));
+    let waiting = driven.queued(0, 1, Some(170));
+    driven.advance(160);
+    driven.at(160, |schedule, now, effects| schedule.release_to_next(now, held.fence, 1, held.claim, effects));
+    assert_eq!((driven.answer(ahead), driven.answer(waiting)), (FAILED, GRANTED));
+
+    let mut driven = Driven::new(window);
+    driven.at(0, |schedule, now, effects| schedule.pause(now, Scope::Limiter, Moment::NEVER, effects));
+    let ahead = driven.queued(0, 1, Some(50));
+    let waiting = driven.queued(0, 1, Some(70));
+    driven.advance(60);
+    driven.at(60, |schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
+    assert_eq!((driven.answer(ahead), driven.answer(waiting)), (FAILED, GRANTED));
+}
+
+const LOOKED_AT: u64 = MAX_AHEAD as u64;
+
+#[test]
+fn behind_a_long_queue_a_wait_is_known_as_far_as_it_is_computed() {
+    let behind = |waiting: u64| {
+        let mut driven = Driven::new(Throttle::every(nanos(10)));
+        driven.try_acquire(0, 1).unwrap();
+        for nth in 1..=waiting {
+            driven.queued(0, 1, Some(10 * nth));
+        }
+        driven
+    };
+    let mut driven = behind(LOOKED_AT);
+    assert!(is_refused(&driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))));
+    driven.queued(0, 1, Some(10 * LOOKED_AT + 10));
+    let mut driven = behind(LOOKED_AT + 1);
+    assert!(is_refused(&driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))));
+    driven.queued(0, 1, Some(10 * LOOKED_AT + 19)); // too late by 1, and not known to be
+}
