@@ -11,8 +11,8 @@ use common::ms;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::store::{MemoryStore, OnStoreDown};
 use tollgate::{
-    AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Penalty, Policy, Rate, SharedLimiter, Throttle,
-    TokenBucket, TryAcquireError, UpstreamSignal,
+    AcquireError, EventKind, LimitStatus, Limiter, LimiterEvent, MaxConcurrency, Penalty, Permit, Policy, Rate, SharedLimiter,
+    Throttle, TokenBucket, TryAcquireError, UpstreamSignal,
 };
 
 /// As many limiters as processes, on one store.
@@ -615,6 +615,87 @@ async fn a_denial_from_memory_says_the_time_that_is_left() {
     assert_eq!(left(ask().await), first - ms(1_000));
     assert_eq!(faulty.calls.load(Relaxed), 2, "the store was not asked again");
     assert!(ms(5_900) < first && first <= ms(6_000), "{first:?}");
+}
+
+fn retry_after(denied: Result<Permit, TryAcquireError>) -> Duration {
+    match denied {
+        Err(TryAcquireError::Denied(decision)) => decision.retry_after().expect("a rate says when"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A fixed bug: what was remembered of the denial of one cost was the answer to a larger one.
+#[tokio::test(start_paused = true)]
+async fn a_denial_from_memory_is_none_of_another_cost() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1/s burst 3").build().unwrap();
+    drop(limiter.request().cost(3).acquire().await.unwrap());
+    sleep(ms(200)).await;
+    // The store's clock goes on while the test runs.
+    let is_about = |told: Duration, expected| assert!(expected - ms(50) < told && told <= expected, "{told:?}");
+    for _ in 0..2 {
+        is_about(retry_after(limiter.try_acquire().await), ms(800));
+        is_about(retry_after(limiter.try_acquire_many(3).await), ms(2_800));
+        let calls = faulty.calls.load(Relaxed);
+        is_about(retry_after(limiter.try_acquire_many(3).await), ms(2_800));
+        assert_eq!(faulty.calls.load(Relaxed), calls, "this cost is remembered");
+    }
+}
+
+/// A fixed bug: requests that did not wait were denied with the one before them in a call, whatever their costs.
+#[tokio::test(start_paused = true)]
+async fn requests_that_go_together_are_each_denied_for_their_own_cost() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1/s burst 3").build().unwrap();
+    drop(limiter.request().cost(2).acquire().await.unwrap());
+    faulty.set(Way::Slow(ms(10)));
+    let ask = |cost| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_many(cost).await })
+    };
+    let (under_way, large, small, larger) = (ask(1), ask(3), ask(1), ask(3));
+    drop(under_way.await.unwrap().expect("a unit is left"));
+    let [large, small, larger] =
+        [retry_after(large.await.unwrap()), retry_after(small.await.unwrap()), retry_after(larger.await.unwrap())];
+    assert!(large > ms(2_900) && larger > ms(2_900), "{large:?} {larger:?}");
+    assert!(small > ms(900) && small < ms(1_000), "{small:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_request_that_does_not_wait_is_granted_beside_a_large_one_that_is_denied() {
+    let faulty = Faulty::new();
+    let limiter = faulty.builder("1/h burst 3").build().unwrap();
+    drop(limiter.acquire().await.unwrap());
+    faulty.set(Way::Slow(ms(10)));
+    let ask = |cost| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_many(cost).await })
+    };
+    let (under_way, large, small) = (ask(1), ask(3), ask(1));
+    drop(under_way.await.unwrap().unwrap());
+    assert!(large.await.unwrap().is_err());
+    drop(small.await.unwrap().expect("a unit is left"));
+}
+
+/// A request of another cost is not asked again where that would count it twice: when it is admitted is then unknown.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_counts_once_for_a_penalty_when_requests_go_together() {
+    const POLICY: &str = "penalty 4 falling 1/h ceiling 100";
+    let faulty = Faulty::new();
+    let limiter = faulty.builder(POLICY).build().unwrap();
+    faulty.set(Way::Slow(ms(10)));
+    let ask = |cost| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_many(cost).await })
+    };
+    let (granted, first, other) = (ask(4), ask(2), ask(1));
+    drop(granted.await.unwrap().unwrap());
+    assert!(retry_after(first.await.unwrap()) > Duration::from_secs(3 * 3_600));
+    let Err(TryAcquireError::Denied(decision)) = other.await.unwrap() else { panic!("the penalty is above its threshold") };
+    assert_eq!(decision.retry_after(), None);
+    let reset_after = faulty.elsewhere(POLICY).limits().await.unwrap()[0].reset_after;
+    let hours = reset_after.as_secs_f64() / 3_600.0;
+    assert!(6.99 < hours && hours <= 7.0, "4, 2 and 1 units: {hours} h");
 }
 
 #[tokio::test(start_paused = true)]

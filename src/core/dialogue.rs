@@ -76,7 +76,7 @@ enum Lead {
 /// What the store has denied.
 #[derive(Debug)]
 pub(super) struct Denial {
-    /// The costs, for each limit: what costs as much is denied, too.
+    /// The costs of the first ask that was not granted, for each limit.
     costs: Box<[u64]>,
     /// Until when, as the store says.
     pub(super) ready_at: Moment,
@@ -116,6 +116,12 @@ impl Denial {
         Denied { decision, limits: if explains { statuses(now, policy, &self.reply, self.replied_at) } else { Vec::new() } }
     }
 
+    /// Whether it is of exactly these costs: then its instant is theirs.
+    pub(super) fn is_of(&self, costs: &[u64]) -> bool {
+        *self.costs == *costs
+    }
+
+    /// Whether these costs are denied at least as long.
     pub(super) fn covers(&self, costs: &[u64]) -> bool {
         self.costs.iter().zip(costs).all(|(denied, cost)| cost >= denied)
     }

@@ -86,9 +86,11 @@ impl Schedule {
         Ok(Asked::Queued(id))
     }
 
-    /// Whether the store would deny these costs, and need not be told of the attempt: a penalty is to count each.
+    /// Whether the store has denied exactly these costs, still would, and need not be told of the attempt: a penalty is to count
+    /// each.
     fn is_known_denied(&self, now: Moment, costs: Costs<'_>) -> bool {
-        !self.gate.counts_denials() && self.known_denial(now, costs).is_some_and(|denial| now < denial.ready_at)
+        let is_known = |denial: &Denial| now < denial.ready_at && denial.is_of(&self.gate.costs_of_each(costs));
+        !self.gate.counts_denials() && self.known_denial(now, costs).is_some_and(is_known)
     }
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
@@ -248,8 +250,10 @@ impl Schedule {
         let costs = Costs::new(front.cost, &by_unit);
         let resumed_at = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
         let is_counted = self.gate.counts_denials() && self.dialogue.as_ref().is_some_and(|it| !it.impatient.is_empty());
-        let denial = self.known_denial(now, costs).filter(|_| !is_counted);
-        let is_impatient = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.impatient.contains(&front.id));
+        let is_impatient = self.is_impatient(front.id);
+        // A request that does not wait is to learn when its own costs are admitted.
+        let tells_when = |denial: &Denial| !is_impatient || denial.is_of(&self.gate.costs_of_each(costs));
+        let denial = self.known_denial(now, costs).filter(|denial| !is_counted && tells_when(denial));
         let deadline = if is_impatient { now } else { self.queue.deadline(front.id) };
         resumed_at.max(denial.map_or(now, |denial| denial.asks_at(deadline)))
     }

@@ -105,7 +105,7 @@ impl Schedule {
         Moment::NEVER
     }
 
-    fn is_impatient(&self, id: WaiterId) -> bool {
+    pub(super) fn is_impatient(&self, id: WaiterId) -> bool {
         self.dialogue.as_ref().is_some_and(|dialogue| dialogue.impatient.contains(&id))
     }
 

@@ -50,7 +50,7 @@ impl Schedule {
         if reply.stop.is_some() {
             let mut bans = self.bans_begun(&flight, reply);
             for (id, run) in stopped {
-                let Some(caller) = self.deny_impatient(now, id, effects) else { continue };
+                let Some(caller) = self.deny_impatient(now, id, run, effects) else { continue };
                 for ban in bans.extract_if(.., |ban| run.costs[ban.limit_index] > 0) {
                     self.tell_ban(ban, caller, effects);
                 }
@@ -106,9 +106,20 @@ impl Schedule {
     }
 
     /// Denies a waiter that asked once, by the latest denial of the store. Returns who it was.
-    fn deny_impatient(&mut self, now: Moment, id: WaiterId, effects: &mut Effects) -> Option<Caller> {
-        self.dialogue.as_ref()?.denial.as_ref()?;
-        self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects)
+    ///
+    /// That denial is of the first ask that was not granted. A request of other costs asks again, unless another one waits before
+    /// it, or its attempt has been counted: then nobody knows when its costs are admitted.
+    fn deny_impatient(&mut self, now: Moment, id: WaiterId, run: &Asks, effects: &mut Effects) -> Option<Caller> {
+        let front_waits = self.queue.front().is_some_and(|front| !self.is_impatient(front.id));
+        let is_told = self.dialogue.as_ref()?.denial.as_ref()?.is_of(&run.costs) || front_waits;
+        if !is_told && !self.gate.counts_denials() {
+            return None;
+        }
+        let denial = |schedule: &Self, explains| {
+            let denied = schedule.latest_denial(now, explains);
+            if is_told { denied } else { Denied { decision: denied.decision.refused(), ..denied } }
+        };
+        self.deny_waiter(id, denial, effects)
     }
 
     /// Denies all waiters that asked once: the front must wait, and they must not.
