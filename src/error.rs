@@ -60,7 +60,7 @@ pub enum ConfigError {
     /// An option of a [shared limiter](crate::SharedLimiterBuilder) that is a duration is zero.
     #[error("the {option} of a shared limiter is zero; set at least 1 ns")]
     ZeroOption {
-        /// The method of the builder: `deadline`, `lease`, `max_hold`, `poll_every` or `prefetch`.
+        /// The method of the builder: `deadline`, `lease`, `max_hold`, `poll_every`, `probe_every` or `prefetch`.
         option: &'static str,
     },
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.

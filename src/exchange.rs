@@ -204,7 +204,8 @@ pub enum OnStoreDown {
     /// They are granted, whatever that adds up to. Such a permit holds nothing of the store's; its fence is lower than that of any grant
     /// of the store. It was charged to nothing, so [`settle`](crate::Permit::settle) settles nothing, and returns `false`.
     Allow,
-    /// This process decides alone, for each key, by this policy, until the store answers again. It may have other limits than the one
+    /// This process decides alone, for each key, by this policy, until the store answers again, which it learns within
+    /// [`probe_every`](crate::SharedLimiterBuilder::probe_every). It may have other limits than the one
     /// in the store. Requests wait in the same queue, for this policy or for the store, whichever is first; one that this policy can
     /// never grant fails as it would in a [`Limiter`](crate::Limiter). Costs by unit are those that this policy counts. What was granted so
     /// counts until the policy has forgotten it, also if the store answers in between.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tollgate::store::{Call, KeyPage, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture, Until};
+use tollgate::store::{Call, KeyPage, OnStoreDown, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture, Until};
 use tollgate::{AcquireError, Policy, SharedLimiter, TryAcquireError};
 
 /// A kind of store.
@@ -262,6 +262,13 @@ async fn is_served_again(limiter: &SharedLimiter) {
     soon("the store is back", served).await;
 }
 
+/// Whether a request is, or else the process has decided alone.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+async fn is_granted_by_store(limiter: &SharedLimiter) -> bool {
+    let permit = limiter.try_acquire().await.unwrap();
+    permit.fence() > 1_000_000_000_000 // the microseconds since 1970, or more
+}
+
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 async fn connections_are_cut(kind: Kind) {
     let (proxy, direct, url) = kind.behind_proxy().await;
@@ -392,10 +399,24 @@ async fn a_server_is_killed_stands_still_or_only_reads(kind: Kind, read_only: fn
 
     let load = Load::begin(kind, &url, &url, 150);
     let other = kind.process(&url, Clock::Right, "other", "10/s");
+    let own_policy = OnStoreDown::Local("100000/s".parse().unwrap());
+    let store = WithClock { store: (kind.open)(&url), clock: Clock::Right };
+    let alone = SharedLimiter::builder(store, "alone", "100000/s").on_store_down(own_policy).build().unwrap();
     load.has_granted(50).await;
     server.kill();
     is_told_in_time(&other).await;
+    let killed = Instant::now();
+    while killed.elapsed() < ms(8_000) {
+        assert!(!is_granted_by_store(&alone).await);
+        sleep(ms(10)).await;
+    }
     server.restart();
+    let restarted = Instant::now();
+    while !is_granted_by_store(&alone).await {
+        assert!(restarted.elapsed() < ms(1_000 + 5_000), "it probes each second, and the machine may be busy");
+        sleep(ms(10)).await;
+    }
+    println!("{}: decided by the store again after {:?}", kind.name, restarted.elapsed());
     is_served_again(&other).await;
     load.end().await;
 

@@ -557,7 +557,11 @@ async fn a_dropped_future_loses_nothing() {
 async fn options_of_any_size_do_no_harm() {
     let faulty = Faulty { tells: false, ..Faulty::new() };
     for extreme in [Duration::from_nanos(1), Duration::MAX] {
-        let builder = faulty.builder("1 concurrent and 18446744073709551615/s").poll_every(extreme).lease(Duration::MAX);
+        let builder = faulty
+            .builder("1 concurrent and 18446744073709551615/s")
+            .poll_every(extreme)
+            .probe_every(extreme)
+            .lease(Duration::MAX);
         let limiter = builder.deadline(Duration::MAX).max_hold(Duration::MAX).build().unwrap();
         for _ in 0..16 {
             let held = timeout(Duration::from_secs(1), limiter.acquire()).await.unwrap().unwrap();
@@ -572,11 +576,12 @@ async fn options_of_any_size_do_no_harm() {
 #[test]
 fn an_option_of_no_time_is_an_error() {
     type Set = fn(SharedLimiterBuilder) -> SharedLimiterBuilder;
-    let options: [(&str, Set); 5] = [
+    let options: [(&str, Set); 6] = [
         ("deadline", |builder| builder.deadline(Duration::ZERO)),
         ("lease", |builder| builder.lease(Duration::ZERO)),
         ("max_hold", |builder| builder.max_hold(Duration::ZERO)),
         ("poll_every", |builder| builder.poll_every(Duration::ZERO)),
+        ("probe_every", |builder| builder.probe_every(Duration::ZERO)),
         ("prefetch", |builder| builder.prefetch(10, Duration::ZERO)),
     ];
     for (name, set) in options {

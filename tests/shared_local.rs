@@ -145,6 +145,44 @@ async fn who_is_granted_by_the_process_asks_the_store_from_time_to_time() {
     assert_eq!(limiter.limits().await.unwrap()[0].remaining, 1_000_000 - 2, "the probe took nothing");
 }
 
+/// A fixed bug: after a long outage a process went on alone for up to 15 s.
+#[tokio::test(start_paused = true)]
+async fn a_process_leaves_its_own_policy_within_the_time_of_a_probe() {
+    const DEADLINE: Duration = ms(500);
+    let mut random = Random(7);
+    for probe_every in [None, Some(ms(200)), Some(ms(3_000))] {
+        for way in [Way::Refuses, Way::Cut] {
+            let faulty = Faulty::new();
+            let mut builder = faulty.builder("1000000/s").on_store_down(alone("1000000/s")).deadline(DEADLINE);
+            if let Some(probe_every) = probe_every {
+                builder = builder.probe_every(probe_every);
+            }
+            let limiter = builder.build().unwrap();
+            let keys: Vec<_> = (0..5).map(|key| limiter.key(format!("{key}"))).collect();
+            let requests_for = async |time: Duration, every| {
+                let start = Instant::now();
+                while start.elapsed() < time {
+                    for key in &keys {
+                        drop(key.try_acquire().await.unwrap());
+                    }
+                    sleep(every).await;
+                }
+            };
+            for _ in 0..4 {
+                faulty.set(way);
+                requests_for(ms(random.below(60_000)), ms(50)).await;
+                faulty.set(Way::Open);
+                let call_under_way = if way == Way::Cut { DEADLINE } else { ms(0) };
+                requests_for(probe_every.unwrap_or(SECOND) + call_under_way + ms(10), ms(5)).await;
+                for key in &keys {
+                    let permit = key.try_acquire().await.unwrap();
+                    assert!(permit.fence() > 1_000_000_000, "alone after {way:?}, {probe_every:?}");
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_and_goes_gives_no_burst_of_the_process_twice() {
     let faulty = Faulty::new();

@@ -316,13 +316,13 @@ impl Dialogue {
         (nanos / 2).saturating_add(self.random_below(nanos))
     }
 
-    /// A call has failed: the next one is sent after a while, which doubles up to ten seconds.
+    /// A call has failed: the next one is sent after a while, which doubles up to the longest. Up to half of it is left out, so that
+    /// processes do not ask at the same instants.
     pub(super) fn back_off(&mut self, now: Moment) {
         const FIRST: u64 = 50_000_000;
-        const LONGEST: u64 = 10_000_000_000;
-        let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(self.terms.longest_back_off);
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.plus(self.jittered(after));
+        self.retry_at = now.plus(after - self.random_below(after / 2));
     }
 
     /// The store's clock is not what it seemed.

@@ -42,10 +42,12 @@ pub(crate) struct CallFailed {
 }
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Breaker {
     failures: u32,
     open: Option<Open>,
+    /// The longest pause between two probes.
+    longest: Duration,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,10 @@ struct Open {
 impl Breaker {
     const FAILURES: u32 = 2;
     const FIRST: Duration = Duration::from_millis(100);
-    const LONGEST: Duration = Duration::from_secs(5);
+
+    fn new(longest: Duration) -> Self {
+        Self { failures: 0, open: None, longest }
+    }
 
     /// Whether a call may be made now, and is a probe.
     fn admit(&mut self, now: impl FnOnce() -> Instant) -> Result<bool, StoreError> {
@@ -79,7 +84,7 @@ impl Breaker {
         if self.failures < Self::FAILURES {
             return false;
         }
-        let pause = Self::FIRST.saturating_mul(1 << (self.failures - Self::FAILURES).min(16)).min(Self::LONGEST);
+        let pause = Self::FIRST.saturating_mul(1 << (self.failures - Self::FAILURES).min(16)).min(self.longest);
         let opens = self.open.is_none();
         let since = self.open.as_ref().map_or(now, |open| open.since);
         self.open = Some(Open { error: error.clone(), since, probe_at: now + pause, probing: false });
@@ -147,6 +152,7 @@ impl StoreLink {
         store: Arc<dyn Store>,
         name: Arc<str>,
         deadline: Duration,
+        longest_pause: Duration,
         observer: Observers,
         hears: Arc<dyn Any + Send + Sync>,
     ) -> Self {
@@ -158,7 +164,7 @@ impl StoreLink {
             kept: KeptKeys::new(),
             counted: Mutex::default(),
             _hears: hears,
-            breaker: Mutex::default(),
+            breaker: Mutex::new(Breaker::new(longest_pause)),
         }
     }
 
@@ -248,7 +254,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
         let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
         assert_eq!((breaker.admit(|| now), breaker.failed(now, &error)), (Ok(false), false));
         assert_eq!((breaker.admit(|| now), breaker.failed(now, &error)), (Ok(false), true));
         assert_eq!(breaker.admit(|| now), Err(error.clone()));
@@ -263,9 +269,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn its_pause_grows_to_the_longest_one() {
+        let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
+        let longest = Duration::from_millis(300);
+        let (mut breaker, now) = (Breaker::new(longest), Instant::now());
+        (0..100).for_each(|_| _ = breaker.failed(now, &error));
+        assert!(breaker.admit(|| now + longest - Duration::from_nanos(1)).is_err());
+        assert_eq!(breaker.admit(|| now + longest), Ok(true));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_probe_that_is_dropped_does_not_keep_it_open() {
         let error = StoreError::Unanswered { store: "s".to_owned(), after: None, source: None };
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
         (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
         let later = now + Breaker::FIRST;
         assert_eq!(breaker.admit(|| later), Ok(true));

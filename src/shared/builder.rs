@@ -47,6 +47,7 @@ pub struct SharedLimiterBuilder {
     lease: Duration,
     max_hold: Option<Duration>,
     poll_every: Duration,
+    probe_every: Duration,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
     /// Units taken ahead, and how long they are kept.
@@ -65,6 +66,7 @@ impl SharedLimiterBuilder {
             lease: Duration::from_secs(30),
             max_hold: None,
             poll_every: Duration::from_millis(100),
+            probe_every: Duration::from_secs(1),
             on_store_down: OnStoreDown::Error,
             replaces_policy: false,
             prefetch: None,
@@ -106,6 +108,33 @@ impl SharedLimiterBuilder {
     /// messages may be lost: then it is asked a tenth as often.
     pub fn poll_every(mut self, interval: Duration) -> Self {
         self.poll_every = interval;
+        self
+    }
+
+    /// Sets how often a store that did not answer is asked again, while requests come: 1 ms to 100 years (a shorter time counts as 1 ms),
+    /// a second by default.
+    ///
+    /// When the store answers again, requests of each key are decided by the store again after this time at the latest. So this is how
+    /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
+    /// [deadline](Self::deadline).
+    ///
+    /// Of one limiter, one call at a time asks, for all keys. The first pauses are shorter: they grow from 100 ms to a third of this
+    /// time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::{MemoryStore, OnStoreDown};
+    ///
+    /// let limiter = SharedLimiter::builder(MemoryStore::new(), "search", "100/s")
+    ///     .on_store_down(OnStoreDown::Local("25/s".parse()?))
+    ///     .probe_every(Duration::from_millis(250))
+    ///     .build()?;
+    /// # assert!(limiter.store_is_up());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn probe_every(mut self, interval: Duration) -> Self {
+        self.probe_every = interval;
         self
     }
 
@@ -189,6 +218,7 @@ impl SharedLimiterBuilder {
             lease,
             max_hold,
             poll_every,
+            probe_every,
             on_store_down,
             replaces_policy,
             prefetch,
@@ -200,6 +230,7 @@ impl SharedLimiterBuilder {
             ("lease", Some(lease)),
             ("max_hold", max_hold),
             ("poll_every", Some(poll_every)),
+            ("probe_every", Some(probe_every)),
             ("prefetch", kept_for),
         ];
         if let Some((option, _)) = durations.into_iter().find(|(_, duration)| *duration == Some(Duration::ZERO)) {
@@ -219,7 +250,10 @@ impl SharedLimiterBuilder {
         let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
         let options = Arc::new(Options { observed: observer.is_some(), ..options });
         let keys = Arc::new(Keys { managers: Mutex::default() });
-        let link = Arc::new(StoreLink::new(store, name, deadline, observer, Arc::clone(&keys) as _));
+        // When the store is back, the breaker may have just begun a pause, the key that probes then may have just been refused, and
+        // another key may be refused just before that probe succeeds.
+        let longest_pause = probe_every.max(Duration::from_millis(1)) / 3;
+        let link = Arc::new(StoreLink::new(store, name, deadline, longest_pause, observer, Arc::clone(&keys) as _));
         let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
         let tells = plan.holds_places() && link.store.listen(&link.name, listener);
         let shared = Arc::new(SharedBy {
@@ -230,6 +264,7 @@ impl SharedLimiterBuilder {
             ttl,
             max_hold: max_hold.map(|max| nonzero_nanos(max).get()),
             polls_every: nonzero_nanos(poll_every.saturating_mul(if tells { 10 } else { 1 })).get(),
+            longest_back_off: nonzero_nanos(longest_pause).get(),
             deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
             on_down,
             replaces_policy,

@@ -31,6 +31,7 @@ pub(super) struct SharedBy {
     /// The next ones in nanoseconds.
     pub(super) max_hold: Option<u64>,
     pub(super) polls_every: u64,
+    pub(super) longest_back_off: u64,
     pub(super) deadline: u64,
     pub(super) on_down: OnDown,
     pub(super) replaces_policy: bool,
@@ -118,6 +119,7 @@ impl SharedBy {
             ttl: if self.plan.holds_places() { self.ttl.get() } else { 0 },
             deadline: self.deadline,
             polls_every: self.polls_every,
+            longest_back_off: self.longest_back_off,
             on_down: self.on_down.clone(),
             replaces_policy: self.replaces_policy,
             store: self.link.store.name().into(),

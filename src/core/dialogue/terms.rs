@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     pub(crate) deadline: u64,
     /// How often the store is asked again while a place is awaited, without a message of a release.
     pub(crate) polls_every: u64,
+    /// After a failed call, the longest time until the store is asked again.
+    pub(crate) longest_back_off: u64,
     pub(crate) on_down: OnDown,
     pub(crate) replaces_policy: bool,
     /// Of the store, for errors.

@@ -226,6 +226,7 @@ mod tests {
             ttl: 0,
             deadline: 500 * MS,
             polls_every: 1_000_000_000,
+            longest_back_off: 500 * MS,
             on_down: OnDown::Local(plan("throttle every 100ms")),
             replaces_policy: false,
             store: "down".into(),

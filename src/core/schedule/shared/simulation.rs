@@ -133,6 +133,7 @@ impl Simulation {
                 ttl: if plan.holds_places() { ttl.get() } else { 0 },
                 deadline: DEADLINE,
                 polls_every: 100 * MS,
+                longest_back_off: 500 * MS,
                 on_down: OnDown::Deny,
                 replaces_policy: false,
                 store: "simulated".into(),
