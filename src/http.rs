@@ -81,6 +81,7 @@ mod answer;
 mod body;
 mod client_ip;
 mod fields;
+mod grpc;
 mod identity;
 mod layer;
 mod outbound;

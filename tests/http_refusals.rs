@@ -4,6 +4,7 @@ mod common;
 
 use std::convert::Infallible;
 use std::fmt::Debug;
+use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,12 +15,15 @@ use axum::routing::get;
 use bytes::Bytes;
 use common::faulty::{Faulty, Way};
 use common::ms;
-use http::{HeaderName, Request, Response};
+use http::{HeaderMap, HeaderName, Method, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, sleep, timeout};
-use tollgate::http::{ClientIp, ForwardedHeader, HeaderKey, Identity, LimitLayer, NoClientIp, NoIdentity, RateLimitFields};
-use tollgate::{EventKind, KeyedLimiter, KeyedLimiterEvent, Limiter, Observation, Observer, RefusedReason};
+use tokio::time::{Instant, advance, sleep, timeout};
+use tollgate::http::{
+    ClientIp, ForwardedHeader, HeaderKey, Identity, LimitLayer, NoClientIp, NoIdentity, OutboundLayer, RateLimitFields,
+    RateLimitStyle,
+};
+use tollgate::{EventKind, KeyedLimiter, KeyedLimiterEvent, Limiter, Observation, Observer, Outcome, RefusedReason};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// Each event: the limiter, the key, and what it is.
@@ -311,4 +315,228 @@ async fn a_lookup_that_hangs_is_bounded_by_its_own_timeout() {
     let start = Instant::now();
     assert_eq!((status(bounded.layer(hello()), from_peer()).await, start.elapsed()), (403, ms(200)));
     assert_eq!((status(unbounded.layer(hello()), from_peer()).await, start.elapsed()), (200, hour + ms(200)));
+}
+
+// ---- what clients of gRPC see ----
+
+fn grpc_call() -> Request<()> {
+    let mut request = from_peer();
+    *request.method_mut() = Method::POST;
+    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    request
+}
+
+/// The fields of a refusal that has no body.
+async fn trailers_only<S, B>(service: S, request: Request<()>) -> HeaderMap
+where
+    S: Service<Request<()>, Response = Response<B>, Error: Debug>,
+    B: Body<Data = Bytes, Error: Debug>,
+{
+    let response = service.oneshot(request).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.body().is_end_stream()), (200, true));
+    assert_eq!(response.headers()["content-type"], "application/grpc");
+    response.headers().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_and_a_capacity_have_statuses_of_grpc() {
+    let quota = LimitLayer::new(Limiter::new("window 1/min and 9/min").unwrap()).name("a%\"").unwrap().layer(hello());
+    assert_eq!(status(quota.clone(), grpc_call()).await, 200);
+    advance(Duration::from_micros(500)).await;
+    let refused = trailers_only(quota, grpc_call()).await;
+    let fields = ["grpc-status", "grpc-message", "retry-after", "grpc-retry-pushback-ms"];
+    assert_eq!(fields.map(|field| refused[field].to_str().unwrap()), ["8", "Quota Exceeded: \"a%25\\\"-1\"", "60", "60000"]);
+    assert_eq!(refused["ratelimit-policy"], "\"a%\\\"-1\";q=1;w=60, \"a%\\\"-2\";q=9;w=60");
+    assert!(refused["ratelimit"].to_str().unwrap().starts_with("\"a%\\\"-1\";r=0;t=60, "));
+
+    let limiter = Limiter::new("1 concurrent").unwrap();
+    let _held = limiter.try_acquire().unwrap();
+    let refused = trailers_only(LimitLayer::new(limiter).layer(hello()), grpc_call()).await;
+    assert_eq!((&refused["grpc-status"], &refused["ratelimit"]), (&"14".parse().unwrap(), &"\"default\";r=0".parse().unwrap()));
+    assert_eq!(refused["grpc-message"], "Temporary Reduced Capacity: \"default\"");
+    assert!(!refused.contains_key("grpc-retry-pushback-ms"), "when is unknown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_refusal_has_its_status_of_grpc() {
+    let limit = || Limiter::new("window 1/min").unwrap();
+    let closed = limit();
+    closed.close();
+    let full = KeyedLimiter::<IpAddr>::builder("1/min").max_keys(1).build().unwrap();
+    drop(full.try_acquire(&IpAddr::from([192, 0, 2, 9])).unwrap());
+    let by_key = LimitLayer::new(KeyedLimiter::<String>::new("9/min").unwrap());
+    let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+    let penalty = LimitLayer::new(Limiter::new("penalty 1 falling 1/min").unwrap()).layer(hello());
+    assert_eq!(status(penalty.clone(), from_peer()).await, 200);
+    let paused = limit();
+    paused.pause_for(ms(1_500));
+    let down = Faulty::by(Way::Refuses).builder("2/min burst 2").build().unwrap();
+    let queue = Limiter::builder("1 concurrent").max_queue(0).build().unwrap();
+    let _held = queue.try_acquire().unwrap();
+    for (refused, status, message) in [
+        (trailers_only(penalty, grpc_call()).await, "8", "Abnormal Usage Detected: \"default\""),
+        (trailers_only(LimitLayer::new(paused).layer(hello()), grpc_call()).await, "14", "Temporary Reduced Capacity"),
+        (trailers_only(LimitLayer::new(queue).wait(ms(9)).layer(hello()), grpc_call()).await, "14", "Temporary Reduced Capacity"),
+        (
+            trailers_only(LimitLayer::new(full).by(ClientIp::peer()).layer(hello()), grpc_call()).await,
+            "14",
+            "Temporary Reduced Capacity",
+        ),
+        (trailers_only(LimitLayer::new(down).layer(hello()), grpc_call()).await, "14", "Temporary Reduced Capacity"),
+        (trailers_only(LimitLayer::new(closed).layer(hello()), grpc_call()).await, "14", "Temporary Reduced Capacity"),
+        (trailers_only(by_key.by(key).layer(hello()), grpc_call()).await, "16", "Forbidden: the request has no header x-api-key"),
+        (trailers_only(LimitLayer::new(limit()).cost(2).layer(hello()), grpc_call()).await, "9", "Payload Too Large"),
+        (trailers_only(LimitLayer::new(limit()).cost(0).layer(hello()), grpc_call()).await, "13", "Internal Server Error"),
+    ] {
+        assert_eq!((&refused["grpc-status"], &refused["grpc-message"]), (&status.parse().unwrap(), &message.parse().unwrap()));
+    }
+}
+
+/// gRPC-Web has a framing of its own, and browsers understand the plain answer.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_grpc_is_known_by_its_content_type() {
+    let limiter = Limiter::new("window 1/min").unwrap();
+    let _spent = limiter.try_acquire().unwrap();
+    let service = LimitLayer::new(limiter).layer(hello());
+    let with = |method: Method, content_type: &str| {
+        Request::builder().method(method).header("content-type", content_type).body(()).unwrap()
+    };
+    for content_type in [
+        "application/grpc",
+        "application/grpc+proto",
+        "application/grpc+json",
+        "Application/GRPC+Proto",
+        "application/grpc;charset=utf-8",
+        "application/grpc+proto ; charset=utf-8",
+    ] {
+        let refused = trailers_only(service.clone(), with(Method::POST, content_type)).await;
+        assert_eq!(refused["grpc-status"], "8", "{content_type}");
+    }
+    for (method, content_type) in [
+        (Method::POST, "application/json"),
+        (Method::POST, "application/grpc-web"),
+        (Method::POST, "application/grpc-web+proto"),
+        (Method::POST, "application/grpc-web-text"),
+        (Method::POST, "application/grpcx"),
+        (Method::POST, "text/plain; of=application/grpc"),
+        (Method::GET, "application/grpc"),
+        (Method::HEAD, "application/grpc"),
+    ] {
+        let response = service.clone().oneshot(with(method.clone(), content_type)).await.unwrap();
+        assert_eq!(response.status(), 429, "{method} {content_type}");
+        assert_eq!(response.headers()["content-type"], "application/problem+json", "{method} {content_type}");
+        assert!(!response.headers().keys().any(|name| name.as_str().starts_with("grpc-")), "{method} {content_type}");
+    }
+    assert_eq!(status(service, Request::builder().method(Method::POST).body(()).unwrap()).await, 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_of_a_refusal_of_grpc_is_rounded_up_to_a_millisecond() {
+    for (interval, waited, pushback, retry_after) in [
+        ("1/min", Duration::from_micros(59_249_999), "751", "1"),
+        ("1/min", Duration::from_micros(59_999_999), "1", "1"),
+        ("1/hour", Duration::ZERO, "3600000", "3600"),
+        // A signed number of 32 bits: what is no such number asks the client never to retry.
+        ("1/100d", Duration::ZERO, "2147483647", "8640000"),
+    ] {
+        let service = LimitLayer::new(Limiter::new(interval).unwrap()).style(RateLimitStyle::None).layer(hello());
+        assert_eq!(status(service.clone(), grpc_call()).await, 200);
+        advance(waited).await;
+        let refused = trailers_only(service, grpc_call()).await;
+        assert_eq!(refused["grpc-retry-pushback-ms"], pushback, "{interval}");
+        assert_eq!(refused["retry-after"], retry_after, "{interval}");
+    }
+    let limiter = Limiter::new("1/min").unwrap();
+    let _spent = limiter.try_acquire().unwrap();
+    let refused = trailers_only(LimitLayer::new(limiter).retry_jitter(Duration::from_secs(9)).layer(hello()), grpc_call()).await;
+    let pushback: u64 = refused["grpc-retry-pushback-ms"].to_str().unwrap().parse().unwrap();
+    let seconds: u64 = refused["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((60_000..=69_000).contains(&pushback) && seconds == pushback.div_ceil(1_000), "{pushback} {seconds}");
+}
+
+/// An outer layer that granted the call, and has nothing left for the next one, makes both waits longer.
+#[tokio::test(start_paused = true)]
+async fn an_outer_layer_makes_the_wait_of_grpc_longer() {
+    let inner = Limiter::new("1/s").unwrap();
+    let _spent = inner.try_acquire().unwrap();
+    let inner = LimitLayer::new(inner).name("inner").unwrap();
+    let outer = LimitLayer::new(Limiter::new("window 1/min").unwrap()).name("outer").unwrap();
+    let refused = trailers_only(outer.layer(inner.layer(hello())), grpc_call()).await;
+    assert_eq!(
+        (&refused["retry-after"], &refused["grpc-retry-pushback-ms"]),
+        (&"60".parse().unwrap(), &"60000".parse().unwrap())
+    );
+    let later = LimitLayer::new(Limiter::new("window 2/min").unwrap()).name("outer").unwrap();
+    let refused = trailers_only(later.layer(inner.layer(hello())), grpc_call()).await;
+    assert_eq!((&refused["retry-after"], &refused["grpc-retry-pushback-ms"]), (&"1".parse().unwrap(), &"1000".parse().unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_refusal_answers_calls_of_grpc_too() {
+    let fields = RateLimitFields::new("api").unwrap();
+    let limiter = Limiter::new("window 1/min").unwrap();
+    let _spent = limiter.try_acquire().unwrap();
+    let layer = LimitLayer::new(limiter).name("api").unwrap();
+    let own = layer.clone().on_refusal(|refusal| {
+        assert_eq!(refusal.grpc_code(), 8);
+        Response::builder().status(418).body("no".into()).unwrap()
+    });
+    let (status, body) = answer(own.layer(hello()), grpc_call()).await;
+    assert_eq!((status, body.as_str()), (418, "no"));
+    let added = layer.clone().on_refusal(move |refusal| {
+        let mut response = refusal.grpc_response(&fields);
+        response.headers_mut().insert("x-help", "limits".parse().unwrap());
+        response
+    });
+    let mut headers = trailers_only(added.layer(hello()), grpc_call()).await;
+    assert_eq!(headers.remove("x-help").unwrap(), "limits");
+    assert_eq!(headers, trailers_only(layer.layer(hello()), grpc_call()).await);
+}
+
+/// The layers around one that refuses see what it would have answered in plain HTTP, and so do clients.
+#[tokio::test(start_paused = true)]
+async fn layers_outside_see_the_status_of_a_refusal_of_grpc() {
+    let refuses = |policy: &str| {
+        let limiter = Limiter::new(policy).unwrap();
+        let permit = limiter.try_acquire().unwrap();
+        (permit, LimitLayer::new(limiter).name("inner").unwrap().layer(hello()))
+    };
+    for (policy, expected) in [("window 1/min", 429), ("1 concurrent", 503)] {
+        let (_held, inner) = refuses(policy);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (classified, penalized) = (Arc::clone(&seen), Arc::clone(&seen));
+        let outer = LimitLayer::new(Limiter::new("9 concurrent").unwrap())
+            .classify(move |status| {
+                classified.lock().unwrap().push(status.unwrap().as_u16());
+                Outcome::Ok
+            })
+            .penalize(move |status| {
+                penalized.lock().unwrap().push(status.as_u16());
+                0
+            });
+        let _refused = trailers_only(outer.layer(inner), grpc_call()).await;
+        assert_eq!(*seen.lock().unwrap(), [expected; 2]);
+    }
+    let with_status = |grpc_status: &'static str| {
+        service_fn(move |_: Request<()>| {
+            let answer = Response::builder().header("content-type", "application/grpc").header("grpc-status", grpc_status);
+            ready(Ok::<_, Infallible>(answer.body(String::new()).unwrap()))
+        })
+    };
+    for (grpc_status, expected) in [("0", 200), ("5", 404), ("16", 401), ("4", 504), ("13", 500), ("99", 500), ("x", 500)] {
+        let layer = LimitLayer::new(Limiter::new("9 concurrent").unwrap()).classify(move |status| {
+            assert_eq!(status.unwrap().as_u16(), expected, "{grpc_status}");
+            Outcome::Ok
+        });
+        let _answer = layer.layer(with_status(grpc_status)).oneshot(grpc_call()).await.unwrap();
+    }
+
+    // A client pauses for as long as it is told.
+    let (_held, inner) = refuses("window 1/min");
+    let limiter = Limiter::new("9 concurrent").unwrap();
+    let client = OutboundLayer::new(limiter.clone()).layer(inner);
+    assert_eq!(client.oneshot(grpc_call()).await.unwrap().headers()["grpc-status"], "8");
+    let start = Instant::now();
+    let _permit = limiter.acquire().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(60));
 }

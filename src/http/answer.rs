@@ -9,7 +9,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode};
 use thiserror::Error;
 
-use super::fields::{FieldValues, KnownPolicies, ProblemType, RateLimitFields};
+use super::fields::{FieldValues, KnownPolicies, ProblemType, RateLimitFields, set_retry_pushback};
+use super::grpc::{self, Code};
 use super::identity::NoIdentity;
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError, TryAcquireError};
@@ -85,13 +86,46 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of the answer.
+    /// The status of the answer in plain HTTP.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NoIdentity(_) => StatusCode::FORBIDDEN,
             Self::ExceedsLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             _ => self.problem_type().map_or(StatusCode::INTERNAL_SERVER_ERROR, ProblemType::status),
+        }
+    }
+
+    /// The status code of gRPC with which a call of gRPC is answered; `tonic::Code::from` takes it.
+    ///
+    /// | refusal | in plain HTTP | in gRPC |
+    /// |---|---|---|
+    /// | a quota or a [`Penalty`](crate::Penalty) denied, also after a wait | 429 | 8, `RESOURCE_EXHAUSTED` |
+    /// | no capacity: a concurrency of all clients together, a pause, a full queue or table of keys, a store that fails, a closed limiter | 503 | 14, `UNAVAILABLE` |
+    /// | [`NoIdentity`](Self::NoIdentity) | 403 | 16, `UNAUTHENTICATED`, which gRPC has for callers that cannot be identified |
+    /// | [`ExceedsLimit`](Self::ExceedsLimit) | 413 | 9, `FAILED_PRECONDITION`: no retry helps until the limit is raised |
+    /// | [`Misconfigured`](Self::Misconfigured) | 500 | 13, `INTERNAL` |
+    ///
+    /// ```
+    /// use tollgate::http::{NoIdentity, Refusal};
+    ///
+    /// assert_eq!(Refusal::Closed.grpc_code(), 14);
+    /// assert_eq!(Refusal::NoIdentity(NoIdentity::Unknown).grpc_code(), 16);
+    /// ```
+    #[must_use]
+    pub fn grpc_code(&self) -> i32 {
+        self.code() as i32
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Self::NoIdentity(_) => Code::Unauthenticated,
+            Self::ExceedsLimit { .. } => Code::FailedPrecondition,
+            _ => match self.problem_type() {
+                Some(ProblemType::QuotaExceeded | ProblemType::AbnormalUsage) => Code::ResourceExhausted,
+                Some(ProblemType::ReducedCapacity) => Code::Unavailable,
+                None => Code::Internal,
+            },
         }
     }
 
@@ -194,8 +228,7 @@ impl Refusal {
         let body = match self.problem_type() {
             Some(problem) => fields.problem(&self.values(), problem),
             None => {
-                let status = self.status();
-                let title = status.canonical_reason().unwrap_or_default();
+                let (status, title) = (self.status(), self.title());
                 let detail = match self {
                     Self::NoIdentity(unknown) => format!(r#","detail":"{}""#, unknown.detail()),
                     _ => String::new(),
@@ -207,6 +240,38 @@ impl Refusal {
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);
         response
+    }
+
+    /// The answer that a layer gives to a call of gRPC by default, but for the metadata with the limits and the wait, which it adds to any
+    /// answer. It has status 200, the [`grpc_code`](Self::grpc_code), and no message; its `grpc-message` names the problem and the limit
+    /// that denied, as the body of [`response`](Self::response) does.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{LimitLayer, RateLimitFields};
+    ///
+    /// let fields = RateLimitFields::new("api")?;
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?.on_refusal(move |refusal| {
+    ///     eprintln!("{refusal}");
+    ///     refusal.grpc_response(&fields) // all clients of this server speak gRPC
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn grpc_response(&self, fields: &RateLimitFields) -> Response<Bytes> {
+        let title = self.title();
+        let detail = match self {
+            Self::NoIdentity(unknown) => Some(unknown.detail()),
+            _ => fields.name_of_denier(&self.values()),
+        };
+        grpc::trailers_only(self.code(), &detail.map_or_else(|| title.to_owned(), |detail| format!("{title}: {detail}")))
+    }
+
+    fn title(&self) -> &'static str {
+        match self.problem_type() {
+            Some(problem) => problem.title(),
+            None => self.status().canonical_reason().unwrap_or_default(),
+        }
     }
 
     /// Why the layer has refused by itself; `None` where the limiter tells of it.
@@ -231,6 +296,13 @@ impl Refusal {
     /// Adds the fields of the refusal.
     pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration, known: &KnownPolicies) {
         fields.write_at(headers, &self.values().jitter(jitter), Some(known), SystemTime::now);
+    }
+
+    /// Adds the wait as clients of gRPC read it.
+    pub(super) fn write_retry_pushback(&self, headers: &mut HeaderMap, jitter: Duration) {
+        if let Some(wait) = self.retry_after() {
+            set_retry_pushback(headers, wait.saturating_add(jitter));
+        }
     }
 }
 

@@ -8,14 +8,15 @@ mod text;
 mod values;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use thiserror::Error;
 
 use merge::{
-    RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary, set_retry_after, set_triple,
+    GRPC_RETRY_PUSHBACK, RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary,
+    set_retry_after, set_triple,
 };
 use text::{Text, policies, put_name, put_number, states, windows};
 use values::Tightness;
@@ -25,6 +26,7 @@ pub use style::RateLimitStyle;
 pub use values::FieldValues;
 
 pub(super) use known::KnownPolicies;
+pub(super) use merge::set_retry_pushback;
 
 use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 
@@ -103,7 +105,7 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///
 /// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members first;
 /// a list that readers would ignore, because it is malformed or of another draft, is replaced. Of two single limits the tighter one
-/// stays, and of two `Retry-After` the later one. None of these fields belongs into a trailer.
+/// stays, and of two `Retry-After` the later one; a `grpc-retry-pushback-ms` that is there becomes at least as long. None of these fields belongs into a trailer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitFields {
     /// As between the quotes of a string.
@@ -203,6 +205,9 @@ impl RateLimitFields {
         };
         if let Some(after) = after {
             set_retry_after(headers, after, now);
+            if headers.contains_key(&GRPC_RETRY_PUSHBACK) {
+                set_retry_pushback(headers, Duration::from_secs(after));
+            }
         }
         let tightest = match self.style {
             RateLimitStyle::Draft10 | RateLimitStyle::None => None,
@@ -273,5 +278,12 @@ impl RateLimitFields {
         }
         body.put(b"]}");
         body.as_bytes().to_vec()
+    }
+
+    /// The name of the limit that denied, between quotes.
+    pub(super) fn name_of_denier(&self, values: &FieldValues<'_>) -> Option<String> {
+        let mut name = Text::new();
+        put_name(&mut name, &self.name, values, values.denied_by()?);
+        Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
     }
 }

@@ -60,6 +60,19 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 /// A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where
 /// there is no capacity, whoever asks; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
 ///
+/// A refused call of gRPC, a POST with the content type `application/grpc` or `application/grpc+…`, is answered in gRPC: with status 200 and
+/// no message, and in the head with
+///
+/// - `grpc-status`, by [this table](super::Refusal::grpc_code): 8 (`RESOURCE_EXHAUSTED`) instead of 429, 14 (`UNAVAILABLE`) instead of 503;
+/// - `grpc-message`, which names the problem, and the limit that denied: `Quota Exceeded: "api-2"`;
+/// - as metadata the same fields as in plain HTTP, with `retry-after`, and also `grpc-retry-pushback-ms`: the wait in milliseconds, rounded
+///   up, after which a client of gRPC with a retry policy for that status retries by itself
+///   ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)). Both are left out where the wait is unknown.
+///
+/// Calls of all four kinds, unary or streaming, are answered so. gRPC-Web (`application/grpc-web`) is answered in plain HTTP: it has a
+/// framing of its own, and its clients derive a status of gRPC from that of HTTP. A layer inside one that translates gRPC-Web to gRPC sees,
+/// and answers, calls of gRPC.
+///
 /// In a browser, a page of another origin reads these fields only if a CORS layer outside this one exposes them: `RateLimit`,
 /// `RateLimit-Policy`, `Retry-After`. It also answers preflight requests, which are then not counted.
 ///

@@ -45,8 +45,9 @@ pub use service::OutboundService;
 ///   nothing is reported.
 /// - *Retries*: [on request](Self::retry).
 ///
-/// A denial of gRPC comes with status 200, and with `grpc-status` in the head or the trailers: it pauses nothing. Let
-/// [`classify`](Self::classify) look at the head.
+/// A denial of gRPC comes with status 200 and a `grpc-status`. In the head, where a [`LimitLayer`](super::LimitLayer) and servers put it if
+/// there is no message, 8 (`RESOURCE_EXHAUSTED`) is read as 429 and 14 (`UNAVAILABLE`) as 503; in the trailers it is not seen, and pauses
+/// nothing.
 ///
 /// The services that one layer makes share its limiter. Dropping a response future loses nothing: the permit is released, or the
 /// request leaves the queue.

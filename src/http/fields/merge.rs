@@ -11,6 +11,9 @@ use crate::http::upstream::{Item, Malformed, count_of, dictionary, first_count, 
 pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// How long a client of gRPC waits before it retries (gRFC A6, "Pushback").
+pub(super) static GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
 /// The fields of a style with one limit: its limit, what remains, and its reset.
 pub(super) static RATELIMIT_TRIPLE: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
@@ -152,6 +155,18 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn(
         return;
     }
     insert_number(headers, &RETRY_AFTER, after);
+}
+
+/// `grpc-retry-pushback-ms`, rounded up, unless a later one is there, or one that is no such number, which asks the client not to retry.
+pub(in crate::http) fn set_retry_pushback(headers: &mut HeaderMap, after: Duration) {
+    let millis = after.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
+    let is_earlier = |line: &HeaderValue| {
+        let there = line.to_str().ok().and_then(|text| text.parse::<i32>().ok());
+        there.is_some_and(|there| there >= 0 && (there as u128) < millis)
+    };
+    if headers.get(&GRPC_RETRY_PUSHBACK).is_none_or(is_earlier) {
+        insert_number(headers, &GRPC_RETRY_PUSHBACK, millis as u64);
+    }
 }
 
 fn insert_number(headers: &mut HeaderMap, field: &'static HeaderName, number: u64) {

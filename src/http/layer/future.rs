@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use pin_project::pin_project;
 use tower_service::Service;
 
-use super::shared::{Granted, Shared};
+use super::shared::{AnswerForm, Granted, Shared};
 use crate::http::admission::{Admits, Asked, Asking};
 use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
@@ -35,8 +35,7 @@ enum Stage<S, B, F, G> {
     Identifying(#[pin] F, Call<S, B>),
     Asking(#[pin] Asking, Call<S, B>),
     Calling(#[pin] G, Option<Granted>),
-    /// And whether the method of the request was HEAD.
-    Refused(Box<Refusal>, bool),
+    Refused(Box<Refusal>, AnswerForm),
     Done,
 }
 
@@ -101,11 +100,11 @@ where
                     let Some(granted) = granted else { continue };
                     return Poll::Ready(shared.end(result, granted, this.key.as_ref()));
                 }
-                StageProjection::Refused(refusal, is_head) => {
+                StageProjection::Refused(refusal, form) => {
                     if I::HAS_KEYS {
                         refusal.set_by_key();
                     }
-                    let response = shared.refuse(refusal, this.key.as_ref(), *is_head);
+                    let response = shared.refuse(refusal, this.key.as_ref(), *form);
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(response));
                 }
@@ -118,7 +117,7 @@ where
 
 impl<S, B, F, G> Stage<S, B, F, G> {
     fn refused(refusal: Box<Refusal>, request: &Request<B>) -> Self {
-        Self::Refused(refusal, request.method() == Method::HEAD)
+        Self::Refused(refusal, AnswerForm::to(request))
     }
 }
 

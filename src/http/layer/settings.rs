@@ -132,10 +132,11 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     ///
-    /// A client of gRPC may take a body that is not gRPC for a broken message. Answer it with a status of gRPC, here by tonic:
+    /// The function answers calls of gRPC too, which without it are [answered in gRPC](LimitLayer#what-a-client-is-told). In front of a server
+    /// of gRPC, begin with [`Refusal::grpc_response`], or answer with a status of tonic's:
     ///
     /// ```ignore
-    /// let layer = layer.on_refusal(|refusal| tonic::Status::resource_exhausted(refusal.to_string()).into_http());
+    /// let layer = layer.on_refusal(|refusal| tonic::Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http());
     /// ```
     pub fn on_refusal(mut self, respond: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.options.respond = Some(Arc::new(respond));
@@ -147,7 +148,11 @@ impl<L, I> LimitLayer<L, I> {
     ///
     /// By default 408, 429, 503, 504 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on say
     /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`]. The 429 of a layer further in is an overload, too:
-    /// where that layer limits clients, say that it is ignored. The status of a gRPC call, in the trailers, is not seen.
+    /// where that layer limits clients, say that it is ignored.
+    ///
+    /// An answer of gRPC without a message, such as an error of a unary call or a refusal of a layer further in, has its `grpc-status` in the
+    /// head; the function gets the status of HTTP for which it stands, such as 429 for `RESOURCE_EXHAUSTED`. A status that follows messages,
+    /// in the trailers, is not seen.
     ///
     /// ```
     /// use http::StatusCode;
@@ -166,7 +171,8 @@ impl<L, I> LimitLayer<L, I> {
         self
     }
 
-    /// Charges the key so many units, by the status of the service's answer; 0 charges nothing. See
+    /// Charges the key so many units, by the status of the service's answer; 0 charges nothing. For gRPC it is the status as in
+    /// [`classify`](Self::classify). See
     /// [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), by which all
     /// processes know of it. What the layer itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
     ///

@@ -2,8 +2,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::Response;
 use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response};
 
 use super::options::Options;
 use crate::acquire::random_up_to;
@@ -12,12 +12,34 @@ use crate::http::admission::Admits;
 use crate::http::answer::Refusal;
 use crate::http::body::{Held, LimitBody, PermitBody};
 use crate::http::fields::{FieldValues, KnownPolicies};
+use crate::http::grpc;
 use crate::http::identity::{FindsKey, Identifies, NoIdentity};
 use crate::permit::Permit;
 use crate::snapshot::LimitStatus;
 
 /// A permit, and what the limits said when they granted it.
 pub(super) type Granted = (Permit, Vec<LimitStatus>);
+
+/// How a refusal is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswerForm {
+    Plain,
+    /// To a request with the method HEAD: without the body.
+    Head,
+    Grpc,
+}
+
+impl AnswerForm {
+    pub(super) fn to<B>(request: &Request<B>) -> Self {
+        if grpc::is_call(request) {
+            Self::Grpc
+        } else if request.method() == Method::HEAD {
+            Self::Head
+        } else {
+            Self::Plain
+        }
+    }
+}
 
 /// What the clones of a service share.
 #[derive(Debug)]
@@ -49,11 +71,12 @@ impl<L, I> Shared<L, I> {
         R: http_body::Body,
     {
         let options = &self.options;
-        let outcome = (options.classify)(result.as_ref().ok().map(Response::status));
+        let status_of = |response: &Response<R>| grpc::http_status(response.status(), response.headers());
+        let outcome = (options.classify)(result.as_ref().ok().map(status_of));
         let mut held = Held::new(Some(permit), outcome);
         let mut response = result.inspect_err(|_| held.complete())?;
         if let (Some(penalty), Some(key)) = (&options.penalty, key) {
-            match penalty(response.status()) {
+            match penalty(status_of(&response)) {
                 0 => {}
                 units => self.limiter.penalize(key, units),
             }
@@ -68,7 +91,7 @@ impl<L, I> Shared<L, I> {
         Ok(Response::from_parts(head, LimitBody::of_service(body)))
     }
 
-    pub(super) fn refuse<K, R>(&self, refusal: &Refusal, key: Option<&K>, is_head: bool) -> Response<LimitBody<R>>
+    pub(super) fn refuse<K, R>(&self, refusal: &Refusal, key: Option<&K>, form: AnswerForm) -> Response<LimitBody<R>>
     where
         L: Admits<K>,
     {
@@ -79,14 +102,19 @@ impl<L, I> Shared<L, I> {
         }
         let mut response = match respond {
             Some(respond) => respond(refusal),
+            None if form == AnswerForm::Grpc => refusal.grpc_response(fields),
             None => refusal.response(fields),
         };
         let jitter = jitter.map_or(Duration::ZERO, random_up_to);
         refusal.write(fields, response.headers_mut(), jitter, &self.known_policies);
-        if is_head {
-            // Over HTTP/2 nobody else takes the content from an answer to HEAD.
-            let len = mem::take(response.body_mut()).len();
-            let _full = response.headers_mut().try_insert(CONTENT_LENGTH, len.into());
+        match form {
+            AnswerForm::Plain => {}
+            AnswerForm::Head => {
+                // Over HTTP/2 nobody else takes the content from an answer to HEAD.
+                let len = mem::take(response.body_mut()).len();
+                let _full = response.headers_mut().try_insert(CONTENT_LENGTH, len.into());
+            }
+            AnswerForm::Grpc => refusal.write_retry_pushback(response.headers_mut(), jitter),
         }
         response.map(LimitBody::of_refusal)
     }

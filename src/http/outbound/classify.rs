@@ -1,5 +1,6 @@
 use http::response::Parts;
 
+use crate::http::grpc;
 use crate::http::outcome::outcome_of;
 use crate::strategy::Outcome;
 
@@ -11,7 +12,8 @@ pub trait OutboundClassifier<E> {
 }
 
 /// 408, 429, 503, 504 and 529 are an overload, and so is an error of the inner service, which is mostly a timeout or a connection that
-/// failed; other statuses from 400 on say nothing about the load; all others are fine.
+/// failed; other statuses from 400 on say nothing about the load; all others are fine. A `grpc-status` in the head counts as the status of
+/// HTTP for which it stands: 14 (`UNAVAILABLE`) as 503.
 ///
 /// ```
 /// use http::Response;
@@ -26,7 +28,7 @@ pub struct ByStatus;
 
 impl<E> OutboundClassifier<E> for ByStatus {
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome {
-        outcome_of(answer.ok().map(|head| head.status))
+        outcome_of(answer.ok().map(|head| grpc::http_status(head.status, &head.headers)))
     }
 }
 

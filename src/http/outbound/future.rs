@@ -17,6 +17,7 @@ use super::retry::OutboundRetry;
 use crate::acquire::AcquireOwned;
 use crate::error::AcquireError;
 use crate::http::body::{Held, PermitBody};
+use crate::http::grpc;
 use crate::http::upstream::UpstreamReader;
 use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
@@ -141,10 +142,11 @@ where
                         }
                     };
                     let outcome = this.layer.classifier.classify(Ok(&head));
-                    let answer = this.reader.read(head.status, &head.headers, SystemTime::now());
+                    let status = grpc::http_status(head.status, &head.headers);
+                    let answer = this.reader.read(status, &head.headers, SystemTime::now());
                     // Before the permit is released, so that it goes to nobody during the pause.
                     this.plan.iter().for_each(|(limiter, _)| this.layer.common.heed(&answer, limiter));
-                    let again = answer.is_limited() && this.layer.retry.retries(head.status) && this.request.is_some();
+                    let again = answer.is_limited() && this.layer.retry.retries(status) && this.request.is_some();
                     let until_head = again || this.layer.common.until_head;
                     let body = PermitBody::of_answer(&head.headers, body, Held::new(permit, outcome), until_head);
                     let response = Response::from_parts(head, body);

@@ -1,19 +1,27 @@
+use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use http::uri::PathAndQuery;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot::{self, Sender};
 use tokio::time::timeout;
 use tollgate::http::OutboundLayer;
 use tollgate::{Limiter, MaxConcurrency};
+use tonic::body::Body;
+use tonic::server::{ClientStreamingService, NamedService, StreamingService};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use tower::Layer;
+use tonic_prost::ProstCodec;
+use tower::{Layer, Service};
 
 use crate::server::{Limits, PLACES, QUEUE, QuotaLayer, Running};
 
@@ -56,12 +64,116 @@ impl Health for Named {
     }
 }
 
+/// Two methods to which a client sends a stream: `Collect` answers once when that has ended, and `Echo` each message.
+#[derive(Clone)]
+struct Streams(Running);
+
+impl NamedService for Streams {
+    const NAME: &'static str = "clients.Streams";
+}
+
+type Answering<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Service<http::Request<Body>> for Streams {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = self.clone();
+        Box::pin(async {
+            let mut grpc = tonic::server::Grpc::new(ProstCodec::default());
+            Ok(match request.uri().path() {
+                "/clients.Streams/Collect" => grpc.client_streaming(method, request).await,
+                _ => grpc.streaming(method, request).await,
+            })
+        })
+    }
+}
+
+impl ClientStreamingService<HealthCheckRequest> for Streams {
+    type Response = HealthCheckResponse;
+    type Future = Answering<Result<Response<HealthCheckResponse>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<HealthCheckRequest>>) -> Self::Future {
+        let run = self.0.start();
+        Box::pin(async {
+            let _run = run;
+            request.into_inner().for_each(|message| async { drop(message.unwrap()) }).await;
+            Ok(Response::new(serving()))
+        })
+    }
+}
+
+impl StreamingService<HealthCheckRequest> for Streams {
+    type Response = HealthCheckResponse;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+    type Future = Answering<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<HealthCheckRequest>>) -> Self::Future {
+        let run = self.0.start();
+        let answers = request.into_inner().map(move |message| {
+            let _run = &run;
+            message.map(|_| serving())
+        });
+        Box::pin(async { Ok(Response::new(Box::pin(answers) as Self::ResponseStream)) })
+    }
+}
+
+type Codec = ProstCodec<HealthCheckRequest, HealthCheckResponse>;
+
+async fn collect(
+    channel: &Channel,
+    messages: impl Stream<Item = HealthCheckRequest> + Send + 'static,
+) -> Result<Response<HealthCheckResponse>, Status> {
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let path = PathAndQuery::from_static("/clients.Streams/Collect");
+    grpc.client_streaming(Request::new(messages), path, Codec::default()).await
+}
+
+async fn echo(
+    channel: &Channel,
+    messages: impl Stream<Item = HealthCheckRequest> + Send + 'static,
+) -> Result<Streaming<HealthCheckResponse>, Status> {
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let path = PathAndQuery::from_static("/clients.Streams/Echo");
+    Ok(grpc.streaming(Request::new(messages), path, Codec::default()).await?.into_inner())
+}
+
+/// One message, after which the client keeps its stream open until the sender is dropped. Dropping the answer alone does not end the call:
+/// the client of hyper still has the other half of its stream.
+fn open_stream() -> (Sender<()>, impl Stream<Item = HealthCheckRequest> + Send) {
+    let (sender, closed) = oneshot::channel();
+    (sender, stream::iter([ask("")]).chain(closed.into_stream().filter_map(|_| async { None })))
+}
+
+/// How a call of each kind ends: one message each way, a stream of answers, a stream of requests, and both.
+async fn errors_of_each_kind(channel: &Channel) -> [Status; 4] {
+    let mut client = HealthClient::new(channel.clone());
+    let [(_open, messages), (_also_open, others)] = [open_stream(), open_stream()];
+    [
+        client.check(ask("")).await.unwrap_err(),
+        client.watch(ask("ends")).await.unwrap_err(),
+        collect(channel, messages).await.unwrap_err(),
+        echo(channel, others).await.unwrap_err(),
+    ]
+}
+
 /// A connection to a server of tonic behind the layer of the places, and this one outside it.
 async fn connect(limits: &Limits, quota: QuotaLayer) -> Channel {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let server =
-        Server::builder().layer(quota).layer(limits.of_places()).add_service(HealthServer::new(Named(limits.running.clone())));
+    let server = Server::builder()
+        .layer(quota)
+        .layer(limits.of_places())
+        .add_service(HealthServer::new(Named(limits.running.clone())))
+        .add_service(Streams(limits.running.clone()));
     tokio::spawn(async { server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap() });
     Endpoint::from_shared(address).unwrap().connect().await.unwrap()
 }
@@ -133,7 +245,7 @@ async fn calls_that_panic_or_are_given_up_leave_nothing_behind() {
         .collect();
     limits.come_to([PLACES, QUEUE, PLACES]).await;
     // The queue is full.
-    assert!(client.clone().check(ask("")).await.unwrap_err().message().contains("503 Service Unavailable"));
+    assert_eq!(client.clone().check(ask("")).await.unwrap_err().code(), Code::Unavailable);
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     limits.come_to_rest().await;
 
@@ -145,27 +257,97 @@ async fn calls_that_panic_or_are_given_up_leave_nothing_behind() {
     assert!(client.clone().check(ask("")).await.is_ok());
 }
 
-/// Else a client of tonic takes the body of the refusal for a message, which is `INTERNAL`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_is_answered_in_grpc() {
-    let limits = Limits::new("window 1/h");
-    let mut client = health(&limits, limits.of_quota()).await;
-    assert!(client.check(ask("")).await.is_ok());
-    let error = client.check(ask("")).await.unwrap_err();
-    assert!(error.code() == Code::Internal && error.message().contains("429 Too Many Requests"), "{error:?}");
-    assert!(client.watch(ask("")).await.unwrap().into_inner().message().await.is_err());
+async fn the_permit_of_a_call_that_streams_requests_is_held_until_its_answer_has_ended() {
+    let limits = Limits::new("window 1000/h");
+    let channel = connect(&limits, limits.of_quota()).await;
+    assert_eq!(collect(&channel, stream::iter([ask(""), ask("")])).await.unwrap().into_inner(), serving());
     limits.come_to_rest().await;
 
-    let quota = limits.of_quota().on_refusal(|refusal| Status::resource_exhausted(refusal.to_string()).into_http());
-    let mut client = health(&limits, quota).await;
-    let error = client.check(ask("")).await.unwrap_err();
-    assert_eq!(error.code(), Code::ResourceExhausted);
-    assert!(error.message().contains("window 1/h"), "{}", error.message());
-    let after = error.metadata().get("retry-after").unwrap().to_str().unwrap();
-    assert!((3_500..=3_600).contains(&after.parse().unwrap()), "{after}");
-    assert_eq!(client.watch(ask("")).await.unwrap_err().code(), Code::ResourceExhausted);
+    let (open, messages) = open_stream();
+    let mut answers = echo(&channel, messages).await.unwrap();
+    assert_eq!(answers.message().await.unwrap(), Some(serving()));
+    limits.come_to([1, 0, 1]).await;
+    drop(open);
+    assert_eq!(answers.message().await.unwrap(), None);
+    limits.come_to_rest().await;
+
+    let (open, messages) = open_stream();
+    let mut cut = echo(&channel, messages).await.unwrap();
+    assert_eq!(cut.message().await.unwrap(), Some(serving()));
+    limits.come_to([1, 0, 1]).await;
+    drop((cut, open));
+    limits.come_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spent_quota_is_resource_exhausted_for_calls_of_each_kind() {
+    let limits = Limits::new("window 1/h");
+    let channel = connect(&limits, limits.of_quota()).await;
+    assert!(HealthClient::new(channel.clone()).check(ask("")).await.is_ok());
+    for error in errors_of_each_kind(&channel).await {
+        assert_eq!((error.code(), error.message()), (Code::ResourceExhausted, "Quota Exceeded: \"quota\""));
+        let metadata = |name: &str| error.metadata().get(name).unwrap().to_str().unwrap().to_owned();
+        let (seconds, millis): (u64, u64) =
+            (metadata("retry-after").parse().unwrap(), metadata("grpc-retry-pushback-ms").parse().unwrap());
+        assert!((3_500..=3_600).contains(&seconds) && seconds == millis.div_ceil(1_000), "{seconds} {millis}");
+        assert!(metadata("ratelimit").starts_with("\"quota\";r=0;t="), "{error:?}");
+        assert_eq!(metadata("ratelimit-policy"), "\"quota\";q=1;w=3600");
+    }
     limits.come_to_rest().await;
     assert_eq!(limits.granted(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_is_unavailable_for_calls_of_each_kind() {
+    let limits = Limits::new("window 1000/h");
+    let channel = connect(&limits, limits.of_quota()).await;
+    let mut held = Vec::new();
+    for _ in 0..PLACES {
+        let (open, messages) = open_stream();
+        held.push((open, echo(&channel, messages).await.unwrap()));
+    }
+    let queued = (0..QUEUE).map(|_| {
+        let mut client = HealthClient::new(channel.clone());
+        tokio::spawn(async move { client.check(ask("")).await.map(drop) })
+    });
+    let queued: Vec<_> = queued.collect();
+    limits.come_to([PLACES, QUEUE, PLACES]).await;
+    for error in errors_of_each_kind(&channel).await {
+        assert_eq!((error.code(), error.message()), (Code::Unavailable, "Temporary Reduced Capacity"));
+        // The outer layer, which granted the call, says what is left.
+        assert!(error.metadata().get("ratelimit").unwrap().to_str().unwrap().contains("\"quota\";r=9"), "{error:?}");
+    }
+    queued.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(held);
+    limits.come_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_function_can_answer_refusals_in_grpc() {
+    let limits = Limits::new("window 1/h");
+    let quota = limits.of_quota().on_refusal(|refusal| Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http());
+    let channel = connect(&limits, quota).await;
+    assert!(HealthClient::new(channel.clone()).check(ask("")).await.is_ok());
+    for error in errors_of_each_kind(&channel).await {
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        assert!(error.message().contains("window 1/h"), "{}", error.message());
+        assert!(error.metadata().get("grpc-retry-pushback-ms").is_some());
+    }
+    limits.come_to_rest().await;
+    assert_eq!(limits.granted(), 1);
+}
+
+/// Also if its client speaks gRPC through a layer that keeps to what servers say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_layer_of_clients_pauses_for_a_refusal_of_grpc() {
+    let limits = Limits::new("window 1/h");
+    let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
+    let channel = connect(&limits, limits.of_quota()).await;
+    let mut client = HealthClient::new(OutboundLayer::new(limiter.clone()).timeout(Duration::from_secs(1)).layer(channel));
+    assert!(client.check(ask("")).await.is_ok());
+    assert_eq!(client.check(ask("")).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(limiter.snapshot().paused_for.unwrap() > Duration::from_secs(3_400));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
