@@ -366,6 +366,20 @@ fn the_three_fields_of_the_first_drafts() {
         quotas(UpstreamFamily::XRateLimit(ResetFormat::Seconds), &list.replace("ratelimit", "x-ratelimit")),
         ["- requests 10 3 1 1"]
     );
+    // drafts -03 to -06
+    let policies =
+        "ratelimit-limit: 10\nratelimit-remaining: 3\nratelimit-reset: 1\nratelimit-policy: 10;w=1, 50;w=60;comment=\"a, b\"";
+    assert_eq!(draft_6(policies), ["- requests 10 3 1 1"]);
+    assert_eq!(draft_6(&policies.replace("limit: 10", "limit: 50")), ["- requests 50 3 1 60"]);
+    assert_eq!(draft_6(&policies.replace("limit: 10", "limit: 60")), ["- requests 60 3 1 -"]);
+    assert_eq!(draft_6(&policies.replace("limit: 10", "limit: 10;w=5")), ["- requests 10 3 1 5"], "the nearer of the two");
+    assert_eq!(draft_6("ratelimit-policy: 10;w=1"), [""; 0]);
+    for policy in ["10;w=-1", "\"a\";q=10;w=1", "10;w=1,"] {
+        read(UpstreamFamily::Draft6, OK, &policies.replace("10;w=1, 50", &format!("{policy}, 50")), |answer| {
+            assert_eq!(answer.malformed(), ["ratelimit-policy"], "{policy}");
+            assert_eq!(answer.quotas().iter().map(show).collect::<Vec<_>>(), ["- requests 10 3 1 -"], "{policy}");
+        });
+    }
     let bad = "ratelimit-limit: many\nratelimit-remaining: -1\nratelimit-reset: -30";
     assert_eq!(malformed(UpstreamFamily::Draft6, bad), ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]);
     let twice = "ratelimit-limit: 5\nratelimit-remaining: 1\nratelimit-remaining: 2";
@@ -398,6 +412,24 @@ fn a_reset_has_the_meaning_that_was_chosen() {
         let text = format!("x-ratelimit-reset: {text}");
         assert_eq!(malformed(UpstreamFamily::XRateLimit(format), &text), ["x-ratelimit-reset"], "{format:?}");
     }
+}
+
+/// Reddit counts in floating point.
+#[test]
+fn what_remains_may_be_a_decimal_which_is_rounded_down() {
+    let reddit = UpstreamFamily::XRateLimit(ResetFormat::Seconds);
+    for (remaining, expected) in [("599.0", 599), ("0.0", 0), ("0.999999999999", 0), ("1.5", 1), ("007.0", 7)] {
+        let text = format!("x-ratelimit-remaining: {remaining}\nx-ratelimit-used: 1\nx-ratelimit-reset: 55");
+        assert_eq!(quotas(reddit, &text), [format!("- requests - {expected} 55 -")], "{remaining}");
+    }
+    let spent = "x-ratelimit-remaining: 0.0\nx-ratelimit-used: 600\nx-ratelimit-reset: 55";
+    let signal = read(reddit, OK, spent, |answer| answer.signal());
+    assert_eq!(signal, UpstreamSignal::new().remaining(0).reset_after(secs(55)));
+    for remaining in [".5", "1.", "-1.0", "1.0.0", "1e3", "1.x", "x.1", "1,5.0", "1234567890123456"] {
+        let text = format!("x-ratelimit-remaining: {remaining}");
+        assert_eq!(malformed(reddit, &text), ["x-ratelimit-remaining"], "{remaining}");
+    }
+    assert_eq!(malformed(UpstreamFamily::GitHub, "x-ratelimit-remaining: 599.0"), ["x-ratelimit-remaining"]);
 }
 
 #[test]
@@ -481,6 +513,16 @@ fn a_signal_is_about_the_quota_of_its_unit_with_the_fewest_units() {
     let both = tokens.replace("requests: 9", "requests: 0");
     let expected = new().limited().retry_after(secs(300)).remaining(0).reset_after(secs(300));
     assert_eq!(signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &both), expected);
+    // then of those of which is not said what remains, as Azure may answer,
+    for unknown in ["x-ratelimit-reset-requests: 55", "x-ratelimit-remaining-requests: -1\nx-ratelimit-reset-requests: 55"] {
+        let expected = new().limited().retry_after(secs(55)).reset_after(secs(55));
+        assert_eq!(signal(UpstreamFamily::AzureOpenAi, TOO_MANY, "requests", unknown), expected);
+        let tokens = |remaining| format!("{unknown}\nx-ratelimit-remaining-tokens: {remaining}\nx-ratelimit-reset-tokens: 20");
+        let least = expected.retry_after(secs(20));
+        assert_eq!(signal(UpstreamFamily::AzureOpenAi, TOO_MANY, "requests", &tokens("0")), least);
+        assert_eq!(signal(UpstreamFamily::AzureOpenAi, TOO_MANY, "requests", &tokens("1")), expected);
+        assert_eq!(signal(UpstreamFamily::AzureOpenAi, OK, "requests", unknown), new().reset_after(secs(55)));
+    }
     // and a second where none is, however far its reset.
     let expected = new().limited().retry_after(secs(1)).remaining(9).reset_after(secs(300));
     assert_eq!(signal(UpstreamFamily::OpenAi, TOO_MANY, "requests", &tokens.replace("tokens: 0", "tokens: 1")), expected);

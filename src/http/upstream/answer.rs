@@ -89,15 +89,17 @@ impl<'h> UpstreamAnswer<'h> {
     ///
     /// Of fields that were malformed, it names the first.
     ///
-    /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the reset of any quota that is spent,
-    /// whatever it counts, or for one second if none is. With one, the reset of a quota that is spent is left out, because the
+    /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the last reset of the quotas that are spent,
+    /// whatever they count; if none is, until the last reset of those for which the answer does not say what remains; and for one second
+    /// if there is none of these either. With one, the reset of a quota that is spent is left out, because the
     /// limiter would wait for the later of the two.
     pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
         let quotas = self.quotas().iter();
         let least = |quota: &&UpstreamQuota<'_>| (quota.remaining.unwrap_or(u64::MAX), Reverse(quota.reset_after));
         let quota = quotas.clone().filter(|quota| is_same(quota.unit, unit)).min_by_key(least);
-        let spent = quotas.filter(|quota| quota.remaining == Some(0)).filter_map(|quota| quota.reset_after).max();
-        let denied = self.limited.then(|| spent.unwrap_or(UpstreamSignal::UNKNOWN));
+        let last_reset =
+            |remaining| quotas.clone().filter(|quota| quota.remaining == remaining).filter_map(|quota| quota.reset_after).max();
+        let denied = self.limited.then(|| last_reset(Some(0)).or_else(|| last_reset(None)).unwrap_or(UpstreamSignal::UNKNOWN));
         let is_overruled = |quota: &&UpstreamQuota<'_>| self.retry_after.is_some() && quota.remaining == Some(0);
         UpstreamSignal {
             limited: self.limited,

@@ -32,9 +32,10 @@ pub enum UpstreamFamily {
     Draft7,
     /// The fields `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of drafts -00 to -06. Each may be a list with the policies
     /// after the limit, as Envoy and limitador send it, or have the window as a parameter and no reset, as Docker Hub does:
-    /// `100;w=21600`.
+    /// `100;w=21600`. Else the window is that of the policy with the same limit in `RateLimit-Policy: 100;w=60`.
     Draft6,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. What the reset means differs from server to server: see its documentation.
+    /// Counts may have a fraction, which is cut off: Reddit sends `599.0`, and a reset in [seconds](ResetFormat::Seconds).
     XRateLimit(ResetFormat),
     /// `x-ratelimit-*` with Unix seconds, and the quota's name in `x-ratelimit-resource`. A 403 whose quota is spent, or with a
     /// `Retry-After`, is a denial. See GitHub's "Rate limits for the REST API".
@@ -175,6 +176,11 @@ impl UpstreamFamily {
 
     pub(super) const fn has_retry_after_millis(self) -> bool {
         matches!(self, Self::OpenAi | Self::AzureOpenAi)
+    }
+
+    /// Whether limits and what remains may have a fraction, as Reddit sends it.
+    pub(super) const fn has_decimal_counts(self) -> bool {
+        matches!(self, Self::XRateLimit(_))
     }
 
     /// Whether `Retry-After` may have a fraction, which the standard does not allow.

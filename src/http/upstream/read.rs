@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::answer::{Few, UpstreamAnswer, UpstreamQuota};
 use super::family::{ResetFormat, Triple, UpstreamFamily};
 use super::structured::{Bare, Item, Malformed, dictionary, list};
-use super::time::{decimal_seconds, go_duration, http_date, millis, rfc3339, seconds};
+use super::time::{decimal_seconds, decimal_whole, go_duration, http_date, millis, rfc3339, seconds};
 
 const RETRY_AFTER: &str = "retry-after";
 const RETRY_AFTER_MILLIS: &str = "retry-after-ms";
@@ -57,6 +57,9 @@ impl<'h> Reading<'h> {
                 UpstreamFamily::Shopify => self.shopify(),
                 family => family.triples().iter().for_each(|triple| self.triple(triple)),
             }
+            if self.family == UpstreamFamily::Draft6 {
+                self.windows();
+            }
             if self.family == UpstreamFamily::Anthropic {
                 self.unified();
             }
@@ -89,8 +92,11 @@ impl<'h> Reading<'h> {
     }
 
     fn triple(&mut self, triple: &Triple) {
-        let has_unknown = self.family.has_unknown();
-        let count = |text: &'h [u8]| if has_unknown && text == b"-1" { Some((None, None)) } else { first_count(text) };
+        let (has_unknown, has_decimals) = (self.family.has_unknown(), self.family.has_decimal_counts());
+        let count = |text: &'h [u8]| match text {
+            b"-1" if has_unknown => Some((None, None)),
+            _ => first_count(text).or_else(|| Some((Some(decimal_whole(text).filter(|_| has_decimals)?), None))),
+        };
         let limit = self.value(triple.limit, count);
         let remaining = self.value(triple.remaining, count);
         let sent = self.sent;
@@ -169,6 +175,13 @@ impl<'h> Reading<'h> {
         if !read {
             return;
         }
+        let window = self.window_of(limit);
+        let reset_after = reset.map(|wait| Duration::from_secs(wait).min(self.max_wait));
+        self.answer.quotas.push(UpstreamQuota { unit: REQUESTS, limit, remaining, reset_after, window, ..Default::default() });
+    }
+
+    /// The window of the policy with this quota, by a `RateLimit-Policy` of the drafts -03 to -07.
+    fn window_of(&mut self, limit: Option<u64>) -> Option<Duration> {
         let mut window = None;
         let described = self.lines(RATELIMIT_POLICY, |line| {
             list(line, |item| {
@@ -179,9 +192,16 @@ impl<'h> Reading<'h> {
                 Ok(())
             })
         });
-        let window = window.filter(|_| described);
-        let reset_after = reset.map(|wait| Duration::from_secs(wait).min(self.max_wait));
-        self.answer.quotas.push(UpstreamQuota { unit: REQUESTS, limit, remaining, reset_after, window, ..Default::default() });
+        window.filter(|_| described)
+    }
+
+    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself is the nearer one.
+    fn windows(&mut self) {
+        let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
+        let window = self.window_of(limit);
+        for quota in self.answer.quotas.as_mut_slice() {
+            quota.window = quota.window.or(window);
+        }
     }
 
     fn shopify(&mut self) {

@@ -25,6 +25,12 @@ pub(super) fn decimal_seconds(text: &[u8]) -> Option<Duration> {
     Some(seconds(whole_part)?.saturating_add(fraction))
 }
 
+/// A number with a fraction, rounded down.
+pub(super) fn decimal_whole(text: &[u8]) -> Option<u64> {
+    let (whole_part, fraction) = split_decimal(text)?;
+    whole(fraction).and(whole(whole_part))
+}
+
 /// `1h2m3.5s`, `250ms`, `0`: the text of Go's `time.Duration`, which is not negative.
 pub(super) fn go_duration(text: &[u8]) -> Option<Duration> {
     if text == b"0" {
