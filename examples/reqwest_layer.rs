@@ -10,12 +10,17 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::http::{Request, Response};
+use clap::Parser;
 use common::say;
 use reqwest::Body;
 use tokio::net::TcpListener;
 use tollgate::KeyedLimiter;
 use tollgate::http::OutboundLayer;
 use tower::{Layer, ServiceExt, service_fn};
+
+/// Sends requests through a client of reqwest that keeps to a limit for each host, to a server that denies one of them
+#[derive(Debug, Parser)]
+struct Options {}
 
 /// A server that denies its third request.
 async fn serve(listener: TcpListener) {
@@ -30,6 +35,7 @@ async fn serve(listener: TcpListener) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    Options::parse();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let uri = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(serve(listener));

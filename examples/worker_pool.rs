@@ -1,6 +1,7 @@
 //! Ten workers share one limiter: which worker gets which permit, and when, under each of four rules.
 //!
 //! ```text
+//! cargo run --example worker_pool                   # all four, one after the other, in about 20 seconds
 //! cargo run --example worker_pool -- throttle       # one per second
 //! cargo run --example worker_pool -- concurrency    # three at a time
 //! cargo run --example worker_pool -- leak           # five at once that are never released; five more when those are reclaimed
@@ -13,7 +14,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use common::{Human, exit_code, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -21,11 +22,11 @@ use tollgate::{EventKind, FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Pe
 
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// Lets workers share one limiter, and shows which worker gets which permit, and when
+/// Lets workers share one limiter, and shows which worker gets which permit, and when. Without a rule it shows all of them
 #[derive(Debug, Parser)]
 struct Options {
     #[command(subcommand)]
-    rule: Rule,
+    rule: Option<Rule>,
     /// Number of workers; all ask at once
     #[arg(long, value_name = "N", global = true, default_value_t = 10)]
     workers: usize,
@@ -69,6 +70,12 @@ enum Rule {
 }
 
 impl Rule {
+    /// Each rule with its defaults.
+    fn all() -> impl Iterator<Item = Self> {
+        let names = Options::command().get_subcommands().map(|rule| rule.get_name().to_owned()).collect::<Vec<_>>();
+        names.into_iter().filter_map(|name| Options::parse_from(["worker_pool", &name]).rule)
+    }
+
     fn policy(self) -> Policy {
         match self {
             Self::Throttle { interval_ms } => Throttle::every(Duration::from_millis(interval_ms)).into(),
@@ -115,6 +122,21 @@ async fn main() -> ExitCode {
 }
 
 async fn run(&Options { rule, workers }: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    match rule {
+        Some(rule) => show(rule, workers).await?,
+        None => {
+            for (index, rule) in Rule::all().enumerate() {
+                if index > 0 {
+                    say!("");
+                }
+                show(rule, workers).await?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(rule: Rule, workers: usize) -> Result<(), Box<dyn Error>> {
     let wait = rule.longest_wait(workers as u64);
     if wait > LONGEST_WAIT {
         return Err(format!("the last worker would wait {}, and {} is the most here", Human(wait), Human(LONGEST_WAIT)).into());
@@ -139,7 +161,7 @@ async fn run(&Options { rule, workers }: &Options) -> Result<ExitCode, Box<dyn E
     }
     let end = limiter.snapshot();
     say!("{} granted, {} reclaimed, {} in flight, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn tell(event: &LimiterEvent, start: Instant) {
