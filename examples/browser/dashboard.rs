@@ -43,6 +43,7 @@ async fn walk(page: &Page, width: u32) {
     // Some seconds are drawn.
     page.wait_until("document.documentElement.dataset.at > 5").await;
 
+    has_sliders_at_their_charts(page).await;
     shows_what_the_server_tells(page).await;
     is_not_alone(page).await;
     fits(page, width).await;
@@ -92,6 +93,34 @@ async fn shows_what_the_server_tells(page: &Page) {
 async fn fits(page: &Page, width: u32) {
     let wide = page.run("return document.documentElement.scrollWidth").await;
     assert_eq!(wide, width, "the page is wider than the screen");
+    let cut = "
+        return [...document.querySelectorAll('.knob label, .knob input[type=number]')]
+            .filter(element => element.scrollWidth > element.clientWidth)
+            .map(element => element.textContent || element.id)";
+    assert_eq!(page.run(cut).await, json!([]), "labels and fields with too little room");
+}
+
+/// The sliders of the first limiter and the chart that they move at once are on the first screen. Of each limiter the sliders and all
+/// charts fit on one.
+async fn has_sliders_at_their_charts(page: &Page) {
+    let places = "
+        const edges = element => (({ top, bottom }) => [top, bottom])(element.getBoundingClientRect());
+        const all = selector => panel => [...panel.querySelectorAll(selector)].map(edges);
+        const panels = [...document.querySelectorAll('.panel')];
+        return { screen: innerHeight, sliders: panels.map(all('input[type=range]')), charts: panels.map(all('.chart')) }";
+    let places = page.run(places).await;
+    let of_panels = |name: &str| serde_json::from_value::<Vec<Vec<[f64; 2]>>>(places[name].clone()).unwrap();
+    let (screen, sliders, charts) = (places["screen"].as_f64().unwrap(), of_panels("sliders"), of_panels("charts"));
+    assert_eq!((sliders.len(), charts.len()), (4, 4));
+    for (nth, (sliders, charts)) in sliders.iter().zip(&charts).enumerate() {
+        assert_eq!((sliders.len(), charts.len()), (4, 3));
+        let top = sliders.iter().chain(charts).map(|[top, _]| *top).fold(f64::INFINITY, f64::min);
+        let bottom = sliders.iter().chain(charts).map(|[_, bottom]| *bottom).fold(0.0, f64::max);
+        assert!(bottom - top <= screen, "the sliders and charts of limiter {nth} take {} of {screen} pixels", bottom - top);
+    }
+    for [top, bottom] in sliders[0].iter().chain(&charts[0][..1]) {
+        assert!(*top >= 0.0 && *bottom <= screen, "one from {top} to {bottom} of {screen} pixels");
+    }
 }
 
 async fn follows_a_slider(page: &Page) {
