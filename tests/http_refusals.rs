@@ -483,6 +483,14 @@ async fn on_refusal_answers_calls_of_grpc_too() {
     });
     let (status, body) = answer(own.layer(hello()), grpc_call()).await;
     assert_eq!((status, body.as_str()), (418, "no"));
+    // Its own wait stays where it is longer, or asks the client never to retry.
+    for (pushback, expected) in [("-1", "-1"), ("never", "never"), ("5", "60000"), ("70000", "70000")] {
+        let own = layer
+            .clone()
+            .on_refusal(move |_| Response::builder().header("grpc-retry-pushback-ms", pushback).body(Bytes::new()).unwrap());
+        let response = own.layer(hello()).oneshot(grpc_call()).await.unwrap();
+        assert_eq!(response.headers()["grpc-retry-pushback-ms"], expected);
+    }
     let added = layer.clone().on_refusal(move |refusal| {
         let mut response = refusal.grpc_response(&fields);
         response.headers_mut().insert("x-help", "limits".parse().unwrap());

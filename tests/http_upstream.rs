@@ -423,7 +423,7 @@ fn what_remains_may_be_a_decimal_which_is_rounded_down() {
         assert_eq!(quotas(reddit, &text), [format!("- requests - {expected} 55 -")], "{remaining}");
     }
     let spent = "x-ratelimit-remaining: 0.0\nx-ratelimit-used: 600\nx-ratelimit-reset: 55";
-    let signal = read(reddit, OK, spent, |answer| answer.signal());
+    let signal = read(reddit, OK, spent, |answer| answer.signal_for("requests"));
     assert_eq!(signal, UpstreamSignal::new().remaining(0).reset_after(secs(55)));
     for remaining in [".5", "1.", "-1.0", "1.0.0", "1e3", "1.x", "x.1", "1,5.0", "1234567890123456"] {
         let text = format!("x-ratelimit-remaining: {remaining}");
