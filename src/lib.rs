@@ -41,7 +41,9 @@
 //! | a concurrency limit that finds the capacity of a server | [`MaxConcurrency::adapt`] | its current limit |
 //! | several of these together | [`Policy::and`] | that of the tightest limit |
 //!
-//! A policy can also be [text](Policy#as-text), wherever one is taken: `Limiter::new("8 concurrent ttl 30s and 100/min")?`.
+//! A policy can also be [text](Policy#as-text), wherever one is taken: `Limiter::new("8 concurrent ttl 30s and 100/min")?`. `100/min` is
+//! a bucket of 100 that refills evenly, so it admits **199 in its first minute**: a full bucket, and what refills meanwhile. Where 100 in
+//! any minute is a hard quota, write `sliding log 100/min`.
 //!
 //! # How to ask for a permit
 //!

@@ -121,7 +121,7 @@ impl Limit {
 ///
 /// | text | limit |
 /// |---|---|
-/// | `100/min` | [`TokenBucket`] with a burst of the rate's units |
+/// | `100/min` | [`TokenBucket`] with a burst of the rate's units: 199 in its first minute, see [below](#a-rate-and-a-hard-quota) |
 /// | `20/s burst 40 refilled each period initial 0` | the same, with options in any order |
 /// | `8 concurrent`, `8 concurrent ttl 30s` | [`MaxConcurrency`] |
 /// | `throttle every 100ms`, `every 100ms burst 5` | [`Throttle`] |
@@ -156,6 +156,39 @@ impl Limit {
 /// let error = "8 concurent".parse::<Policy>().unwrap_err();
 /// assert!(error.to_string().starts_with("expected `/`, `per` or `concurrent`, found `concurent`; did you mean `concurrent`?"));
 /// # Ok::<(), tollgate::ParseError>(())
+/// ```
+///
+/// ## A rate and a hard quota
+///
+/// `100/min` is a full bucket of 100 units, into which one unit comes back every 600 ms. A client that has been idle gets 100 units at
+/// once and 99 more within the minute. `window 100/min` admits 200 around the boundary of two windows. For a quota of 100 in every span
+/// of a minute write `sliding log 100/min`; for an even rate without a burst, `100/min burst 1`.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio::time::{advance, pause};
+/// use tollgate::Limiter;
+///
+/// async fn granted_in_the_first_minute(policy: &str) -> Result<u32, tollgate::ConfigError> {
+///     let limiter = Limiter::new(policy)?;
+///     let mut granted = 0;
+///     for _ in 0..600 {
+///         while limiter.try_acquire().is_ok() {
+///             granted += 1;
+///         }
+///         advance(Duration::from_millis(100)).await;
+///     }
+///     Ok(granted)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::ConfigError> {
+/// pause(); // tokio's clock
+/// assert_eq!(granted_in_the_first_minute("100/min").await?, 199);
+/// assert_eq!(granted_in_the_first_minute("100/min burst 1").await?, 100);
+/// assert_eq!(granted_in_the_first_minute("sliding log 100/min").await?, 100);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
