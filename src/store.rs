@@ -66,7 +66,7 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///
 /// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
 /// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
-///    there is one. Nothing may come in between: take the engine's lock of the key first, or write only if the state is still the same
+///    there is one, also for a call that grants nothing. Nothing may come in between: take the engine's lock of the key first, or write only if the state is still the same
 ///    (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on the server.
 /// 3. A call must leave nothing locked whose future is dropped. Where it holds a lock over an `.await`, have a task of its own do the
 ///    work.

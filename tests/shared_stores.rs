@@ -74,6 +74,30 @@ async fn a_denial_says_when<S: Store>(open: impl Fn() -> S) {
     drop(other.key("alice").try_acquire().await.unwrap());
 }
 
+/// A fixed bug: in the SQL stores a denial kept nothing of a new key, so each call found an empty bucket.
+async fn a_bucket_that_is_empty_at_first_fills<S: Store>(open: impl Fn() -> S) {
+    for policy in ["10/s burst 5 initial 0", "1/100ms burst 5 refilled each period initial 0"] {
+        let [one, other] = <[_; 2]>::try_from(processes(&open, 2, policy)).unwrap();
+        let start = Instant::now();
+        drop(timeout(Duration::from_secs(20), one.acquire_many(5)).await.expect("it fills").unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(300), "{:?} for five under {policy}", start.elapsed());
+        for looks in ["check", "limits"] {
+            let key = other.key(looks);
+            let is_full = async || match looks {
+                "check" => key.check(5).await.unwrap().is_allowed(),
+                _ => key.limits().await.unwrap()[0].remaining == 5,
+            };
+            assert!(!is_full().await, "{looks} under {policy}");
+            let fills = async {
+                while !is_full().await {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), fills).await.unwrap_or_else(|_| panic!("{looks} under {policy}"));
+        }
+    }
+}
+
 async fn a_ban_and_a_new_policy_are_told_once<S: Store>(open: impl Fn() -> S) {
     let name = unique("told");
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -118,6 +142,12 @@ macro_rules! shares {
             async fn a_denial_says_when() {
                 let (open, _alive) = $open;
                 super::a_denial_says_when(open).await;
+            }
+
+            #[tokio::test]
+            async fn a_bucket_that_is_empty_at_first_fills() {
+                let (open, _alive) = $open;
+                super::a_bucket_that_is_empty_at_first_fills(open).await;
             }
 
             #[tokio::test]

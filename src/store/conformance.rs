@@ -26,6 +26,7 @@
 //! ```
 
 mod asks;
+mod beginnings;
 mod contention;
 mod fault;
 mod holder;
@@ -84,6 +85,26 @@ claims! {
     asks::denied_attempts_count_if_they_do_not_wait;
     /// A call at or after its `valid_until` is an error, and changes nothing.
     asks::a_call_that_comes_too_late_is_not_carried_out;
+    /// A bucket that starts with less than it can hold fills from the first call on that names its key, also if that one was denied. So
+    /// it does if it refills each period.
+    beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_denied;
+    /// The same of a key whose first call was a peek.
+    beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_peeked_at;
+    /// The same of a key whose first call only read what its limits say.
+    beginnings::a_bucket_that_starts_low_refills_for_a_key_that_was_only_listed;
+    /// The same of a bucket that replaces another policy: it fills from the call on that brings it, also if that one was denied.
+    beginnings::a_bucket_that_starts_low_refills_under_another_policy;
+    /// A key whose bucket is filling is kept until it is full at least, and not for ever, also if it was only denied.
+    beginnings::a_key_that_starts_low_is_kept_until_it_is_full;
+    /// A key that was only denied, peeked at or read is not kept where all its limits are as new: so no caller fills the store with keys
+    /// that it makes up.
+    beginnings::a_key_that_is_as_new_is_not_kept;
+    /// A window from the first grant opens with a grant, and not with a denial before it.
+    beginnings::a_window_from_the_first_grant_opens_with_a_grant;
+    /// Other windows end at multiples of their period since 1970, whenever the key was first named.
+    beginnings::a_window_that_no_grant_opens_ends_at_a_multiple_of_its_period;
+    /// A penalty counts the attempts of a key that was only denied, and bans it.
+    beginnings::a_penalty_rises_for_a_key_that_was_only_denied;
     /// Random calls, of policies with every kind of limit, have the replies that the rules of this crate give at the instant of the reply. An
     /// instant may be up to a microsecond later: a clock need not count nanoseconds.
     oracle::random_calls_have_the_replies_of_the_rules;
@@ -141,6 +162,15 @@ macro_rules! __conformance_tests {
             a_settlement_charges_more_or_refunds
             denied_attempts_count_if_they_do_not_wait
             a_call_that_comes_too_late_is_not_carried_out
+            a_bucket_that_starts_low_refills_for_a_key_that_was_only_denied
+            a_bucket_that_starts_low_refills_for_a_key_that_was_only_peeked_at
+            a_bucket_that_starts_low_refills_for_a_key_that_was_only_listed
+            a_bucket_that_starts_low_refills_under_another_policy
+            a_key_that_starts_low_is_kept_until_it_is_full
+            a_key_that_is_as_new_is_not_kept
+            a_window_from_the_first_grant_opens_with_a_grant
+            a_window_that_no_grant_opens_ends_at_a_multiple_of_its_period
+            a_penalty_rises_for_a_key_that_was_only_denied
             random_calls_have_the_replies_of_the_rules
             leases_come_back_once
             leases_of_another_holder_are_not_touched

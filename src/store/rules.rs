@@ -1,5 +1,8 @@
 //! The rules of this crate, for stores that keep bytes.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +42,8 @@ pub struct KeyState {
 pub struct Decided {
     /// The reply, once `state` is written.
     pub reply: Reply,
-    /// What is to be written for the key; `None` if nothing has changed.
+    /// What is to be written for the key; `None` if nothing has changed. A call that grants nothing can have changed something: it
+    /// raises a penalty, and a key that was new and has a [bucket that starts low](crate::TokenBucket::initial) fills from then on.
     pub state: Option<KeyState>,
     /// Whether places came back: whoever [listens](super::Store::listen) is to be told once `state` is written.
     pub released: bool,
@@ -130,16 +134,20 @@ impl PolicyRules {
             return Err(StoreError::TooLate { store: store.to_owned() });
         }
         let now = Moment::from_nanos(now).min(Moment::LAST);
-        let (mut ledger, replaced) = match state.filter(|state| !state.bytes.is_empty()) {
+        let state = state.filter(|state| !state.bytes.is_empty());
+        let (mut ledger, replaced) = match state {
             None => (Ledger::new(Arc::clone(&self.plan), now), false),
             Some(state) => self.read(store, now, state, call)?,
         };
         let reply = ledger.call(now, call);
         let counts_denials = self.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
         let brings = call.returns.len() + call.settlements.len() + call.renewals.len();
-        let changed = reply.granted > 0 || reply.reclaimed > 0 || brings > 0 || counts_denials || replaced;
-        let expires_at = || ledger.forgettable_at().nanos();
-        let state = changed.then(|| KeyState { bytes: ledger.encode(&self.text), expires_at: expires_at() });
+        let expires_at = ledger.forgettable_at();
+        // A bucket that starts low fills from the first call on, whatever that call was answered. If nothing were kept of it, each call
+        // would find a new bucket.
+        let begins = state.is_none() && expires_at > now;
+        let changed = reply.granted > 0 || reply.reclaimed > 0 || brings > 0 || counts_denials || replaced || begins;
+        let state = changed.then(|| KeyState { bytes: ledger.encode(&self.text), expires_at: expires_at.nanos() });
         let released = !call.returns.is_empty() || reply.reclaimed > 0;
         Ok(Decided { reply, state, released })
     }

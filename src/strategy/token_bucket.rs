@@ -87,8 +87,12 @@ impl TokenBucket {
 
     /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
     ///
-    /// A [`KeyedLimiter`](crate::KeyedLimiter) forgets a key with a full bucket only after the time that a new bucket takes to
-    /// fill. The key then starts with the initial tokens again.
+    /// A bucket of a key fills from the first request or check on that names the key, also if that one is denied.
+    /// A [`KeyedLimiter`](crate::KeyedLimiter) and a [store](crate::store) forget a key with a full bucket only after the time that a
+    /// new bucket takes to fill. The key then starts with the initial tokens again.
+    ///
+    /// With fewer tokens than the burst, a key that was only denied or checked is kept as well, until then. Where callers can make up
+    /// keys, such a bucket takes memory or a row for each of them; a full one takes none before the first grant.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};

@@ -12,8 +12,10 @@ use crate::policy::Limit;
 use crate::store::{Decided, Rules, Store};
 
 /// With every kind of limit, so short that time passes for them between the calls, and with times of whole microseconds.
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 11] = [
     "700/s burst 5",
+    "500/s burst 5000 initial 3", // it fills for so long that no store forgets the key meanwhile
+    "2/4ms burst 5000 refilled each period initial 3",
     "1000/s burst 3 and 4 concurrent ttl 1s",
     "1000/s burst 20 refilled each period and window 30/100ms from first grant",
     "window 5/10ms wall clock",
