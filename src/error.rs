@@ -14,7 +14,7 @@ use crate::strategy::Unit;
 use crate::text::ParseError;
 
 pub(crate) use misfit::Misfit;
-pub use store::{Cause, StoreError};
+pub use store::{Cause, ReplyFault, StoreError};
 
 /// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
 ///

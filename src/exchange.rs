@@ -3,10 +3,14 @@
 //! All instants are the store's own: nanoseconds since 1970-01-01 00:00 UTC, 0 to 2^64 - 2 (the year 2554). No clock of a process is
 //! ever compared with them.
 
+mod reply_check;
+
 use std::fmt;
 use std::sync::Arc;
 
 use crate::policy::Policy;
+
+pub(crate) use reply_check::{ReplyTerms, check_next_page, check_purged};
 
 /// Which limiter and which key a [`Call`] is for.
 ///
@@ -182,7 +186,7 @@ pub struct Settlement {
     pub actual: Box<[u64]>,
 }
 
-/// What is done with requests while the store does not answer.
+/// What is done with requests while the store does not answer, or sends [wrong replies](Reply#what-a-reply-must-satisfy).
 ///
 /// ```
 /// use tollgate::SharedLimiter;
@@ -216,6 +220,24 @@ pub enum OnStoreDown {
 }
 
 /// The reply to a [`Call`].
+///
+/// # What a reply must satisfy
+///
+/// A limiter checks each reply where it arrives from the store. One that breaks a rule of this list is a
+/// [`BadReply`](crate::store::StoreError::BadReply), with a [`ReplyFault`](crate::store::ReplyFault) for each rule: the requests of
+/// the call follow the [`OnStoreDown`] of the limiter, as if the store had not answered. What the reply grants is granted to nobody. Units
+/// of rates that the store has charged for it stay charged, and places are given back to it.
+///
+/// - `now` is 1 to 2^64 - 2. It may lie before that of an earlier reply.
+/// - `granted` is at most the sum of the [counts](Asks::count) of the asks.
+/// - With a grant, `first_fence` is at least 1, and the last fence is at most 2^63.
+/// - `stop` is there if fewer were granted than asked for, and is not if all were; after a [peek](Call::peek) it may be there or not.
+///   Its limit is an index in the policy. An instant in it lies after `now`.
+/// - `limits` has one reading for each limit of the policy. `remaining` is at most the [capacity](crate::Limit::capacity) of its limit.
+///   An `available_at` or a `reset_at` before `now` counts as `now`.
+/// - `lost` has only numbers of the [renewals](Call::renewals) of the call.
+///
+/// The error [`TooLate`](crate::store::StoreError::TooLate) is a wrong reply to a call without [`valid_until`](Call::valid_until).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {

@@ -23,6 +23,7 @@ pub use request::SharedPermitRequest;
 use crate::acquire::{Acquire, AcquireOwned, Run};
 use crate::decision::Decision;
 use crate::error::{ConfigError, StoreError};
+use crate::exchange::{check_next_page, check_purged};
 use crate::limiter::{Handle, Limiter};
 use crate::manager::Manager;
 use crate::policy::Policy;
@@ -338,7 +339,10 @@ impl SharedLimiter {
     /// A [`StoreError`].
     pub async fn keys(&self, from: Option<Vec<u8>>, max: usize) -> Result<KeyPage, StoreError> {
         let link = &self.shared.link;
-        link.within_deadline(|| link.store.keys(&link.name, from, max)).await.map_err(|failed| failed.error)
+        let asked = from.clone();
+        let ask = || link.store.keys(&link.name, asked, max);
+        let check = |page: &KeyPage| check_next_page(from.as_deref(), page.next.as_deref());
+        link.within_deadline(ask, check).await.map_err(|failed| failed.error)
     }
 
     /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it. What this process has
@@ -371,7 +375,8 @@ impl SharedLimiter {
     /// A [`StoreError`].
     pub async fn purge(&self, max: usize) -> Result<u64, StoreError> {
         let link = &self.shared.link;
-        link.within_deadline(|| link.store.purge(&link.name, max)).await.map_err(|failed| failed.error)
+        let ask = || link.store.purge(&link.name, max);
+        link.within_deadline(ask, |purged| check_purged(*purged, max)).await.map_err(|failed| failed.error)
     }
 }
 

@@ -44,7 +44,7 @@ use crate::policy::{Limit, Policy};
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
-pub use crate::error::{Cause, StoreError};
+pub use crate::error::{Cause, ReplyFault, StoreError};
 pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
@@ -72,7 +72,8 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///    work.
 /// 4. [`Unanswered`](StoreError::Unanswered) is the error where it is not known whether the state was written; any other one says that it was
 ///    not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter does as its
-///    [rule](OnStoreDown) says.
+///    [rule](OnStoreDown) says. It checks each [reply](Reply#what-a-reply-must-satisfy). One that is wrong it takes for an error,
+///    [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
 /// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and
 ///    [pass it on](Store::listen). Otherwise those who wait for a place ask again and again.
 /// 6. Test it by the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only
@@ -98,7 +99,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`]. Only [`StoreError::Unanswered`] leaves open whether the call was carried out.
+    /// Any [`StoreError`]. Only [`StoreError::Unanswered`] and [`StoreError::BadReply`] leave open whether the call was carried out. A
+    /// call without [`valid_until`](Call::valid_until) is never [too late](StoreError::TooLate).
     fn call(&self, call: Call) -> StoreFuture<Reply>;
 
     /// Within what time a [call](Store::call) surely ends, with a reply or an error. `None`, the default: the limiter sets a timer for
@@ -116,7 +118,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// About `max` keys of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on. A key may come twice, and
-    /// keys that come or go meanwhile may be missed.
+    /// keys that come or go meanwhile may be missed. No page is followed by itself: `next` differs from `from`.
     ///
     /// # Errors
     ///

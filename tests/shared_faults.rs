@@ -1,5 +1,7 @@
 //! A store that does not answer, refuses, or answers late. Nobody hangs, nothing is over, nothing is lost.
 
+#[path = "shared_faults/bad_replies.rs"]
+mod bad_replies;
 mod common;
 
 use std::sync::atomic::Ordering::Relaxed;

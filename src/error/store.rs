@@ -31,6 +31,15 @@ pub enum StoreError {
         /// What its client says, where it says something.
         source: Option<Cause>,
     },
+    /// The store has sent a reply that no store may send: see [`Reply`](crate::store::Reply). It is a fault of the store. Whether the call
+    /// was carried out is unknown.
+    #[error("the store {store} has sent a reply that is wrong, which is a fault of the store: {fault}")]
+    BadReply {
+        /// The store, without any password.
+        store: String,
+        /// What is wrong with the reply.
+        fault: ReplyFault,
+    },
     /// The store has refused the call, which was not carried out: a wrong password, a missing right, a read-only replica.
     #[error("the store {store} refuses the call")]
     Refused {
@@ -91,11 +100,122 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether it says that the store is down, or will refuse other calls, too.
+    /// Whether it says that the store is down, will refuse other calls, too, or cannot be relied on: what is asked then follows
+    /// [the rule](crate::store::OnStoreDown) of the limiter.
     #[must_use]
     pub const fn is_down(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Refused { .. } | Self::NewerSchema { .. })
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Unanswered { .. }
+                | Self::BadReply { .. }
+                | Self::Refused { .. }
+                | Self::NewerSchema { .. }
+        )
     }
+
+    /// Whether the call may have been carried out all the same.
+    pub(crate) const fn may_have_run(&self) -> bool {
+        matches!(self, Self::Unanswered { .. } | Self::BadReply { .. })
+    }
+}
+
+/// What is wrong with a reply of a store: see [`StoreError::BadReply`]. Instants are nanoseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReplyFault {
+    /// The instant of the call is none that the clock of a store shows.
+    #[error("its instant is {now}; the clock of a store shows 1 to 2^64 - 2")]
+    Instant {
+        /// The instant.
+        now: u64,
+    },
+    /// More is granted than was asked for.
+    #[error("it grants {granted} of {asked} asks")]
+    GrantsTooMany {
+        /// How many asks were granted.
+        granted: u64,
+        /// How many asks the call had.
+        asked: u64,
+    },
+    /// The fences of the grants are none, or too high to rise further.
+    #[error("its first fence is {first_fence}; those of {granted} grants must lie between 1 and 2^63")]
+    Fence {
+        /// The fence of the first grant.
+        first_fence: u64,
+        /// How many asks were granted.
+        granted: u64,
+    },
+    /// Not all asks were granted, and the reply does not say why.
+    #[error("it grants {granted} of {asked} asks, and does not say what stops the next one")]
+    NoStop {
+        /// How many asks were granted.
+        granted: u64,
+        /// How many asks the call had.
+        asked: u64,
+    },
+    /// All asks were granted, and the reply says what stops the next one.
+    #[error("it grants all {asked} asks, and says that limit {limit} stops one")]
+    StopsNothing {
+        /// The limit that is said to stop an ask, by its index.
+        limit: usize,
+        /// How many asks the call had.
+        asked: u64,
+    },
+    /// The limit that stops an ask is none of the policy.
+    #[error("it says that limit {limit} stops an ask; the policy has {limits}, counted from 0")]
+    UnknownLimit {
+        /// The index of the limit.
+        limit: usize,
+        /// How many limits the policy has.
+        limits: usize,
+    },
+    /// An ask is stopped until an instant that has come.
+    #[error("it says that an ask is stopped until {until}; that is not after its instant, {now}")]
+    StopIsOver {
+        /// Until when the ask is said to be stopped, or when the first lease is said to expire.
+        until: u64,
+        /// The instant of the call.
+        now: u64,
+    },
+    /// The reply has not one reading for each limit.
+    #[error("it has {found} readings of limits; the policy has {limits} limits")]
+    Readings {
+        /// How many readings the reply has.
+        found: usize,
+        /// How many limits the policy has.
+        limits: usize,
+    },
+    /// A limit is said to admit more than it ever does.
+    #[error("it says that limit {limit} admits {remaining} units; its capacity is {capacity}")]
+    Remaining {
+        /// The index of the limit.
+        limit: usize,
+        /// The units that it is said to admit.
+        remaining: u64,
+        /// The most that it admits.
+        capacity: u64,
+    },
+    /// A lease is said to be lost that the call did not renew.
+    #[error("it says that lease {number} was lost; the call did not renew it")]
+    NotRenewed {
+        /// The number of the lease.
+        number: u64,
+    },
+    /// A call is said to have come too late that may come at any time.
+    #[error("it says that the call came too late; the call may come at any time")]
+    NeverTooLate,
+    /// A page of keys is followed by itself.
+    #[error("it says that a page of keys is followed by itself")]
+    PageRepeats,
+    /// More keys are said to have been purged than were to be.
+    #[error("it says that {purged} keys were purged, of {max} at most")]
+    PurgedTooMany {
+        /// How many keys are said to have been purged.
+        purged: u64,
+        /// How many were to be purged at most.
+        max: usize,
+    },
 }
 
 /// The error of a client library behind a [`StoreError`]: its `source()`. Two are equal if they print the same.

@@ -24,7 +24,7 @@ impl Manager {
             };
             let _given_up = timeout(link.deadline, arrives).await; // its carrier may be in a runtime that nothing polls
         }
-        link.within_deadline(|| link.store.reset(scope)).await.map_err(|failed| failed.error)?;
+        link.within_deadline(|| link.store.reset(scope), |()| Ok(())).await.map_err(|failed| failed.error)?;
         self.was_reset();
         Ok(())
     }

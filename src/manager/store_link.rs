@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::kept_keys::KeptKeys;
-use crate::error::StoreError;
+use crate::error::{ReplyFault, StoreError};
 use crate::event::{EventKind, LimiterEvent};
-use crate::exchange::{Call, Reply};
+use crate::exchange::{Call, Reply, ReplyTerms};
 use crate::observe::{Observation, Observers};
 use crate::snapshot::KeyTotals;
 use crate::store::{Store, StoreFuture};
@@ -116,6 +116,7 @@ impl Drop for Probe {
 /// A call on its way. It ends by the deadline.
 pub(crate) struct CallUnderWay {
     reply: StoreFuture<Reply>,
+    terms: ReplyTerms,
     /// `None`: the store sees to it.
     deadline: Option<Pin<Box<Sleep>>>,
     link: Arc<StoreLink>,
@@ -137,7 +138,7 @@ impl Future for CallUnderWay {
             Err(panic) => Err(self.link.panicked(panic)),
         };
         self.probe = None;
-        Poll::Ready(self.link.note(answer))
+        Poll::Ready(self.link.note(self.link.checked(answer, |answer| self.terms.check(answer))))
     }
 }
 
@@ -185,13 +186,14 @@ impl StoreLink {
     /// Begins a call of the store.
     pub(crate) fn begin(self: &Arc<Self>, call: Call) -> Result<CallUnderWay, CallFailed> {
         let probe = self.admit()?;
+        let terms = ReplyTerms::of(&call);
         let reply = catch_unwind(AssertUnwindSafe(|| self.store.call(call))).unwrap_or_else(|panic| {
             let error = self.panicked(panic);
             Box::pin(std::future::ready(Err(error)))
         });
         let is_sure = self.store.answers_within().is_some_and(|time| time <= self.deadline);
         let deadline = (!is_sure).then(|| Box::pin(sleep(self.deadline)));
-        Ok(CallUnderWay { reply, deadline, link: Arc::clone(self), probe })
+        Ok(CallUnderWay { reply, terms, deadline, link: Arc::clone(self), probe })
     }
 
     /// Calls the store, within the deadline.
@@ -199,12 +201,27 @@ impl StoreLink {
         self.begin(call)?.await
     }
 
-    /// Asks the store something, within the deadline.
-    pub(crate) async fn within_deadline<T>(self: &Arc<Self>, ask: impl FnOnce() -> StoreFuture<T>) -> Result<T, CallFailed> {
+    /// Asks the store something, within the deadline, and checks what it answers.
+    pub(crate) async fn within_deadline<T>(
+        self: &Arc<Self>,
+        ask: impl FnOnce() -> StoreFuture<T>,
+        check: impl FnOnce(&T) -> Result<(), ReplyFault>,
+    ) -> Result<T, CallFailed> {
         let probe = self.admit()?;
         let answer = timeout(self.deadline, ask()).await;
         drop(probe);
-        self.note(answer.unwrap_or_else(|_| Err(self.missed())))
+        let answer = answer.unwrap_or_else(|_| Err(self.missed()));
+        self.note(self.checked(answer, |answer| answer.as_ref().map_or(Ok(()), check)))
+    }
+
+    /// An answer that is wrong is an error of the store.
+    fn checked<T>(
+        &self,
+        answer: Result<T, StoreError>,
+        check: impl FnOnce(&Result<T, StoreError>) -> Result<(), ReplyFault>,
+    ) -> Result<T, StoreError> {
+        let checked = check(&answer);
+        checked.map_or_else(|fault| Err(StoreError::BadReply { store: self.store.name(), fault }), |()| answer)
     }
 
     fn panicked(&self, panic: Box<dyn Any + Send>) -> StoreError {
@@ -227,7 +244,7 @@ impl StoreLink {
                 }
             }
         }
-        answer.map_err(|error| CallFailed { may_have_run: matches!(error, StoreError::Unanswered { .. }), error })
+        answer.map_err(|error| CallFailed { may_have_run: error.may_have_run(), error })
     }
 
     fn note_failure(&self, error: &StoreError) {

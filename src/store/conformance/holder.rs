@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::fault::{Fault, Outcome, pause, soon};
 use crate::error::StoreError;
-use crate::exchange::{Asks, Call, Reply, Scope};
+use crate::exchange::{Asks, Call, Reply, ReplyTerms, Scope};
 use crate::policy::Policy;
 use crate::store::Store;
 
@@ -69,10 +69,14 @@ impl Holder {
         self
     }
 
+    /// The reply, if it is one that a limiter takes.
     pub(super) async fn send(&self, change: impl FnOnce(&mut Call)) -> Result<Reply, StoreError> {
         let mut call = self.call.clone();
         change(&mut call);
-        self.store.call(call).await
+        let terms = ReplyTerms::of(&call);
+        let answer = self.store.call(call).await;
+        let checked = terms.check(&answer);
+        checked.map_or_else(|fault| Err(StoreError::BadReply { store: self.store.name(), fault }), |()| answer)
     }
 
     pub(super) async fn try_ask(&mut self, count: u64, costs: &[u64], waits: bool) -> Result<Reply, StoreError> {

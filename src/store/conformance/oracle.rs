@@ -54,7 +54,7 @@ pub(super) async fn random_calls_have_the_replies_of_the_rules(store: &Arc<dyn S
         let (mut state, mut grants, mut last_fence) = (None, Vec::new(), 0);
         for nth in 1..=CALLS {
             let call = random_call(&mut random, &mut holder, &grants);
-            let mut reply = store.call(call.clone()).await?;
+            let mut reply = holder.send(|sent| *sent = call.clone()).await?;
             let Decided { reply: expected, state: next, .. } = rules.decide(reply.now, state.as_ref(), &call)?;
             state = next.or(state);
             let what = |of| format!("{of} to call {nth} under `{text}`, {call:?}");

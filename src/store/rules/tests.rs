@@ -1,5 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
-use crate::exchange::{Asks, Scope, Stop, Until};
+use crate::exchange::{Asks, ReplyTerms, Scope, Settlement, Stop, Until};
 
 const NOW: u64 = 1_800_000_000_000_000_005;
 const MS: u64 = 1_000_000;
@@ -93,5 +95,56 @@ fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy(
         let replaced = rules.decide(NOW, former.as_ref(), &Call { replaces_policy: true, ..first }).unwrap().state;
         assert_eq!(rules.decide(NOW + 100 * MS - 1, replaced.as_ref(), &asks).unwrap().reply.granted, 0);
         assert_eq!(rules.decide(NOW + 100 * MS, replaced.as_ref(), &asks).unwrap().reply.granted, 1);
+    }
+}
+
+const POLICIES: [&str; 8] = [
+    "10/s burst 3 initial 1",
+    "1/100ms burst 3 refilled each period initial 0 and throttle every 1h burst 5",
+    "window 5/10ms and window 3/h from first grant",
+    "sliding log 4/8ms and 2 concurrent ttl 1s",
+    "sliding counter 6/10ms and sliding counter 4000000000/100d",
+    "penalty 5 falling 1000/s ban 10ms up to 50ms",
+    "penalty 4294967295 falling 1/h and 3 concurrent ttl 1h",
+    "18446744073709551615/s and sliding log 18446744073709551615/h and window 18446744073709551615/d",
+];
+
+fn units() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..4, 1 => u64::MAX - 3..=u64::MAX, 1 => any::<u64>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Otherwise a limiter would take them for a fault of the store.
+    #[test]
+    fn the_rules_give_no_reply_that_no_store_may_send(
+        policy in prop::sample::select(&POLICIES[..]),
+        from in prop_oneof![2 => Just(NOW), 1 => Just(1), 1 => u64::MAX - 100_000_000..u64::MAX],
+        calls in prop::collection::vec(
+            (0_u64..40 * MS, prop::collection::vec((units(), 1_u64..4, any::<bool>()), 0..3), units(), 0_u8..4, 0_u64..9), 1..12,
+        ),
+    ) {
+        let rules = Rules::new("rules");
+        let (mut now, mut state, mut next) = (from, None, 1);
+        for (passed, asks, charged, kind, lease) in calls {
+            now = now.saturating_add(passed).min(u64::MAX - 1);
+            let mut call = Call { ttl: 5 * MS, ..call(policy) };
+            let count = call.policy.limits().len();
+            for (cost, times, waits) in asks {
+                call.asks.push(Asks { waits, ..Asks::new(next, times, vec![cost; count]) });
+                next += times;
+            }
+            match kind {
+                0 => call.settlements.push(Settlement::charge(vec![charged; count])),
+                1 => (call.asks, call.peek) = (Vec::new(), Some(vec![charged; count].into())),
+                2 => call.renewals.push(lease),
+                _ => call.returns.push(lease),
+            }
+            let terms = ReplyTerms::of(&call);
+            let decided = rules.decide(now, state.as_ref(), &call).unwrap();
+            prop_assert_eq!(terms.check(&Ok(decided.reply.clone())), Ok(()), "{:?} to {:?}", decided.reply, call);
+            state = decided.state.or(state);
+        }
     }
 }
