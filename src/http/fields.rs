@@ -204,8 +204,8 @@ impl RateLimitFields {
             values.spent_for().filter(|_| headers.contains_key(RETRY_AFTER))
         };
         if let Some(after) = after {
-            set_retry_after(headers, after, now);
-            if headers.contains_key(&GRPC_RETRY_PUSHBACK) {
+            let raised = set_retry_after(headers, after, now);
+            if raised && headers.contains_key(&GRPC_RETRY_PUSHBACK) {
                 set_retry_pushback(headers, Duration::from_secs(after));
             }
         }

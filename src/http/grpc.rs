@@ -22,9 +22,10 @@ pub(super) enum Code {
 /// Whether a request is a call of gRPC. gRPC-Web is none: its clients read the status from the body.
 pub(super) fn is_call<B>(request: &Request<B>) -> bool {
     const TYPE: &[u8] = b"application/grpc";
-    let Some(content_type) = request.headers().get(CONTENT_TYPE).filter(|_| request.method() == Method::POST) else {
+    if request.method() != Method::POST {
         return false;
-    };
+    }
+    let Some(content_type) = request.headers().get(CONTENT_TYPE) else { return false };
     let without_parameters = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let parts = without_parameters.split_at_checked(TYPE.len());
     parts.is_some_and(|(start, rest)| start.eq_ignore_ascii_case(TYPE) && (rest.is_empty() || rest[0] == b'+'))
@@ -34,7 +35,7 @@ pub(super) fn is_call<B>(request: &Request<B>) -> bool {
 pub(super) fn trailers_only(code: Code, message: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(&STATUS, HeaderValue::from(code as u16));
     if let Ok(message) = HeaderValue::from_str(&percent_encoded(message)) {
         headers.insert(&MESSAGE, message);
@@ -55,11 +56,12 @@ fn percent_encoded(message: &str) -> String {
 
 /// The status of an answer; of one of gRPC whose status stands in the head, the status that means the same in HTTP. That of an answer
 /// with messages comes in the trailers, and is not known yet.
+#[inline]
 pub(super) fn http_status(status: StatusCode, headers: &HeaderMap) -> StatusCode {
-    match headers.get(&STATUS) {
-        Some(code) if status == StatusCode::OK => of_code(code.as_bytes()),
-        _ => status,
+    if status != StatusCode::OK || headers.is_empty() {
+        return status;
     }
+    headers.get(&STATUS).map_or(status, |code| of_code(code.as_bytes()))
 }
 
 /// As `google/rpc/code.proto` maps them. A code that is not listed there is read as UNKNOWN.

@@ -139,8 +139,8 @@ fn is_tighter(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, th
     Tightness { limit, remaining, reset }.is_tighter_than(&than)
 }
 
-/// `Retry-After`, unless a later one is there. `now` is since the Unix epoch.
-pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn() -> Duration) {
+/// `Retry-After`, unless a later one is there. `now` is since the Unix epoch. Returns whether it replaces an earlier one.
+pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn() -> Duration) -> bool {
     let later = |line: &HeaderValue| {
         let text = line.as_bytes().trim_ascii();
         let delay = seconds(text).or_else(|| {
@@ -150,11 +150,14 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn(
         delay.is_some_and(|delay| delay >= Duration::from_secs(after))
     };
     let mut lines = headers.get_all(RETRY_AFTER).iter();
+    let first = lines.next();
     // A second line makes the first worthless.
-    if lines.next().is_some_and(later) && lines.next().is_none() {
-        return;
+    if first.is_some_and(later) && lines.next().is_none() {
+        return false;
     }
+    let replaces = first.is_some();
     insert_number(headers, &RETRY_AFTER, after);
+    replaces
 }
 
 /// `grpc-retry-pushback-ms`, rounded up, unless a later one is there, or one that is no such number, which asks the client not to retry.

@@ -71,12 +71,14 @@ impl<L, I> Shared<L, I> {
         R: http_body::Body,
     {
         let options = &self.options;
-        let status_of = |response: &Response<R>| grpc::http_status(response.status(), response.headers());
-        let outcome = (options.classify)(result.as_ref().ok().map(status_of));
-        let mut held = Held::new(Some(permit), outcome);
+        let status = match &result {
+            Ok(response) => Some(grpc::http_status(response.status(), response.headers())),
+            Err(_) => None,
+        };
+        let mut held = Held::new(Some(permit), (options.classify)(status));
         let mut response = result.inspect_err(|_| held.complete())?;
-        if let (Some(penalty), Some(key)) = (&options.penalty, key) {
-            match penalty(status_of(&response)) {
+        if let (Some(penalty), Some(key), Some(status)) = (&options.penalty, key, status) {
+            match penalty(status) {
                 0 => {}
                 units => self.limiter.penalize(key, units),
             }
