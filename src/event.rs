@@ -229,7 +229,8 @@ pub enum EventKind {
         /// The present policy.
         to: Policy,
     },
-    /// The limiter was [closed](crate::Limiter::close). Requests that waited are refused after it.
+    /// The limiter was [closed](crate::Limiter::close): requests that wait are refused after this event. Or it was
+    /// [closed to new requests](crate::Limiter::close_to_new): those that wait are still served.
     Closed,
     /// Calls to the store of a [shared limiter](crate::SharedLimiter) have failed several times in a row. For a while they fail at
     /// once, and what is asked of the limiter follows its [rule](crate::store::OnStoreDown).

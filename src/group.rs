@@ -1,10 +1,12 @@
 mod request;
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::panic::Location;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select, select_all};
 use thiserror::Error;
 use tokio::task::coop;
 use tokio::time::Instant;
@@ -39,6 +41,15 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 ///
 /// The [TTL](crate::MaxConcurrency::ttl) of a permit counts from its delivery by the group. If a permit is reclaimed while the
 /// group waits for others, the group acquires it again.
+///
+/// # Closing
+///
+/// When a member is [closed](Limiter::close), each waiting group request fails at once with [`AcquireError::Closed`] and the index
+/// of that member, whichever member it waits for. When a member is [closed to new requests](Limiter::close_to_new), this spares a
+/// request that waits in the queue of that member or keeps its permit. Such a request fails once it needs another place in that
+/// queue, because another member denied.
+///
+/// [`LimiterGroup::close`] closes the members themselves.
 ///
 /// # Examples
 ///
@@ -255,7 +266,7 @@ impl LimiterGroup {
             };
             // The group holds no permit while it waits for another limiter.
             drop(held.take());
-            held = Some(self.wait_for(denied_by, options.clone(), deadline).await?);
+            held = Some(self.wait_for(denied_by, options.clone(), deadline, &[]).await?);
         }
         drop(held.take());
         self.acquire_one_by_one(options, deadline).await
@@ -276,7 +287,10 @@ impl LimiterGroup {
         loop {
             held.retain(RefundOnDrop::renew);
             match order.iter().find(|&&member| held.iter().all(|held| held.member != member)) {
-                Some(&member) => held.push(self.wait_for(member, options.clone(), deadline).await?),
+                Some(&member) => {
+                    let granted = self.wait_for(member, options.clone(), deadline, &held).await?;
+                    held.push(granted);
+                }
                 None => break,
             }
         }
@@ -284,19 +298,36 @@ impl LimiterGroup {
         Ok(self.permit(held.into_iter().map(RefundOnDrop::keep).collect()))
     }
 
-    /// Waits for one limiter, until the `deadline` of the whole request.
+    /// Waits for one limiter, until the `deadline` of the whole request, or until another member is closed. `held` are the permits
+    /// that the group keeps meanwhile.
     async fn wait_for(
         &self,
         member: usize,
         mut options: RequestOptions,
         deadline: Option<Instant>,
+        held: &[RefundOnDrop],
     ) -> Result<RefundOnDrop, GroupError<AcquireError>> {
         if let Some(deadline) = deadline {
             options.timeout = Some(deadline.saturating_duration_since(Instant::now()));
         }
         let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), options);
-        let permit = ticket.await.map_err(|error| self.error(member, error))?;
-        Ok(RefundOnDrop { member, permit: Some(permit) })
+        match select(ticket, pin!(self.closing_of_another(member, held))).await {
+            Either::Left((Ok(permit), _)) => Ok(RefundOnDrop { member, permit: Some(permit) }),
+            Either::Left((Err(error), _)) => Err(self.error(member, error)),
+            Either::Right((closed, _)) => Err(self.error(closed, AcquireError::Closed)),
+        }
+    }
+
+    /// Completes when another member than the one that is waited for refuses what the group needs of it: a new request, unless it
+    /// is among the `held`. The queue of the member itself reports its own closing.
+    async fn closing_of_another(&self, awaited: usize, held: &[RefundOnDrop]) -> usize {
+        let is_held = |member| held.iter().any(|held| held.member == member);
+        let (others, closings): (Vec<usize>, Vec<_>) = (0..self.members.len())
+            .filter(|member| *member != awaited)
+            .map(|member| (member, self.members[member].manager()))
+            .map(|(member, manager)| (member, if is_held(member) { manager.closed() } else { manager.closed_to_new() }))
+            .unzip();
+        if closings.is_empty() { pending().await } else { others[select_all(closings).await.1] }
     }
 
     /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire_many`] would make it; takes nothing.
@@ -311,6 +342,55 @@ impl LimiterGroup {
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
         denials.map(|decision| decision.retry_after()).reduce(|one, other| Some(one?.max(other?))).flatten()
+    }
+
+    /// [Closes](Limiter::close) each member, also for those who use it outside this group: the members are shared handles. Of a member
+    /// that is the [limiter of a key](crate::KeyedLimiter::limiter), only that key is closed.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, LimiterGroup, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (disk, network) = (Limiter::new(MaxConcurrency::new(2))?, Limiter::new(MaxConcurrency::new(8))?);
+    /// let both = LimiterGroup::new([disk.clone(), network.clone()]);
+    /// let permit = both.acquire().await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// both.close();
+    /// assert!(both.acquire().await.unwrap_err().is_closed() && network.is_closed());
+    /// both.drained().await;
+    /// assert_eq!((disk.snapshot().in_flight, network.snapshot().in_flight), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.members.iter().for_each(Limiter::close);
+    }
+
+    /// [Closes each member to new requests](Limiter::close_to_new), as [`LimiterGroup::close`] closes it. Requests that wait at one member
+    /// alone are served. A waiting request of a group is a new request to the members that it does not wait for, so it
+    /// [fails](LimiterGroup#closing), unless it keeps their permits. See [`LimiterGroup::close`] for an example.
+    pub fn close_to_new(&self) {
+        self.members.iter().for_each(Limiter::close_to_new);
+    }
+
+    /// Whether any member was closed, so that the group refuses every new request. See [`LimiterGroup::close`] for an example.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.members.iter().any(Limiter::is_closed)
+    }
+
+    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, none is in use
+    /// then. While a member is open, requests may come at any time, also before the others are drained. See [`LimiterGroup::close`] for an
+    /// example.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and called again at any time.
+    pub async fn drained(&self) {
+        for member in &self.members {
+            member.drained().await;
+        }
     }
 
     /// The limiters, in order.

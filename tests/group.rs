@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::future::Future as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use common::{limiter, ms};
+use common::{limiter, ms, queued};
 use tokio::time::{Instant, advance, sleep};
-use tokio_test::{assert_pending, task};
+use tokio_test::{assert_pending, assert_ready, task};
 use tollgate::{
     AcquireError, FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Penalty, Policy, Rate, Throttle, TokenBucket,
     TryAcquireError,
@@ -124,6 +125,182 @@ async fn a_closed_member_says_so() {
     assert_eq!((error.member, error.error), (0, AcquireError::Closed));
     let error = group.try_acquire().unwrap_err();
     assert_eq!((error.member, error.error), (0, TryAcquireError::Closed));
+}
+
+/// Policies of one unit an hour, and of places; the first is used up.
+fn used_up_per_host_and_global() -> [Limiter; 2] {
+    let members = [limiter("1/h".parse::<Policy>().unwrap()), limiter(MaxConcurrency::new(9))];
+    drop(members[0].try_acquire().unwrap());
+    members
+}
+
+/// A fixed bug: a closed member was noticed only when the wait for another one had ended.
+#[tokio::test(start_paused = true)]
+async fn closing_a_member_ends_the_wait_for_another_at_once() {
+    let closes: [fn(&Limiter); 2] = [Limiter::close, Limiter::close_to_new];
+    for close in closes {
+        for order in [[0, 1], [1, 0]] {
+            let members = used_up_per_host_and_global();
+            let group = LimiterGroup::new(order.map(|index| members[index].clone()));
+            let start = Instant::now();
+            let waiting: Vec<_> = (0..100).map(|_| tokio::spawn(group.acquire())).collect();
+            sleep(ms(10_000)).await;
+            assert_eq!(members[0].snapshot().queued, 100);
+            close(&members[1]);
+            assert_eq!(members[1].snapshot().queued, 0);
+            for waiting in waiting {
+                let error = waiting.await.unwrap().unwrap_err();
+                assert_eq!((order[error.member], error.error), (1, AcquireError::Closed));
+            }
+            assert_eq!((start.elapsed(), members[0].snapshot().queued), (ms(10_000), 0));
+            let error = group.acquire().await.unwrap_err();
+            assert_eq!((start.elapsed(), order[error.member], error.is_closed()), (ms(10_000), 1, true));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_all_keys_ends_the_wait_of_a_group_for_another_limiter() {
+    let closes: [fn(&KeyedLimiter<u32>); 2] = [KeyedLimiter::close, KeyedLimiter::close_to_new];
+    for (close, policy) in closes.into_iter().zip(["9 concurrent", "100/s"]) {
+        let [per_host, _] = used_up_per_host_and_global();
+        let per_user = KeyedLimiter::<u32>::new(policy).unwrap();
+        let group = LimiterGroup::new([per_user.limiter(&7).unwrap(), per_host]);
+        let start = Instant::now();
+        let waiting = tokio::spawn(group.acquire());
+        sleep(ms(250)).await;
+        close(&per_user);
+        let error = waiting.await.unwrap().unwrap_err();
+        assert_eq!((start.elapsed(), error.member, error.error), (ms(250), 0, AcquireError::Closed));
+    }
+}
+
+/// What waits in the queue of the member, or has its permit, is served.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_is_closed_to_new_requests_serves_the_groups_in_its_queue() {
+    let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
+    let out = members[0].try_acquire().unwrap();
+    let mut waiting = queued(LimiterGroup::new(members.clone()).acquire());
+    members[0].close_to_new();
+    assert!(!waiting.is_woken());
+    drop(out);
+    assert_eq!(assert_ready!(waiting.poll()).unwrap().permits().len(), 2);
+
+    // Where the other member denies then, the group would need another place in the queue that is closed.
+    let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
+    let outs = members.clone().map(|member| member.try_acquire().unwrap());
+    let mut waiting = queued(LimiterGroup::new(members.clone()).acquire());
+    members[0].close_to_new();
+    let [first, _second] = outs;
+    drop(first);
+    let error = assert_ready!(waiting.poll()).unwrap_err();
+    assert_eq!((error.member, error.error), (0, AcquireError::Closed));
+    assert_eq!(members.map(|member| (member.snapshot().queued, member.snapshot().in_flight)), [(0, 0), (0, 1)]);
+}
+
+/// A group that has failed often enough keeps the permit of one member while it waits for the other.
+#[tokio::test(start_paused = true)]
+async fn closing_a_member_whose_permit_a_group_keeps_ends_its_wait_and_closing_to_new_does_not() {
+    for closes in [true, false] {
+        let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
+        let mut outs = members.clone().map(|member| member.try_acquire().ok());
+        let mut waiting = queued(LimiterGroup::new(members.clone()).acquire());
+        let waits_for = || members.iter().position(|member| member.snapshot().queued == 1).unwrap();
+        while members.iter().zip(&outs).all(|(member, out)| out.is_some() || member.snapshot().in_flight == 0) {
+            let member = waits_for();
+            outs[member] = None;
+            assert_pending!(waiting.poll());
+            if waits_for() != member {
+                outs[member] = members[member].try_acquire().ok(); // `None` if the group keeps it
+            }
+        }
+        let (kept, missing) = (1 - waits_for(), waits_for());
+        assert_eq!((members[kept].snapshot().in_flight, outs[kept].is_none()), (1, true));
+        if closes {
+            members[kept].close();
+            let error = assert_ready!(waiting.poll()).unwrap_err();
+            assert_eq!((error.member, error.error), (kept, AcquireError::Closed));
+            assert_eq!(members[kept].snapshot().in_flight, 0);
+        } else {
+            members[kept].close_to_new();
+            assert!(!waiting.is_woken());
+            outs[missing] = None;
+            assert_eq!(assert_ready!(waiting.poll()).unwrap().permits().len(), 2);
+        }
+    }
+}
+
+/// Counts only by its references.
+struct Counted;
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_leaves_nothing_registered_however_its_wait_ends() {
+    type End = fn(&[Limiter; 3]);
+    let ends: [(&str, End); 4] = [
+        ("cancelled", |_| {}),
+        ("granted", |members| members[0].resume()),
+        ("closed where it waits", |members| members[0].close()),
+        ("closed elsewhere", |members| members[2].close()),
+    ];
+    for (how, end) in ends {
+        let members = [(); 3].map(|()| limiter(MaxConcurrency::new(1)));
+        members[0].pause_for(Duration::MAX);
+        let counted = Arc::new(Counted);
+        let waker = Waker::from(Arc::clone(&counted));
+        let mut waiting = Box::pin(LimiterGroup::new(members.clone()).acquire());
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(Arc::strong_count(&counted) > 2 + 2, "{how}: at each member");
+        end(&members);
+        if how != "cancelled" {
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "{how}");
+        } else {
+            drop(waiting);
+        }
+        drop(waker);
+        assert_eq!(Arc::strong_count(&counted), 1, "{how}");
+        assert_eq!(members.map(|member| (member.snapshot().queued, member.snapshot().in_flight)), [(0, 0); 3], "{how}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_a_group_closes_its_members_and_it_is_drained_when_all_are() {
+    let (member, keyed) = (limiter(MaxConcurrency::new(1)), KeyedLimiter::new(MaxConcurrency::new(2)).unwrap());
+    let group = LimiterGroup::new([member.clone(), keyed.limiter(&7).unwrap()]);
+    group.drained().await;
+    let permit = group.acquire().await.unwrap();
+    let others = keyed.try_acquire(&7).unwrap();
+    let (mut waiting, mut waits_at_a_member) = (queued(group.acquire()), queued(member.acquire()));
+    assert!(!group.is_closed());
+    group.close_to_new();
+    assert!(group.is_closed() && member.is_closed() && keyed.limiter(&7).unwrap().is_closed() && !keyed.is_closed());
+    assert_eq!(group.acquire().await.unwrap_err().error, AcquireError::Closed);
+    let refused = assert_ready!(waiting.poll()).unwrap_err();
+    assert_eq!((refused.member, refused.error), (1, AcquireError::Closed), "it waited at the other, and has no place here");
+    assert!(!waits_at_a_member.is_woken());
+    let mut drained = queued(group.drained());
+    drop(permit);
+    drop(assert_ready!(waits_at_a_member.poll()).unwrap());
+    assert_pending!(drained.poll());
+    drop(others);
+    assert!(drained.is_woken());
+    assert_ready!(drained.poll());
+
+    let members = [limiter(MaxConcurrency::new(1)), limiter(MaxConcurrency::new(1))];
+    let group = LimiterGroup::new(members.clone());
+    members[1].close();
+    assert!(group.is_closed(), "one closed member refuses all requests of the group");
+    let _out = members[0].try_acquire().unwrap();
+    let mut waiting = queued(members[0].acquire());
+    group.close();
+    assert_eq!(assert_ready!(waiting.poll()).unwrap_err(), AcquireError::Closed);
+    let none = LimiterGroup::new([]);
+    none.close();
+    none.drained().await;
+    assert!(!none.is_closed() && none.try_acquire().is_ok(), "nothing to close");
 }
 
 /// A waiting request is not denied: a penalty counts only the attempts of callers that do not wait.

@@ -56,7 +56,7 @@ enum Step {
     Resume,
     PauseKey { key: u64, micros: u64 },
     SetPolicy { policy: prop::sample::Index, in_proportion: bool },
-    Close,
+    Close { to_new: bool },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -72,7 +72,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (key, 0_u64..100_000).prop_map(|(key, micros)| Step::PauseKey { key, micros }),
         4 => (any::<prop::sample::Index>(), any::<bool>())
             .prop_map(|(policy, in_proportion)| Step::SetPolicy { policy, in_proportion }),
-        1 => Just(Step::Close),
+        1 => any::<bool>().prop_map(|to_new| Step::Close { to_new }),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -143,7 +143,11 @@ proptest! {
                         keyed.set_policy_with(policy.clone(), carry).unwrap();
                         alone.iter().for_each(|limiter| limiter.set_policy_with(policy.clone(), carry).unwrap());
                     }
-                    Step::Close => {
+                    Step::Close { to_new: true } => {
+                        keyed.close_to_new();
+                        alone.iter().for_each(Limiter::close_to_new);
+                    }
+                    Step::Close { to_new: false } => {
                         keyed.close();
                         alone.iter().for_each(Limiter::close);
                     }
@@ -194,6 +198,38 @@ async fn closing_refuses_waiting_and_later_requests_of_all_keys() {
 }
 
 #[tokio::test]
+async fn closing_all_keys_to_new_requests_serves_those_that_wait_and_then_drains() {
+    for policy in ["1 concurrent", "1 concurrent ttl 60s", "1 concurrent and 1000/s"] {
+        let keyed = KeyedLimiter::<u32>::new(policy).unwrap();
+        let [first, second] = [7, 8].map(|key| keyed.try_acquire(&key).unwrap());
+        let mut waiting = [7, 7, 8].map(|key| queued(keyed.acquire_owned(&key)));
+        keyed.close_to_new();
+        keyed.close_to_new();
+        assert!(keyed.is_closed() && keyed.limiter(&7).unwrap().is_closed() && keyed.limiter(&9).unwrap().is_closed());
+        for key in [7, 8, 9] {
+            assert_eq!(keyed.acquire(&key).await.unwrap_err(), AcquireError::Closed, "{policy}: {key}");
+            assert_eq!(keyed.try_acquire(&key).unwrap_err(), TryAcquireError::Closed, "{policy}: {key}");
+        }
+        assert!(waiting.iter().all(|waiting| !waiting.is_woken()), "{policy}");
+        let mut drained = queued(keyed.drained());
+        drop((first, second));
+        assert_pending!(drained.poll());
+        for waiting in &mut waiting {
+            assert_pending!(drained.poll());
+            drop(assert_ready!(waiting.poll()).unwrap());
+        }
+        assert_ready!(drained.poll());
+
+        let keyed = KeyedLimiter::<u32>::new(policy).unwrap();
+        let _out = keyed.try_acquire(&7).unwrap();
+        let mut waiting = queued(keyed.acquire(&7));
+        keyed.close_to_new();
+        keyed.close();
+        assert_eq!(assert_ready!(waiting.poll()).unwrap_err(), AcquireError::Closed, "closing refuses those, too");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_own_limiter_of_a_key_that_comes_after_closing_is_closed() {
     let keyed = keyed(MaxConcurrency::new(1));
     keyed.close();

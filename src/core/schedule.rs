@@ -217,7 +217,7 @@ impl Schedule {
     }
 
     /// Whether all waiters are to be refused.
-    fn refuses_waiters(&self) -> bool {
+    pub(crate) fn refuses_waiters(&self) -> bool {
         self.closed && !self.serves_the_rest
     }
 

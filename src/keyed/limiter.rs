@@ -82,7 +82,7 @@ use crate::snapshot::LimitStatus;
 /// # Closing
 ///
 /// After [`KeyedLimiter::close`] all requests of all keys get [`AcquireError::Closed`], including waiting ones. Permits in flight
-/// stay valid; [`KeyedLimiter::drained`] waits for them.
+/// stay valid; [`KeyedLimiter::drained`] waits for them. After [`KeyedLimiter::close_to_new`] the waiting requests are still served.
 ///
 /// # Examples
 ///

@@ -249,6 +249,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         self.change(Change::Close);
     }
 
+    pub(super) fn close_to_new(&self) {
+        self.change(Change::CloseToNew);
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         // The last shard to be closed.
         self.shards.get(0).is_closed()

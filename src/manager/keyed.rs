@@ -128,6 +128,11 @@ impl Manager {
         self.change_later(Schedule::close)
     }
 
+    /// [`Manager::close_later`] for new requests.
+    pub(crate) fn close_to_new_later(self: &Arc<Self>) -> Option<Unapplied> {
+        self.change_later(Schedule::close_to_new)
+    }
+
     /// Pauses it as one of all keys.
     pub(crate) fn pause_later(self: &Arc<Self>, nanos: u64) -> Option<Unapplied> {
         self.change_later(|schedule, now, effects| schedule.pause(now, Scope::AllKeys, now.plus(nanos), effects))

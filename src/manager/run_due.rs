@@ -44,7 +44,7 @@ impl Driven for Manager {
             return;
         }
         let mut wakers = state.schedule.take_wakers(None);
-        wakers.extend(state.watchers.iter_mut().flat_map(|watchers| watchers.take_all()));
+        wakers.extend(state.watchers.take().into_iter().flat_map(|watchers| watchers.take_all()));
         drop(state);
         wake_all(wakers);
     }

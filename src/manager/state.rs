@@ -144,18 +144,26 @@ impl State {
         self.watchers.as_ref().is_some_and(|watchers| watchers.await_drain())
     }
 
-    /// Wakes the tasks that await a reclaim or a drain that has happened.
+    /// Wakes the tasks that await a reclaim, a drain or a close that has happened.
     #[cold]
     pub(super) fn wake_watchers(&mut self, effects: &mut Effects) {
         let Some(watchers) = &mut self.watchers else { return };
         let reclaimed = effects.rest.iter().flat_map(|rest| &rest.reclaimed).map(|fence| Awaited::Reclaim(*fence));
         let drained = self.schedule.is_drained().then_some(Awaited::Drain);
-        let happened: Vec<Awaited> = reclaimed.chain(drained).collect();
+        let closed_to_new = self.schedule.is_closed().then_some(Awaited::CloseToNew);
+        let closed = self.schedule.refuses_waiters().then_some(Awaited::Close);
+        let happened: Vec<Awaited> = reclaimed.chain(drained).chain(closed_to_new).chain(closed).collect();
         for awaited in happened {
             while let Some(waker) = watchers.take(awaited) {
                 effects.wake(Some(waker));
             }
         }
+        self.drop_unused_watchers();
+    }
+
+    /// As long as there are watchers, each unlock looks whether what they await has happened.
+    pub(super) fn drop_unused_watchers(&mut self) {
+        self.watchers.take_if(|watchers| watchers.is_empty());
     }
 
     /// Lets a request that was just `queued` carry its own call, if the schedule has said so. Returns whether it must poll now.

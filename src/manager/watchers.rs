@@ -1,36 +1,44 @@
-//! The wakers of the tasks that await a reclaim or the drain, under the manager's lock.
+//! The wakers of the tasks that await a reclaim, the drain or the closing, under the manager's lock.
 //!
 //! They are taken out under the lock and woken one by one outside it, each with its panic contained. tokio's `Notify` would stop at
 //! the first waker that panics.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 
 /// What is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Awaited {
     Drain,
+    /// That new requests are refused.
+    CloseToNew,
+    /// That all requests are refused, also those that wait.
+    Close,
     /// The reclaim of the permit with this fence.
     Reclaim(u64),
 }
 
-/// Identifies a watcher.
+/// Identifies a watcher among those of all managers.
 pub(super) type WatcherId = u64;
+
+/// The latest id. It is not kept in [`Watchers`], which are dropped while a watcher that was just woken still has its id.
+static LATEST: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     wakers: BTreeMap<(Awaited, WatcherId), Waker>,
-    latest: WatcherId,
 }
 
 impl Watchers {
     /// Registers a waker for the event. `id` is `None` at first and set by this call. Returns the waker that it replaces.
     pub(super) fn watch(&mut self, awaited: Awaited, id: &mut Option<WatcherId>, waker: Waker) -> Option<Waker> {
-        let id = *id.get_or_insert_with(|| {
-            self.latest += 1;
-            self.latest
-        });
+        let id = *id.get_or_insert_with(|| LATEST.fetch_add(1, Relaxed) + 1);
         self.wakers.insert((awaited, id), waker)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.wakers.is_empty()
     }
 
     /// Whether the drain is awaited.
@@ -48,8 +56,8 @@ impl Watchers {
         self.wakers.remove(&key)
     }
 
-    /// Takes out all wakers, so that their tasks look for a driver.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        std::mem::take(&mut self.wakers).into_values()
+    /// All wakers, so that their tasks look for a driver.
+    pub(super) fn take_all(self) -> impl Iterator<Item = Waker> + use<> {
+        self.wakers.into_values()
     }
 }

@@ -140,8 +140,33 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| table.close());
     }
 
-    /// Whether [`KeyedLimiter::close`] was called on this handle or on a clone, and has reached all keys. See
-    /// [`KeyedLimiter::drained`] for an example.
+    /// Refuses all later requests, of all keys, with [`AcquireError::Closed`](crate::AcquireError::Closed), and serves those that wait.
+    /// They can still be refused by [`KeyedLimiter::close`]. A key that is not known stays so. [`KeyedLimiter::drained`] returns when
+    /// all of them are served and their permits are back.
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, KeyedLimiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_user = KeyedLimiter::<u64>::new(MaxConcurrency::new(1))?;
+    /// let permit = per_user.acquire(&7).await?;
+    /// let waiting = tokio::spawn(per_user.acquire_owned(&7));
+    /// tokio::task::yield_now().await;
+    /// per_user.close_to_new();
+    /// assert_eq!(per_user.acquire(&8).await.unwrap_err(), AcquireError::Closed);
+    /// drop(permit);
+    /// drop(waiting.await??); // served
+    /// per_user.drained().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close_to_new(&self) {
+        with_table!(&*self.table, |table| table.close_to_new());
+    }
+
+    /// Whether [`KeyedLimiter::close`] or [`KeyedLimiter::close_to_new`] was called on this handle or on a clone, and has reached all
+    /// keys. See [`KeyedLimiter::drained`] for an example.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         with_table!(&*self.table, |table| table.is_closed())

@@ -20,6 +20,7 @@ use crate::strategy::Moment;
 #[derive(Debug, Clone)]
 pub(in crate::keyed) enum Change {
     Close,
+    CloseToNew,
     /// For so many nanoseconds.
     Pause(u64),
     Resume,
@@ -56,6 +57,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             Change::Close => {
                 self.hold_mut().closed = true;
                 self.change_managers(changed, Manager::close_later);
+            }
+            Change::CloseToNew => {
+                self.hold_mut().closed = true;
+                self.change_managers(changed, Manager::close_to_new_later);
             }
             Change::Pause(nanos) => {
                 let hold = self.hold_mut();
