@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::decision::Decision;
-use crate::error::StoreError;
+use crate::error::{AcquireError, StoreError};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -31,6 +31,7 @@ use crate::strategy::Moment;
 /// | [`StoreUp`](EventKind::StoreUp) | the store answers again | for how long it was down |
 /// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
 /// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
+/// | [`StreamEnded`](EventKind::StreamEnded) | a `throttled` stream ends before its source | the error |
 /// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
 ///
 /// A grant without a wait is no event: where nobody has to know of it, it takes no lock. [`LimiterSnapshot`](crate::LimiterSnapshot)
@@ -253,6 +254,16 @@ pub enum EventKind {
     },
     /// A keyed limiter refused a new key: [`WhenFull::Deny`](crate::WhenFull::Deny).
     TooManyKeys,
+    /// A [throttled](crate::StreamLimitExt::throttled) stream has ended before its source, because the limiter refused an item: it was
+    /// closed, its queue was full, or its policy no longer has a rate. The items of that stream are no results, so behind other adapters
+    /// this event alone says why it ended. A [`try_throttled`](crate::StreamLimitExt::try_throttled) stream yields the error instead.
+    #[non_exhaustive]
+    StreamEnded {
+        /// Why the item was refused: [`Throttled::error`](crate::Throttled::error).
+        error: AcquireError,
+        /// Where in the program the stream was throttled.
+        requested_in: &'static Location<'static>,
+    },
     /// A [layer of HTTP](crate::http::LimitLayer) refused a request of which no other event tells: its limiter was not asked, or
     /// could not decide.
     ///

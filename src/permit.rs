@@ -273,6 +273,11 @@ impl Permit {
         }
     }
 
+    /// Whether it is counted as in flight.
+    pub(crate) fn holds_place(&self) -> bool {
+        self.grant.claim.holds_place()
+    }
+
     /// Takes the limiter out, so that the drop releases nothing.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
         self.manager.take().or_else(|| Manager::find(self.id_prefix))

@@ -34,9 +34,15 @@ pub trait StreamLimitExt: Stream + Sized {
     /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, since no permit is held: use
     /// [`StreamLimitExt::with_permits`], [`StreamLimitExt::map_permitted`] or [`StreamLimitExt::for_each_permitted`].
     ///
-    /// The stream ends early when the limiter refuses an item, and [`Throttled::error`] says why. If that can happen (the limiter may
-    /// be closed, or has a bounded queue), use [`StreamLimitExt::try_throttled`], where nobody can miss it. An item as a result takes
-    /// about a tenth longer.
+    /// The stream ends early when the limiter refuses an item: it is closed, its bounded queue is full, or its policy was replaced by
+    /// one without a rate. [`Throttled::error`] says why, and the observers of the limiter are told
+    /// ([`EventKind::StreamEnded`](crate::EventKind::StreamEnded)). If that can happen, use [`StreamLimitExt::try_throttled`], where
+    /// nobody can miss it. An item as a result takes about a tenth longer.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no limit but of concurrency, so that it would not slow the stream down. `try_throttled` yields
+    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) instead.
     ///
     /// # Cancel safety
     ///
@@ -62,6 +68,9 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn throttled(self, limiter: &impl AnyLimiter) -> Throttled<Self> {
+        if let Err(no_rate) = limiter.handle().manager().check_rate() {
+            panic!("{no_rate}");
+        }
         Throttled::new(self.try_throttled(limiter))
     }
 
@@ -69,8 +78,9 @@ pub trait StreamLimitExt: Stream + Sized {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), as the last item. [`AcquireError::NoRate`](crate::AcquireError::NoRate), as the only one, if the
-    /// policy has no limit but of concurrency.
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), as the last item, and
+    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) if the policy has no limit but of concurrency, from the start or because it
+    /// was replaced.
     ///
     /// ```
     /// use std::time::Duration;

@@ -27,6 +27,7 @@
 //! | `UpstreamMalformed` | warn | ignored a malformed field of an upstream | `field` |
 //! | `Evicted` | warn | evicted a key | `reset_after` |
 //! | `TooManyKeys` | warn | refused a new key | |
+//! | `StreamEnded` | warn | a throttled stream ended early | `error`, `requested_in` |
 //! | `Refused` | warn | refused a request | `reason`, `error`, `cost`, `requested_in` |
 //! | `StoreDown` | warn | the store does not answer | `error` |
 //!
@@ -65,6 +66,7 @@
 //! | `tollgate_evicted_keys_total` | counter | `limiter` | observer | keys that a keyed limiter forgot before they were reset |
 //! | `tollgate_refused_keys_total` | counter | `limiter` | observer | requests of new keys that a keyed limiter refused |
 //! | `tollgate_refused_total` | counter | `limiter`, `reason` | observer | requests that a layer of HTTP refused and no limiter denied: `no_identity`, `exceeds_limit`, `misconfigured`, `closed`, `store_failed` |
+//! | `tollgate_streams_ended_total` | counter | `limiter` | observer | `throttled` streams that ended before their source |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store of a shared limiter went down |
 //!
 //! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`

@@ -120,9 +120,8 @@ async fn all_errors() -> Vec<Box<dyn Error>> {
 
     let stuck = common::limiter(MaxConcurrency::new(1).ttl(ms(1)));
     errors.push(stuck.run(std::future::pending::<()>()).await.unwrap_err().into());
-    let mut throttled = Box::pin(stream::iter([1]).throttled(&stuck));
-    assert_eq!(throttled.next().await, None);
-    errors.push(throttled.error().unwrap().clone().into());
+    let mut throttled = Box::pin(stream::iter([1]).try_throttled(&stuck));
+    errors.push(throttled.next().await.unwrap().unwrap_err().into());
     errors
 }
 

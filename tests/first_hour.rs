@@ -113,9 +113,8 @@ async fn what_could_not_be_said_can_be_said() -> Outcome {
 async fn what_was_silent_speaks() -> Outcome {
     let places = Limiter::new(MaxConcurrency::new(1))?;
     // A throttled stream under places only would limit nothing.
-    let mut throttled = stream::iter([1, 2]).throttled(&places);
-    assert_eq!(throttled.next().await, None);
-    assert!(matches!(throttled.error(), Some(AcquireError::NoRate { .. })));
+    let mut throttled = stream::iter([1, 2]).try_throttled(&places);
+    assert!(matches!(throttled.next().await, Some(Err(AcquireError::NoRate { .. }))));
     // A stream that a full queue ends says so.
     let full = Limiter::builder(Throttle::every(ms(10))).max_queue(0).build()?;
     let items: Vec<_> = stream::iter(1..4).try_throttled(&full).collect().await;

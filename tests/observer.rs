@@ -55,7 +55,7 @@ impl OpenWait for Open {
 }
 
 /// What any of them can tell.
-const OF_ANY: [&str; 16] = [
+const OF_ANY: [&str; 17] = [
     "Banned",
     "Closed",
     "Denied",
@@ -66,6 +66,7 @@ const OF_ANY: [&str; 16] = [
     "ReleasedLate",
     "Resumed",
     "Shed",
+    "StreamEnded",
     "TimedOut",
     "UpstreamMalformed",
     "cancelled",

@@ -93,3 +93,19 @@ async fn a_policy_of_nothing_but_places_is_refused() {
     assert!(matches!(refused, SinkError::Refused(AcquireError::NoRate { .. })));
     assert_eq!(limiter.snapshot().granted, 0);
 }
+
+/// A fixed bug: a sink knew only the policy of the time when it was made.
+#[tokio::test(start_paused = true)]
+async fn a_sink_refuses_items_while_the_policy_has_no_rate() {
+    let limiter = limiter(MaxConcurrency::new(3));
+    let mut sink = sink::drain().throttled_sink(&limiter);
+    for item in 0..3 {
+        limiter.set_policy(MaxConcurrency::new(3)).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(sink.send(item).await, Err(SinkError::Refused(AcquireError::NoRate { .. }))));
+        }
+        limiter.set_policy(Throttle::every(ms(100))).unwrap();
+        sink.send(item).await.unwrap();
+    }
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}

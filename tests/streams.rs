@@ -4,15 +4,20 @@ mod common;
 
 use std::cell::Cell;
 use std::marker::PhantomPinned;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use common::ms;
 use futures_util::stream::{self, FusedStream, Stream};
 use futures_util::{FutureExt, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use tollgate::{AcquireError, FixedWindow, Limiter, MaxConcurrency, Policy, StreamLimitExt as _, Throttle};
+use tollgate::{
+    AcquireError, EventKind, FixedWindow, KeyedLimiter, Limiter, LimiterEvent, MaxConcurrency, Policy, StreamLimitExt as _,
+    Throttle,
+};
 
 /// 0 to 4; neither the stream nor its items are `Unpin`.
 fn pinned() -> impl Stream<Item = (u32, PhantomPinned)> {
@@ -212,13 +217,22 @@ async fn a_refusal_comes_after_the_outputs_of_what_runs() {
 
 /// It would not be slowed down, since it holds no permits.
 #[tokio::test]
-async fn a_throttled_stream_without_a_rate_is_an_error() {
+async fn a_throttled_stream_without_a_rate_panics_where_it_is_made_and_try_throttled_yields_the_refusal() {
     for policy in ["3 concurrent", "3 concurrent and 2 concurrent ttl 1s"] {
         let policy: Policy = policy.parse().unwrap();
         let limiter = Limiter::new(policy.clone()).unwrap();
-        let mut items = stream::iter(0..3).throttled(&limiter);
-        assert_eq!(items.next().await, None);
-        assert_eq!(items.error(), Some(&AcquireError::NoRate { policy: policy.clone() }));
+        let place = Arc::new(Mutex::new(None));
+        let hook = std::panic::take_hook();
+        let seen = Arc::clone(&place);
+        std::panic::set_hook(Box::new(move |panic| {
+            *seen.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()))
+        }));
+        let line = line!() + 1;
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(stream::iter(0..3).throttled(&limiter)))).unwrap_err();
+        std::panic::set_hook(hook);
+        let refused = AcquireError::NoRate { policy: policy.clone() }.to_string();
+        assert_eq!(panic.downcast_ref::<String>(), Some(&refused));
+        assert_eq!(place.lock().unwrap().take(), Some((file!().to_owned(), line)));
         let mut items = stream::iter(0..3).try_throttled(&limiter);
         assert_eq!(items.next().await, Some(Err(AcquireError::NoRate { policy })));
         assert_eq!((items.next().await, limiter.snapshot().granted), (None, 0));
@@ -226,4 +240,80 @@ async fn a_throttled_stream_without_a_rate_is_an_error() {
     }
     let mixed = Limiter::new(Policy::from(MaxConcurrency::new(1)).and(Throttle::every(ms(1)))).unwrap();
     assert_eq!(stream::iter(0..3).throttled(&mixed).count().await, 3);
+}
+
+/// Nobody can ask the stream for its error behind other adapters.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_stream_that_ends_early_is_an_event_and_try_throttled_yields_the_error() {
+    type End = fn(&Limiter);
+    let no_rate = || AcquireError::NoRate { policy: MaxConcurrency::new(2).into() };
+    let ends: [(End, AcquireError); 3] = [
+        (Limiter::close, AcquireError::Closed),
+        (Limiter::close_to_new, AcquireError::Closed),
+        (|limiter| limiter.set_policy(MaxConcurrency::new(2)).unwrap(), no_rate()),
+    ];
+    for (end, error) in ends {
+        let events: Arc<Mutex<Vec<LimiterEvent>>> = Arc::default();
+        let told = Arc::clone(&events);
+        let limiter = Limiter::builder(Throttle::every(ms(100)))
+            .on_event(move |event| {
+                if let EventKind::StreamEnded { .. } = event.kind {
+                    told.lock().unwrap().push(event.clone());
+                }
+            })
+            .build()
+            .unwrap();
+        let (other, start) = (limiter.clone(), Instant::now());
+        let line = line!() + 1;
+        let throttled = stream::iter(0..100).throttled(&limiter).map(|item| async move { item }).buffer_unordered(4);
+        let ended = tokio::spawn(async move {
+            sleep(ms(250)).await;
+            end(&other);
+        });
+        assert!(throttled.collect::<Vec<_>>().await.len() < 10);
+        ended.await.unwrap();
+        // What already waits is served when the limiter is closed to new requests.
+        assert!([ms(250), ms(300)].contains(&start.elapsed()), "{:?}", start.elapsed());
+        let events = std::mem::take(&mut *events.lock().unwrap());
+        let [EventKind::StreamEnded { error: told, requested_in, .. }] =
+            &events.iter().map(|event| &event.kind).collect::<Vec<_>>()[..]
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!((told, requested_in.file(), requested_in.line()), (&error, file!(), line));
+
+        let mut tried = stream::iter(0..3).try_throttled(&limiter);
+        assert_eq!((tried.next().await, tried.next().await), (Some(Err(error)), None));
+    }
+    let whole = stream::iter(0..3).throttled(&Limiter::builder("100/s").on_event(|event| panic!("{event:?}")).build().unwrap());
+    assert_eq!(whole.count().await, 3, "a stream that ends with its source is no event");
+}
+
+/// A fixed bug: a stream went on without any limit when its limiter was given a policy without a rate.
+#[tokio::test(start_paused = true)]
+async fn a_policy_without_a_rate_ends_a_stream_that_runs_and_the_item_is_given_back() {
+    let keyed = KeyedLimiter::<u32>::new(Throttle::every(ms(100))).unwrap();
+    let places = || Policy::from(MaxConcurrency::new(2));
+    for limiter in [Limiter::new(Throttle::every(ms(100))).unwrap(), keyed.limiter(&7).unwrap()] {
+        let mut items = stream::iter(0..9).try_throttled(&limiter);
+        assert_eq!((items.next().await, items.next().await), (Some(Ok(0)), Some(Ok(1))));
+        let start = Instant::now();
+        assert!(items.next().now_or_never().is_none());
+        limiter.set_policy(places()).unwrap();
+        assert_eq!(items.next().await, Some(Err(AcquireError::NoRate { policy: places() })));
+        assert_eq!((start.elapsed(), limiter.snapshot().in_flight, items.next().await), (ms(0), 0, None));
+        assert_eq!(items.into_inner().1, Some(2));
+
+        let mut items = stream::iter(0..9).throttled(&{
+            limiter.set_policy(Throttle::every(ms(100)).burst(9)).unwrap();
+            limiter.clone()
+        });
+        assert_eq!(items.next().await, Some(0));
+        limiter.set_policy(places()).unwrap();
+        limiter.set_policy(places().and(Throttle::every(ms(100)).burst(9))).unwrap();
+        assert_eq!(items.next().await, Some(1), "it has a rate again");
+        limiter.set_policy(places()).unwrap();
+        assert_eq!((items.next().await, items.error()), (None, Some(&AcquireError::NoRate { policy: places() })));
+        assert_eq!(items.into_inner().1, Some(2));
+    }
 }

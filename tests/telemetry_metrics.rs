@@ -78,6 +78,7 @@ async fn every_event_is_counted_under_a_documented_name_with_few_labels() {
         ("tollgate_refused_keys_total{limiter=keyed}", 1.0),
         ("tollgate_refused_total{limiter=test,reason=exceeds_limit}", 1.0),
         ("tollgate_store_failures_total{limiter=test}", 1.0),
+        ("tollgate_streams_ended_total{limiter=plain}", 1.0),
         ("tollgate_pauses_total{limiter=plain}", 1.0),
         ("tollgate_malformed_fields_total{limiter=plain,field=retry-after}", 1.0),
         ("tollgate_policy_changes_total{limiter=plain}", 1.0),

@@ -119,6 +119,7 @@ const LEVELS: [(Level, &[&str]); 3] = [
             "evicted a key",
             "refused a new key",
             "refused a request",
+            "a throttled stream ended early",
             "the store does not answer",
         ],
     ),

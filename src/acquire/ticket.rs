@@ -12,6 +12,7 @@ use crate::core::refused::Refused;
 use crate::core::schedule::Enqueued;
 use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
+use crate::event::EventKind;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::observe::{WaitEnd, WaitSpan};
 use crate::permit::Permit;
@@ -228,7 +229,8 @@ impl OwnedTicket {
         Poll::Ready(answer)
     }
 
-    /// [`OwnedTicket::poll`] for a permit that is dropped at once: of a rate, none is made.
+    /// [`OwnedTicket::poll`] for a permit that is dropped at once: of a rate, none is made. A policy without a rate refuses, because it
+    /// bounds only permits that are held.
     #[inline]
     pub(crate) fn poll_spent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AcquireError>> {
         let Self { manager, ticket } = self;
@@ -241,7 +243,21 @@ impl OwnedTicket {
                 return Poll::Ready(Ok(()));
             }
         }
-        self.poll(cx).map_ok(drop)
+        let permit = ready!(self.poll(cx))?;
+        // Also the permit of a policy with a rate may hold a place.
+        Poll::Ready(if permit.holds_place() { self.manager.check_rate() } else { Ok(()) })
+    }
+
+    /// Refuses, if the present policy has no rate.
+    pub(crate) fn check_rate(&self) -> Result<(), AcquireError> {
+        self.manager.check_rate()
+    }
+
+    /// Reports that the stream of this ticket has ended early.
+    #[cold]
+    pub(crate) fn tell_stream_ended(&self, error: &AcquireError) {
+        let requested_in = self.ticket.options.caller;
+        self.manager.tell_if_observed(|| EventKind::StreamEnded { error: error.clone(), requested_in });
     }
 }
 

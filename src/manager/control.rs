@@ -9,7 +9,7 @@ use crate::carry_over::UsageCarryOver;
 use crate::core::plan::Plan;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::Scope;
-use crate::error::ConfigError;
+use crate::error::{AcquireError, ConfigError};
 use crate::event::EventKind;
 use crate::policy::Policy;
 use crate::snapshot::LimiterSnapshot;
@@ -19,6 +19,12 @@ impl Manager {
     /// The present policy.
     pub(crate) fn policy(self: &Arc<Self>) -> Policy {
         self.ask(|schedule, _| schedule.policy().clone())
+    }
+
+    /// Refuses a request that holds no permit, if the present policy bounds nothing but held permits.
+    pub(crate) fn check_rate(self: &Arc<Self>) -> Result<(), AcquireError> {
+        let policy = self.policy();
+        if policy.only_places() { Err(AcquireError::NoRate { policy }) } else { Ok(()) }
     }
 
     /// Replaces the policy; queued requests keep their position.

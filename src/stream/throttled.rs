@@ -30,9 +30,8 @@ pub struct TryThrottled<S: Stream> {
 
 impl<S: Stream> TryThrottled<S> {
     pub(crate) fn new(mut items: WithPermits<S>, limiter: &Limiter) -> Self {
-        let policy = limiter.manager().policy();
-        if policy.only_places() {
-            items.refuse(AcquireError::NoRate { policy });
+        if let Err(error) = limiter.manager().check_rate() {
+            items.refuse(error);
         }
         Self { items }
     }
@@ -94,10 +93,11 @@ impl<S: Stream> Stream for Throttled<S> {
     type Item = S::Item;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.project();
-        match ready!(this.items.poll_next(cx)) {
+        let mut this = self.project();
+        match ready!(this.items.as_mut().poll_next(cx)) {
             Some(Ok(item)) => Poll::Ready(Some(item)),
             Some(Err(error)) => {
+                this.items.as_ref().get_ref().items.tell_end(&error);
                 *this.error = Some(error);
                 Poll::Ready(None)
             }

@@ -20,7 +20,8 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     /// The sink is ready when the inner sink is, and then the limiter has granted a unit. Thus a sink that is blocked uses no unit.
     /// Flushing and closing are those of the inner sink, and wait for no permit.
     ///
-    /// Use it for rates: no permit is held, so a [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here.
+    /// Use it for rates: no permit is held, so a [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here. While the policy has no
+    /// other limit, each item is refused with [`AcquireError::NoRate`].
     ///
     /// # Cancel safety
     ///
@@ -55,10 +56,9 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     #[track_caller]
     fn throttled_sink(self, limiter: &impl AnyLimiter) -> ThrottledSink<Self> {
         let manager = Arc::clone(limiter.handle().manager());
-        let policy = manager.policy();
         ThrottledSink {
             inner: self,
-            no_rate: policy.only_places().then(|| Box::new(AcquireError::NoRate { policy })),
+            has_rate: false,
             ticket: OwnedTicket::new(manager, RequestOptions::new(1, Location::caller())),
             granted: false,
         }
@@ -74,8 +74,8 @@ impl<Item, S: Sink<Item>> SinkLimitExt<Item> for S {}
 pub struct ThrottledSink<S> {
     #[pin]
     inner: S,
-    /// Why it refuses all items, if it does.
-    no_rate: Option<Box<AcquireError>>,
+    /// The policy had a rate at the latest item. If not, it is looked up before a request, which could wait for a place.
+    has_rate: bool,
     ticket: OwnedTicket,
     /// The next item has its unit.
     granted: bool,
@@ -114,12 +114,15 @@ impl<Item, S: Sink<Item>> Sink<Item> for ThrottledSink<S> {
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let this = self.project();
-        if let Some(no_rate) = this.no_rate {
-            return Poll::Ready(Err(SinkError::Refused((**no_rate).clone())));
+        if !*this.has_rate {
+            this.ticket.check_rate().map_err(SinkError::Refused)?;
+            *this.has_rate = true;
         }
         ready!(this.inner.poll_ready(cx)).map_err(SinkError::Sink)?;
         if !*this.granted {
-            ready!(this.ticket.poll_spent(cx)).map_err(SinkError::Refused)?;
+            let spent = ready!(this.ticket.poll_spent(cx));
+            *this.has_rate = !matches!(spent, Err(AcquireError::NoRate { .. }));
+            spent.map_err(SinkError::Refused)?;
             *this.granted = true;
         }
         Poll::Ready(Ok(()))

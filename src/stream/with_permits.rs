@@ -43,6 +43,11 @@ impl<S: Stream> WithPermits<S> {
         matches!(self.stage, Stage::Refused)
     }
 
+    /// Reports that the limiter has refused an item, where the stream does not give the error out.
+    pub(super) fn tell_end(&self, error: &AcquireError) {
+        self.ticket.tell_stream_ended(error);
+    }
+
     /// A stream whose first item is refused with this error.
     pub(super) fn refuse(&mut self, error: AcquireError) {
         self.stage = Stage::Refuses(Box::new(error));

@@ -52,6 +52,7 @@ impl MetricsObserver {
             (EVICTED_KEYS, "keys forgotten before they were reset"),
             (REFUSED_KEYS, "requests of new keys that were refused"),
             (REFUSED, "requests that a layer of HTTP refused and no limiter denied"),
+            (STREAMS_ENDED, "throttled streams that ended before their source"),
             (STORE_FAILURES, "how often the store went down"),
         ] {
             describe_counter!(name, text);
@@ -96,6 +97,7 @@ const POLICY_CHANGES: &str = "tollgate_policy_changes_total";
 const EVICTED_KEYS: &str = "tollgate_evicted_keys_total";
 const REFUSED_KEYS: &str = "tollgate_refused_keys_total";
 const REFUSED: &str = "tollgate_refused_total";
+const STREAMS_ENDED: &str = "tollgate_streams_ended_total";
 const STORE_FAILURES: &str = "tollgate_store_failures_total";
 
 /// The label of a limiter's name.
@@ -158,6 +160,7 @@ impl Observer for MetricsObserver {
             EventKind::Refused { reason, .. } => {
                 counter!(REFUSED, self.labels(what, [Label::new("reason", reason.as_str())])).increment(1);
             }
+            EventKind::StreamEnded { .. } => count(STREAMS_ENDED),
             EventKind::StoreDown { .. } => count(STORE_FAILURES),
             // A reporter shows what they change.
             EventKind::LimitMoved { .. } | EventKind::Resumed { .. } | EventKind::Closed | EventKind::StoreUp { .. } => {}

@@ -142,6 +142,9 @@ impl Observer for TracingObserver {
                 cost = cost,
                 requested_in = display(requested_in)
             ),
+            EventKind::StreamEnded { error, requested_in } => {
+                tell!(WARN, "a throttled stream ended early", error = display(error), requested_in = display(requested_in))
+            }
             EventKind::StoreDown { error } => tell!(WARN, "the store does not answer", error = display(error)),
         }
     }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use tokio::time::sleep;
 use tokio_test::task;
 use tollgate::store::MemoryStore;
 use tollgate::{
-    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Observer, Outcome, Penalty, Policy, Rate, SharedLimiter, Throttle,
-    UpstreamSignal, WhenFull,
+    Adapt, KeyedLimiter, Limiter, MaxConcurrency, Observer, Outcome, Penalty, Policy, Rate, SharedLimiter, StreamLimitExt as _,
+    Throttle, UpstreamSignal, WhenFull,
 };
 
 use super::faulty::{Faulty, Way};
@@ -82,6 +83,8 @@ async fn of_one(mut limiter: impl FnMut(Policy) -> Limiter) {
     let guarded = limiter(Penalty::new(1, Rate::per_second(1)).ban(Duration::from_secs(1)).into());
     assert!(guarded.try_acquire().is_ok() && guarded.try_acquire().is_err());
     assert!(guarded.request().timeout(ms(10)).acquire().await.is_err(), "it would be too late");
+    guarded.close();
+    assert_eq!(stream::iter([1]).throttled(&guarded).count().await, 0);
 
     let adaptive = limiter(MaxConcurrency::new(10).adapt(Adapt::aimd().between(1, 12).backoff(500)).into());
     let held = adaptive.acquire().await.unwrap();
@@ -141,4 +144,6 @@ async fn of_policies_in_store(observer: &(impl Observer + Clone)) {
     guarded.pause_for(ms(5));
     guarded.resume();
     guarded.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
+    guarded.close();
+    assert_eq!(stream::iter([1]).throttled(&guarded).count().await, 0);
 }
