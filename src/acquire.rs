@@ -10,7 +10,7 @@ mod reservation;
 mod run;
 mod ticket;
 
-pub(crate) use self::blocking::acquire as blocking_acquire;
+pub(crate) use self::blocking::{acquire as blocking_acquire, check_clock};
 pub use self::explained::AcquireExplained;
 pub use self::future::Acquire;
 #[cfg(feature = "http")]

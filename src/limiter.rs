@@ -257,7 +257,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`] except [`AcquireError::NoRuntime`].
+    /// Those of [`Limiter::acquire`] except [`AcquireError::NoRuntime`], which it returns in one case: in the destructor of a
+    /// thread-local, if tokio's clock was ever paused in the process (its feature `test-util`). Tokio cannot read it there.
     ///
     /// ```
     /// use std::time::Duration;

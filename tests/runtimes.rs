@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use common::{current_thread, ms, within_ten_seconds};
 use futures_util::FutureExt;
 use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
-use tollgate::{AcquireError, FixedWindow, Limiter, LimiterGroup, MaxConcurrency, Throttle};
+use tollgate::{AcquireError, FixedWindow, KeyedLimiter, Limiter, LimiterGroup, MaxConcurrency, Throttle};
 
 static SHARED: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Throttle::every(ms(5))).unwrap());
 
@@ -257,4 +258,94 @@ fn a_denial_on_a_clock_that_is_behind_the_one_read_under_the_lock_does_not_wait_
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(limiter.try_acquire().is_ok());
     });
+}
+
+/// Runs `call` in the destructor of a thread-local, before or after those of tokio's thread-locals. Returns what it has returned.
+fn in_a_destructor<R: Send + 'static>(after_tokio: bool, call: impl FnOnce() -> R + Send + 'static) -> thread::JoinHandle<R> {
+    struct AtEnd(Option<Box<dyn FnOnce()>>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            self.0.take().into_iter().for_each(|call| call());
+        }
+    }
+    thread_local!(static AT_END: RefCell<AtEnd> = const { RefCell::new(AtEnd(None)) });
+    // A thread ends the latest of its thread-locals first.
+    let begin_tokio = || drop(tokio::sync::Mutex::const_new(()).blocking_lock());
+    thread::spawn(move || {
+        let (returned, result) = std::sync::mpsc::channel();
+        let ends = thread::spawn(move || {
+            if !after_tokio {
+                begin_tokio();
+            }
+            AT_END.with_borrow_mut(|end| end.0 = Some(Box::new(move || returned.send(call()).unwrap())));
+            if after_tokio {
+                begin_tokio();
+            }
+        });
+        ends.join().unwrap();
+        result.recv().unwrap()
+    })
+}
+
+/// A fixed bug: it asked tokio, whose thread-locals are gone there, and the process was aborted. So the test starts itself.
+#[test]
+fn blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere() {
+    const CHILD: &str = "TOLLGATE_TEST_DESTRUCTORS";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere"]).env(CHILD, "");
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    for after_tokio in [false, true] {
+        let queued = |limiter: &Limiter, count| {
+            while limiter.snapshot().queued < count {
+                thread::yield_now();
+            }
+        };
+        let places = Limiter::new(MaxConcurrency::new(1)).unwrap();
+        let keyed = KeyedLimiter::<u32>::new(MaxConcurrency::new(1)).unwrap();
+        let key = keyed.limiter(&7).unwrap();
+        let [ask, ask_key] = [places.clone(), key.clone()].map(|limiter| move || limiter.blocking_acquire());
+        let [at_once, at_once_key] = [in_a_destructor(after_tokio, ask.clone()), in_a_destructor(after_tokio, ask_key.clone())];
+        let held = [at_once, at_once_key].map(|granted| granted.join().unwrap().unwrap());
+
+        let by_key = keyed.clone();
+        let waiting =
+            [in_a_destructor(after_tokio, ask.clone()), in_a_destructor(after_tokio, move || by_key.blocking_acquire(&7))];
+        queued(&places, 1);
+        queued(&key, 1);
+        drop(held);
+        let held = waiting.map(|waiting| waiting.join().unwrap().unwrap());
+
+        let slow = places.clone();
+        let slow = in_a_destructor(after_tokio, move || slow.request().timeout(ms(20)).jitter(ms(5)).blocking_acquire());
+        assert!(matches!(slow.join().unwrap(), Err(AcquireError::TimedOut { .. })));
+
+        let refused = [in_a_destructor(after_tokio, ask.clone()), in_a_destructor(after_tokio, ask_key.clone())];
+        queued(&places, 1);
+        queued(&key, 1);
+        places.close();
+        keyed.close();
+        let later = [in_a_destructor(after_tokio, ask), in_a_destructor(after_tokio, move || keyed.blocking_acquire(&7))];
+        for refused in refused.into_iter().chain(later) {
+            assert_eq!(refused.join().unwrap().unwrap_err(), AcquireError::Closed);
+        }
+        drop(held);
+
+        let rate = Limiter::new(Throttle::every(ms(30))).unwrap();
+        let start = Instant::now();
+        drop(rate.try_acquire().unwrap());
+        drop(in_a_destructor(after_tokio, move || rate.blocking_acquire()).join().unwrap().unwrap());
+        assert!(start.elapsed() >= ms(30));
+    }
+    // Tokio's clock looks for a runtime once a clock was paused in this process. In a thread whose thread-locals are gone it panics.
+    current_thread().block_on(async { tokio::time::pause() });
+    let (places, keyed) = (Limiter::new(MaxConcurrency::new(1)).unwrap(), KeyedLimiter::<u32>::new("1/s").unwrap());
+    let answers =
+        [in_a_destructor(true, move || places.blocking_acquire()), in_a_destructor(true, move || keyed.blocking_acquire(&7))];
+    for answer in answers {
+        assert_eq!(answer.join().unwrap().unwrap_err(), AcquireError::NoRuntime);
+    }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::jitter::random_up_to;
 use super::ticket::Ticket;
+use crate::contain_panic::contain_panic;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
@@ -23,15 +25,35 @@ impl Wake for Unpark {
 
 /// Panics where the thread drives tasks: to block it there stops them, and may well be for ever. Only tokio knows; its own blocking
 /// calls panic there.
+///
+/// It is asked only in a runtime. In the destructor of a thread-local, those that it needs may be gone, and it would panic, which
+/// aborts the process there.
 #[track_caller]
 fn refuse_to_block_tasks() {
-    drop(Mutex::const_new(()).blocking_lock());
+    if Handle::try_current().is_ok() {
+        drop(Mutex::const_new(()).blocking_lock());
+    }
+}
+
+/// Refuses where the time cannot be read: in a thread whose thread-locals are gone, tokio's clock panics if one was paused in this
+/// process (with tokio's feature `test-util`).
+pub(crate) fn check_clock() -> Result<(), AcquireError> {
+    if Handle::try_current().err().is_none_or(|error| !error.is_thread_local_destroyed()) {
+        return Ok(());
+    }
+    let mut read = Err(AcquireError::NoRuntime);
+    contain_panic(|| {
+        Instant::now();
+        read = Ok(());
+    });
+    read
 }
 
 /// Blocks the thread until the request is answered. So the ticket is never given up.
 #[track_caller]
 pub(crate) fn acquire(manager: &Arc<Manager>, mut options: RequestOptions) -> Result<Permit, AcquireError> {
     refuse_to_block_tasks();
+    check_clock()?;
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     if let Some(max) = options.jitter() {
         thread::sleep(random_up_to(max));

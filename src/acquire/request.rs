@@ -287,7 +287,8 @@ impl<'a> PermitRequest<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`PermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) says.
     #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
         blocking::acquire(self.manager, self.options)

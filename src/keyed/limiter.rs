@@ -209,7 +209,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedLimiter::acquire`], but [`AcquireError::NoRuntime`].
+    /// Those of [`KeyedLimiter::acquire`]; [`AcquireError::NoRuntime`] only where [`Limiter::blocking_acquire`] says.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, MaxConcurrency};

@@ -8,7 +8,7 @@ use tokio::task::coop;
 use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
 use super::admitted::Admitted;
 use super::any_table::{AnyTable, with_table};
-use crate::acquire::{AcquireExplained, Reservation, Run, blocking_acquire, request_setters};
+use crate::acquire::{AcquireExplained, Reservation, Run, blocking_acquire, check_clock, request_setters};
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::RequestOptions;
@@ -156,9 +156,11 @@ where
     ///
     /// # Errors
     ///
-    /// Those of [`KeyedPermitRequest::acquire`], but [`AcquireError::NoRuntime`].
+    /// Those of [`KeyedPermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) says.
     #[track_caller]
     pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        check_clock()?;
         match with_table!(&**self.table, |table| table.admit(self.key, &self.options))? {
             Admitted::Granted(permit) => Ok(permit),
             Admitted::ToManager(manager) => blocking_acquire(&manager, self.options),

@@ -143,7 +143,7 @@ impl Observer for TracingObserver {
                 requested_in = display(requested_in)
             ),
             EventKind::StreamEnded { error, requested_in } => {
-                tell!(WARN, "a throttled stream ended early", error = display(error), requested_in = display(requested_in))
+                tell!(WARN, "a throttled stream ended early", error = display(error), requested_in = display(requested_in));
             }
             EventKind::StoreDown { error } => tell!(WARN, "the store does not answer", error = display(error)),
         }
