@@ -211,8 +211,10 @@ pub enum AcquireError {
     )]
     NoRuntime,
     /// The limits are in a store that processes share, and it has not answered, or has refused.
-    #[error("the store of the limiter failed")]
-    Store(#[source] Box<StoreError>),
+    ///
+    /// It displays the [`StoreError`], and its source is the source of that.
+    #[error(transparent)]
+    Store(Box<StoreError>),
 }
 
 fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
@@ -280,8 +282,10 @@ pub enum TryAcquireError {
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
     /// The limits are in a store that processes share, and it has not answered, or has refused.
-    #[error("the store of the limiter failed")]
-    Store(#[source] Box<StoreError>),
+    ///
+    /// It displays the [`StoreError`], and its source is the source of that.
+    #[error(transparent)]
+    Store(Box<StoreError>),
     /// The limits are in a store that processes share, and it was not asked, because there was no room in the queue, or nothing would
     /// have waited for its reply.
     #[error("the store of the limiter was not asked")]

@@ -76,7 +76,8 @@ pub struct LimiterGroup {
     members: Vec<Limiter>,
 }
 
-/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example.
+/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example. It converts into the error of that limiter, which
+/// does not say which one it was.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {
@@ -91,6 +92,14 @@ pub struct GroupError<E> {
 
 macro_rules! of_the_member {
     ($($error:ident),*) => {$(
+        /// Drops which limiter refused, for `?` in a function that returns the error of one limiter. To keep it, return the
+        /// [`GroupError`], or match on its fields.
+        impl From<GroupError<$error>> for $error {
+            fn from(refused: GroupError<$error>) -> Self {
+                refused.error
+            }
+        }
+
         impl GroupError<$error> {
             #[doc = concat!("[`", stringify!($error), "::retry_after`] of the limiter that refused; another one may need longer.")]
             #[must_use]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{every_strategy, ms};
 use tollgate::{
-    AcquireError, Adapt, ConfigError, FixedWindow, KeyedLimiter, Limit, Limiter, MaxConcurrency, Penalty, Policy, Priority, Rate,
-    RunError, SlidingWindow, Throttle, TokenBucket, TryAcquireError,
+    AcquireError, Adapt, Align, ConfigError, FixedWindow, KeyedLimiter, Limit, Limiter, MaxConcurrency, Penalty, Policy,
+    Priority, Rate, RunError, SlidingWindow, Throttle, TokenBucket, TryAcquireError,
 };
 
 #[test]
@@ -55,6 +55,49 @@ fn nonsense_in_the_newer_limits_is_refused_with_the_limit_in_the_error() {
     out_of_range("backoff", 1_000, 1..=999, adapts(Adapt::aimd().backoff(1_000)));
     out_of_range("tolerance", 10, 1_000..=1_000_000, adapts(Adapt::gradient().tolerance(10)));
     out_of_range("smoothing", 0, 1..=1_000, adapts(Adapt::gradient().smoothing(0)));
+}
+
+/// So a reload of several limiters can check all policies before it sets one.
+#[test]
+fn validate_refuses_just_what_a_limiter_refuses() {
+    let durations = [Duration::ZERO, ms(1), Duration::from_secs(100 * 365 * 24 * 3_600), Duration::MAX];
+    let mut limits: Vec<Limit> = Vec::new();
+    for units in [0, 1, 9, u64::MAX] {
+        limits.extend::<[Limit; 2]>([MaxConcurrency::new(units).into(), MaxConcurrency::new(units).counting("no unit").into()]);
+        limits.push(MaxConcurrency::new(units).adapt(Adapt::aimd().between(units, 5)).into());
+        for time in durations {
+            let rate = Rate::new(units, time);
+            let penalty = Penalty::new(9, rate);
+            limits.extend::<[Limit; 2]>([MaxConcurrency::new(units).ttl(time).into(), Throttle::every(time).burst(units).into()]);
+            limits.extend::<[Limit; 2]>([
+                FixedWindow::new(units, time).into(),
+                FixedWindow::new(units, time).align(Align::WallClock).into(),
+            ]);
+            limits
+                .extend::<[Limit; 2]>([TokenBucket::new(rate, 9).into(), TokenBucket::new(rate, 9).refill_each_period().into()]);
+            limits.extend::<[Limit; 2]>([SlidingWindow::log(units, time).into(), SlidingWindow::counter(units, time).into()]);
+            limits.extend([
+                Limit::from(penalty),
+                penalty.ceiling(units).into(),
+                Penalty::new(units, rate).half_life(time).into(),
+            ]);
+            limits.extend::<[Limit; 2]>([Limit::from(penalty.ban(time)), penalty.ban(ms(1)).escalate(time).into()]);
+        }
+    }
+    let good = Policy::from(MaxConcurrency::new(8));
+    let mut policies = vec![Policy::from_iter([])];
+    for limit in limits {
+        policies.extend([limit.into(), good.clone().and(limit), Policy::from(limit).and(good.clone())]);
+    }
+    let limiter = Limiter::new(good).unwrap();
+    let mut refused = 0;
+    for policy in policies {
+        let (valid, error) = (policy.validate(), Limiter::new(policy.clone()).err());
+        assert_eq!(valid.clone().err(), error, "{policy:?}");
+        assert_eq!(limiter.set_policy(policy.clone()), valid, "{policy:?}");
+        refused += usize::from(error.is_some());
+    }
+    assert!((100..700).contains(&refused), "{refused}");
 }
 
 #[test]

@@ -139,6 +139,37 @@ async fn no_error_repeats_in_its_message_what_its_source_says() {
     }
 }
 
+/// Behind `?`, in a function that returns the error of one limiter.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_group_converts_into_that_of_the_member() {
+    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
+    let group = LimiterGroup::new([common::limiter(MaxConcurrency::new(9)), limiter.clone()]);
+    let waits = async || -> Result<(), AcquireError> { Ok(group.acquire().await?.release()) };
+    let tries = || -> Result<(), TryAcquireError> { Ok(group.try_acquire()?.release()) };
+    let runs = async || -> Result<(), RunError> { Ok(group.run(async {}).await?) };
+    let boxed = async || -> Result<(), Box<dyn Error + Send + Sync>> { Ok(group.acquire().await?.release()) };
+    assert_eq!((waits().await, tries(), runs().await, boxed().await.is_ok()), (Ok(()), Ok(()), Ok(()), true));
+    let _held = limiter.try_acquire().unwrap();
+    let full = AcquireError::QueueFull { retry_after: None };
+    assert_eq!((waits().await, runs().await), (Err(full.clone()), Err(RunError::Acquire(full.clone()))));
+    assert!(matches!(tries(), Err(TryAcquireError::Denied(_))));
+    let error = boxed().await.unwrap_err().downcast::<tollgate::GroupError<AcquireError>>().unwrap();
+    assert_eq!((error.member, error.error), (1, full));
+}
+
+#[test]
+fn a_failure_of_the_store_says_the_reason_once() {
+    use tollgate::store::{Cause, StoreError};
+
+    let cause = Cause::new(std::io::Error::other("connection refused"));
+    let failure = Box::new(StoreError::Unreachable { store: "redis://limits:6379".to_owned(), source: cause });
+    let expected = ["the store redis://limits:6379 cannot be reached", "connection refused"];
+    assert_eq!(report(&AcquireError::Store(failure.clone())), expected);
+    assert_eq!(report(&TryAcquireError::Store(failure.clone())), expected);
+    let started = "the future was not started: it got no permit";
+    assert_eq!(report(&RunError::Acquire(AcquireError::Store(failure))), [&[started], &expected[..]].concat());
+}
+
 #[tokio::test(start_paused = true)]
 async fn errors_say_when_to_retry_and_whether_it_is_in_vain() {
     let limiter = common::limiter(Throttle::every(ms(500)));

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tollgate::store::Store;
+#[cfg(feature = "sqlite")]
+use tollgate::store::{Asks, Call, Scope, Settlement};
 use tollgate::{EventKind, SharedLimiter, TryAcquireError};
 
 fn unique(name: &str) -> String {
@@ -177,3 +179,36 @@ shares!(redis, (|| tollgate::store::RedisStore::connect(super::url("TOLLGATE_RED
 shares!(postgres, (|| tollgate::store::PostgresStore::open(&super::url("TOLLGATE_POSTGRES_URL")).unwrap(), ()));
 #[cfg(feature = "mysql")]
 shares!(mysql, (|| tollgate::store::MysqlStore::open(&super::url("TOLLGATE_MYSQL_URL")).unwrap(), ()));
+
+/// As the docs of the SQL stores and of `settle` say: past grants of a bucket and a throttle are not kept.
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_settlement_downwards_of_a_bucket_or_throttle_refunds_nothing_in_sql_and_all_of_it_in_memory() {
+    async fn remaining(store: impl Store, policy: &str) -> u64 {
+        let scope = Scope { limiter: unique("settled").as_str().into(), key: [].into() };
+        let mut call = Call::new(scope, policy.parse().unwrap(), 1);
+        call.asks = vec![Asks::new(1, 1, [60])];
+        let granted = store.call(call.clone()).await.unwrap();
+        assert_eq!((granted.granted, granted.limits[0].remaining), (1, 40));
+        call.asks = Vec::new();
+        call.settlements = vec![Settlement::new(granted.now, [60], [10])];
+        store.call(call).await.unwrap().limits[0].remaining
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (policy, in_sql, in_memory)) in [
+        ("1/day burst 100", 40, 90),
+        ("throttle every 1d burst 100", 40, 90),
+        ("window 100/day", 90, 90),
+        ("sliding log 100/day", 90, 90),
+        ("sliding counter 100/day", 90, 90),
+        ("1/day burst 100 refilled each period", 40, 90),
+        ("penalty 100 falling 1/day", 90, 90),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = folder.path().join(format!("{number}.db"));
+        assert_eq!(remaining(tollgate::store::MemoryStore::new(), policy).await, in_memory, "{policy}");
+        assert_eq!(remaining(tollgate::store::SqliteStore::open(&file).unwrap(), policy).await, in_sql, "{policy}");
+    }
+}

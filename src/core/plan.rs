@@ -28,6 +28,41 @@ pub(crate) struct Plan {
     by_unit: bool,
 }
 
+impl Policy {
+    /// Whether a limiter can have this policy: all that [`Limiter::new`](crate::Limiter::new) and
+    /// [`Limiter::set_policy`](crate::Limiter::set_policy) check of it. So a reload of several limiters can check all policies before
+    /// it sets one.
+    ///
+    /// A store may not be able to keep a policy that is valid, and a [`SharedLimiter`](crate::SharedLimiter) then refuses it.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConfigError`] that `Limiter::new` would return: a number or a duration of a limit is out of range, or there is no limit.
+    ///
+    /// ```
+    /// use tollgate::{ConfigError, Limiter, Policy};
+    ///
+    /// fn reload(limiters: &[Limiter; 2], texts: [&str; 2]) -> Result<(), ConfigError> {
+    ///     let policies: [Policy; 2] = [texts[0].parse()?, texts[1].parse()?];
+    ///     policies.iter().try_for_each(Policy::validate)?;
+    ///     for (limiter, policy) in limiters.iter().zip(policies) {
+    ///         limiter.set_policy(policy)?; // it is valid
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// let limiters = [Limiter::new("10/s")?, Limiter::new("4 concurrent")?];
+    /// assert!(reload(&limiters, ["20/s", "0 concurrent"]).is_err());
+    /// assert_eq!(limiters[0].policy().to_string(), "10/s"); // unchanged
+    /// reload(&limiters, ["20/s", "8 concurrent"])?;
+    /// assert_eq!(limiters[1].policy().to_string(), "8 concurrent");
+    /// # Ok::<(), ConfigError>(())
+    /// ```
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        Plan::new(self.clone(), Duration::ZERO).map(drop)
+    }
+}
+
 impl Plan {
     /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
     pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {

@@ -17,9 +17,14 @@ impl Permit {
     /// remembered of at least the 250 latest instants of grants. A debt is paid off at the rate of the limit; in a
     /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
     ///
-    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does a permit of a
-    /// [`KeyedLimiter`](crate::KeyedLimiter#permits) that has no handle of its limiter, nor one that was granted
-    /// [without a store](crate::store::OnStoreDown::Allow).
+    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does one that was granted
+    /// [without a store](crate::store::OnStoreDown::Allow). A permit of a rate of a [`KeyedLimiter`](crate::KeyedLimiter#permits) has no
+    /// handle of its limiter: `settle` changes nothing and returns `false`, unless the limiter was built with
+    /// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits).
+    ///
+    /// Of a [shared limiter](crate::SharedLimiter), a store that does not keep past grants refunds nothing to a throttle or a token
+    /// bucket: the SQL stores, and each store over [`Rules`](crate::store::Rules). They refund to windows and penalties, and charge
+    /// debts to all limits. [`MemoryStore`](crate::store::MemoryStore) refunds to all, as a [`Limiter`](crate::Limiter) does.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};

@@ -20,6 +20,9 @@ use crate::strategy::Moment;
 /// A call is decided on the [state of its key](KeyState). The engine must see to it that nothing comes between the reading of that state and
 /// the writing of the next one: by a lock of the row, a transaction, or compare-and-swap. The SQL stores of this crate are made so.
 /// [`Store`](super::Store) has an example.
+///
+/// What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants are not
+/// kept in these bytes: too little is refunded, never too much.
 pub struct Rules {
     store: String,
     policies: Policies,
