@@ -267,8 +267,8 @@ impl Schedule {
     /// The earliest turn of a new request that must wait, if no other request comes and no waiter gives up before its deadline.
     /// Exact behind up to [`MAX_AHEAD`] waiters; otherwise a lower bound.
     ///
-    /// Where a release, a resume or a store decides, it is a lower bound, too. A waiter with an earlier deadline is then taken to
-    /// leave: what it would be granted soon after an early release, it is not granted before its deadline after a late one.
+    /// Where a release, a resume or a store decides, it is a lower bound, too: whether a waiter with an earlier deadline is granted in
+    /// time is not known, so it is assumed to leave.
     pub(super) fn earliest_turn(&self, now: Moment, request: &Request<'_>) -> Moment {
         let &Request { costs, priority, deadline, .. } = request;
         let bound = self.ready_at(now, self.queue.units_surely_ahead_of(priority, deadline), costs);
