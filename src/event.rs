@@ -122,7 +122,7 @@ pub enum EventKind {
         priority: Priority,
         /// From the first poll of the request to its refusal; zero if it failed at once.
         waited: Duration,
-        /// As in [`AcquireError::TimedOut`](crate::AcquireError::TimedOut).
+        /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
         /// Where in the program the request was made.
         requested_in: &'static Location<'static>,

@@ -225,7 +225,7 @@ async fn a_throttled_stream_without_a_rate_panics_where_it_is_made_and_try_throt
         let hook = std::panic::take_hook();
         let seen = Arc::clone(&place);
         std::panic::set_hook(Box::new(move |panic| {
-            *seen.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()))
+            *seen.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()));
         }));
         let line = line!() + 1;
         let panic = catch_unwind(AssertUnwindSafe(|| drop(stream::iter(0..3).throttled(&limiter)))).unwrap_err();

@@ -83,7 +83,7 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
+    use futures_util::FutureExt;
 
     use crate::limiter::Limiter;
     use crate::strategy::MaxConcurrency;
@@ -96,7 +96,7 @@ mod tests {
         let _place = limiter.try_acquire().unwrap();
         for close in [Limiter::close_to_new, Limiter::close] {
             let mut watches = [manager.closed_to_new(), manager.closed(), manager.drained()];
-            let completed = watches.iter_mut().filter_map(|watch| watch.now_or_never()).count();
+            let completed = watches.iter_mut().filter_map(FutureExt::now_or_never).count();
             assert_eq!(completed, usize::from(limiter.is_closed()));
             assert!(manager.lock().watchers.is_some());
             drop(watches);
