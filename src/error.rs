@@ -184,8 +184,7 @@ pub enum AcquireError {
     #[error("the policy of the key's tier is invalid")]
     Config(#[source] Box<ConfigError>),
     /// A [throttled](crate::StreamLimitExt::throttled) stream holds no permits, so a policy of nothing but
-    /// [`MaxConcurrency`](crate::MaxConcurrency) would not slow it down. Nor would it slow a
-    /// [sink](crate::SinkLimitExt::throttled_sink) down.
+    /// [`MaxConcurrency`](crate::MaxConcurrency) would not slow it down. A [sink](crate::SinkLimitExt::throttled_sink) holds none either.
     #[error(
         "`{policy}` bounds permits that are held, and a throttled stream holds none; use with_permits, map_permitted or for_each_permitted"
     )]

@@ -1,3 +1,5 @@
+mod control;
+mod error;
 mod request;
 
 use std::future::{Future, pending};
@@ -7,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
-use thiserror::Error;
 use tokio::task::coop;
 use tokio::time::Instant;
 
@@ -18,6 +19,7 @@ use crate::limiter::Limiter;
 use crate::manager::{Manager, RequestOptions, try_acquire_all};
 use crate::permit::Permit;
 
+pub use error::GroupError;
 pub use request::{GroupAcquire, GroupRequest};
 
 /// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
@@ -74,58 +76,6 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct LimiterGroup {
     members: Vec<Limiter>,
-}
-
-/// Which limiter of a group refused, and why. [`LimiterGroup`] has an example. It converts into the error of that limiter, which
-/// does not say which one it was.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{} refused", display_member(*member, name.as_deref()))]
-pub struct GroupError<E> {
-    /// The index of the limiter in the [members](LimiterGroup::members), from 0.
-    pub member: usize,
-    /// The name of the limiter, if it has one.
-    pub name: Option<Arc<str>>,
-    /// Why the limiter refused.
-    #[source]
-    pub error: E,
-}
-
-macro_rules! of_the_member {
-    ($($error:ident),*) => {$(
-        /// Drops which limiter refused, for `?` in a function that returns the error of one limiter. To keep it, return the
-        /// [`GroupError`], or match on its fields.
-        impl From<GroupError<$error>> for $error {
-            fn from(refused: GroupError<$error>) -> Self {
-                refused.error
-            }
-        }
-
-        impl GroupError<$error> {
-            #[doc = concat!("[`", stringify!($error), "::retry_after`] of the limiter that refused; another one may need longer.")]
-            #[must_use]
-            pub const fn retry_after(&self) -> Option<Duration> {
-                self.error.retry_after()
-            }
-
-            #[doc = concat!("Whether the limiter that refused was closed. See [`", stringify!($error), "::is_closed`].")]
-            #[must_use]
-            pub const fn is_closed(&self) -> bool {
-                self.error.is_closed()
-            }
-        }
-    )*};
-}
-
-of_the_member!(AcquireError, TryAcquireError, RunError);
-
-impl<E> GroupError<E> {
-    fn map<F>(self, map: impl FnOnce(E) -> F) -> GroupError<F> {
-        GroupError { member: self.member, name: self.name, error: map(self.error) }
-    }
-}
-
-fn display_member(member: usize, name: Option<&str>) -> String {
-    name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
 }
 
 /// The permits of all limiters of a group; dropping it **releases** them. [`LimiterGroup`] has an example.
@@ -351,55 +301,6 @@ impl LimiterGroup {
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
         denials.map(|decision| decision.retry_after()).reduce(|one, other| Some(one?.max(other?))).flatten()
-    }
-
-    /// [Closes](Limiter::close) each member, also for those who use it outside this group: the members are shared handles. Of a member
-    /// that is the [limiter of a key](crate::KeyedLimiter::limiter), only that key is closed.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, LimiterGroup, MaxConcurrency};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (disk, network) = (Limiter::new(MaxConcurrency::new(2))?, Limiter::new(MaxConcurrency::new(8))?);
-    /// let both = LimiterGroup::new([disk.clone(), network.clone()]);
-    /// let permit = both.acquire().await?;
-    /// tokio::spawn(async move { permit.release() });
-    /// both.close();
-    /// assert!(both.acquire().await.unwrap_err().is_closed() && network.is_closed());
-    /// both.drained().await;
-    /// assert_eq!((disk.snapshot().in_flight, network.snapshot().in_flight), (0, 0));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn close(&self) {
-        self.members.iter().for_each(Limiter::close);
-    }
-
-    /// [Closes each member to new requests](Limiter::close_to_new), as [`LimiterGroup::close`] closes it. Requests that wait at one member
-    /// alone are served. A waiting request of a group is a new request to the members that it does not wait for, so it
-    /// [fails](LimiterGroup#closing), unless it keeps their permits. See [`LimiterGroup::close`] for an example.
-    pub fn close_to_new(&self) {
-        self.members.iter().for_each(Limiter::close_to_new);
-    }
-
-    /// Whether any member was closed, so that the group refuses every new request. See [`LimiterGroup::close`] for an example.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.members.iter().any(Limiter::is_closed)
-    }
-
-    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, none is in use
-    /// then. While a member is open, requests may come at any time, also before the others are drained. See [`LimiterGroup::close`] for an
-    /// example.
-    ///
-    /// # Cancel safety
-    ///
-    /// The future can be dropped and called again at any time.
-    pub async fn drained(&self) {
-        for member in &self.members {
-            member.drained().await;
-        }
     }
 
     /// The limiters, in order.
