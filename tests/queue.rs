@@ -192,16 +192,19 @@ async fn deadlines_of_a_long_queue_are_kept_each_on_time_by_one_timer() {
 /// A fixed bug: a waiter with an earlier deadline was taken to leave the queue, also if it was to be granted first.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_that_cannot_be_met_is_refused_at_once_behind_a_waiter_that_is_granted_in_time() {
-    let limiter = Limiter::new(Throttle::every(ms(100))).unwrap();
-    drop(limiter.acquire().await.unwrap());
-    let mut ahead = queued(limiter.request().timeout(ms(150)).acquire());
-    let start = Instant::now();
-    let error = limiter.request().timeout(ms(199)).acquire().await.unwrap_err();
-    assert_eq!((start.elapsed(), error.retry_after()), (ms(0), Some(ms(200))), "{error}");
-    let at_the_very_end = limiter.request().timeout(ms(200)).acquire();
-    drop(at_the_very_end.await.unwrap());
-    assert_eq!(start.elapsed(), ms(200));
-    drop(assert_ready!(ahead.poll()).unwrap());
+    let every_100_ms = || Policy::from(Throttle::every(ms(100)));
+    for policy in [every_100_ms(), every_100_ms().and(MaxConcurrency::new(8))] {
+        let limiter = Limiter::new(policy).unwrap();
+        drop(limiter.acquire().await.unwrap());
+        let mut ahead = queued(limiter.request().timeout(ms(150)).acquire());
+        let start = Instant::now();
+        let error = limiter.request().timeout(ms(199)).acquire().await.unwrap_err();
+        assert_eq!((start.elapsed(), error.retry_after()), (ms(0), Some(ms(200))), "{error}");
+        let at_the_very_end = limiter.request().timeout(ms(200)).acquire();
+        drop(at_the_very_end.await.unwrap());
+        assert_eq!(start.elapsed(), ms(200));
+        drop(assert_ready!(ahead.poll()).unwrap());
+    }
 }
 
 #[tokio::test(start_paused = true)]

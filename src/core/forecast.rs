@@ -34,6 +34,8 @@ pub(crate) struct Reclaim<'a> {
 pub(super) enum LimitForecast<'a> {
     Copied(LimitState),
     Log(LogForecast<'a>),
+    /// It admits everything.
+    Open,
 }
 
 /// A log, and the grants of the forecast that have not expired, oldest first.
@@ -42,6 +44,8 @@ pub(super) struct LogForecast<'a> {
     rule: &'a LogRule,
     log: &'a Log,
     granted: VecDeque<(Moment, u64)>,
+    /// The units of these grants. Some may have expired since: they can be more than the limit, which can be the largest number.
+    units: u128,
 }
 
 impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
@@ -92,6 +96,12 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         asked.map(|(cost, limit)| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
     }
 
+    /// From now on, places are released and pauses end as soon as a request needs it.
+    pub(crate) fn assume_releases(&mut self) {
+        self.limits.iter_mut().filter(|limit| limit.counts_places()).for_each(|limit| *limit = LimitForecast::Open);
+        self.suspension.take_if(|suspension| suspension.ready_at(self.now, 1) == Moment::NEVER);
+    }
+
     /// Advances to `later`.
     fn advance(&mut self, later: Moment) {
         while let Some(Reclaim { fence, costs, .. }) = self.reclaims.next_if(|reclaim| reclaim.at <= later) {
@@ -106,7 +116,7 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
 impl<'a> LimitForecast<'a> {
     pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
         Self::Copied(match limit {
-            LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new() }),
+            LimitState::Log(rule, log) => return Self::Log(LogForecast { rule, log, granted: VecDeque::new(), units: 0 }),
             LimitState::Pace(rule, state, _) => LimitState::Pace(Arc::clone(rule), *state, History::Off),
             LimitState::Rule(rule, state) => LimitState::Rule(Arc::clone(rule), *state),
             LimitState::Places(rule, state, _) => LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None),
@@ -117,13 +127,19 @@ impl<'a> LimitForecast<'a> {
         match self {
             Self::Copied(limit) => limit.decide(now, cost).err().unwrap_or(now),
             Self::Log(log) => log.ready_at(now, cost),
+            Self::Open => now,
         }
+    }
+
+    fn counts_places(&self) -> bool {
+        matches!(self, Self::Copied(LimitState::Places(..)))
     }
 
     fn charge(&mut self, now: Moment, cost: u64) {
         match self {
             Self::Copied(limit) => limit.charge(now, cost),
             Self::Log(log) => log.charge(now, cost),
+            Self::Open => {}
         }
     }
 
@@ -141,9 +157,7 @@ impl LogForecast<'_> {
             Ok(cost) => self.rule.decide(self.log, from, cost).err().unwrap_or(from),
             Err(_) => Moment::NEVER,
         };
-        // Some of these grants may have expired since: the sum can be above the limit, which can be the largest number.
-        let mut left: u128 = self.granted.iter().map(|grant| u128::from(grant.1)).sum();
-        let mut from = now;
+        let (mut from, mut left) = (now, self.units);
         for (granted, units) in &self.granted {
             let leaves = granted.plus(self.rule.period);
             let ready = ready_at(from, u128::from(cost) + left);
@@ -157,9 +171,13 @@ impl LogForecast<'_> {
     }
 
     fn charge(&mut self, now: Moment, cost: u64) {
-        while self.granted.front().is_some_and(|grant| grant.0.plus(self.rule.period) <= now) {
+        while let Some((at, units)) = self.granted.front().copied()
+            && at.plus(self.rule.period) <= now
+        {
             self.granted.pop_front();
+            self.units -= u128::from(units);
         }
+        self.units += u128::from(cost);
         match self.granted.back_mut().filter(|grant| grant.0 == now) {
             Some((_, units)) => *units += cost,
             None => self.granted.push_back((now, cost)),

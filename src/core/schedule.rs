@@ -307,6 +307,7 @@ impl Schedule {
         }
         // A request that need not wait takes no room in a full queue.
         if !self.has_room()
+            && !self.queue.is_empty()
             && self.queue.would_be_front(priority)
             && let Some(grant) = self.admit_next(now, costs, caller, effects)
         {

@@ -9,7 +9,6 @@ use crate::core::gate::Gate;
 use crate::core::grant::Grant;
 use crate::core::refused::{Refused, RefusedRequest};
 use crate::core::request::{Caller, Request};
-use crate::core::suspension::Suspension;
 use crate::core::waiter::WaiterId;
 use crate::decision::Decision;
 use crate::error::{AcquireError, TryAcquireError};
@@ -21,7 +20,7 @@ use crate::strategy::Moment;
 /// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
 const MAX_FORECAST: usize = 64;
 /// Behind more waiters than this, a timeout may be accepted that cannot be met. The public docs name the number.
-pub(super) const MAX_AHEAD: usize = 1_024;
+pub(super) const MAX_AHEAD: usize = 256;
 
 impl Schedule {
     /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
@@ -241,44 +240,47 @@ impl Schedule {
         if self.gate.fits(costs).is_err() {
             return Some(Moment::NEVER);
         }
-        Some(self.turn_behind(ahead(), now, costs))
-    }
-
-    /// When a request behind these waiters would be granted, if no other came: from a forecast of all grants before it.
-    /// [`Moment::NEVER`] if only a release or a resume helps.
-    fn turn_behind<'a>(
-        &self,
-        ahead: impl Iterator<Item = (WaiterId, Costs<'a>, Moment)>,
-        now: Moment,
-        costs: Costs<'_>,
-    ) -> Moment {
         let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
-        for (_, costs, deadline) in ahead.filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
+        for (_, costs, deadline) in ahead().filter(|waiter| self.gate.fits(waiter.1).is_ok() && waiter.2 >= now) {
             if deadline < forecast.now() || forecast.take(costs, deadline) {
                 continue;
             }
             if forecast.ready_at(costs) == Moment::NEVER {
-                return Moment::NEVER;
+                return Some(Moment::NEVER);
             }
         }
-        forecast.ready_at(costs)
+        Some(forecast.ready_at(costs))
     }
 
     /// The earliest turn of a new request that must wait, if no other request comes and no waiter gives up before its deadline.
-    /// Exact behind up to [`MAX_AHEAD`] waiters; otherwise a lower bound.
+    /// Exact behind up to [`MAX_AHEAD`] waiters, if it waits for no release, no resume and no store; otherwise a lower bound.
     ///
-    /// Where a release, a resume or a store decides, it is a lower bound, too: whether a waiter with an earlier deadline is granted in
-    /// time is not known, so it is assumed to leave.
+    /// Whether a waiter that needs a release or a resume is granted before its deadline is not known. So it is assumed to leave if its
+    /// deadline is not after that of the new request, and to be granted otherwise.
     pub(super) fn earliest_turn(&self, now: Moment, request: &Request<'_>) -> Moment {
         let &Request { costs, priority, deadline, .. } = request;
         let bound = self.ready_at(now, self.queue.units_surely_ahead_of(priority, deadline), costs);
-        let is_resumed_in_time = |suspension: Suspension| suspension.ready_at(now, costs.plain) != Moment::NEVER;
-        let time_decides =
-            self.dialogue.is_none() && !self.gate.holds_places() && self.suspended().is_none_or(is_resumed_in_time);
-        if bound > deadline || !time_decides {
+        if bound > deadline || self.dialogue.is_some() {
             return bound;
         }
-        bound.max(self.turn_behind(self.queue.waiting_ahead_of(priority).take(MAX_AHEAD), now, costs))
+        let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
+        let mut waits_for_release = false;
+        for (_, costs, leaves_at) in self.queue.waiting_ahead_of(priority).take(MAX_AHEAD) {
+            if self.gate.fits(costs).is_err() || leaves_at < forecast.now() {
+                continue;
+            }
+            if !waits_for_release && forecast.ready_at(costs) == Moment::NEVER {
+                waits_for_release = true;
+                forecast.assume_releases();
+            }
+            if !(waits_for_release && leaves_at <= deadline) {
+                forecast.take(costs, leaves_at);
+            }
+        }
+        if forecast.ready_at(costs) == Moment::NEVER {
+            forecast.assume_releases();
+        }
+        bound.max(forecast.ready_at(costs))
     }
 
     /// One of each unit that a limit counts.

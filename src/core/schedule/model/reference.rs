@@ -291,28 +291,28 @@ impl Reference {
         self.waiting.iter().all(|waiting| waiting.priority < priority || self.newest_first && waiting.priority == priority)
     }
 
-    /// Whether a request that must wait is granted at an instant that is known: no release and no resume decides.
-    pub(super) fn time_decides(&self) -> bool {
-        self.paused_until != u64::MAX && !self.limits.iter().any(NaiveLimit::counts_places)
-    }
-
-    /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline.
-    /// Where a release or a resume decides: if every place were released at once, and the pause ended, and all waiters left that
-    /// may leave before.
+    /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline. From
+    /// when the front needs a release or a resume: if every place were released at once, and the pause ended, and all those had left
+    /// that leave by that deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting, bound: Bound) -> bool {
-        let mut best = self.clone();
-        if !self.time_decides() {
-            best.concurrency.fill(None);
-            best.paused_until = if self.paused_until == u64::MAX { 0 } else { self.paused_until };
-            best.waiting.retain(|waiting| waiting.deadline > newcomer.deadline);
-        }
+        let (mut best, mut releases) = (self.clone(), false);
         best.waiting.push(newcomer);
         for now in self.now..=newcomer.deadline {
             best.now = now;
-            best.grant_all(bound);
-            while let Some(expired) = best.expired() {
-                best.time_out(expired.id);
+            loop {
                 best.grant_all(bound);
+                let needs_release = |front: Waiting| best.paused_until == u64::MAX || best.lacks_places(front.cost);
+                if !releases && best.front().is_some_and(needs_release) {
+                    releases = true;
+                    best.concurrency.fill(None);
+                    if best.paused_until == u64::MAX {
+                        (best.paused_until, best.quota) = (0, None);
+                    }
+                    best.waiting.retain(|waiting| waiting.id == newcomer.id || waiting.deadline > newcomer.deadline);
+                    continue;
+                }
+                let Some(expired) = best.expired() else { break };
+                best.time_out(expired.id);
             }
             if let Some(answer) = best.answers.get(&newcomer.id) {
                 return answer.is_ok();

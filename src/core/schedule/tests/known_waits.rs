@@ -44,6 +44,25 @@ fn requests_that_go_first_are_waited_for_and_others_are_not() {
     assert!(driven.request(0, request(1, Some(20))).is_ok());
 }
 
+/// The first two have a place for certain, and the rate decides when. The third waits for a release.
+#[test]
+fn a_wait_is_known_as_far_as_places_are_free() {
+    let driven = || {
+        let mut driven = Driven::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(nanos(10))));
+        driven.try_acquire(0, 1).unwrap();
+        [10, 20].map(|deadline| driven.queued(0, 1, Some(deadline)));
+        driven
+    };
+    assert!(is_refused(&driven().request(0, request(1, Some(29)))));
+    let mut beyond = driven();
+    beyond.queued(0, 1, Some(35)); // granted at 30 if a place is released by then
+    assert!(is_refused(&beyond.request(0, request(1, Some(29)))));
+    beyond.queued(0, 1, Some(36)); // granted at 35 if one is released just then
+    beyond.queued(0, 1, None);
+    assert!(is_refused(&beyond.request(0, request(1, Some(39)))), "the one without a deadline stays");
+    beyond.queued(0, 1, Some(40));
+}
+
 /// A place may be released at any time, or a pause be ended; then a waiter may leave that would have been granted before.
 #[test]
 fn what_a_release_or_a_resume_may_change_is_not_known() {
