@@ -290,6 +290,34 @@ async fn a_throttled_stream_that_ends_early_is_an_event_and_try_throttled_yields
 }
 
 /// A fixed bug: a stream went on without any limit when its limiter was given a policy without a rate.
+/// A fixed bug: it waited until the place came back.
+#[tokio::test(start_paused = true)]
+async fn a_policy_without_a_rate_ends_a_stream_that_waits_although_no_place_is_free() {
+    let limiter = Limiter::new("1/h burst 1").unwrap();
+    let mut items = stream::iter(0..3).throttled(&limiter);
+    assert_eq!(items.next().await, Some(0));
+    let start = Instant::now();
+    let waiting = tokio::spawn(async move { (items.next().await, items.error().cloned()) });
+    sleep(ms(1_000)).await;
+    limiter.set_policy(MaxConcurrency::new(1)).unwrap();
+    let _held = limiter.try_acquire();
+    let (item, error) = waiting.await.unwrap();
+    assert!(item.is_none() && matches!(error, Some(AcquireError::NoRate { .. })), "{item:?} {error:?}");
+    assert_eq!((start.elapsed(), limiter.snapshot().queued), (ms(1_000), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_at_its_next_item_although_no_place_is_free() {
+    let limiter = Limiter::new("10/s burst 2").unwrap();
+    let mut items = stream::iter(0..3).throttled(&limiter);
+    assert_eq!(items.next().await, Some(0));
+    limiter.set_policy(MaxConcurrency::new(1)).unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    assert_eq!(items.next().await, None);
+    assert!(matches!(items.error(), Some(AcquireError::NoRate { .. })));
+    assert_eq!(limiter.snapshot().queued, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_policy_without_a_rate_ends_a_stream_that_runs_and_the_item_is_given_back() {
     let keyed = KeyedLimiter::<u32>::new(Throttle::every(ms(100))).unwrap();

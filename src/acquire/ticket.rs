@@ -229,8 +229,8 @@ impl OwnedTicket {
         Poll::Ready(answer)
     }
 
-    /// [`OwnedTicket::poll`] for a permit that is dropped at once: of a rate, none is made. A policy without a rate refuses, because it
-    /// bounds only permits that are held.
+    /// [`OwnedTicket::poll`] for a permit that is dropped at once. A rate makes no permit here. A policy without a rate refuses, because
+    /// it bounds only permits that are held.
     #[inline]
     pub(crate) fn poll_spent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AcquireError>> {
         let Self { manager, ticket } = self;
@@ -243,9 +243,18 @@ impl OwnedTicket {
                 return Poll::Ready(Ok(()));
             }
         }
-        let permit = ready!(self.poll(cx))?;
-        // Also the permit of a policy with a rate may hold a place.
-        Poll::Ready(if permit.holds_place() { self.manager.check_rate() } else { Ok(()) })
+        match self.poll(cx) {
+            Poll::Ready(Ok(permit)) if !permit.holds_place() => Poll::Ready(Ok(())),
+            // Also the permit of a policy with a rate may hold a place.
+            Poll::Ready(permit) => Poll::Ready(permit.and_then(|_permit| self.manager.check_rate())),
+            // The policy may have been replaced while the request waits.
+            Poll::Pending => {
+                let Err(no_rate) = self.manager.check_rate() else { return Poll::Pending };
+                self.ticket.give_up(&self.manager);
+                self.ticket.start_over();
+                Poll::Ready(Err(no_rate))
+            }
+        }
     }
 
     /// Refuses, if the present policy has no rate.

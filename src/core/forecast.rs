@@ -96,10 +96,12 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         asked.map(|(cost, limit)| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
     }
 
-    /// From now on, places are released and pauses end as soon as a request needs it.
-    pub(crate) fn assume_releases(&mut self) {
-        self.limits.iter_mut().filter(|limit| limit.counts_places()).for_each(|limit| *limit = LimitForecast::Open);
-        self.suspension.take_if(|suspension| suspension.ready_at(self.now, 1) == Moment::NEVER);
+    /// Whatever holds these costs back until a release or a resume does so no more, nor holds back others.
+    pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
+        if self.ready_at(costs) == Moment::NEVER {
+            self.limits.iter_mut().filter(|limit| limit.counts_places()).for_each(|limit| *limit = LimitForecast::Open);
+            self.suspension.take_if(|suspension| suspension.ready_at(self.now, costs.plain) == Moment::NEVER);
+        }
     }
 
     /// Advances to `later`.

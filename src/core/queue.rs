@@ -341,6 +341,11 @@ impl Queue {
         waiters.map(|(waiter, deadline)| (waiter.id, self.costs(waiter), deadline))
     }
 
+    /// The plain cost of a waiter; 0 if it has left.
+    pub(crate) fn cost(&self, id: WaiterId) -> u64 {
+        self.waiter(id).map_or(0, |waiter| waiter.cost)
+    }
+
     fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
         self.levels.get(id.level())?.line.get(id)
     }

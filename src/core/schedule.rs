@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::core::answers::Answers;
 use crate::core::arena::Index;
 use crate::core::costs::{Costs, UnitCosts};
-use crate::core::dialogue::Dialogue;
+use crate::core::dialogue::{Denial, Dialogue};
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
@@ -321,6 +321,7 @@ impl Schedule {
             let passes_by = deadline <= now && !self.has_room();
             if passes_by || turn > deadline {
                 let ahead = self.queue.units_ahead_of(priority);
+                let turn = if self.dialogue.is_some() { self.reported_ready_at(now, ahead, costs) } else { turn };
                 return Err(self.time_out(now, ahead, turn, request, None, effects));
             }
         }
@@ -396,9 +397,19 @@ impl Schedule {
 
     /// See [`Gate::ready_at`]. A pause without an end is ignored.
     fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
+        self.ready_after(self.known_denial(now, costs), now, ahead, costs)
+    }
+
+    /// [`Schedule::ready_at`] as it is reported: what a store has denied of other costs says nothing about these.
+    fn reported_ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
+        let is_of_these = |denial: &&Denial| denial.is_of(&self.gate.costs_of_each(costs));
+        self.ready_after(self.known_denial(now, costs).filter(is_of_these), now, ahead, costs)
+    }
+
+    fn ready_after(&self, denial: Option<&Denial>, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
         let suspended_until =
             self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
-        let denial = self.known_denial(now, costs).filter(|denial| !denial.ends_by_release);
+        let denial = denial.filter(|denial| !denial.ends_by_release);
         let denied_until = denial.and_then(|denial| denial.ready_at.known()).unwrap_or(now);
         self.gate.ready_at(now, ahead, costs).max(suspended_until).max(denied_until)
     }

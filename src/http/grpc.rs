@@ -21,11 +21,12 @@ pub(super) enum Code {
 
 /// Whether a request is a call of gRPC. gRPC-Web is none: its clients read the status from the body.
 pub(super) fn is_call<B>(request: &Request<B>) -> bool {
+    request.method() == Method::POST && request.headers().get(CONTENT_TYPE).is_some_and(is_grpc)
+}
+
+/// `application/grpc`, `application/grpc+proto` and the like.
+fn is_grpc(content_type: &HeaderValue) -> bool {
     const TYPE: &[u8] = b"application/grpc";
-    if request.method() != Method::POST {
-        return false;
-    }
-    let Some(content_type) = request.headers().get(CONTENT_TYPE) else { return false };
     let without_parameters = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let parts = without_parameters.split_at_checked(TYPE.len());
     parts.is_some_and(|(start, rest)| start.eq_ignore_ascii_case(TYPE) && (rest.is_empty() || rest[0] == b'+'))
@@ -54,14 +55,17 @@ fn percent_encoded(message: &str) -> String {
     encoded
 }
 
-/// The status of an answer; of one of gRPC whose status stands in the head, the status that means the same in HTTP. That of an answer
-/// with messages comes in the trailers, and is not known yet.
+/// The status of an answer. For an answer of gRPC with its status in the head, it is the status of HTTP that means the same. An answer with
+/// messages has its status in the trailers, which have not come yet.
 #[inline]
 pub(super) fn http_status(status: StatusCode, headers: &HeaderMap) -> StatusCode {
     if status != StatusCode::OK || headers.is_empty() {
         return status;
     }
-    headers.get(&STATUS).map_or(status, |code| of_code(code.as_bytes()))
+    match headers.get(&STATUS) {
+        Some(code) if headers.get(CONTENT_TYPE).is_some_and(is_grpc) => of_code(code.as_bytes()),
+        _ => status,
+    }
 }
 
 /// As `google/rpc/code.proto` maps them. A code that is not listed there is read as UNKNOWN.
@@ -85,6 +89,18 @@ fn of_code(code: &[u8]) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_answer_of_grpc_has_a_status_of_grpc() {
+        let status_of = |content_type: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(&STATUS, HeaderValue::from_static("8"));
+            headers.extend(content_type.map(|of| (CONTENT_TYPE, HeaderValue::from_static(of))));
+            http_status(StatusCode::OK, &headers).as_u16()
+        };
+        assert_eq!([Some("application/grpc"), Some("Application/gRPC+proto; a=b")].map(status_of), [429; 2]);
+        assert_eq!([None, Some("application/json"), Some("application/grpc-web")].map(status_of), [200; 3]);
+    }
 
     #[test]
     fn a_message_is_percent_encoded() {

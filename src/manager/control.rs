@@ -23,8 +23,10 @@ impl Manager {
 
     /// Refuses a request that holds no permit, if the present policy bounds nothing but held permits.
     pub(crate) fn check_rate(self: &Arc<Self>) -> Result<(), AcquireError> {
-        let policy = self.policy();
-        if policy.only_places() { Err(AcquireError::NoRate { policy }) } else { Ok(()) }
+        self.ask(|schedule, _| match schedule.policy() {
+            policy if policy.only_places() => Err(AcquireError::NoRate { policy: policy.clone() }),
+            _ => Ok(()),
+        })
     }
 
     /// Replaces the policy; queued requests keep their position.

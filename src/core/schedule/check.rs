@@ -143,7 +143,7 @@ impl Schedule {
 
     /// A refusal for this reason, with what each limit says if the request asked for it.
     pub(super) fn refusal(&self, now: Moment, costs: Costs<'_>, error: AcquireError) -> Refused {
-        let limits = if costs.explained() { self.known_limits(now) } else { Vec::new() };
+        let limits = if costs.explained() { self.known_limits(now, costs) } else { Vec::new() };
         Box::new(RefusedRequest { error, limits })
     }
 
@@ -152,7 +152,7 @@ impl Schedule {
         match self.dialogue {
             None => self.decide_behind(&self.gate, now, ahead, costs),
             Some(_) if self.is_alone() => self.decide_locally(now, ahead, costs),
-            Some(_) => self.latest_denial(now, false).decision,
+            Some(_) => self.latest_denial(now, costs).decision,
         }
     }
 
@@ -164,13 +164,13 @@ impl Schedule {
     }
 
     /// Of limits in a store, it is what the latest denial said.
-    fn known_limits(&self, now: Moment) -> Vec<LimitStatus> {
+    fn known_limits(&self, now: Moment, costs: Costs<'_>) -> Vec<LimitStatus> {
         if self.dialogue.is_none() {
             self.limits(now)
         } else if self.is_alone() {
             Vec::new() // as at once: the store was not asked
         } else {
-            self.latest_denial(now, true).limits
+            self.latest_denial(now, costs).limits
         }
     }
 
@@ -259,28 +259,32 @@ impl Schedule {
     /// deadline is not after that of the new request, and to be granted otherwise.
     pub(super) fn earliest_turn(&self, now: Moment, request: &Request<'_>) -> Moment {
         let &Request { costs, priority, deadline, .. } = request;
-        let bound = self.ready_at(now, self.queue.units_surely_ahead_of(priority, deadline), costs);
-        if bound > deadline || self.dialogue.is_some() {
+        let victim = if self.has_room() { None } else { self.queue.victim(self.options.overflow, priority) };
+        let dropped = victim.map_or(0, |victim| self.queue.cost(victim));
+        let surely_ahead = self.queue.units_surely_ahead_of(priority, deadline).saturating_sub(dropped);
+        let bound = self.ready_at(now, surely_ahead, costs);
+        if self.dialogue.is_some() || bound > deadline && !self.queue.has_deadlines() {
             return bound;
         }
         let mut forecast = self.gate.forecast(now, self.suspended(), std::iter::empty());
         let mut waits_for_release = false;
-        for (_, costs, leaves_at) in self.queue.waiting_ahead_of(priority).take(MAX_AHEAD) {
-            if self.gate.fits(costs).is_err() || leaves_at < forecast.now() {
+        for (id, costs, leaves_at) in self.queue.waiting_ahead_of(priority).take(MAX_AHEAD) {
+            if Some(id) == victim || self.gate.fits(costs).is_err() || leaves_at < forecast.now() {
                 continue;
             }
-            if !waits_for_release && forecast.ready_at(costs) == Moment::NEVER {
+            if forecast.ready_at(costs) == Moment::NEVER {
                 waits_for_release = true;
-                forecast.assume_releases();
+                forecast.assume_releases(costs);
             }
             if !(waits_for_release && leaves_at <= deadline) {
                 forecast.take(costs, leaves_at);
             }
         }
-        if forecast.ready_at(costs) == Moment::NEVER {
-            forecast.assume_releases();
+        forecast.assume_releases(costs);
+        match forecast.ready_at(costs) {
+            turn if turn > deadline => turn,
+            turn => turn.max(bound),
         }
-        bound.max(forecast.ready_at(costs))
     }
 
     /// One of each unit that a limit counts.

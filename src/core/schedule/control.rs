@@ -79,12 +79,17 @@ impl Schedule {
         self.catch_up(now, effects);
         let (former_max, counted_by_unit) = (self.gate.max_cost(), self.gate.counts_by_unit());
         let former = self.policy().clone();
+        let only_places = former.only_places();
         self.gate.set_plan(plan, now, carry);
         self.tell_policy(former, effects);
         if self.gate.max_cost() < former_max || counted_by_unit || self.gate.counts_by_unit() {
             self.queue.sweep();
         }
         self.reevaluate_front(now, effects);
+        if self.policy().only_places() && !only_places {
+            // A stream that holds no permits must not wait for a place.
+            self.queue.take_wakers(None).into_iter().for_each(|waker| effects.wake(Some(waker)));
+        }
     }
 
     /// Grants nothing until this moment, or until [`Schedule::resume`].

@@ -180,7 +180,7 @@ impl Schedule {
         let by_unit = self.queue.unit_costs(id);
         let Some(request) = self.queue.request(id, &by_unit) else { return };
         let others = self.queue.units_ahead_of(request.priority).saturating_sub(request.costs.plain);
-        let turn = self.ready_at(now, others, request.costs);
+        let turn = self.reported_ready_at(now, others, request.costs);
         let refused = self.time_out(now, others, turn, &request, Some(id), effects);
         if self.queue.is_front(id) {
             self.front_ready_at = now;

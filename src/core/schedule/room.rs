@@ -37,7 +37,7 @@ impl Schedule {
 
     /// When a request behind `ahead` waiting units could be admitted, at the earliest.
     pub(super) fn retry_after(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Option<Duration> {
-        let ready = self.ready_at(now, ahead, costs);
+        let ready = self.reported_ready_at(now, ahead, costs);
         (ready > now).then(|| ready.duration_since(now))
     }
 }

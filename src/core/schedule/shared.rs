@@ -68,8 +68,7 @@ impl Schedule {
         }
         let is_down = self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now));
         if is_down || self.is_known_denied(now, request.costs) {
-            let denied =
-                if is_down { self.unknown_denial(now, true) } else { self.latest_denial(now, request.costs.explained()) };
+            let denied = if is_down { self.unknown_denial(now, true) } else { self.latest_denial(now, request.costs) };
             self.tell_denial(request.costs.plain, &denied.decision, request.caller, effects);
             self.counts().denied += 1;
             return Ok(Asked::Denied(denied));

@@ -296,6 +296,11 @@ impl Reference {
     /// that leave by that deadline.
     pub(super) fn could_be_served(&self, newcomer: Waiting, bound: Bound) -> bool {
         let (mut best, mut releases) = (self.clone(), false);
+        if self.waiting.len() >= self.max_queue
+            && let Some(victim) = self.victim(newcomer.priority)
+        {
+            best.waiting.retain(|waiting| waiting.id != victim.id);
+        }
         best.waiting.push(newcomer);
         for now in self.now..=newcomer.deadline {
             best.now = now;

@@ -22,7 +22,7 @@ impl Schedule {
         if self.is_alone() && (is_held_back || waits_to_ask) {
             return Some(self.check_alone(now, costs));
         }
-        is_held_back.then(|| self.latest_denial(now, false).decision)
+        is_held_back.then(|| self.latest_denial(now, costs).decision)
     }
 
     /// A call that only looks: whether a request would be granted, or else what the limits say.

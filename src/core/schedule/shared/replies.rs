@@ -1,5 +1,6 @@
 //! What a schedule makes of the store's replies, and of calls that failed.
 
+use crate::core::costs::Costs;
 use crate::core::dialogue::{Denied, Flight, OnDown, statuses};
 use crate::core::effects::{Effects, Happening};
 use crate::core::gate::{BegunBan, GrantByStore};
@@ -107,35 +108,38 @@ impl Schedule {
 
     /// Denies a waiter that asked once, by the latest denial of the store. Returns who it was.
     ///
-    /// That denial is of the first ask that was not granted. A request of other costs asks again, unless another one waits before
-    /// it, or its attempt has been counted: then nobody knows when its costs are admitted.
+    /// That denial is of the first ask that was not granted. A request of other costs asks again, unless another one waits before it, or
+    /// its attempt has been counted.
     fn deny_impatient(&mut self, now: Moment, id: WaiterId, run: &Asks, effects: &mut Effects) -> Option<Caller> {
+        let is_of_these = self.dialogue.as_ref()?.denial.as_ref()?.is_of(&run.costs);
         let front_waits = self.queue.front().is_some_and(|front| !self.is_impatient(front.id));
-        let is_told = self.dialogue.as_ref()?.denial.as_ref()?.is_of(&run.costs) || front_waits;
-        if !is_told && !self.gate.counts_denials() {
+        if !(is_of_these || front_waits || self.gate.counts_denials()) {
             return None;
         }
-        let denial = |schedule: &Self, explains| {
-            let denied = schedule.latest_denial(now, explains);
-            if is_told { denied } else { Denied { decision: denied.decision.refused(), ..denied } }
-        };
-        self.deny_waiter(id, denial, effects)
+        self.deny_waiter(id, |schedule, costs| schedule.latest_denial(now, costs), effects)
     }
 
     /// Denies all waiters that asked once: the front must wait, and they must not.
     pub(super) fn deny_all_impatient(&mut self, now: Moment, effects: &mut Effects) {
         for id in self.dialogue.as_mut().map(|dialogue| dialogue.impatient.clone()).unwrap_or_default() {
-            self.deny_waiter(id, |schedule, explains| schedule.latest_denial(now, explains), effects);
+            self.deny_waiter(id, |schedule, costs| schedule.latest_denial(now, costs), effects);
         }
     }
 
-    /// What the store has denied last; where that is not known or long past, nothing more than that. A pause is known.
-    pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, explains: bool) -> Denied {
+    /// What the store has denied last; where that is not known or long past, nothing more than that. When these costs are admitted is
+    /// known only if the store has denied as much. A pause is known.
+    pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, costs: Costs<'_>) -> Denied {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.latest_denial(now));
-        match (denial.map(|denial| denial.tell(now, self.gate.policy(), explains)), self.paused_until(now)) {
-            (Some(denied), Some(until)) => Denied { decision: denied.decision.held_back(until, now), ..denied },
-            (Some(denied), None) => denied,
-            (None, _) => self.unknown_denial(now, self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now))),
+        let Some(denial) = denial else {
+            return self.unknown_denial(now, self.dialogue.as_ref().is_some_and(|dialogue| dialogue.waits_to_ask(now)));
+        };
+        let mut denied = denial.tell(now, self.gate.policy(), costs.explained());
+        if !denial.is_of(&self.gate.costs_of_each(costs)) {
+            denied.decision = denied.decision.refused();
+        }
+        match self.paused_until(now) {
+            Some(until) => Denied { decision: denied.decision.held_back(until, now), ..denied },
+            None => denied,
         }
     }
 
@@ -154,11 +158,11 @@ impl Schedule {
         self.suspended().map(|suspension| suspension.ready_at(now, 1)).filter(|until| *until > now)
     }
 
-    /// Denies a waiter, if it asked once, by what is `told`, which is asked whether it explains. Returns who it was.
+    /// Denies a waiter, if it asked once, by what is said of its costs. Returns who it was.
     pub(super) fn deny_waiter(
         &mut self,
         id: WaiterId,
-        told: impl FnOnce(&Self, bool) -> Denied,
+        denial: impl FnOnce(&Self, Costs<'_>) -> Denied,
         effects: &mut Effects,
     ) -> Option<Caller> {
         if !self.dialogue.as_mut()?.impatient.remove(&id) {
@@ -166,7 +170,7 @@ impl Schedule {
         }
         let by_unit = self.queue.unit_costs(id);
         let Request { costs, caller, .. } = self.queue.request(id, &by_unit)?;
-        let denied = told(self, costs.explained());
+        let denied = denial(self, costs);
         self.tell_denial(costs.plain, &denied.decision, caller, effects);
         let retry_after = denied.decision.retry_after();
         if let Some(dialogue) = &mut self.dialogue {

@@ -103,3 +103,44 @@ fn behind_a_long_queue_a_wait_is_known_as_far_as_it_is_computed() {
     assert!(is_refused(&driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))));
     driven.queued(0, 1, Some(10 * LOOKED_AT + 19)); // too late by 1, and not known to be
 }
+
+/// A fixed bug: the request was refused because of a waiter that is dropped for it.
+#[test]
+fn a_waiter_that_a_full_queue_drops_is_not_waited_for() {
+    for overflow in [Overflow::DropOldest, Overflow::Leak] {
+        for leaves_at in [Some(400), None] {
+            let policy = Throttle::every(nanos(100)).burst(5);
+            let mut driven = Driven::with(policy, Options { max_queue: 1, overflow, ..Options::default() });
+            driven.try_acquire(0, 5).unwrap();
+            let dropped = driven.queued(0, 4, leaves_at);
+            let waiting = driven.queued(0, 3, Some(450));
+            driven.advance(300);
+            assert_eq!((driven.answer(dropped), driven.answer(waiting)), (FAILED, GRANTED));
+        }
+    }
+}
+
+/// Only a resume ends it for the larger request.
+#[test]
+fn the_quota_of_an_upstream_that_never_resets_is_waited_for() {
+    for leaves_at in [Some(10), None] {
+        let options = Options { spread_below: 20, ..Options::default() };
+        let mut driven = Driven::with(Throttle::every(nanos(1)).burst(5), options);
+        driven.at(0, |schedule, now, effects| schedule.spread(now, 3, Moment::NEVER, effects));
+        driven.queued(0, 5, leaves_at);
+        driven.queued(0, 1, Some(20));
+    }
+}
+
+/// The waiter leaves before its turn.
+#[test]
+fn the_turn_of_a_refused_request_is_told() {
+    let mut driven = Driven::new(Throttle::every(nanos(100)).burst(5));
+    driven.try_acquire(0, 5).unwrap();
+    driven.queued(0, 5, Some(700));
+    driven.at(0, |schedule, now, effects| schedule.charge(now, 5, effects));
+    for deadline in [300, 900] {
+        let refused = driven.request(0, request(5, Some(deadline))).unwrap_err();
+        assert_eq!(refused.retry_after(), Some(nanos(1_000)), "{deadline}");
+    }
+}
