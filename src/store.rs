@@ -66,14 +66,15 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///
 /// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
 /// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
-///    there is one, also for a call that grants nothing. Nothing may come in between: take the engine's lock of the key first, or write only if the state is still the same
-///    (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on the server.
+///    there is one, also for a call that grants nothing. Nothing may come in between: take the engine's lock of the key first, or write
+///    only if the state is still the same (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on
+///    the server.
 /// 3. A call must leave nothing locked whose future is dropped. Where it holds a lock over an `.await`, have a task of its own do the
 ///    work.
 /// 4. [`Unanswered`](StoreError::Unanswered) is the error where it is not known whether the state was written; any other one says that it was
 ///    not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter does as its
-///    [rule](OnStoreDown) says. It checks each [reply](Reply#what-a-reply-must-satisfy). One that is wrong it takes for an error,
-///    [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
+///    [rule](OnStoreDown) says. It checks each [reply](Reply#what-a-reply-must-satisfy). A wrong reply becomes the
+///    error [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
 /// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and
 ///    [pass it on](Store::listen). Otherwise those who wait for a place ask again and again.
 /// 6. Test it by the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only

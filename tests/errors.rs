@@ -144,10 +144,19 @@ async fn no_error_repeats_in_its_message_what_its_source_says() {
 async fn an_error_of_a_group_converts_into_that_of_the_member() {
     let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(0).build().unwrap();
     let group = LimiterGroup::new([common::limiter(MaxConcurrency::new(9)), limiter.clone()]);
-    let waits = async || -> Result<(), AcquireError> { Ok(group.acquire().await?.release()) };
-    let tries = || -> Result<(), TryAcquireError> { Ok(group.try_acquire()?.release()) };
+    let waits = async || -> Result<(), AcquireError> {
+        group.acquire().await?.release();
+        Ok(())
+    };
+    let tries = || -> Result<(), TryAcquireError> {
+        group.try_acquire()?.release();
+        Ok(())
+    };
     let runs = async || -> Result<(), RunError> { Ok(group.run(async {}).await?) };
-    let boxed = async || -> Result<(), Box<dyn Error + Send + Sync>> { Ok(group.acquire().await?.release()) };
+    let boxed = async || -> Result<(), Box<dyn Error + Send + Sync>> {
+        group.acquire().await?.release();
+        Ok(())
+    };
     assert_eq!((waits().await, tries(), runs().await, boxed().await.is_ok()), (Ok(()), Ok(()), Ok(()), true));
     let _held = limiter.try_acquire().unwrap();
     let full = AcquireError::QueueFull { retry_after: None };

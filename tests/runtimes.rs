@@ -296,6 +296,7 @@ fn blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere() {
         child.args(["--exact", "blocking_acquire_in_the_destructor_of_a_thread_local_waits_as_elsewhere"]).env(CHILD, "");
         let output = child.output().unwrap();
         assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the test has another name: {output:?}");
         return;
     }
     for after_tokio in [false, true] {

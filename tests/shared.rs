@@ -690,7 +690,11 @@ async fn a_larger_request_that_times_out_or_is_denied_behind_others_does_not_say
     let waiting = tokio::spawn(limiter.acquire_owned());
     sleep(ms(1)).await;
     let full = limiter.request().cost(3).acquire().await.unwrap_err();
-    assert_eq!(full, AcquireError::QueueFull { retry_after: Some(ms(1_000)) }, "after the waiter, even a full bucket has too little");
+    assert_eq!(
+        full,
+        AcquireError::QueueFull { retry_after: Some(ms(1_000)) },
+        "after the waiter, even a full bucket has too little"
+    );
     drop(waiting.await.unwrap().unwrap());
 
     let limiter = SharedLimiter::new(MemoryStore::new(), "test", "1/s burst 3").unwrap();

@@ -222,14 +222,18 @@ async fn a_throttled_stream_without_a_rate_panics_where_it_is_made_and_try_throt
         let policy: Policy = policy.parse().unwrap();
         let limiter = Limiter::new(policy.clone()).unwrap();
         let place = Arc::new(Mutex::new(None));
-        let hook = std::panic::take_hook();
-        let seen = Arc::clone(&place);
+        let hook = Arc::new(std::panic::take_hook());
+        let (seen, others, this_thread) = (Arc::clone(&place), Arc::clone(&hook), std::thread::current().id());
         std::panic::set_hook(Box::new(move |panic| {
-            *seen.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()));
+            if std::thread::current().id() == this_thread {
+                *seen.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()));
+            } else {
+                others(panic);
+            }
         }));
         let line = line!() + 1;
         let panic = catch_unwind(AssertUnwindSafe(|| drop(stream::iter(0..3).throttled(&limiter)))).unwrap_err();
-        std::panic::set_hook(hook);
+        std::panic::set_hook(Box::new(move |panic| hook(panic)));
         let refused = AcquireError::NoRate { policy: policy.clone() }.to_string();
         assert_eq!(panic.downcast_ref::<String>(), Some(&refused));
         assert_eq!(place.lock().unwrap().take(), Some((file!().to_owned(), line)));

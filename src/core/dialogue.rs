@@ -34,8 +34,11 @@ pub(crate) struct Dialogue {
     pub(super) carrier_due: Option<Moment>,
     /// Returns that may not have arrived, and when their leases expire anyway.
     pub(super) unconfirmed: Vec<(u64, Moment)>,
-    /// After a failure, nothing is sent before.
+    /// After a failure, no request is sent before.
     pub(super) retry_at: Moment,
+    /// After a failure, what is owed is not sent before, unless with a request: many keys may owe something, and need not learn soon
+    /// that the store is back.
+    pub(super) tells_at: Moment,
     failures: u32,
     /// Since when settlements are told again and again.
     untold_since: Option<Moment>,
@@ -116,7 +119,7 @@ impl Denial {
         Denied { decision, limits: if explains { statuses(now, policy, &self.reply, self.replied_at) } else { Vec::new() } }
     }
 
-    /// Whether it is of exactly these costs: then its instant is theirs.
+    /// Whether exactly these costs were denied. Then they are admitted at its instant.
     pub(super) fn is_of(&self, costs: &[u64]) -> bool {
         *self.costs == *costs
     }
@@ -141,6 +144,7 @@ impl Dialogue {
             carrier_due: None,
             unconfirmed: Vec::new(),
             retry_at: Moment::START,
+            tells_at: Moment::START,
             failures: 0,
             untold_since: None,
             resets: 0,
@@ -248,7 +252,8 @@ impl Dialogue {
 
     /// Remembers what a reply says of the future.
     pub(super) fn note_reply(&mut self, now: Moment, denied: Option<Box<[u64]>>, reply: &Reply, heard: bool) {
-        (self.failures, self.untold_since, self.retry_at, self.is_alone) = (0, None, Moment::START, false);
+        (self.failures, self.untold_since, self.is_alone) = (0, None, false);
+        self.retry_from(Moment::START);
         self.instant = Some((now, reply.now));
         // Halved, not forgotten, by a grant: otherwise whoever was granted last would ask first, again and again.
         let is_denied = reply.granted == 0 && reply.stop.is_some();
@@ -320,9 +325,22 @@ impl Dialogue {
     /// processes do not ask at the same instants.
     pub(super) fn back_off(&mut self, now: Moment) {
         const FIRST: u64 = 50_000_000;
-        let after = FIRST.saturating_mul(1 << self.failures.min(16)).min(self.terms.longest_back_off);
+        const LONGEST_OF_DEBTS: u64 = 10_000_000_000;
+        let doubled = FIRST.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.plus(after - self.random_below(after / 2));
+        let after = |longest| {
+            let after = doubled.min(longest);
+            now.plus(after - self.random_below(after / 2))
+        };
+        let (retry_at, tells_at) = (after(self.terms.longest_back_off), after(LONGEST_OF_DEBTS));
+        self.retry_at = retry_at;
+        self.tells_at = tells_at;
+    }
+
+    /// Calls may be sent again from this instant on.
+    pub(super) fn retry_from(&mut self, at: Moment) {
+        self.retry_at = at;
+        self.tells_at = at;
     }
 
     /// The store's clock is not what it seemed.

@@ -1,4 +1,4 @@
-//! Whether a reply of a store is one that a store may send. Anybody can write a store, so its replies are checked where they arrive.
+//! Checks the replies of stores where they arrive: a store may be written outside this crate, and be wrong.
 
 use std::collections::BTreeSet;
 
@@ -99,16 +99,12 @@ impl ReplyTerms {
     }
 }
 
-/// # Errors
-///
-/// Whoever goes through all pages would never end.
+/// Checks the mark of the next page of keys. If it were that of this page, a caller that reads all pages would never finish.
 pub(crate) fn check_next_page(from: Option<&[u8]>, next: Option<&[u8]>) -> Result<(), ReplyFault> {
     if next.is_some() && next == from { Err(ReplyFault::PageRepeats) } else { Ok(()) }
 }
 
-/// # Errors
-///
-/// More keys were purged than were to be.
+/// Checks how many keys were purged.
 pub(crate) fn check_purged(purged: u64, max: usize) -> Result<(), ReplyFault> {
     if purged > max as u64 { Err(ReplyFault::PurgedTooMany { purged, max }) } else { Ok(()) }
 }

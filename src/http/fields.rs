@@ -105,7 +105,8 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///
 /// An inner layer or the application may have set the same fields. Lists become one list, in one line, with the older members first;
 /// a list that readers would ignore, because it is malformed or of another draft, is replaced. Of two single limits the tighter one
-/// stays, and of two `Retry-After` the later one; a `grpc-retry-pushback-ms` that is there becomes at least as long. None of these fields belongs into a trailer.
+/// stays, and of two `Retry-After` the later one; a `grpc-retry-pushback-ms` that is there becomes at least as long. None of these fields
+/// belongs into a trailer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitFields {
     /// As between the quotes of a string.

@@ -118,8 +118,7 @@ impl SharedLimiterBuilder {
     /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
     /// [deadline](Self::deadline).
     ///
-    /// Of one limiter, one call at a time asks, for all keys. The first pauses are shorter: they grow from 100 ms to a third of this
-    /// time.
+    /// Of one limiter, one call at a time asks, for all keys. A pause is 100 ms at most at first, and grows to a third of this time.
     ///
     /// ```
     /// use std::time::Duration;

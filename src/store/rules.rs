@@ -21,8 +21,8 @@ use crate::strategy::Moment;
 /// the writing of the next one: by a lock of the row, a transaction, or compare-and-swap. The SQL stores of this crate are made so.
 /// [`Store`](super::Store) has an example.
 ///
-/// What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants are not
-/// kept in these bytes: too little is refunded, never too much.
+/// A [settlement](crate::Permit::settle) below its charge gives nothing back to a token bucket or a throttle, because the bytes do not keep
+/// their past grants: too little is refunded, never too much.
 pub struct Rules {
     store: String,
     policies: Policies,

@@ -696,7 +696,7 @@ proptest! {
 }
 
 #[test]
-fn each_wrong_reply_has_a_message_of_its_own() {
+fn a_wrong_reply_says_what_is_wrong() {
     let faults = [
         ReplyFault::GrantsTooMany { granted: 3, asked: 2 },
         ReplyFault::UnknownLimit { limit: 99, limits: 2 },

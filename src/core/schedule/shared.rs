@@ -181,7 +181,7 @@ impl Schedule {
         let owes = self.gate.owes();
         let Some(dialogue) = &mut self.dialogue else { return Moment::NEVER };
         dialogue.forget_expired(now);
-        let tells_at = if owes || dialogue.owes() { dialogue.retry_at.max(now) } else { Moment::NEVER };
+        let tells_at = if owes || dialogue.owes() { dialogue.tells_at.max(now) } else { Moment::NEVER };
         // Whoever does not wait for the store has an answer at once.
         let asks_at =
             if dialogue.waits_for_store() && asks_at != Moment::NEVER { asks_at.max(dialogue.retry_at) } else { asks_at };
@@ -230,7 +230,7 @@ impl Schedule {
         let dialogue = self.dialogue.as_mut()?;
         dialogue.forget_expired(now);
         let ahead_until = dialogue.block.as_ref().map_or(Moment::NEVER, Block::ends_at);
-        let at = if owes || dialogue.owes() { dialogue.retry_at } else { ahead_until.min(alone_until) };
+        let at = if owes || dialogue.owes() { dialogue.tells_at } else { ahead_until.min(alone_until) };
         (at < dialogue.retrier_at && dialogue.flight().is_none()).then_some(at)
     }
 

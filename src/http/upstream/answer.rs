@@ -91,8 +91,8 @@ impl<'h> UpstreamAnswer<'h> {
     ///
     /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the last reset of the quotas that are spent,
     /// whatever they count; if none is, until the last reset of those for which the answer does not say what remains; and for one second
-    /// if there is none of these either. With one, the reset of a quota that is spent is left out, because the
-    /// limiter would wait for the later of the two.
+    /// if there is none of these either. With a `retry_after`, the reset of a quota that is spent is left out,
+    /// because the limiter would wait for the later of the two.
     pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
         let quotas = self.quotas().iter();
         let least = |quota: &&UpstreamQuota<'_>| (quota.remaining.unwrap_or(u64::MAX), Reverse(quota.reset_after));

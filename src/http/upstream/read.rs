@@ -175,15 +175,18 @@ impl<'h> Reading<'h> {
         if !read {
             return;
         }
-        let window = self.window_of(limit);
+        let window = self.window_of(limit).unwrap_or_else(|Malformed| {
+            self.answer.malformed.push(RATELIMIT_POLICY);
+            None
+        });
         let reset_after = reset.map(|wait| Duration::from_secs(wait).min(self.max_wait));
         self.answer.quotas.push(UpstreamQuota { unit: REQUESTS, limit, remaining, reset_after, window, ..Default::default() });
     }
 
     /// The window of the policy with this quota, by a `RateLimit-Policy` of the drafts -03 to -07.
-    fn window_of(&mut self, limit: Option<u64>) -> Option<Duration> {
+    fn window_of(&self, limit: Option<u64>) -> Result<Option<Duration>, Malformed> {
         let mut window = None;
-        let described = self.lines(RATELIMIT_POLICY, |line| {
+        let described = structured_lines(self.headers.get_all(RATELIMIT_POLICY).iter(), |line| {
             list(line, |item| {
                 let (quota, its_window) = quota_and_window(&item)?;
                 if Some(quota) == limit {
@@ -191,14 +194,15 @@ impl<'h> Reading<'h> {
                 }
                 Ok(())
             })
-        });
-        window.filter(|_| described)
+        })?;
+        Ok(window.filter(|_| described))
     }
 
-    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself is the nearer one.
+    /// `RateLimit-Policy` of the drafts -03 to -06. A window that stands beside the limit itself is the nearer one. An upstream may send the
+    /// policies of a later draft beside the fields of these: they say nothing here.
     fn windows(&mut self) {
         let limit = self.answer.quotas().first().and_then(|quota| quota.limit);
-        let window = self.window_of(limit);
+        let window = self.window_of(limit).unwrap_or(None);
         for quota in self.answer.quotas.as_mut_slice() {
             quota.window = quota.window.or(window);
         }

@@ -176,7 +176,8 @@ impl Schedule {
     /// The store has answered a peek.
     pub(crate) fn answers_again(&mut self, now: Moment, effects: &mut Effects) {
         if let Some(dialogue) = self.dialogue.as_mut().filter(|dialogue| dialogue.is_alone) {
-            (dialogue.is_alone, dialogue.retry_at) = (false, Moment::START);
+            dialogue.is_alone = false;
+            dialogue.retry_from(Moment::START);
             self.reevaluate_front(now, effects);
         }
     }

@@ -216,12 +216,12 @@ impl Schedule {
         dialogue.back_off(now);
         let rule = match error {
             StoreError::TooLate { .. } => {
-                dialogue.retry_at = now; // it has not run: the same are asked again
+                dialogue.retry_from(now); // it has not run: the same are asked again
                 dialogue.forget_clock();
                 None
             }
             StoreError::PolicyDiffers { stored, .. } if dialogue.terms.replaces_policy && !flight.replaces => {
-                dialogue.retry_at = now; // as above
+                dialogue.retry_from(now); // as above
                 dialogue.news.replaces_next(stored);
                 None
             }

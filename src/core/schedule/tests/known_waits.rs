@@ -50,7 +50,9 @@ fn a_wait_is_known_as_far_as_places_are_free() {
     let driven = || {
         let mut driven = Driven::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(nanos(10))));
         driven.try_acquire(0, 1).unwrap();
-        [10, 20].map(|deadline| driven.queued(0, 1, Some(deadline)));
+        for deadline in [10, 20] {
+            driven.queued(0, 1, Some(deadline));
+        }
         driven
     };
     assert!(is_refused(&driven().request(0, request(1, Some(29)))));
