@@ -80,9 +80,9 @@ macro_rules! request_setters {
         /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
         ///
         /// A request that cannot be granted in time fails at once, as far as time alone decides that: by rates, windows, penalties and
-        /// pauses with an end, behind up to 256 requests, if none of them gives up. What a release, the end of a pause without a
-        /// duration, or a shared store may grant in time waits. Refunds and settlements, which may come later, are not foreseen. One
-        /// that can be granted at the very end of its timeout is granted. See the [example](crate::PermitRequest#examples).
+        /// pauses with an end, behind up to 256 requests, if none of them gives up. A request waits if a release, the end of
+        /// a pause without a duration, or a shared store may grant it in time. Refunds and settlements, which may come later, are not
+        /// foreseen. A request that can be granted at the very end of its timeout is granted. See the [example](crate::PermitRequest#examples).
         pub fn timeout(mut self, timeout: Duration) -> Self {
             self.options.timeout = Some(timeout);
             self

@@ -96,7 +96,7 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         asked.map(|(cost, limit)| limit.ready_at(self.now, cost)).fold(suspended_until, Moment::max)
     }
 
-    /// Whatever holds these costs back until a release or a resume does so no more, nor holds back others.
+    /// If only a release or a resume admits these costs, all places are free and all requests resumed from now on.
     pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
         if self.ready_at(costs) == Moment::NEVER {
             self.limits.iter_mut().filter(|limit| limit.counts_places()).for_each(|limit| *limit = LimitForecast::Open);

@@ -8,14 +8,14 @@ fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
     matches!(outcome, Err(AcquireError::TimedOut { .. }))
 }
 
-/// The second waiter leaves at 15, because the front has the turn at 10; so the newcomer has the turn at 20.
+/// The second waiter leaves at 20, before its turn. So the newcomer has the turn at 30.
 #[test]
 fn waiters_that_leave_before_their_turn_are_not_waited_for() {
     let mut driven = Driven::new(Throttle::every(nanos(10)));
     driven.try_acquire(0, 1).unwrap();
     driven.queued(0, 1, None);
     let leaves = driven.queued(0, 1, Some(20));
-    driven.at(0, |schedule, now, effects| schedule.charge(now, 1, effects)); // its turn is at 30 now
+    driven.at(0, |schedule, now, effects| schedule.charge(now, 1, effects)); // the turns are at 20 and 30 now
     assert!(is_refused(&driven.request(0, request(1, Some(29)))));
     let waiting = driven.queued(0, 1, Some(30));
     driven.advance(100);
