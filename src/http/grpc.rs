@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -19,14 +19,11 @@ pub(super) enum Code {
     Unauthenticated = 16,
 }
 
-/// Whether a request is a call of gRPC. gRPC-Web is none: its clients read the status from the body.
-pub(super) fn is_call<B>(request: &Request<B>) -> bool {
-    request.method() == Method::POST && request.headers().get(CONTENT_TYPE).is_some_and(is_grpc)
-}
-
-/// `application/grpc`, `application/grpc+proto` and the like.
-fn is_grpc(content_type: &HeaderValue) -> bool {
+/// Whether a request or an answer is one of gRPC: `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is none: its clients
+/// read the status from the body.
+pub(super) fn is_message(headers: &HeaderMap) -> bool {
     const TYPE: &[u8] = b"application/grpc";
+    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
     let without_parameters = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let parts = without_parameters.split_at_checked(TYPE.len());
     parts.is_some_and(|(start, rest)| start.eq_ignore_ascii_case(TYPE) && (rest.is_empty() || rest[0] == b'+'))
@@ -63,7 +60,7 @@ pub(super) fn http_status(status: StatusCode, headers: &HeaderMap) -> StatusCode
         return status;
     }
     match headers.get(&STATUS) {
-        Some(code) if headers.get(CONTENT_TYPE).is_some_and(is_grpc) => of_code(code.as_bytes()),
+        Some(code) if is_message(headers) => of_code(code.as_bytes()),
         _ => status,
     }
 }

@@ -31,12 +31,10 @@ pub(super) enum AnswerForm {
 
 impl AnswerForm {
     pub(super) fn to<B>(request: &Request<B>) -> Self {
-        if grpc::is_call(request) {
-            Self::Grpc
-        } else if request.method() == Method::HEAD {
-            Self::Head
-        } else {
-            Self::Plain
+        match *request.method() {
+            Method::HEAD => Self::Head,
+            Method::POST if grpc::is_message(request.headers()) => Self::Grpc,
+            _ => Self::Plain,
         }
     }
 }
