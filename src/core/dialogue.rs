@@ -36,7 +36,7 @@ pub(crate) struct Dialogue {
     pub(super) unconfirmed: Vec<(u64, Moment)>,
     /// After a failure, no request is sent before.
     pub(super) retry_at: Moment,
-    /// After a failure, what is owed is not sent before, unless with a request: many keys may owe something, and need not learn soon
+    /// After a failure, no call that only has returns and settlements is sent before. Many keys may have some, and need not learn soon
     /// that the store is back.
     pub(super) tells_at: Moment,
     failures: u32,

@@ -312,7 +312,7 @@ impl Schedule {
             && let Some(grant) = self.admit_next(now, costs, caller, effects)
         {
             self.explain(now, costs, grant.fence);
-            self.reevaluate_front(now, effects); // the grant may have delayed its turn
+            self.reevaluate_front(now, effects); // the grant may have delayed the turn of the front
             return Ok(Enqueued::Granted(grant));
         }
         if deadline != Moment::NEVER {

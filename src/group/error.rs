@@ -5,8 +5,8 @@ use thiserror::Error;
 
 use crate::error::{AcquireError, RunError, TryAcquireError};
 
-/// Which limiter of a group refused, and why. [`LimiterGroup`](super::LimiterGroup) has an example. It converts into the error of that limiter, which
-/// does not say which one it was.
+/// Which limiter of a group refused, and why. [`LimiterGroup`](super::LimiterGroup) has an example. It converts into the error of that
+/// limiter, which does not say which one it was.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} refused", display_member(*member, name.as_deref()))]
 pub struct GroupError<E> {

@@ -126,8 +126,8 @@ impl Schedule {
         }
     }
 
-    /// What the store has denied last; where that is not known or long past, nothing more than that. When these costs are admitted is
-    /// known only if the store has denied as much. A pause is known.
+    /// A denial of these costs, as the store has denied last; if that is not known or long past, a denial that says nothing more. It says
+    /// when these costs are admitted only if the store has denied exactly these. A pause is known.
     pub(in crate::core::schedule) fn latest_denial(&self, now: Moment, costs: Costs<'_>) -> Denied {
         let denial = self.dialogue.as_ref().and_then(|dialogue| dialogue.latest_denial(now));
         let Some(denial) = denial else {
