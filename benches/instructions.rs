@@ -28,8 +28,8 @@ use tokio::task::yield_now;
 use tokio::time::advance;
 use tollgate::http::{ClientIp, LimitLayer, RateLimitStyle};
 use tollgate::{
-    FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, StreamLimitExt as _, Throttle,
-    TokenBucket,
+    FixedWindow, KeyedLimiter, Limiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow,
+    StreamLimitExt as _, Throttle, TokenBucket,
 };
 use tower::{Layer as _, Service as _, service_fn};
 
@@ -40,46 +40,89 @@ const LONG: Duration = Duration::from_secs(3_600);
 type Operation = (&'static str, fn(u64));
 
 const OPERATIONS: [Operation; 27] = [
-    ("acquire", |times| awaited(times, MaxConcurrency::new(PLACES))),
-    ("acquire-ttl", |times| awaited(times, MaxConcurrency::new(PLACES).ttl(LONG))),
-    ("try-acquire", |times| tried(times, MaxConcurrency::new(PLACES))),
+    ("acquire", |times| {
+        awaited(times, MaxConcurrency::new(PLACES));
+    }),
+    ("acquire-ttl", |times| {
+        awaited(times, MaxConcurrency::new(PLACES).ttl(LONG));
+    }),
+    ("try-acquire", |times| {
+        tried(times, MaxConcurrency::new(PLACES));
+    }),
     ("throttle", |times| tried(times, never_waiting())),
-    ("window", |times| tried(times, FixedWindow::new(u32::MAX.into(), LONG))),
-    ("bucket", |times| tried(times, TokenBucket::new(Rate::per_second(7), 8_000_000))),
-    ("counter", |times| tried(times, SlidingWindow::counter(u32::MAX.into(), LONG))),
-    ("log", |times| tried(times, SlidingWindow::log(u32::MAX.into(), LONG))),
+    ("window", |times| {
+        tried(times, FixedWindow::new(u32::MAX.into(), LONG));
+    }),
+    ("bucket", |times| {
+        tried(times, TokenBucket::new(Rate::per_second(7), 8_000_000));
+    }),
+    ("counter", |times| {
+        tried(times, SlidingWindow::counter(u32::MAX.into(), LONG));
+    }),
+    ("log", |times| {
+        tried(times, SlidingWindow::log(u32::MAX.into(), LONG));
+    }),
     ("log-sliding", |times| sliding(times, 1_000)),
-    ("penalty", |times| tried(times, Penalty::new(u32::MAX.into(), Rate::per_second(1)))),
+    ("penalty", |times| {
+        tried(times, Penalty::new(u32::MAX.into(), Rate::per_second(1)));
+    }),
     ("two", |times| tried(times, slow().and(slow()))),
-    ("three", |times| tried(times, slow().and(slow()).and(slow()))),
+    ("three", |times| {
+        tried(times, slow().and(slow()).and(slow()));
+    }),
     ("denied", |times| tried(times, Throttle::every(LONG))),
-    ("denied-penalty", |times| tried(times, Penalty::new(1, Rate::per_hour(1)))),
+    ("denied-penalty", |times| {
+        tried(times, Penalty::new(1, Rate::per_hour(1)));
+    }),
     ("denied-places", |times| {
         let limiter = limiter(MaxConcurrency::new(1));
         let _permit = limiter.try_acquire();
         tried_with(times, limiter);
     }),
     ("keyed-one", |times| tried_keyed(times, 1, slow())),
-    ("keyed-three", |times| tried_keyed(times, 16, slow().and(slow()).and(slow()))),
-    ("keyed-places", |times| tried_keyed(times, 1, MaxConcurrency::new(PLACES))),
-    ("keyed-denied", |times| tried_keyed(times, 16, Throttle::every(LONG))),
+    ("keyed-three", |times| {
+        tried_keyed(times, 16, slow().and(slow()).and(slow()));
+    }),
+    ("keyed-places", |times| {
+        tried_keyed(times, 1, MaxConcurrency::new(PLACES));
+    }),
+    ("keyed-denied", |times| {
+        tried_keyed(times, 16, Throttle::every(LONG));
+    }),
     ("throttled", |times| {
         let limiter = limiter(never_waiting());
-        in_task(async move { stream::repeat(()).take(times as usize).throttled(limiter).for_each(async |()| ()).await });
+        in_task(async move {
+            stream::repeat(())
+                .take(times as usize)
+                .throttled(limiter)
+                .for_each(async |()| ())
+                .await;
+        });
     }),
     ("hand-off", |times| {
         let limiter = limiter(MaxConcurrency::new(8));
         handed_over(times, move || limiter.acquire());
     }),
     ("paced", paced),
-    ("layer", |times| answered(times, slow(), RateLimitStyle::None)),
-    ("layer-fields", |times| answered(times, slow(), RateLimitStyle::Draft10)),
-    ("layer-denied", |times| answered(times, Throttle::every(LONG), RateLimitStyle::Draft10)),
+    ("layer", |times| {
+        answered(times, slow(), RateLimitStyle::None);
+    }),
+    ("layer-fields", |times| {
+        answered(times, slow(), RateLimitStyle::Draft10);
+    }),
+    ("layer-denied", |times| {
+        answered(times, Throttle::every(LONG), RateLimitStyle::Draft10);
+    }),
     ("tokio-acquire", |times| {
         let semaphore = Arc::new(Semaphore::new(PLACES as usize));
         in_task(async move {
             for _ in 0..times {
-                drop(Arc::clone(&semaphore).acquire_owned().await.expect("a permit"));
+                drop(
+                    Arc::clone(&semaphore)
+                        .acquire_owned()
+                        .await
+                        .expect("a permit"),
+                );
             }
         });
     }),
@@ -90,9 +133,14 @@ const OPERATIONS: [Operation; 27] = [
 ];
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let arguments: Vec<String> = env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with("--"))
+        .collect();
     let times = arguments.get(1).map_or(Ok(100_000), |times| times.parse());
-    let operation = OPERATIONS.iter().find(|(name, _)| Some(*name) == arguments.first().map(String::as_str));
+    let operation = OPERATIONS
+        .iter()
+        .find(|(name, _)| Some(*name) == arguments.first().map(String::as_str));
     match (operation, times) {
         (Some((_, run)), Ok(times)) => run(times),
         _ => {
@@ -112,7 +160,9 @@ fn never_waiting() -> Throttle {
 
 /// Nothing is refilled during a run, so no key is forgotten.
 fn slow() -> Policy {
-    Throttle::every(Duration::from_secs(60)).burst(10_000_000).into()
+    Throttle::every(Duration::from_secs(60))
+        .burst(10_000_000)
+        .into()
 }
 
 /// All keys are there before the loop begins: a run of any length has inserted the same number.
@@ -137,7 +187,10 @@ fn tried_with(times: u64, limiter: &Limiter) {
 fn answered(times: u64, policy: impl Into<Policy>, style: RateLimitStyle) {
     let limiter = KeyedLimiter::new(policy).expect("a sound policy");
     let answer = |_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new())));
-    let mut service = LimitLayer::new(limiter).style(style).by(ClientIp::peer()).layer(service_fn(answer));
+    let mut service = LimitLayer::new(limiter)
+        .style(style)
+        .by(ClientIp::peer())
+        .layer(service_fn(answer));
     let client = SocketAddr::from(([192, 0, 2, 1], 4711));
     for _ in 0..times {
         let mut request = Request::new(());
@@ -148,7 +201,11 @@ fn answered(times: u64, policy: impl Into<Policy>, style: RateLimitStyle) {
 
 /// A log at its limit, of which one grant expires before each request.
 fn sliding(times: u64, limit: u64) {
-    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
     runtime.block_on(async move {
         let limiter = limiter(SlidingWindow::log(limit, Duration::from_nanos(limit)));
         for _ in 0..times {
@@ -195,7 +252,11 @@ fn paced(times: u64) {
             drop(limiter.acquire().await.expect("a permit"));
         }
     };
-    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
     runtime.block_on(in_tasks(task));
 }
 
@@ -207,6 +268,11 @@ async fn in_tasks<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F)
 }
 
 fn in_task(task: impl Future<Output = ()> + Send + 'static) {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(runtime.spawn(task)).expect("the task ran to its end");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime
+        .block_on(runtime.spawn(task))
+        .expect("the task ran to its end");
 }

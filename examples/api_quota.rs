@@ -19,7 +19,8 @@ use indicatif::HumanCount;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
 use tollgate::{
-    ConfigError, Decision, FixedWindow, KeyedLimiter, LimiterGroup, Policy, Rate, SlidingWindow, TokenBucket, TryAcquireError,
+    ConfigError, Decision, FixedWindow, KeyedLimiter, LimiterGroup, Policy, Rate, SlidingWindow,
+    TokenBucket, TryAcquireError,
 };
 
 /// Limits the clients of an API by their plan, and by endpoint
@@ -117,22 +118,39 @@ impl Api {
         let buckets = KeyedLimiter::builder(Endpoint::Status.bucket(minute))
             .tiers(move |(_, endpoint): &(Client, Endpoint)| endpoint.bucket(minute))
             .build()?;
-        Ok(Self { plans, quotas, buckets })
+        Ok(Self {
+            plans,
+            quotas,
+            buckets,
+        })
     }
 
     fn subscribe(&self, client: Client, plan: Plan) {
-        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(client, plan);
+        self.plans
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(client, plan);
     }
 
     /// Makes one request. It is charged to the quota and to the bucket, or to neither.
     fn call(&self, client: Client, endpoint: Endpoint) -> Result<(), Box<TryAcquireError>> {
-        let both = LimiterGroup::new([self.quotas.limiter(&client)?, self.buckets.limiter(&(client, endpoint))?]);
-        both.try_acquire_many(endpoint.cost()).map(drop).map_err(|denied| denied.error.into())
+        let both = LimiterGroup::new([
+            self.quotas.limiter(&client)?,
+            self.buckets.limiter(&(client, endpoint))?,
+        ]);
+        both.try_acquire_many(endpoint.cost())
+            .map(drop)
+            .map_err(|denied| denied.error.into())
     }
 }
 
 fn plan_of(plans: &RwLock<HashMap<Client, Plan>>, client: Client) -> Plan {
-    plans.read().unwrap_or_else(PoisonError::into_inner).get(client).copied().unwrap_or(Plan::Free)
+    plans
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(client)
+        .copied()
+        .unwrap_or(Plan::Free)
 }
 
 /// How many of a client's requests were served, and which limits denied the others.
@@ -146,18 +164,32 @@ struct Tally {
 
 impl Tally {
     fn denied(&mut self, at: Duration, endpoint: Endpoint, why: Decision) {
-        if self.denials.iter().all(|(.., known)| known.denied_by() != why.denied_by()) {
+        if self
+            .denials
+            .iter()
+            .all(|(.., known)| known.denied_by() != why.denied_by())
+        {
             self.denials.push((at, endpoint, why));
         }
     }
 }
 
 /// Sends this many requests, spread evenly over a time.
-async fn send(api: Arc<Api>, client: Client, requests: u64, during: Duration) -> Result<Tally, TryAcquireError> {
+async fn send(
+    api: Arc<Api>,
+    client: Client,
+    requests: u64,
+    during: Duration,
+) -> Result<Tally, TryAcquireError> {
     const TICKS: u32 = 100;
     let mut ticks = interval((during / TICKS).max(Duration::from_nanos(1)));
     let start = Instant::now();
-    let mut tally = Tally { client, asked: 0, served: 0, denials: Vec::new() };
+    let mut tally = Tally {
+        client,
+        asked: 0,
+        served: 0,
+        denials: Vec::new(),
+    };
     for tick in 1..=u64::from(TICKS) {
         ticks.tick().await;
         while tally.asked < requests * tick / u64::from(TICKS) {
@@ -184,19 +216,31 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let part = Duration::from_millis(options.minute_ms).mul_f64(0.4);
     let api = Arc::new(Api::new(options)?);
 
-    say!("1. Four clients send requests for {}, which is 0.4 of a minute", Human(part));
+    say!(
+        "1. Four clients send requests for {}, which is 0.4 of a minute",
+        Human(part)
+    );
     let mut clients = JoinSet::new();
-    for (client, plan, requests) in
-        [("alice", Plan::Free, 600), ("bob", Plan::Starter, 6_000), ("carol", Plan::Higher, 30_000), ("dave", Plan::Free, 600)]
-    {
+    for (client, plan, requests) in [
+        ("alice", Plan::Free, 600),
+        ("bob", Plan::Starter, 6_000),
+        ("carol", Plan::Higher, 30_000),
+        ("dave", Plan::Free, 600),
+    ] {
         api.subscribe(client, plan);
         clients.spawn(send(Arc::clone(&api), client, requests, part));
     }
-    let mut tallies = clients.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut tallies = clients
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     tallies.sort_unstable_by_key(|tally| tally.client);
     print(&api, &tallies);
 
-    say!("\n2. In the middle of the minute dave moves from the free plan to starter; what dave has used still counts");
+    say!(
+        "\n2. In the middle of the minute dave moves from the free plan to starter; what dave has used still counts"
+    );
     tell(&api, "before", "dave");
     api.subscribe("dave", Plan::Starter);
     tell(&api, "after", "dave");
@@ -204,37 +248,68 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
 
     say!("\n3. alice waits for the retry-after, and is allowed again");
     tell(&api, "before", "alice");
-    sleep(api.quotas.check(&"alice", 1).retry_after().unwrap_or_default()).await;
+    sleep(
+        api.quotas
+            .check(&"alice", 1)
+            .retry_after()
+            .unwrap_or_default(),
+    )
+    .await;
     tell(&api, "after", "alice");
     Ok(ExitCode::SUCCESS)
 }
 
 fn print(api: &Api, tallies: &[Tally]) {
     say!("   client  plan        asked   served   denied   quota left");
-    for &Tally { client, asked, served, .. } in tallies {
+    for &Tally {
+        client,
+        asked,
+        served,
+        ..
+    } in tallies
+    {
         let plan = lower(&plan_of(&api.plans, client));
-        let [limit, left] = [Decision::limit, Decision::remaining].map(|of| HumanCount(of(&api.quotas.check(&client, 1))));
-        let [asked, served, denied] = [asked, served, asked - served].map(|count| HumanCount(count).to_string());
+        let [limit, left] = [Decision::limit, Decision::remaining]
+            .map(|of| HumanCount(of(&api.quotas.check(&client, 1))));
+        let [asked, served, denied] =
+            [asked, served, asked - served].map(|count| HumanCount(count).to_string());
         say!("   {client:<6}  {plan:<7}  {asked:>8} {served:>8} {denied:>8}   {left} of {limit}");
     }
     say!("   the first denial of each client by each limit: when, and for which endpoint");
-    for Tally { client, denials, .. } in tallies {
+    for Tally {
+        client, denials, ..
+    } in tallies
+    {
         for (at, endpoint, why) in denials {
-            let by = why.denied_by().map(|limit| limit.to_string()).unwrap_or_default();
-            say!("   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}", millis(*at), lower(endpoint), retry(why));
+            let by = why
+                .denied_by()
+                .map(|limit| limit.to_string())
+                .unwrap_or_default();
+            say!(
+                "   {client:<6}  {:>11}  {:<6}  by {by:<27}  retry after {:>11}",
+                millis(*at),
+                lower(endpoint),
+                retry(why)
+            );
         }
     }
 }
 
 /// Prints what a client has used, and the answer that it would get now.
 fn tell(api: &Api, when: &str, client: Client) {
-    let used = api.quotas.snapshot(&client).map_or(0, |numbers| numbers.used);
+    let used = api
+        .quotas
+        .snapshot(&client)
+        .map_or(0, |numbers| numbers.used);
     let answer = api.quotas.check(&client, 1);
     let verdict = match answer.denied_by() {
         Some(limit) => format!("denied by {limit}, retry after {}", retry(&answer)),
         None => format!("allowed, {} left", HumanCount(answer.remaining())),
     };
-    say!("   {when:<6}  {used} of {} used: {verdict}", HumanCount(answer.limit()));
+    say!(
+        "   {when:<6}  {used} of {} used: {verdict}",
+        HumanCount(answer.limit())
+    );
 }
 
 fn lower(name: &impl Debug) -> String {
@@ -242,7 +317,8 @@ fn lower(name: &impl Debug) -> String {
 }
 
 fn retry(why: &Decision) -> String {
-    why.retry_after().map_or_else(|| "unknown".to_owned(), millis)
+    why.retry_after()
+        .map_or_else(|| "unknown".to_owned(), millis)
 }
 
 /// With microseconds: a client that retries a moment too early is denied again.

@@ -49,7 +49,9 @@ async fn dropped_while_it_waits() -> Result<(), Box<dyn Error>> {
 }
 
 async fn dropped_before_it_takes_its_permit() -> Result<(), Box<dyn Error>> {
-    say!("2. A permit whose request is dropped before it takes the permit goes to the next request");
+    say!(
+        "2. A permit whose request is dropped before it takes the permit goes to the next request"
+    );
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let taken = limiter.acquire().await?;
     let mut first = Box::pin(limiter.acquire());
@@ -72,10 +74,19 @@ async fn dropped_before_it_takes_a_throttled_permit() -> Result<(), Box<dyn Erro
     let mut first = Box::pin(limiter.acquire());
     assert!(poll!(first.as_mut()).is_pending());
     sleep(Duration::from_millis(600)).await;
-    tell("granted at 500 ms to the first, which has not taken it at 600 ms", &limiter);
+    tell(
+        "granted at 500 ms to the first, which has not taken it at 600 ms",
+        &limiter,
+    );
     drop(first);
     limiter.acquire().await?.release();
-    tell(&format!("the first was dropped; the next got its permit at {} ms", start.elapsed().as_millis()), &limiter);
+    tell(
+        &format!(
+            "the first was dropped; the next got its permit at {} ms",
+            start.elapsed().as_millis()
+        ),
+        &limiter,
+    );
     Ok(())
 }
 
@@ -91,7 +102,10 @@ async fn dropped_by_the_limiter() -> Result<(), Box<dyn Error>> {
         other => say!("   unexpected: {other:?}"),
     }
     let answer = limiter.run(async { 6 * 7 }).await?;
-    tell(&format!("the next work ran to its end and returned {answer}"), &limiter);
+    tell(
+        &format!("the next work ran to its end and returned {answer}"),
+        &limiter,
+    );
     Ok(())
 }
 

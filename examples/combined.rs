@@ -45,7 +45,12 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let mut works = JoinSet::new();
     let start = Instant::now();
     let end = start + Duration::from_secs(options.seconds.into());
-    let mut log = Log { start, granted: 0, streak: None, denials: vec![0; policy.limits().len()] };
+    let mut log = Log {
+        start,
+        granted: 0,
+        streak: None,
+        denials: vec![0; policy.limits().len()],
+    };
     while Instant::now() < end {
         match limiter.try_acquire() {
             Ok(permit) => {
@@ -96,7 +101,13 @@ struct Streak {
 
 impl Log {
     fn denied(&mut self, decision: &Decision, policy: &Policy) {
-        let Some(by) = policy.limits().iter().position(|limit| Some(*limit) == decision.denied_by()) else { return };
+        let Some(by) = policy
+            .limits()
+            .iter()
+            .position(|limit| Some(*limit) == decision.denied_by())
+        else {
+            return;
+        };
         self.denials[by] += 1;
         match &mut self.streak {
             Some(streak) if streak.by == by => streak.more += 1,
@@ -104,16 +115,36 @@ impl Log {
                 self.end_streak();
                 let after = decision
                     .retry_after()
-                    .map_or("until a permit is released".to_owned(), |after| format!("for {}", Human(after)));
-                say!("{}  {:>9}  `{}`, {after}", self.at(), self.granted, policy.limits()[by]);
-                self.streak = Some(Streak { by, more: 0, granted_before: self.granted });
+                    .map_or("until a permit is released".to_owned(), |after| {
+                        format!("for {}", Human(after))
+                    });
+                say!(
+                    "{}  {:>9}  `{}`, {after}",
+                    self.at(),
+                    self.granted,
+                    policy.limits()[by]
+                );
+                self.streak = Some(Streak {
+                    by,
+                    more: 0,
+                    granted_before: self.granted,
+                });
             }
         }
     }
 
     fn end_streak(&mut self) {
-        if let Some(Streak { more: more @ 1.., granted_before, .. }) = self.streak.take() {
-            say!("{}  {:>9}  … and {more} more", self.at(), format!("+{}", self.granted - granted_before));
+        if let Some(Streak {
+            more: more @ 1..,
+            granted_before,
+            ..
+        }) = self.streak.take()
+        {
+            say!(
+                "{}  {:>9}  … and {more} more",
+                self.at(),
+                format!("+{}", self.granted - granted_before)
+            );
         }
     }
 

@@ -6,8 +6,8 @@
 //! cargo run --example outgoing_action --features sqlite -- --store target/outgoing.db    # in two terminals: four replicas
 //! ```
 //!
-//! It shows what becomes of an action without a token: at once an error that says when to retry, or a wait in turn with a timeout;
-//! one that costs several tokens; and the three rules for the time in which the store does not answer.
+//! It shows how an action without a token is answered: by an error that says when to retry, or by a wait in turn with a timeout. It
+//! also shows an action that costs several tokens, and the three rules for the time in which the store does not answer.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ struct Options {
     store: String,
 }
 
-/// An action that runs only with a token. What keeps the tokens is behind the limiter.
+/// An action that runs only with a token. The limiter hides where the tokens are kept.
 struct Limited<A> {
     bucket: SharedLimiter,
     action: A,
@@ -56,8 +56,18 @@ where
     }
 
     /// Waits for the tokens in turn, and runs the action.
-    async fn call_within(&self, timeout: Duration, input: String, tokens: u64) -> Result<String, RunError> {
-        self.bucket.request().cost(tokens).timeout(timeout).run((self.action)(input)).await
+    async fn call_within(
+        &self,
+        timeout: Duration,
+        input: String,
+        tokens: u64,
+    ) -> Result<String, RunError> {
+        self.bucket
+            .request()
+            .cost(tokens)
+            .timeout(timeout)
+            .run((self.action)(input))
+            .await
     }
 }
 
@@ -73,50 +83,110 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    let Options { tokens, period, store } = options;
+    let Options {
+        tokens,
+        period,
+        store,
+    } = options;
     let bucket = TokenBucket::new(Rate::new(*tokens, *period), *tokens).refill_each_period();
     let store = AnyStore::open(store)?;
     let replica = |name: &str, rule| {
-        let bucket = SharedLimiter::builder(store.clone(), name, bucket).on_store_down(rule).build()?;
-        Ok::<_, ConfigError>(Limited { bucket, action: pay })
+        let bucket = SharedLimiter::builder(store.clone(), name, bucket)
+            .on_store_down(rule)
+            .build()?;
+        Ok::<_, ConfigError>(Limited {
+            bucket,
+            action: pay,
+        })
     };
-    let replicas = [replica("payments", OnStoreDown::Error)?, replica("payments", OnStoreDown::Error)?];
+    let replicas = [
+        replica("payments", OnStoreDown::Error)?,
+        replica("payments", OnStoreDown::Error)?,
+    ];
     replicas[0].bucket.limits().await?; // so that the store is connected
     let start = Instant::now();
     let tell = |who: &str, outcome: Result<String, Box<dyn Error>>| {
         let outcome = outcome.unwrap_or_else(|error| format!("not called: {}", chain(&*error)));
-        say!("{:>6.3} s  {who:<8} {outcome}", start.elapsed().as_secs_f64());
+        say!(
+            "{:>6.3} s  {who:<8} {outcome}",
+            start.elapsed().as_secs_f64()
+        );
     };
     // The replicas take turns.
     let bills = |count| (1..=count).zip(replicas.iter().zip(["a", "b"]).cycle());
 
-    say!("one bucket for two replicas: {bucket}\n\n1. All call at once, and without a token there is an error");
+    say!(
+        "one bucket for two replicas: {bucket}\n\n1. All call at once, and without a token there is an error"
+    );
     join_all(bills(tokens + 3).map(async |(bill, (replica, name))| {
-        tell(name, replica.call(format!("bill {bill}"), 1).await.map_err(Into::into));
+        tell(
+            name,
+            replica
+                .call(format!("bill {bill}"), 1)
+                .await
+                .map_err(Into::into),
+        );
     }))
     .await;
 
     let longest = *period * 3;
-    say!("\n2. All call at once, and wait in turn for {} at most", Human(longest));
+    say!(
+        "\n2. All call at once, and wait in turn for {} at most",
+        Human(longest)
+    );
     join_all(bills(2 * tokens).map(async |(bill, (replica, name))| {
-        tell(name, replica.call_within(longest, format!("bill {bill}"), 1).await.map_err(Into::into));
+        tell(
+            name,
+            replica
+                .call_within(longest, format!("bill {bill}"), 1)
+                .await
+                .map_err(Into::into),
+        );
     }))
     .await;
 
     say!("\n3. A call may cost several tokens");
     for cost in [2, *tokens, tokens + 1] {
-        tell("a", replicas[0].call_within(longest, format!("batch of {cost}"), cost).await.map_err(Into::into));
+        tell(
+            "a",
+            replicas[0]
+                .call_within(longest, format!("batch of {cost}"), cost)
+                .await
+                .map_err(Into::into),
+        );
     }
 
-    for (name, rule) in [("error", OnStoreDown::Error), ("deny", OnStoreDown::Deny), ("allow", OnStoreDown::Allow)] {
+    for (name, rule) in [
+        ("error", OnStoreDown::Error),
+        ("deny", OnStoreDown::Deny),
+        ("allow", OnStoreDown::Allow),
+    ] {
         say!("\n4. The store is cut off, and the rule is: {name}");
         let replica = replica(&format!("payments-{name}"), rule)?;
         store.cut(true);
-        tell("at once", replica.call("bill 1".to_owned(), 1).await.map_err(Into::into));
-        tell("in turn", replica.call_within(*period / 4, "bill 2".to_owned(), 1).await.map_err(Into::into));
+        tell(
+            "at once",
+            replica
+                .call("bill 1".to_owned(), 1)
+                .await
+                .map_err(Into::into),
+        );
+        tell(
+            "in turn",
+            replica
+                .call_within(*period / 4, "bill 2".to_owned(), 1)
+                .await
+                .map_err(Into::into),
+        );
         store.cut(false);
         sleep(*period / 2).await;
-        tell("later", replica.call_within(longest, "bill 3".to_owned(), 1).await.map_err(Into::into));
+        tell(
+            "later",
+            replica
+                .call_within(longest, "bill 3".to_owned(), 1)
+                .await
+                .map_err(Into::into),
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

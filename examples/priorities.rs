@@ -22,7 +22,11 @@ struct Options {}
 async fn main() -> Result<(), Box<dyn Error>> {
     Options::parse();
     served_by_priority_then_arrival().await?;
-    for overflow in [Overflow::Reject, Overflow::DropOldest, Overflow::DropLowestPriority] {
+    for overflow in [
+        Overflow::Reject,
+        Overflow::DropOldest,
+        Overflow::DropLowestPriority,
+    ] {
         full_queue(overflow).await?;
     }
     fails_at_once().await
@@ -39,13 +43,19 @@ const CALLERS: [(&str, Priority); 6] = [
 
 async fn served_by_priority_then_arrival() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
-    say!("one place, which is taken; six callers ask for it in this order (priority): {}", names());
+    say!(
+        "one place, which is taken; six callers ask for it in this order (priority): {}",
+        names()
+    );
     say!("served: {}\n", serve(&limiter).await?);
     Ok(())
 }
 
 async fn full_queue(overflow: Overflow) -> Result<(), Box<dyn Error>> {
-    let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(3).overflow(overflow).build()?;
+    let limiter = Limiter::builder(MaxConcurrency::new(1))
+        .max_queue(3)
+        .overflow(overflow)
+        .build()?;
     say!("the same six callers, a queue of at most three, and Overflow::{overflow:?}");
     say!("served: {}", serve(&limiter).await?);
     say!("refused or dropped: {}\n", limiter.snapshot().shed);
@@ -78,7 +88,9 @@ async fn serve(limiter: &Limiter) -> Result<String, Box<dyn Error>> {
 }
 
 fn names() -> String {
-    CALLERS.map(|(name, priority)| format!("{name} ({})", priority.level())).join(", ")
+    CALLERS
+        .map(|(name, priority)| format!("{name} ({})", priority.level()))
+        .join(", ")
 }
 
 async fn fails_at_once() -> Result<(), Box<dyn Error>> {
@@ -93,7 +105,15 @@ async fn fails_at_once() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
     let _taken = limiter.acquire().await?;
     let start = Instant::now();
-    report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
+    report(
+        limiter
+            .request()
+            .timeout(Duration::from_millis(200))
+            .acquire()
+            .await
+            .err(),
+        start,
+    );
 
     say!("one place, released after 100 ms, and the same caller:");
     let limiter = Limiter::new(MaxConcurrency::new(1))?;
@@ -103,15 +123,29 @@ async fn fails_at_once() -> Result<(), Box<dyn Error>> {
         drop(taken);
     });
     let start = Instant::now();
-    report(limiter.request().timeout(Duration::from_millis(200)).acquire().await.err(), start);
+    report(
+        limiter
+            .request()
+            .timeout(Duration::from_millis(200))
+            .acquire()
+            .await
+            .err(),
+        start,
+    );
     Ok(())
 }
 
 fn report(error: Option<AcquireError>, start: Instant) {
     let answer = match error {
         None => "got its permit".to_owned(),
-        Some(AcquireError::TimedOut { retry_after: Some(after), .. }) => {
-            format!("no permit within the timeout; a retry can succeed in {}", Human(after))
+        Some(AcquireError::TimedOut {
+            retry_after: Some(after),
+            ..
+        }) => {
+            format!(
+                "no permit within the timeout; a retry can succeed in {}",
+                Human(after)
+            )
         }
         Some(error) => error.to_string(),
     };

@@ -26,7 +26,10 @@ struct Options {}
 async fn serve(listener: TcpListener) {
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
     let answer = async || match REQUESTS.fetch_add(1, Relaxed) {
-        2 => Response::builder().status(429).header("retry-after", "1").body(String::new()),
+        2 => Response::builder()
+            .status(429)
+            .header("retry-after", "1")
+            .body(String::new()),
         _ => Response::builder().body("hello".to_owned()),
     };
     let app = Router::new().fallback(move || async move { answer().await.unwrap_or_default() });
@@ -41,21 +44,35 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(serve(listener));
 
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()?;
     // The request type of reqwest converts from that of `http`, and its response into one.
     let client = service_fn(move |request: Request<Body>| {
         let client = client.clone();
-        async move { Ok::<Response<Body>, reqwest::Error>(client.execute(request.try_into()?).await?.into()) }
+        async move {
+            Ok::<Response<Body>, reqwest::Error>(client.execute(request.try_into()?).await?.into())
+        }
     });
     let bytes = |body: &Body| body.as_bytes().map(|bytes| Body::from(bytes.to_vec())); // not of a stream
-    let client = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?).retry_with(1, bytes).layer(client);
+    let client = OutboundLayer::by_host(KeyedLimiter::new("8 concurrent")?)
+        .retry_with(1, bytes)
+        .layer(client);
 
     let start = Instant::now();
     for _ in 0..4 {
-        let response = client.clone().oneshot(Request::get(&uri).body(Body::default())?).await?;
+        let response = client
+            .clone()
+            .oneshot(Request::get(&uri).body(Body::default())?)
+            .await?;
         let (head, body) = response.into_parts();
         let response = reqwest::Response::from(Response::from_parts(head, Body::wrap(body)));
-        say!("{:>5} ms  {}  {}", start.elapsed().as_millis(), response.status(), response.text().await?);
+        say!(
+            "{:>5} ms  {}  {}",
+            start.elapsed().as_millis(),
+            response.status(),
+            response.text().await?
+        );
     }
     Ok(())
 }

@@ -41,14 +41,20 @@ async fn throttled() -> Result<(), Box<dyn Error>> {
 }
 
 async fn with_permits() -> Result<(), Box<dyn Error>> {
-    say!("with_permits: four items, each with its permit in a task of its own; two tasks at a time, 150 ms of work each");
+    say!(
+        "with_permits: four items, each with its permit in a task of its own; two tasks at a time, 150 ms of work each"
+    );
     let limiter = Limiter::new(MaxConcurrency::new(2))?;
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     let mut items = stream::iter(["a", "b", "c", "d"]).with_permits(&limiter);
     while let Some((item, permit)) = items.try_next().await? {
         tasks.spawn(async move {
-            say!("  {} {item} starts with permit {}", stamp(start), permit.fence());
+            say!(
+                "  {} {item} starts with permit {}",
+                stamp(start),
+                permit.fence()
+            );
             sleep(TENTH + TENTH / 2).await;
             say!("  {} {item} ends", stamp(start));
             drop(permit); // lets the stream yield the next item
@@ -59,15 +65,27 @@ async fn with_permits() -> Result<(), Box<dyn Error>> {
 }
 
 async fn for_each_permitted() -> Result<(), Box<dyn Error>> {
-    say!("for_each_permitted: six items without tasks; three at a time, one start per 50 ms, 300 ms of work each");
+    say!(
+        "for_each_permitted: six items without tasks; three at a time, one start per 50 ms, 300 ms of work each"
+    );
     let limiter = Limiter::new(MaxConcurrency::new(3).and(Throttle::every(TENTH / 2)))?;
     let start = Instant::now();
     let work = async |item| {
-        say!("  {} {item} starts, {} in flight", stamp(start), limiter.snapshot().in_flight);
+        say!(
+            "  {} {item} starts, {} in flight",
+            stamp(start),
+            limiter.snapshot().in_flight
+        );
         sleep(3 * TENTH).await;
     };
-    stream::iter(["a", "b", "c", "d", "e", "f"]).for_each_permitted(&limiter, work).await?;
-    say!("  {} all have ended, {} in flight", stamp(start), limiter.snapshot().in_flight);
+    stream::iter(["a", "b", "c", "d", "e", "f"])
+        .for_each_permitted(&limiter, work)
+        .await?;
+    say!(
+        "  {} all have ended, {} in flight",
+        stamp(start),
+        limiter.snapshot().in_flight
+    );
     Ok(())
 }
 

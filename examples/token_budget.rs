@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each call takes its estimate with `acquire_many`. There are two groups of workers, each with a budget of its own. The first
-//! keeps to the estimate. The second settles each permit at what the call has used: the difference goes back to the budget, or
-//! is a debt.
+//! keeps to the estimate. The second settles each permit at the tokens that the call has used: the difference goes back to the
+//! budget, or is a debt.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -45,10 +45,13 @@ impl Options {
     /// The bucket holds what comes in a second, so that there is room for refunds: one that finds the bucket full is lost. It
     /// also holds the estimate of one call.
     fn bucket(&self) -> TokenBucket {
-        TokenBucket::new(Rate::per_minute(self.budget), self.estimate.max(self.budget / 60))
+        TokenBucket::new(
+            Rate::per_minute(self.budget),
+            self.estimate.max(self.budget / 60),
+        )
     }
 
-    /// How long the last call waits: its own estimate, and the five by which the one before it exceeded its own.
+    /// How long the last call waits: for its own estimate, and for the five estimates by which the call before it exceeded its own.
     fn longest_wait(&self) -> Duration {
         let seconds = self.estimate as f64 * 6.0 * 60.0 / self.budget as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -69,9 +72,21 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             format!("a call would wait {wait}, and {longest} is the most here: give a --budget of {least} or more").into()
         );
     }
-    let Options { budget, estimate, workers, seconds } = options;
-    say!("{workers} workers in each group, {seconds} s, an estimate of {} tokens for each call,", count(*estimate));
-    say!("and a budget of {} tokens a minute, which is {} a second\n", count(*budget), count(budget / 60));
+    let Options {
+        budget,
+        estimate,
+        workers,
+        seconds,
+    } = options;
+    say!(
+        "{workers} workers in each group, {seconds} s, an estimate of {} tokens for each call,",
+        count(*estimate)
+    );
+    say!(
+        "and a budget of {} tokens a minute, which is {} a second\n",
+        count(*budget),
+        count(budget / 60)
+    );
     let (kept, settled) = tokio::join!(spend(options, false), spend(options, true));
     print(&kept?, &settled?, options);
     in_debt(options).await
@@ -105,44 +120,74 @@ async fn spend(options: &Options, settles: bool) -> Result<Spent, Box<dyn Error>
         workers.spawn(async move {
             let mut spent = Spent::default();
             while Instant::now() < end {
-                let Ok(permit) = timeout_at(end, limiter.acquire_many(estimate)).await else { break };
+                let Ok(permit) = timeout_at(end, limiter.acquire_many(estimate)).await else {
+                    break;
+                };
                 let permit = permit?;
                 let used = call_the_model(next.fetch_add(1, Ordering::Relaxed)).await;
                 if settles {
                     _ = permit.settle(used);
                 }
-                spent = Spent { calls: spent.calls + 1, estimated: spent.estimated + estimate, used: spent.used + used };
+                spent = Spent {
+                    calls: spent.calls + 1,
+                    estimated: spent.estimated + estimate,
+                    used: spent.used + used,
+                };
             }
             Ok::<_, tollgate::AcquireError>(spent)
         });
     }
     let mut total = Spent::default();
     while let Some(spent) = workers.join_next().await {
-        let Spent { calls, estimated, used } = spent??;
-        total = Spent { calls: total.calls + calls, estimated: total.estimated + estimated, used: total.used + used };
+        let Spent {
+            calls,
+            estimated,
+            used,
+        } = spent??;
+        total = Spent {
+            calls: total.calls + calls,
+            estimated: total.estimated + estimated,
+            used: total.used + used,
+        };
     }
     Ok(total)
 }
 
 fn print(kept: &Spent, settled: &Spent, options: &Options) {
-    let row = |name, figure: &dyn Fn(&Spent) -> String| say!("{name:<20}{:>14}{:>14}", figure(kept), figure(settled));
+    let row = |name, figure: &dyn Fn(&Spent) -> String| {
+        say!("{name:<20}{:>14}{:>14}", figure(kept), figure(settled));
+    };
     let a_second = |spent: &Spent| spent.used as f64 / f64::from(options.seconds.max(1));
     say!("{:<20}{:>14}{:>14}", "", "estimate kept", "settled");
     row("calls", &|spent| count(spent.calls));
     row("tokens estimated", &|spent| count(spent.estimated));
     row("tokens used", &|spent| count(spent.used));
     row("used per second", &|spent| count(a_second(spent) as u64));
-    row("share of the budget", &|spent| format!("{:.0} %", a_second(spent) * 6_000.0 / options.budget as f64));
+    row("share of the budget", &|spent| {
+        format!("{:.0} %", a_second(spent) * 6_000.0 / options.budget as f64)
+    });
 }
 
 /// One call uses six times its estimate. The next call waits until the debt is paid.
 async fn in_debt(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    let (estimate, limiter) = (options.estimate, Limiter::new(options.bucket().initial(options.estimate))?);
-    say!("\na call whose estimate is {} tokens and that uses {}:", count(estimate), count(6 * estimate));
+    let (estimate, limiter) = (
+        options.estimate,
+        Limiter::new(options.bucket().initial(options.estimate))?,
+    );
+    say!(
+        "\na call whose estimate is {} tokens and that uses {}:",
+        count(estimate),
+        count(6 * estimate)
+    );
     let tell = |what: &str| {
         let next = limiter.check(estimate);
-        let when = next.retry_after().map_or("at once".to_owned(), |after| format!("in {}", Human(after)));
-        say!("  {what:<14} {:>6} tokens left, the next call may start {when}", count(next.remaining()));
+        let when = next
+            .retry_after()
+            .map_or("at once".to_owned(), |after| format!("in {}", Human(after)));
+        say!(
+            "  {what:<14} {:>6} tokens left, the next call may start {when}",
+            count(next.remaining())
+        );
     };
     tell("before");
     let permit = limiter.acquire_many(estimate).await?;

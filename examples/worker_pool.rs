@@ -18,7 +18,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use common::{Human, exit_code, say};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{EventKind, FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle};
+use tollgate::{
+    EventKind, FixedWindow, Limiter, LimiterEvent, MaxConcurrency, Permit, Policy, Throttle,
+};
 
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
@@ -72,16 +74,27 @@ enum Rule {
 impl Rule {
     /// Each rule with its defaults.
     fn all() -> impl Iterator<Item = Self> {
-        let names = Options::command().get_subcommands().map(|rule| rule.get_name().to_owned()).collect::<Vec<_>>();
-        names.into_iter().filter_map(|name| Options::parse_from(["worker_pool", &name]).rule)
+        let names = Options::command()
+            .get_subcommands()
+            .map(|rule| rule.get_name().to_owned())
+            .collect::<Vec<_>>();
+        names
+            .into_iter()
+            .filter_map(|name| Options::parse_from(["worker_pool", &name]).rule)
     }
 
     fn policy(self) -> Policy {
         match self {
-            Self::Throttle { interval_ms } => Throttle::every(Duration::from_millis(interval_ms)).into(),
+            Self::Throttle { interval_ms } => {
+                Throttle::every(Duration::from_millis(interval_ms)).into()
+            }
             Self::Concurrency { limit, .. } => MaxConcurrency::new(limit).into(),
-            Self::Leak { limit, ttl_ms } => MaxConcurrency::new(limit).ttl(Duration::from_millis(ttl_ms)).into(),
-            Self::Window { limit, window_ms } => FixedWindow::new(limit, Duration::from_millis(window_ms)).into(),
+            Self::Leak { limit, ttl_ms } => MaxConcurrency::new(limit)
+                .ttl(Duration::from_millis(ttl_ms))
+                .into(),
+            Self::Window { limit, window_ms } => {
+                FixedWindow::new(limit, Duration::from_millis(window_ms)).into()
+            }
         }
     }
 
@@ -90,7 +103,14 @@ impl Rule {
         let before = workers.saturating_sub(1);
         let (each, turns) = match self {
             Self::Throttle { interval_ms } => (interval_ms, before),
-            Self::Concurrency { limit, hold_ms: each } | Self::Leak { limit, ttl_ms: each } => (each, before / limit.max(1)),
+            Self::Concurrency {
+                limit,
+                hold_ms: each,
+            }
+            | Self::Leak {
+                limit,
+                ttl_ms: each,
+            } => (each, before / limit.max(1)),
             Self::Window { limit, window_ms } => (window_ms, before / limit.max(1)),
         };
         Duration::from_millis(each.saturating_mul(turns))
@@ -109,7 +129,13 @@ impl Rule {
             Self::Leak { .. } if worker.is_multiple_of(2) => permit.forget(),
             Self::Leak { .. } => {
                 permit.reclaimed().await;
-                say_at(start.elapsed(), &format!("worker {worker:>2} learns that it lost permit {}", permit.fence()));
+                say_at(
+                    start.elapsed(),
+                    &format!(
+                        "worker {worker:>2} learns that it lost permit {}",
+                        permit.fence()
+                    ),
+                );
             }
         }
     }
@@ -139,10 +165,18 @@ async fn run(&Options { rule, workers }: &Options) -> Result<ExitCode, Box<dyn E
 async fn show(rule: Rule, workers: usize) -> Result<(), Box<dyn Error>> {
     let wait = rule.longest_wait(workers as u64);
     if wait > LONGEST_WAIT {
-        return Err(format!("the last worker would wait {}, and {} is the most here", Human(wait), Human(LONGEST_WAIT)).into());
+        return Err(format!(
+            "the last worker would wait {}, and {} is the most here",
+            Human(wait),
+            Human(LONGEST_WAIT)
+        )
+        .into());
     }
     let start = Instant::now();
-    let limiter = Limiter::builder(rule.policy()).record_grant_time().on_event(move |event| tell(event, start)).build()?;
+    let limiter = Limiter::builder(rule.policy())
+        .record_grant_time()
+        .on_event(move |event| tell(event, start))
+        .build()?;
 
     say!("{workers} workers under: {}", rule.policy());
     let mut pool = JoinSet::new();
@@ -150,8 +184,17 @@ async fn show(rule: Rule, workers: usize) -> Result<(), Box<dyn Error>> {
         let limiter = limiter.clone();
         pool.spawn(async move {
             let permit = limiter.acquire().await?;
-            let granted = permit.acquired_at().map_or_else(|| start.elapsed(), |at| at - start);
-            say_at(granted, &format!("worker {worker:>2} gets permit {} ({})", permit.fence(), permit.id()));
+            let granted = permit
+                .acquired_at()
+                .map_or_else(|| start.elapsed(), |at| at - start);
+            say_at(
+                granted,
+                &format!(
+                    "worker {worker:>2} gets permit {} ({})",
+                    permit.fence(),
+                    permit.id()
+                ),
+            );
             rule.work(worker, permit, start).await;
             Ok::<_, tollgate::AcquireError>(())
         });
@@ -160,13 +203,31 @@ async fn show(rule: Rule, workers: usize) -> Result<(), Box<dyn Error>> {
         done??;
     }
     let end = limiter.snapshot();
-    say!("{} granted, {} reclaimed, {} in flight, {} waiting", end.granted, end.reclaimed, end.in_flight, end.queued);
+    say!(
+        "{} granted, {} reclaimed, {} in flight, {} waiting",
+        end.granted,
+        end.reclaimed,
+        end.in_flight,
+        end.queued
+    );
     Ok(())
 }
 
-fn tell(event: &LimiterEvent, start: Instant) {
-    if let EventKind::Reclaimed { fence, held, acquired_in, .. } = &event.kind {
-        say_at(start.elapsed(), &format!("permit {fence} is reclaimed after {}; it was acquired in {acquired_in}", Human(*held)));
+fn tell(event: &LimiterEvent<'_>, start: Instant) {
+    if let EventKind::Reclaimed {
+        fence,
+        held,
+        acquired_in,
+        ..
+    } = &event.kind
+    {
+        say_at(
+            start.elapsed(),
+            &format!(
+                "permit {fence} is reclaimed after {}; it was acquired in {acquired_in}",
+                Human(*held)
+            ),
+        );
     }
 }
 

@@ -1,11 +1,11 @@
-//! A corpus of `tests/fuzzed` has an input on each line. libFuzzer wants a folder with a file for each.
+//! A corpus of `tests/integration/fuzzed` has an input on each line. libFuzzer wants a folder with a file for each.
 //!
 //! `corpus unpack FILE FOLDER` and `corpus pack FILE FOLDER`
 
 use std::{env, fs, io};
 
 #[allow(dead_code)]
-#[path = "../tests/fuzzed/checks.rs"]
+#[path = "../tests/integration/fuzzed/checks.rs"]
 mod checks;
 
 fn main() -> io::Result<()> {
@@ -19,7 +19,9 @@ fn main() -> io::Result<()> {
         }
         ["pack", file, folder] => {
             let files = fs::read_dir(folder)?.map(|file| fs::read(file?.path()));
-            let mut lines = files.map(|bytes| Ok(format!("{}\n", bytes?.escape_ascii()))).collect::<io::Result<Vec<_>>>()?;
+            let mut lines = files
+                .map(|bytes| Ok(format!("{}\n", bytes?.escape_ascii())))
+                .collect::<io::Result<Vec<_>>>()?;
             lines.sort();
             fs::write(file, lines.concat())
         }

@@ -1,3 +1,5 @@
+//! How a limiter is built, and the options that builders share.
+
 #[cfg(feature = "quanta")]
 mod fast_clock;
 
@@ -7,14 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 use crate::core::gate::Gate;
-use crate::core::plan::Plan;
+use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
-use crate::core::suspension::Hold;
 use crate::error::ConfigError;
-use crate::event::LimiterEvent;
 use crate::limiter::Limiter;
-use crate::manager::{Clock, Common, Manager, ManagerParts, Origin, OwnDrivers, TimeSource, TimerHost};
-use crate::observe::{Observer, Observers};
+use crate::manager::{
+    Clock, Manager, ManagerParts, OwnDrivers, PerLimiter, PerPlan, TimeSource, TimerHost,
+};
+use crate::observe::{LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::strategy::Moment;
@@ -43,6 +45,13 @@ pub struct LimiterBuilder {
     observer: Observers,
 }
 
+/// The wall clock at [`Moment::START`] of a limiter that is built now.
+pub(crate) fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+}
+
 /// The options of a queue, which all builders share.
 macro_rules! queue_options {
     () => {
@@ -52,7 +61,7 @@ macro_rules! queue_options {
         /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next request, and for an
         /// example.
         pub fn max_queue(mut self, requests: usize) -> Self {
-            self.options.max_queue = requests;
+            self.options.max_queue = Some(requests);
             self
         }
 
@@ -120,7 +129,8 @@ macro_rules! shared_options {
         /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
         ///
         /// When a [signal](crate::Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
-        /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter) that was told.
+        /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter)
+        /// that the signal was applied to.
         ///
         /// ```
         /// use std::time::Duration;
@@ -195,21 +205,17 @@ impl Limiter {
     /// assert!(matches!(Limiter::new("8 concurent"), Err(ConfigError::Parse(_))));
     /// # Ok::<(), ConfigError>(())
     /// ```
-    pub fn new(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> Result<Self, ConfigError> {
+    pub fn new(
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
     /// Starts to build a limiter with options. See [`LimiterBuilder`]. It takes what [`Limiter::new`] takes; an invalid policy is
     /// an error of [`build`](LimiterBuilder::build).
     pub fn builder(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> LimiterBuilder {
-        LimiterBuilder::new(policy.try_into().map_err(Into::into))
-    }
-}
-
-impl LimiterBuilder {
-    fn new(policy: Result<Policy, ConfigError>) -> Self {
-        Self {
-            policy,
+        LimiterBuilder {
+            policy: policy.try_into().map_err(Into::into),
             name: None,
             options: Options::default(),
             records_grant_time: false,
@@ -219,7 +225,9 @@ impl LimiterBuilder {
             observer: Observers::NONE,
         }
     }
+}
 
+impl LimiterBuilder {
     shared_options!();
 
     /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
@@ -240,10 +248,11 @@ impl LimiterBuilder {
     /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
     /// permits. Then such a policy decides under a lock, which takes longer.
     ///
-    /// By default, a refund is at most what of the bucket's usage after that grant has not been refilled since. That is all there is
-    /// to refund where no grant followed; under steady use it may be less than is safe. With this option, the bound is the least
-    /// usage that a later grant found, which is known exactly for the grants of the latest 250 instants. Neither lets the grants
-    /// made since then exceed the limit. See [`Permit::settle`](crate::Permit::settle).
+    /// By default, a refund is at most the part of the bucket's usage after that grant that has not been refilled since. If no
+    /// grant followed, that is the whole refund. Under steady use it may be less than could safely be refunded. With this option,
+    /// the bound is the least usage that a later grant found, which is known exactly for the grants of the latest 250 instants.
+    /// With or without this option, a refund never lets the grants made since then exceed the limit. See
+    /// [`Permit::settle`](crate::Permit::settle).
     ///
     /// ```
     /// use std::time::Duration;
@@ -269,15 +278,24 @@ impl LimiterBuilder {
         self
     }
 
-    /// Calls `observer` for each [event](LimiterEvent), which has a table of them and says in which order they come. Defaults to none.
-    /// Each further call adds an observer; they are called in this order.
+    /// Adds an observer of the [events](LimiterEvent) of the limiter, and of requests that wait. Defaults to none. [`LimiterEvent`] has a
+    /// table of the events and says in which order they come; [`Observer`] has an example. Several observers are called in the order in
+    /// which they were added.
     ///
     /// Without an observer, events take no time. With one, a request that waits reads the clock when it comes and when it is
     /// granted, and a denial takes the lock; a grant without a wait takes no longer than before.
     ///
     /// The observer runs outside every lock, in the task or thread that acts for the limiter at that time. It must be quick and
-    /// must not block. The limiter catches a panic in it. It may call the limiter. Events that it causes itself are reported as well,
-    /// but not those that are caused while these are reported: so it ends also where each denial makes it try again.
+    /// must not block. The limiter catches a panic in it. It may call the limiter. Events that the observer causes itself are also
+    /// reported. Events that are caused during that second report are not, so that reporting ends even if the observer tries again
+    /// at each denial.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = self.observer.and(observer);
+        self
+    }
+
+    /// Calls `observer` for each [event](LimiterEvent). It is [`observer`](Self::observer) for a closure, whose argument needs no type
+    /// here.
     ///
     /// ```
     /// use std::time::Duration;
@@ -287,25 +305,17 @@ impl LimiterBuilder {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
     /// let limiter = Limiter::builder(MaxConcurrency::new(1).ttl(Duration::from_secs(5)))
-    ///     .on_event(move |event| drop(events.send(event.clone())))
+    ///     .on_event(move |event| drop(events.send(event.kind.clone())))
     ///     .build()?;
     /// let leaked = limiter.acquire().await?;
-    /// let EventKind::Reclaimed { id, held, acquired_in, .. } = seen.recv().await.expect("an event").kind else { panic!() };
+    /// let EventKind::Reclaimed { id, held, acquired_in, .. } = seen.recv().await.expect("an event") else { panic!() };
     /// assert_eq!((id, held), (leaked.id(), Duration::from_secs(5)));
     /// println!("{id} was held for {held:?} by {acquired_in}");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        self.observer = self.observer.and_call(observer);
-        self
-    }
-
-    /// Tells `observer` of each [event](LimiterEvent) and of requests that wait, under the terms of [`on_event`](Self::on_event). It may
-    /// be called several times, and beside that. [`Observer`] has an example.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = self.observer.and(observer);
-        self
+    pub fn on_event(self, observer: impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer(observer)
     }
 
     /// Builds the limiter. It starts no task: the first request that must wait, or the first permit with a TTL, starts one in its
@@ -315,17 +325,36 @@ impl LimiterBuilder {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policy, name, options, records_grant_time, exact_refunds, precise_timer, time_source, observer } = self;
-        let clock = Clock::new(time_source);
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let plan = Arc::new(Plan::new(policy?, since_epoch)?);
-        let gate = Gate::new(Arc::clone(&plan), Moment::START, records_grant_time);
-        let gate = if exact_refunds { gate } else { gate.prefer_line(Moment::START) };
-        let id_prefix = Uuid::new_v4().as_u64_pair().0;
-        let origin = Arc::new(Origin { name, since_epoch, timer_host: TimerHost::Own(OwnDrivers::new(precise_timer)) });
-        let options = Arc::new(Options { observed: observer.is_some(), ..options });
-        let common = Arc::new(Common::new(plan, options, origin, id_prefix, clock.clone()));
-        let manager = Manager::open(ManagerParts { common, number: 0, gate, clock, observer, hold: Hold::default() });
+        let clock = Clock::new(self.time_source);
+        let since_epoch = since_epoch();
+        let plan = Arc::new(Plan::new(self.policy?, since_epoch)?);
+        let mut gate = Gate::new(Arc::clone(&plan), Moment::START, self.records_grant_time);
+        if !self.exact_refunds {
+            gate = gate.prefer_line(Moment::START);
+        }
+        let origin = PerLimiter {
+            name: self.name,
+            since_epoch,
+            timer_host: TimerHost::Own(OwnDrivers::new(self.precise_timer)),
+        };
+        let options = Options {
+            observed: self.observer.is_some(),
+            ..self.options
+        };
+        let common = Arc::new(PerPlan::new(
+            plan,
+            Arc::new(options),
+            Arc::new(origin),
+            Uuid::new_v4().as_u64_pair().0,
+            clock.clone(),
+        ));
+        let manager = Manager::open(ManagerParts {
+            schedule: common.schedule(gate),
+            common,
+            number: 0,
+            clock,
+            observer: self.observer,
+        });
         Ok(Limiter::from_manager(manager))
     }
 }

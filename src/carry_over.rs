@@ -1,3 +1,5 @@
+//! How usage carries over when a policy is replaced.
+
 use crate::strategy::Ratio;
 
 /// How usage carries over when the policy of a limiter is replaced. See

@@ -1,3 +1,5 @@
+//! Foreign code that may panic.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs foreign code, an observer or a waker, and catches its panic: the code may run inside the drop of a permit, in the driver,

@@ -1,3 +1,5 @@
+//! The answer of a non-blocking check: whether a cost is admitted, and when to retry.
+
 mod binding;
 
 use std::fmt;
@@ -39,10 +41,10 @@ pub struct Decision {
     pub(crate) allowed: bool,
     /// The policy admits the cost, but a pause, a spread or the queue holds back all requests.
     paused: bool,
-    /// It is paused because its store does not answer.
+    /// The limiter is paused because its store does not answer.
     store_down: bool,
-    /// The index in the policy of the limit that denied, or else has the fewest units remaining; for a closed limiter, of the limit
-    /// that would bind.
+    /// The index in the policy of the binding limit: the one that denied, or else the one with the fewest units remaining. For a
+    /// closed limiter, the limit that would bind if it were open.
     pub(crate) binding_index: u32,
     binding: Binding,
     pub(crate) limit: u64,
@@ -61,7 +63,9 @@ impl Wait {
 
     /// From `now` on.
     fn until(moment: Moment, now: Moment) -> Self {
-        moment.known().map_or(Self::UNKNOWN, |moment| Self(moment.since(now)))
+        moment
+            .known()
+            .map_or(Self::UNKNOWN, |moment| Self(moment.since(now)))
     }
 }
 
@@ -83,10 +87,12 @@ impl Decision {
         // A tie goes to the first limit, so that the result does not depend on what else denies at the same instant.
         for (by, answer) in asked.enumerate() {
             if answer.remaining < remaining {
-                (remaining, scarcest) = (answer.remaining, by);
+                remaining = answer.remaining;
+                scarcest = by;
             }
             if answer.ready_at > ready_at {
-                (ready_at, slowest) = (answer.ready_at, by);
+                ready_at = answer.ready_at;
+                slowest = by;
             }
             reset_at = reset_at.max(answer.reset_at);
             if let Some(until) = answer.denied_until
@@ -102,9 +108,13 @@ impl Decision {
             _ => (false, ready_at, slowest),
         };
         let (limit, reset_after) = (capacity(by), reset_at.since(now));
-        let retry_after = if until > now { Wait::until(until, now) } else { Wait::UNKNOWN };
-        // Made in each branch of `Binding::with`: to be moved, a binding would be copied just after its fields were written, for which
-        // the processor waits.
+        let retry_after = if until > now {
+            Wait::until(until, now)
+        } else {
+            Wait::UNKNOWN
+        };
+        // Each branch of `Binding::with` makes the decision. Moving a finished binding would copy it just after its fields were
+        // written, and the processor stalls on that.
         Binding::with(policy, by, |binding| Self {
             allowed,
             paused: false,
@@ -162,7 +172,11 @@ impl Decision {
     /// bind.
     #[must_use]
     pub fn denied_by(&self) -> Option<Limit> {
-        if self.allowed || self.paused { None } else { Some(self.binding()) }
+        if self.allowed || self.paused {
+            None
+        } else {
+            Some(self.binding())
+        }
     }
 
     /// The index in the policy of the limit that [denied](Decision::denied_by), from 0; it distinguishes equal limits.
@@ -177,14 +191,15 @@ impl Decision {
 
     /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
     /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
-    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) tells from the others.
+    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) distinguishes from the
+    /// others.
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Whether it is [paused](Self::is_paused) because the store of a shared limiter does not answer, whose rule is
-    /// [to deny](crate::store::OnStoreDown::Deny) then.
+    /// Whether the limiter is [paused](Self::is_paused) because its store does not answer, and its rule is [to
+    /// deny](crate::store::OnStoreDown::Deny) then.
     #[must_use]
     pub const fn is_store_down(&self) -> bool {
         self.store_down
@@ -192,33 +207,61 @@ impl Decision {
 
     /// The same decision, denied for an unknown time.
     pub(crate) fn refused(self) -> Self {
-        Self { allowed: false, retry_after: Wait::UNKNOWN, ..self }
+        Self {
+            allowed: false,
+            retry_after: Wait::UNKNOWN,
+            ..self
+        }
     }
 
     /// The same decision, with all requests held back `until` then, which is later than `now`.
     pub(crate) fn held_back(self, until: Moment, now: Moment) -> Self {
-        let policy = if self.allowed { Wait(0) } else { self.retry_after };
-        Self { allowed: false, paused: self.allowed, retry_after: policy.max(Wait::until(until, now)), ..self }
+        let policy = if self.allowed {
+            Wait(0)
+        } else {
+            self.retry_after
+        };
+        Self {
+            allowed: false,
+            paused: self.allowed,
+            retry_after: policy.max(Wait::until(until, now)),
+            ..self
+        }
     }
 
     /// The same decision, denied by a pause alone.
     pub(crate) fn paused(self, until: Moment, now: Moment) -> Self {
-        Self { allowed: false, paused: true, retry_after: Wait::until(until, now), ..self }
+        Self {
+            allowed: false,
+            paused: true,
+            retry_after: Wait::until(until, now),
+            ..self
+        }
     }
 
     /// The same decision of a limiter that is paused because its store does not answer.
     pub(crate) fn without_store(self) -> Self {
-        Self { store_down: true, ..self }
+        Self {
+            store_down: true,
+            ..self
+        }
     }
 
     /// The same decision behind waiting requests.
     pub(crate) fn behind_others(self) -> Self {
-        Self { allowed: false, remaining: 0, ..self }
+        Self {
+            allowed: false,
+            remaining: 0,
+            ..self
+        }
     }
 
     /// The same decision, with the turn of the request after those that wait.
     pub(crate) fn at_turn(self, turn: Moment, now: Moment) -> Self {
-        Self { retry_after: Wait::until(turn, now), ..self }
+        Self {
+            retry_after: Wait::until(turn, now),
+            ..self
+        }
     }
 }
 
@@ -228,7 +271,9 @@ impl fmt::Display for Decision {
         let binding = self.binding();
         match (self.allowed, retry_after) {
             (true, _) => write!(f, "allowed: `{binding}` has {remaining} left"),
-            (false, None) if self.store_down => write!(f, "the store does not answer; no time to retry is known"),
+            (false, None) if self.store_down => {
+                write!(f, "the store does not answer; no time to retry is known")
+            }
             (false, Some(after)) if self.paused => write!(f, "paused; retry after {after:?}"),
             (false, None) if self.paused => write!(f, "paused; no time to retry is known"),
             (false, Some(after)) => write!(f, "denied by `{binding}`; retry after {after:?}"),

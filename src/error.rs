@@ -1,3 +1,5 @@
+//! The errors of the crate.
+
 mod misfit;
 mod store;
 
@@ -16,7 +18,8 @@ use crate::text::ParseError;
 pub(crate) use misfit::Misfit;
 pub use store::{Cause, ReplyFault, StoreError};
 
-/// Why a limiter was not built, or a policy was not replaced: it has no limits, one of them is invalid, or its text is.
+/// Why a limiter was not built, or a policy was not replaced: the policy has no limits, one of its limits is invalid, or its text
+/// is.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -32,7 +35,7 @@ pub enum ConfigError {
     /// The text is not a policy. It prints as the [`ParseError`] does.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// The policy has no limits: it was collected from nothing.
+    /// The policy has no limits: it was collected from an empty iterator.
     #[error("the policy has no limits; give it at least one")]
     NoLimits,
     /// A limit, burst or threshold is zero, so it would never admit a request.
@@ -66,7 +69,8 @@ pub enum ConfigError {
     /// The `max_keys` of a keyed limiter is zero, so it would never admit a request.
     #[error("a keyed limiter with a max_keys of 0 admits nothing; set at least 1")]
     ZeroKeys,
-    /// The keys of a keyed limiter have [tiers](crate::KeyedLimiterBuilder::tiers), which say the policy of each key at each call.
+    /// The keys of a keyed limiter have [tiers](crate::KeyedLimiterBuilder::tiers), which choose the policy of each key at each
+    /// call. It cannot be set.
     #[error("the keys have tiers: return another policy from there")]
     HasTiers,
     /// A number of the limit is outside its documented range.
@@ -81,10 +85,12 @@ pub enum ConfigError {
         /// What it may be.
         range: RangeInclusive<u64>,
     },
-    /// The limit counts a unit, and what it was given is no name of one.
-    #[error("`{limit}` counts no unit: name it with 1 to 31 letters, digits, `_` or `-`, a letter first")]
+    /// The limit counts a named unit, and the name is not valid.
+    #[error(
+        "`{limit}` counts no unit: name it with 1 to 31 letters, digits, `_` or `-`, a letter first"
+    )]
     InvalidUnit {
-        /// The limit as given; of a long name, its beginning.
+        /// The limit as given. A long name is cut off.
         limit: Box<Limit>,
     },
     /// A duration of the limit, or the time to refill its burst, is longer than a limit may span.
@@ -102,7 +108,7 @@ pub enum ConfigError {
     Store(#[source] Box<StoreError>),
 }
 
-/// For what always converts into a policy.
+/// The error type of a conversion into a policy that cannot fail.
 impl From<Infallible> for ConfigError {
     fn from(never: Infallible) -> Self {
         match never {}
@@ -129,7 +135,9 @@ pub enum AcquireError {
         retry_after: Option<Duration>,
     },
     /// The queue overflowed, and the limiter blocks all requests: see [`Overflow::Block`](crate::Overflow::Block).
-    #[error("the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}")]
+    #[error(
+        "the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}"
+    )]
     Blocked {
         /// How long no request may come before the limiter accepts one again.
         retry_after: Duration,
@@ -140,23 +148,25 @@ pub enum AcquireError {
         /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
         /// time can tell. `None` when only a release helps. Others that wait go first: if they give up, it is sooner.
         retry_after: Option<Duration>,
-        /// What the limiter decided then on a new request of this cost, behind the others that wait. Of a request that asked for an
-        /// [explanation](crate::PermitRequest::acquire_explained); `None` of others.
+        /// The limiter's decision at that time on a new request of this cost, behind the others that wait. `None` unless the
+        /// request asked for an [explanation](crate::PermitRequest::acquire_explained).
         decision: Option<Box<Decision>>,
     },
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no wait could help; or that of a unit
-    /// is, among the limits that count it.
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so waiting cannot help. The cost of a
+    /// named unit is compared only with the limits that count it.
     #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
         /// The cost of the request, in what the limit counts.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
-        /// The limit with this capacity; of several, the first.
+        /// The limit with this capacity. If several have it, the first one.
         limit: Box<Limit>,
     },
     /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
-    #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
+    #[error(
+        "`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0"
+    )]
     MissingCost {
         /// The unit.
         unit: Unit,
@@ -175,7 +185,9 @@ pub enum AcquireError {
         max: Duration,
     },
     /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
-    #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
+    #[error(
+        "the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)"
+    )]
     TooManyKeys {
         /// The most keys.
         max: usize,
@@ -203,35 +215,39 @@ pub enum AcquireError {
     /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
     /// runtime serves the limiter.
     ///
-    /// Tokio tells only by a panic that a runtime lacks timers. The limiter catches it, but the panic hook runs, once in each such
-    /// runtime for all limiters; where panics abort, it ends the process.
+    /// A tokio runtime without timers can only be detected by a panic. The limiter catches the panic, but the panic hook runs,
+    /// once in each such runtime for all limiters. Where panics abort, the process ends.
     #[error(
         "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
     )]
     NoRuntime,
-    /// The limits are in a store that processes share, and it has not answered, or has refused.
+    /// The store that holds the limits did not answer, or refused the call.
     ///
-    /// It displays the [`StoreError`], and its source is the source of that.
+    /// It displays as the [`StoreError`] does, and has the same source.
     #[error(transparent)]
     Store(Box<StoreError>),
 }
 
 fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
-    let number = limit.name_of_capacity();
+    let number = limit.description().name_of_capacity();
     format!(
         "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}"
     )
 }
 
 fn display_no_ttl(ttl: Duration, policy: &Policy) -> String {
-    format!("the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl")
+    format!(
+        "the request has a TTL of {ttl:?}, and permits of `{policy}` have none to shorten; add one with MaxConcurrency::ttl"
+    )
 }
 
 fn display_retry(retry_after: Option<Duration>) -> String {
-    retry_after.map(|after| format!("; a retry can succeed in {after:?} at the earliest")).unwrap_or_default()
+    retry_after
+        .map(|after| format!("; a retry can succeed in {after:?} at the earliest"))
+        .unwrap_or_default()
 }
 
-/// Why a `try_acquire` took nothing. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
+/// Why a `try_acquire` got no permit. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TryAcquireError {
@@ -241,19 +257,21 @@ pub enum TryAcquireError {
     /// The limiter is closed.
     #[error("the limiter is closed")]
     Closed,
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so that no retry could help; or that of a unit
-    /// is, among the limits that count it.
+    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so a retry cannot help. The cost of a
+    /// named unit is compared only with the limits that count it.
     #[error("{}", display_exceeds(*cost, *max, limit))]
     ExceedsLimit {
         /// The cost of the request, in what the limit counts.
         cost: u64,
         /// The largest cost that the policy admits.
         max: u64,
-        /// The limit with this capacity; of several, the first.
+        /// The limit with this capacity. If several have it, the first one.
         limit: Box<Limit>,
     },
     /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
-    #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
+    #[error(
+        "the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)"
+    )]
     TooManyKeys {
         /// The most keys.
         max: usize,
@@ -262,7 +280,9 @@ pub enum TryAcquireError {
     #[error("the policy of the key's tier is invalid")]
     Config(#[source] Box<ConfigError>),
     /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
-    #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
+    #[error(
+        "`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0"
+    )]
     MissingCost {
         /// The unit.
         unit: Unit,
@@ -280,13 +300,12 @@ pub enum TryAcquireError {
     /// The cost is zero.
     #[error("a cost of 0 takes nothing; ask for at least 1")]
     ZeroCost,
-    /// The limits are in a store that processes share, and it has not answered, or has refused.
+    /// The store that holds the limits did not answer, or refused the call.
     ///
-    /// It displays the [`StoreError`], and its source is the source of that.
+    /// It displays as the [`StoreError`] does, and has the same source.
     #[error(transparent)]
     Store(Box<StoreError>),
-    /// The limits are in a store that processes share, and it was not asked, because there was no room in the queue, or nothing would
-    /// have waited for its reply.
+    /// The store that holds the limits was not asked: the queue was full, or no request would have waited for the reply.
     #[error("the store of the limiter was not asked")]
     NotAsked(#[source] Box<AcquireError>),
 }
@@ -299,7 +318,9 @@ pub enum RunError {
     #[error("the future was not started: it got no permit")]
     Acquire(#[from] AcquireError),
     /// The permit was reclaimed because its TTL had passed, and the future was dropped before it completed.
-    #[error("the future was dropped: its permit {id} was reclaimed when its TTL passed; raise the TTL, or renew the permit")]
+    #[error(
+        "the future was dropped: its permit {id} was reclaimed when its TTL passed; raise the TTL, or renew the permit"
+    )]
     Reclaimed {
         /// The reclaimed permit.
         id: Uuid,
@@ -337,7 +358,9 @@ impl AcquireError {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Blocked { retry_after } => Some(*retry_after),
-            Self::TimedOut { retry_after, .. } | Self::QueueFull { retry_after } | Self::Shed { retry_after } => *retry_after,
+            Self::TimedOut { retry_after, .. }
+            | Self::QueueFull { retry_after }
+            | Self::Shed { retry_after } => *retry_after,
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! What the scheduler of one process and a store tell each other: a call for one key, and its reply. Data only.
+//! The messages between the scheduler of one process and a store: a call for one key, and its reply. Data only.
 //!
 //! All instants are the store's own: nanoseconds since 1970-01-01 00:00 UTC, 0 to 2^64 - 2 (the year 2554). No clock of a process is
 //! ever compared with them.
@@ -24,7 +24,7 @@ pub struct Scope {
 }
 
 impl Call {
-    /// A call that does nothing: it asks for nothing, and the rest is empty, `None`, 0 and `false`. Its fields can be set.
+    /// A call without asks. Its other fields are empty, `None`, 0 or `false`, and can be set.
     ///
     /// ```
     /// use std::time::Duration;
@@ -63,12 +63,17 @@ impl Asks {
     /// Asks that wait. See [`Call::new`] for an example.
     #[must_use]
     pub fn new(first: u64, count: u64, costs: impl Into<Box<[u64]>>) -> Self {
-        Self { first, count, costs: costs.into(), waits: true }
+        Self {
+            first,
+            count,
+            costs: costs.into(),
+            waits: true,
+        }
     }
 }
 
 impl Settlement {
-    /// What the work has cost that was granted at this instant of the store, for each limit of the policy.
+    /// The actual cost of work that the store granted at this instant, for each limit of the policy.
     ///
     /// ```
     /// use tollgate::store::Settlement;
@@ -77,11 +82,19 @@ impl Settlement {
     /// assert_eq!(settlement.charged[1] - settlement.actual[1], 150);
     /// ```
     #[must_use]
-    pub fn new(granted_at: u64, charged: impl Into<Box<[u64]>>, actual: impl Into<Box<[u64]>>) -> Self {
-        Self { granted_at, charged: charged.into(), actual: actual.into() }
+    pub fn new(
+        granted_at: u64,
+        charged: impl Into<Box<[u64]>>,
+        actual: impl Into<Box<[u64]>>,
+    ) -> Self {
+        Self {
+            granted_at,
+            charged: charged.into(),
+            actual: actual.into(),
+        }
     }
 
-    /// A charge without a grant, for each limit of the policy, whether or not it admits that.
+    /// A charge without a grant, for each limit of the policy. A limit is charged even if it would not admit the units.
     ///
     /// ```
     /// use tollgate::store::Settlement;
@@ -91,7 +104,11 @@ impl Settlement {
     #[must_use]
     pub fn charge(units: impl Into<Box<[u64]>>) -> Self {
         let actual = units.into();
-        Self { granted_at: Self::NO_GRANT, charged: vec![0; actual.len()].into(), actual }
+        Self {
+            granted_at: Self::NO_GRANT,
+            charged: vec![0; actual.len()].into(),
+            actual,
+        }
     }
 
     const NO_GRANT: u64 = 0;
@@ -115,7 +132,15 @@ impl Reply {
     /// ```
     #[must_use]
     pub fn new(now: u64, limits: impl Into<Vec<LimitReading>>) -> Self {
-        Self { now, granted: 0, first_fence: 0, stop: None, limits: limits.into(), lost: Vec::new(), reclaimed: 0 }
+        Self {
+            now,
+            granted: 0,
+            first_fence: 0,
+            stop: None,
+            limits: limits.into(),
+            lost: Vec::new(),
+            reclaimed: 0,
+        }
     }
 }
 
@@ -125,10 +150,10 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// One call for one key. A store carries it out in one atomic step, in this order: what has expired is reclaimed; then the returns,
-/// the settlements, the renewals, and last the asks.
+/// One call for one key. A store carries it out in one atomic step, in this order: it reclaims expired leases, then takes the
+/// returns, the settlements, the renewals, and last the asks.
 ///
-/// What a call grants is all or none for each ask: each limit of the policy is charged, or none is.
+/// Each ask is granted in full or not at all: each limit of the policy is charged, or none is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
@@ -136,65 +161,66 @@ pub struct Call {
     pub scope: Scope,
     /// The policy. The costs of a call have one number for each of its limits, in its order.
     pub policy: Policy,
-    /// Who calls: a random number for each process and limiter. A lease is told by its holder and its number.
+    /// The holder that calls: a random number for each process and limiter. A lease is identified by its holder and its number.
     pub holder: u64,
-    /// The call must not be carried out at or after this instant of the store: nobody awaits its reply then. `None`: at any time.
+    /// The call must not be carried out at or after this instant of the store: its caller no longer waits for the reply. `None`:
+    /// it may be carried out at any time.
     pub valid_until: Option<u64>,
-    /// The numbers of leases that come back. One that is not known changes nothing, so that a return may be sent again.
+    /// The numbers of the leases that are returned. An unknown number changes nothing, so a return may be sent again.
     pub returns: Vec<u64>,
-    /// What work has really cost, of limits of time.
+    /// The actual costs of finished work, for the limits of time.
     pub settlements: Vec<Settlement>,
-    /// The leases whose TTL starts anew, by number.
+    /// The numbers of the leases to renew: their TTL starts again.
     pub renewals: Vec<u64>,
-    /// The TTL of leases, in nanoseconds, at least 1. It counts for the asks and the renewals. 0 if the policy has no limit of
+    /// The TTL of leases, in nanoseconds, at least 1. It applies to the asks and the renewals. 0 if the policy has no limit of
     /// concurrency.
     pub ttl: u64,
     /// The asks in order. The store grants the longest prefix of them that all limits admit.
     pub asks: Vec<Asks>,
-    /// Costs for which the reply says whether they would be granted after all this; they are charged to nothing. Only in a call
-    /// without asks.
+    /// Costs to check. The reply says whether they would be granted after this call; no limit is charged. Only in a call without
+    /// asks.
     pub peek: Option<Box<[u64]>>,
-    /// Where the store has a state of another policy for this key, that state is dropped, apart from its leases and its fence.
-    /// Otherwise it is [an error](crate::store::StoreError::PolicyDiffers).
+    /// Whether the store drops the state that another policy left for this key, except its leases and its fence. Otherwise such a
+    /// state is [an error](crate::store::StoreError::PolicyDiffers).
     pub replaces_policy: bool,
 }
 
-/// Asks of the same costs that follow one another.
+/// Consecutive asks with the same costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Asks {
     /// The number of the lease of the first ask; the next ones have the next numbers.
     pub first: u64,
-    /// How many asks, at least 1.
+    /// The number of asks, at least 1.
     pub count: u64,
-    /// What each of them costs, for each limit; 0 where it takes nothing of a limit.
+    /// The cost of each ask, for each limit; 0 for a limit that does not count it.
     pub costs: Box<[u64]>,
     /// Whether they wait if they are not granted. Otherwise each counts as a denied attempt.
     pub waits: bool,
 }
 
-/// What the work of a grant has really cost, or a charge without a grant.
+/// The actual cost of the work of a grant, or a charge without a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settlement {
-    /// When it was granted: [`Reply::now`] of that call; 0 without a grant. Of what was granted before a reset, or under another
-    /// policy, a store refunds nothing.
+    /// When the work was granted: [`Reply::now`] of that call; 0 without a grant. A store refunds nothing for a grant from before
+    /// a reset, or under another policy.
     pub granted_at: u64,
     /// What was charged, for each limit.
     pub charged: Box<[u64]>,
-    /// What it has cost, for each limit.
+    /// The actual cost, for each limit.
     pub actual: Box<[u64]>,
 }
 
-/// What is done with requests while the store does not answer, or sends [wrong replies](Reply#what-a-reply-must-satisfy).
+/// What a limiter does with requests while the store does not answer, or sends [wrong replies](Reply#what-a-reply-must-satisfy).
 ///
 /// ```
 /// use tollgate::SharedLimiter;
 /// use tollgate::store::{MemoryStore, OnStoreDown};
 ///
 /// // A tenth of the requests by each process.
-/// let alone = OnStoreDown::Local("10/s and 2 concurrent".parse()?);
-/// let limiter = SharedLimiter::builder(MemoryStore::new(), "api", "100/s and 20 concurrent").on_store_down(alone).build()?;
+/// let fallback = OnStoreDown::Local("10/s and 2 concurrent".parse()?);
+/// let limiter = SharedLimiter::builder(MemoryStore::new(), "api", "100/s and 20 concurrent").on_store_down(fallback).build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -205,17 +231,18 @@ pub enum OnStoreDown {
     Error,
     /// They are denied, or wait until the store answers.
     Deny,
-    /// They are granted, whatever that adds up to. Such a permit holds nothing of the store's; its fence is lower than that of any grant
-    /// of the store. It was charged to nothing, so [`settle`](crate::Permit::settle) settles nothing, and returns `false`.
+    /// They are granted without any limit. Such a permit holds nothing in the store; its fence is lower than that of any grant of
+    /// the store. No limit was charged for it, so [`settle`](crate::Permit::settle) changes nothing, and returns `false`.
     Allow,
-    /// This process decides alone, for each key, by this policy, until the store answers again, which it learns within
-    /// [`probe_every`](crate::SharedLimiterBuilder::probe_every). It may have other limits than the one
-    /// in the store. Requests wait in the same queue, for this policy or for the store, whichever is first; one that this policy can
-    /// never grant fails as it would in a [`Limiter`](crate::Limiter). Costs by unit are those that this policy counts. What was granted so
-    /// counts until the policy has forgotten it, also if the store answers in between.
+    /// Local fallback: this process decides for each key by this policy, until the store answers again. It learns that within
+    /// [`probe_every`](crate::SharedLimiterBuilder::probe_every). The policy may have other limits than the one in the store.
+    /// Requests wait in the same queue, and are granted by this policy or by the store, whichever is first. A request that this
+    /// policy can never grant fails as it would in a [`Limiter`](crate::Limiter). Of the named units, only those that this policy
+    /// counts are charged. A grant counts until this policy has forgotten it, also if the store answers in between.
     ///
-    /// Such a permit holds nothing of the store's, and its fence is lower than that of any grant of the store. It holds its place of
-    /// this policy until it is dropped, also after the store answers again. This policy gives permits no TTL, and may not have one.
+    /// A permit of the local fallback holds nothing in the store, and its fence is lower than that of any grant of the store. It
+    /// holds its place in this policy until it is dropped, even after the store answers again. This policy gives permits no TTL,
+    /// and may not have one.
     Local(Policy),
 }
 
@@ -223,16 +250,16 @@ pub enum OnStoreDown {
 ///
 /// # What a reply must satisfy
 ///
-/// A limiter checks each reply where it arrives from the store. One that breaks a rule of this list is a
-/// [`BadReply`](crate::store::StoreError::BadReply), with a [`ReplyFault`](crate::store::ReplyFault) for each rule: the requests of
-/// the call follow the [`OnStoreDown`] of the limiter, as if the store had not answered. What the reply grants is granted to nobody. Units
-/// of rates that the store has charged for it stay charged, and places are given back to it.
+/// A limiter checks each reply when it arrives. A reply that breaks a rule of this list is a
+/// [`BadReply`](crate::store::StoreError::BadReply), with a [`ReplyFault`](crate::store::ReplyFault) for each rule. The requests
+/// of the call then follow the [`OnStoreDown`] of the limiter, as if the store had not answered. The grants of the reply are not
+/// used: units of rates that the store has charged stay charged, and places are returned to it.
 ///
 /// - `now` is 1 to 2^64 - 2. It may lie before that of an earlier reply.
 /// - `granted` is at most the sum of the [counts](Asks::count) of the asks.
 /// - With a grant, `first_fence` is at least 1, and the last fence is at most 2^63.
-/// - `stop` is there if fewer were granted than asked for, and is not if all were; after a [peek](Call::peek) it may be there or not.
-///   Its limit is an index in the policy. An instant in it lies after `now`.
+/// - `stop` is `Some` if not all asks were granted, and `None` if all were; after a [peek](Call::peek) it may be either. Its
+///   limit is an index in the policy. An instant in it lies after `now`.
 /// - `limits` has one reading for each limit of the policy. `remaining` is at most the [capacity](crate::Limit::capacity) of its limit.
 ///   An `available_at` or a `reset_at` before `now` counts as `now`.
 /// - `lost` has only numbers of the [renewals](Call::renewals) of the call.
@@ -243,15 +270,16 @@ pub enum OnStoreDown {
 pub struct Reply {
     /// The instant of the call.
     pub now: u64,
-    /// How many asks were granted, from the first on.
+    /// The number of asks that were granted, from the first on.
     pub granted: u64,
-    /// The fence of the first grant; the next ones have the next numbers. Of one key, fences rise with every grant, over all
-    /// processes and restarts of the store. They are at least the microseconds since 1970 of the grant: lower ones are those that a
-    /// process gives without the store. Of no meaning without a grant.
+    /// The fence of the first grant; the next ones have the next numbers. The fences of one key rise with every grant, over all
+    /// processes and restarts of the store. They are at least the microseconds since 1970 of the grant: a process gives lower
+    /// ones without the store. Without a grant, the field has no meaning.
     pub first_fence: u64,
-    /// Why the first ask that was not granted was not, or the peek would not be. `None` if all were, or would be.
-    pub stop: Option<Stop>,
-    /// What each limit of the policy says afterwards.
+    /// Why the first ask without a grant was stopped, or the peek would be. `None` if all asks were granted, or the peek would
+    /// be.
+    pub stop: Option<DeniedAsk>,
+    /// The state of each limit of the policy after the call.
     pub limits: Vec<LimitReading>,
     /// The numbers of the renewals that came too late: these leases have been reclaimed.
     pub lost: Vec<u64>,
@@ -261,19 +289,19 @@ pub struct Reply {
 
 /// Why an ask was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stop {
-    /// The index in the policy of the limit that stopped it; of several, the one that stops it longest.
+pub struct DeniedAsk {
+    /// The index in the policy of the limit that stopped the ask. If several did, it is the one that stops it longest.
     pub limit: usize,
-    /// Until when.
-    pub until: Until,
+    /// Until when the ask is stopped.
+    pub until: DeniedUntil,
 }
 
 /// Until when an ask is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum DeniedUntil {
     /// It can be granted at this instant, if no other request comes.
     Instant(u64),
-    /// Until a lease comes back, or is reclaimed: the first one will be at this instant.
+    /// Until a lease is returned or reclaimed. The first one is reclaimed at this instant.
     Release {
         /// When the first lease expires.
         first_expiry: u64,
@@ -282,13 +310,14 @@ pub enum Until {
     Never,
 }
 
-/// What one limit says.
+/// The state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitReading {
-    /// The units that it would admit now.
+    /// The units that the limit would admit now.
     pub remaining: u64,
-    /// When it admits a unit if nothing more is admitted: [`Reply::now`] while some remain, and for a concurrency.
+    /// When the limit admits a unit, if nothing more is admitted until then: [`Reply::now`] while some remain, and for a
+    /// concurrency.
     pub available_at: u64,
-    /// When it is reset if nothing more is admitted; [`Reply::now`] for a concurrency.
+    /// When the limit is reset, if nothing more is admitted until then; [`Reply::now`] for a concurrency.
     pub reset_at: u64,
 }

@@ -1,26 +1,27 @@
-mod control;
-mod error;
-mod request;
+//! Several limiters that are acquired together.
 
+mod error;
+
+use std::fmt;
 use std::future::{Future, pending};
 use std::panic::Location;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use crate::acquire::OwnedTicket;
+use crate::acquire::{OwnedTicket, PermitRequest};
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
-use crate::manager::{Manager, RequestOptions, try_acquire_all};
+use crate::manager::{Awaited, Manager, RequestOptions, try_acquire_all};
 use crate::permit::Permit;
 
 pub use error::GroupError;
-pub use request::{GroupAcquire, GroupRequest};
 
 /// How often a waiting group gives up its permit because another member denies. After that it acquires the members one after the
 /// other and keeps each permit.
@@ -47,9 +48,9 @@ const OPTIMISTIC_ROUNDS: usize = 4;
 /// # Closing
 ///
 /// When a member is [closed](Limiter::close), each waiting group request fails at once with [`AcquireError::Closed`] and the index
-/// of that member, whichever member it waits for. When a member is [closed to new requests](Limiter::close_to_new), this spares a
-/// request that waits in the queue of that member or keeps its permit. Such a request fails once it needs another place in that
-/// queue, because another member denied.
+/// of that member, whichever member it waits for. When a member is [closed to new requests](Limiter::close_to_new), a group request
+/// that waits in the queue of that member, or keeps its permit, goes on. It fails once it needs another place in that queue,
+/// because another member denied.
 ///
 /// [`LimiterGroup::close`] closes the members themselves.
 ///
@@ -101,19 +102,28 @@ impl GroupPermit {
     /// [Settles](Permit::settle) each permit. Returns whether all were live.
     #[must_use = "`false` says that a permit was not settled"]
     pub fn settle(self, actual_cost: u64) -> bool {
-        self.permits.into_iter().map(|permit| permit.settle(actual_cost)).fold(true, |all, live| all & live)
+        self.end_each(|permit| permit.settle(actual_cost))
     }
 
     /// [Settles](Permit::settle_costs) each permit. Returns whether all were live.
     #[must_use = "`false` says that a permit was not settled"]
-    pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)> + Clone) -> bool {
-        self.permits.into_iter().map(|permit| permit.settle_costs(actual.clone())).fold(true, |all, live| all & live)
+    pub fn settle_costs<'a>(
+        self,
+        actual: impl IntoIterator<Item = (&'a str, u64)> + Clone,
+    ) -> bool {
+        self.end_each(|permit| permit.settle_costs(actual.clone()))
     }
 
     /// [Refunds](Permit::refund) each permit. Returns whether all were live.
     #[must_use = "`false` says that a permit was not refunded"]
     pub fn refund(self) -> bool {
-        self.permits.into_iter().map(Permit::refund).fold(true, |all, live| all & live)
+        self.end_each(Permit::refund)
+    }
+
+    /// Ends each permit, also after one that was not live. Returns whether all were live.
+    fn end_each(self, end: impl Fn(Permit) -> bool) -> bool {
+        let ended = self.permits.into_iter().map(end);
+        ended.fold(true, |all, live| all & live)
     }
 
     /// Releases all permits; equivalent to `drop(permit)`.
@@ -125,13 +135,22 @@ impl GroupPermit {
 impl LimiterGroup {
     /// A group of limiters. An empty group admits everything.
     pub fn new(members: impl IntoIterator<Item = Limiter>) -> Self {
-        members.into_iter().fold(Self { members: Vec::new() }, Self::and)
+        members.into_iter().fold(
+            Self {
+                members: Vec::new(),
+            },
+            Self::and,
+        )
     }
 
     /// Adds a limiter. See [`LimiterGroup::new`].
     #[must_use]
     pub fn and(mut self, member: Limiter) -> Self {
-        if !self.members.iter().any(|other| Arc::ptr_eq(other.manager(), member.manager())) {
+        if !self
+            .members
+            .iter()
+            .any(|other| Arc::ptr_eq(other.manager(), member.manager()))
+        {
             self.members.push(member);
         }
         self
@@ -154,8 +173,7 @@ impl LimiterGroup {
     /// Those of [`LimiterGroup::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<GroupPermit, GroupError<TryAcquireError>> {
-        let permits = self.try_all(None, &RequestOptions::new(cost, Location::caller()), false);
-        permits.map(|permits| self.permit(permits)).map_err(|(member, error)| self.error(member, error))
+        self.request().cost(cost).try_acquire()
     }
 
     /// Waits until all limiters admit one unit at the same moment, in the [order](LimiterGroup#order) of each.
@@ -182,14 +200,14 @@ impl LimiterGroup {
         self.request().cost(cost).acquire()
     }
 
-    /// Starts a request with a cost, a priority or a timeout. See [`GroupRequest`] for an example.
+    /// Starts a request with a cost, a priority or a timeout. See [`PermitRequest`](PermitRequest#examples) for an example.
     #[track_caller]
-    pub fn request(&self) -> GroupRequest {
-        GroupRequest { group: self.clone(), options: RequestOptions::new(1, Location::caller()) }
+    pub fn request(&self) -> PermitRequest<&Self> {
+        PermitRequest::new(self, 1, Location::caller())
     }
 
     /// Waits for a permit of one unit of each limiter, runs the future while it holds the permits, and releases them: see
-    /// [`Limiter::run`]. If one of the permits is reclaimed meanwhile, the future is dropped. See [`GroupRequest`] for an example.
+    /// [`Limiter::run`]. If one of the permits is reclaimed meanwhile, the future is dropped. See [`PermitRequest`](PermitRequest#examples) for an example.
     ///
     /// # Cancel safety
     ///
@@ -199,33 +217,45 @@ impl LimiterGroup {
     ///
     /// Those of [`Limiter::run`], with the limiter that refused or reclaimed its permit.
     #[track_caller]
-    pub fn run<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
+    pub fn run<F: Future>(
+        &self,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
         self.request().run(future)
     }
 
-    async fn acquire_with(self, options: RequestOptions) -> Result<GroupPermit, GroupError<AcquireError>> {
-        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    async fn acquire_with(
+        self,
+        options: RequestOptions,
+    ) -> Result<GroupPermit, GroupError<AcquireError>> {
+        let deadline = options
+            .timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout));
         let mut held = None::<RefundOnDrop>;
         for _ in 0..OPTIMISTIC_ROUNDS {
             // A task that acquires in a loop must yield to other tasks.
             coop::consume_budget().await;
-            let denied_by = match self.try_all(held.as_ref().map(|held| held.member), &options, true) {
-                Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
-                    permits.into_iter().for_each(|permit| _ = permit.refund());
-                    held = None;
-                    continue;
-                }
-                Ok(mut permits) => {
-                    if let Some(held) = held {
-                        permits.insert(held.member, held.keep());
+            let denied_by =
+                match self.try_all(held.as_ref().map(|held| held.member), &options, true) {
+                    Ok(permits) if held.as_ref().is_some_and(|held| !held.renew()) => {
+                        permits.into_iter().for_each(|permit| _ = permit.refund());
+                        held = None;
+                        continue;
                     }
-                    return Ok(self.permit(permits));
-                }
-                Err((member, _)) => member,
-            };
+                    Ok(mut permits) => {
+                        if let Some(held) = held {
+                            permits.insert(held.member, held.keep());
+                        }
+                        return Ok(self.permit(permits));
+                    }
+                    Err(denied) => denied.member,
+                };
             // The group holds no permit while it waits for another limiter.
             drop(held.take());
-            held = Some(self.wait_for(denied_by, options.clone(), deadline, &[]).await?);
+            held = Some(
+                self.wait_for(denied_by, options.clone(), deadline, &[])
+                    .await?,
+            );
         }
         drop(held.take());
         self.acquire_one_by_one(options, deadline).await
@@ -245,9 +275,14 @@ impl LimiterGroup {
         let mut held: Vec<RefundOnDrop> = Vec::with_capacity(order.len());
         loop {
             held.retain(RefundOnDrop::renew);
-            match order.iter().find(|&&member| held.iter().all(|held| held.member != member)) {
+            match order
+                .iter()
+                .find(|&&member| held.iter().all(|held| held.member != member))
+            {
                 Some(&member) => {
-                    let granted = self.wait_for(member, options.clone(), deadline, &held).await?;
+                    let granted = self
+                        .wait_for(member, options.clone(), deadline, &held)
+                        .await?;
                     held.push(granted);
                 }
                 None => break,
@@ -271,22 +306,31 @@ impl LimiterGroup {
         }
         let ticket = OwnedTicket::new(Arc::clone(self.members[member].manager()), options);
         match select(ticket, pin!(self.closing_of_another(member, held))).await {
-            Either::Left((Ok(permit), _)) => Ok(RefundOnDrop { member, permit: Some(permit) }),
+            Either::Left((Ok(permit), _)) => Ok(RefundOnDrop {
+                member,
+                permit: Some(permit),
+            }),
             Either::Left((Err(error), _)) => Err(self.error(member, error)),
             Either::Right((closed, _)) => Err(self.error(closed, AcquireError::Closed)),
         }
     }
 
-    /// Completes when another member than the one that is waited for refuses what the group needs of it: a new request, unless it
-    /// is among the `held`. The queue of the member itself reports its own closing.
+    /// Completes when a member other than `awaited` refuses the new request that the group needs to make there. Members whose
+    /// permits are `held` need none. The queue of `awaited` reports its own closing.
     async fn closing_of_another(&self, awaited: usize, held: &[RefundOnDrop]) -> usize {
         let is_held = |member| held.iter().any(|held| held.member == member);
-        let (others, closings): (Vec<usize>, Vec<_>) = (0..self.members.len())
+        let others: Vec<usize> = (0..self.members.len())
             .filter(|member| *member != awaited)
-            .map(|member| (member, self.members[member].manager()))
-            .map(|(member, manager)| (member, if is_held(member) { manager.closed() } else { manager.closed_to_new() }))
-            .unzip();
-        if closings.is_empty() { pending().await } else { others[select_all(closings).await.1] }
+            .collect();
+        let closings = others.iter().map(|&member| {
+            let manager = self.members[member].manager();
+            if is_held(member) {
+                manager.watch(Awaited::Close)
+            } else {
+                manager.watch(Awaited::CloseToNew)
+            }
+        });
+        others[first_of(closings).await]
     }
 
     /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire_many`] would make it; takes nothing.
@@ -300,7 +344,10 @@ impl LimiterGroup {
     #[must_use]
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         let denials = self.check(cost).filter(|decision| !decision.is_allowed());
-        denials.map(|decision| decision.retry_after()).reduce(|one, other| Some(one?.max(other?))).flatten()
+        denials
+            .map(|decision| decision.retry_after())
+            .reduce(|one, other| Some(one?.max(other?)))
+            .flatten()
     }
 
     /// The limiters, in order.
@@ -309,27 +356,101 @@ impl LimiterGroup {
         &self.members
     }
 
+    /// [Closes](Limiter::close) each member, also for callers that use it outside this group: the members are shared handles. If a
+    /// member is the [limiter of a key](crate::KeyedLimiter::limiter), only that key is closed.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, LimiterGroup, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (disk, network) = (Limiter::new(MaxConcurrency::new(2))?, Limiter::new(MaxConcurrency::new(8))?);
+    /// let both = LimiterGroup::new([disk.clone(), network.clone()]);
+    /// let permit = both.acquire().await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// both.close();
+    /// assert!(both.acquire().await.unwrap_err().is_closed() && network.is_closed());
+    /// both.drained().await;
+    /// assert_eq!((disk.snapshot().in_flight, network.snapshot().in_flight), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.members.iter().for_each(Limiter::close);
+    }
+
+    /// [Closes each member to new requests](Limiter::close_to_new), as [`LimiterGroup::close`] closes it. Requests that wait at one member
+    /// alone are served. A waiting request of a group is a new request to the members that it does not wait for, so it
+    /// [fails](LimiterGroup#closing), unless it keeps their permits. See [`LimiterGroup::close`] for an example.
+    pub fn close_to_new(&self) {
+        self.members.iter().for_each(Limiter::close_to_new);
+    }
+
+    /// Whether any member was closed, so that the group refuses every new request. See [`LimiterGroup::close`] for an example.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.members.iter().any(Limiter::is_closed)
+    }
+
+    /// Waits until each member [was drained](Limiter::drained), one after the other. If all members are closed, none is in use
+    /// then. While a member is open, requests may come at any time, also before the others are drained. See [`LimiterGroup::close`] for an
+    /// example.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and the method called again at any time.
+    pub async fn drained(&self) {
+        for member in &self.members {
+            member.drained().await;
+        }
+    }
+
     /// Tries all members but one. `waits` says whether the caller will wait if one denies.
     fn try_all(
         &self,
         but: Option<usize>,
         options: &RequestOptions,
         waits: bool,
-    ) -> Result<Vec<Permit>, (usize, TryAcquireError)> {
-        let places: Vec<usize> = (0..self.members.len()).filter(|place| Some(*place) != but).collect();
-        let managers: Vec<&Arc<Manager>> = places.iter().map(|place| self.members[*place].manager()).collect();
+    ) -> Result<Vec<Permit>, GroupError<TryAcquireError>> {
+        let places: Vec<usize> = (0..self.members.len())
+            .filter(|place| Some(*place) != but)
+            .collect();
+        let managers: Vec<&Arc<Manager>> = places
+            .iter()
+            .map(|place| self.members[*place].manager())
+            .collect();
         let granted = try_acquire_all(&managers, options.costs(), waits, options.caller)
-            .map_err(|(index, error)| (places[index], error))?;
-        Ok(managers.into_iter().zip(granted).map(|(manager, granted)| Permit::new(manager, granted, options.cost)).collect())
+            .map_err(|(index, error)| self.error(places[index], error))?;
+        Ok(managers
+            .into_iter()
+            .zip(granted)
+            .map(|(manager, granted)| Permit::new(manager, granted, options.cost))
+            .collect())
     }
 
     fn error<E>(&self, member: usize, error: E) -> GroupError<E> {
-        GroupError { member, name: self.members[member].manager().name().cloned(), error }
+        GroupError {
+            member,
+            name: self.members[member].manager().name().cloned(),
+            error,
+        }
     }
 
     fn permit(&self, permits: Vec<Permit>) -> GroupPermit {
-        GroupPermit { permits, group: self.clone() }
+        GroupPermit {
+            permits,
+            group: self.clone(),
+        }
     }
+}
+
+/// The index of the future that completes first. Without futures, none ever does.
+async fn first_of(futures: impl Iterator<Item = impl Future + Unpin>) -> usize {
+    let futures: Vec<_> = futures.collect();
+    if futures.is_empty() {
+        return pending().await;
+    }
+    select_all(futures).await.1
 }
 
 /// A permit that is refunded on drop, unless `keep` was called.
@@ -354,5 +475,115 @@ impl Drop for RefundOnDrop {
         if let Some(permit) = self.permit.take() {
             _ = permit.refund();
         }
+    }
+}
+
+/// A future that waits for the permits of a group. [`LimiterGroup::acquire`], which has an example, returns it.
+///
+/// It borrows nothing, so that it can be spawned, or kept in a struct.
+///
+/// # Cancel safety
+///
+/// Dropping it refunds the permits that it holds and leaves the queue.
+#[must_use = "futures do nothing unless polled"]
+pub struct GroupAcquire {
+    acquire: Pin<Box<dyn Future<Output = Result<GroupPermit, GroupError<AcquireError>>> + Send>>,
+}
+
+/// A request of all limiters of a [`LimiterGroup`].
+impl PermitRequest<&LimiterGroup> {
+    /// Waits until all limiters admit the request at the same moment. The timeout is for all of it. See [`LimiterGroup::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`](crate::PermitRequest::acquire), with the limiter that refused.
+    pub fn acquire(self) -> GroupAcquire {
+        GroupAcquire {
+            acquire: Box::pin(self.target.clone().acquire_with(self.options)),
+        }
+    }
+
+    /// Takes what the request costs of each limiter now, or nothing. See [`LimiterGroup::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire), with the limiter that refused.
+    pub fn try_acquire(self) -> Result<GroupPermit, GroupError<TryAcquireError>> {
+        let permits = self.target.try_all(None, &self.options, false)?;
+        Ok(self.target.permit(permits))
+    }
+
+    /// The decision of each limiter, in the order of the group, as [`LimiterGroup::try_acquire`] would make it; takes nothing. Other
+    /// calls may come between the decisions.
+    pub fn check(&self) -> impl Iterator<Item = Decision> + '_ {
+        self.target
+            .members
+            .iter()
+            .map(|member| member.manager().check(self.options.costs()))
+    }
+
+    /// Waits for the permits, and runs the future while it holds them. See [`LimiterGroup::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LimiterGroup::run`] and of [`LimiterGroup::acquire`].
+    pub fn run<F: Future>(
+        self,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, GroupError<RunError>>> + use<F> {
+        let acquire = self.acquire();
+        async move {
+            let permit = acquire.await.map_err(|error| error.map(RunError::from))?;
+            if let Some(place) = permit.permits.iter().position(|permit| !permit.is_live()) {
+                return Err(permit.reclaimed(place)); // its TTL passed between its grant and this poll
+            }
+            // Dropped before the permits, so that the places are free only when the work is really over.
+            let work = pin!(future);
+            match select(work, pin!(permit.first_reclaim())).await {
+                Either::Left((output, _)) => Ok(output),
+                Either::Right((place, _)) => Err(permit.reclaimed(place)),
+            }
+        }
+    }
+}
+
+impl GroupPermit {
+    /// Completes when one of the permits is reclaimed: the place of the first.
+    async fn first_reclaim(&self) -> usize {
+        let permits = self.permits.iter();
+        first_of(permits.map(|permit| Box::pin(permit.reclaimed()))).await
+    }
+
+    fn reclaimed(&self, place: usize) -> GroupError<RunError> {
+        self.group.error(
+            place,
+            RunError::Reclaimed {
+                id: self.permits[place].id(),
+            },
+        )
+    }
+}
+
+impl Future for GroupAcquire {
+    type Output = Result<GroupPermit, GroupError<AcquireError>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.acquire.as_mut().poll(cx)
+    }
+}
+
+/// [`LimiterGroup::acquire`], so that a request can be awaited itself.
+impl IntoFuture for PermitRequest<&LimiterGroup> {
+    type Output = Result<GroupPermit, GroupError<AcquireError>>;
+    type IntoFuture = GroupAcquire;
+
+    fn into_future(self) -> GroupAcquire {
+        self.acquire()
+    }
+}
+
+impl fmt::Debug for GroupAcquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupAcquire").finish_non_exhaustive()
     }
 }

@@ -59,15 +59,15 @@
 //! A request goes through the outermost layer first. One that an inner layer refuses has counted in the outer ones. From the outside in:
 //!
 //! 1. CORS, if pages of other origins read the fields: it exposes them, and answers preflight requests, which are then not counted.
-//! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): who is banned reaches nothing else, and logins
-//!    that fail further in are charged.
+//! 2. A [`Penalty`](crate::Penalty) by address, with [`penalize`](LimitLayer::penalize): a banned client reaches nothing else,
+//!    and logins that fail further in are charged.
 //! 3. What the server bears, for all clients together: a [`MaxConcurrency`](crate::MaxConcurrency), which may [adapt](crate::Adapt). It
 //!    stands in front of authentication, which takes capacity, too. Let it [ignore](LimitLayer::classify) the 429 of layers further in.
 //! 4. Authentication, which puts the user into the extensions of the request.
-//! 5. A stricter limit for dear routes. It stands outside the plan, so that what it refuses is not counted there.
+//! 5. A stricter limit for expensive routes. It stands outside the plan, so that what it refuses is not counted there.
 //! 6. The limit of the user's plan, [by](LimitLayer::by) that extension.
 //!
-//! Of axum's `Router` the layer that is added last is the outermost; of tower's `ServiceBuilder` it is the first. Give each a
+//! In axum's `Router` the layer that is added last is the outermost; of tower's `ServiceBuilder` it is the first. Give each a
 //! [name](LimitLayer::name).
 //!
 //! # Further
@@ -85,18 +85,20 @@ mod grpc;
 mod identity;
 mod layer;
 mod outbound;
-mod outcome;
 mod upstream;
 
-pub use admission::{Admits, Chosen, StoreKey};
+pub use admission::{Admits, ChosenLimiter, StoreKey};
 pub use answer::Refusal;
 pub use body::{LimitBody, PermitBody};
 pub use client_ip::{ClientIp, ClientIpError, ForwardedHeader, NoClientIp};
 pub use fields::{FieldValues, PolicyNameError, ProblemType, RateLimitFields, RateLimitStyle};
-pub use identity::{By, ByFuture, ClientAddress, Everyone, FoundKey, HeaderKey, Identifies, Identity, NoIdentity, OrShared};
+pub use identity::{
+    ClientAddress, FoundKey, HeaderKey, Identifies, Identity, KeyedBy, KeyedByFuture, NoIdentity,
+    NoKey, OrShared,
+};
 pub use layer::{LimitFuture, LimitLayer, LimitService};
 pub use outbound::{
-    ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer, OutboundRetry, OutboundService,
-    Retry,
+    ByStatus, Cloned, NoRetry, OutboundClassifier, OutboundError, OutboundFuture, OutboundLayer,
+    OutboundRetry, OutboundService, Retry,
 };
 pub use upstream::{ResetFormat, UpstreamAnswer, UpstreamFamily, UpstreamQuota, UpstreamReader};

@@ -3,7 +3,7 @@
 //! A task calls `acquire().await` and gets a [`Permit`], a guard that releases its place on drop. A [`Limiter`] applies a
 //! [`Policy`]: one limit, or several that must all admit a request. There are token buckets, GCRA, fixed and sliding windows,
 //! bounded and adaptive concurrency, and a limiter for each key. When a limit is reached, callers wait in a FIFO queue
-//! (backpressure) or are told when to retry. A limiter never exceeds a limit, is cancel-safe, and reclaims leaked permits.
+//! (backpressure) or get the time at which to retry. A limiter never exceeds a limit, is cancel-safe, and can reclaim leaked permits.
 //!
 //! ```sh
 //! cargo add tollgate
@@ -31,7 +31,7 @@
 //! | you want | use | largest burst |
 //! |---|---|---|
 //! | at most n permits at the same time, like a semaphore | [`MaxConcurrency`] | its limit |
-//! | the same, and leaked permits reclaimed | [`MaxConcurrency::ttl`] | its limit |
+//! | the same, and leaked permits are reclaimed | [`MaxConcurrency::ttl`] | its limit |
 //! | an even rate: one grant per interval | [`Throttle`] | one |
 //! | a rate with bursts; exact on average despite timer lateness | [`Throttle::burst`] (GCRA) | the burst |
 //! | the same, as a rate and the size of a bucket | [`TokenBucket`] | the burst |
@@ -56,7 +56,7 @@
 //! | to limit a stream, or to work on its items concurrently | [`StreamLimitExt`] |
 //! | to wait in a thread outside the runtime | [`Limiter::blocking_acquire`] |
 //! | a bounded queue, a name | [`Limiter::builder`] |
-//! | to be told of waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`]; an [`Observer`] of limiters of all kinds |
+//! | to observe waits, denials and more | [`LimiterBuilder::on_event`], [`LimiterEvent`]; an [`Observer`] for limiters of all kinds |
 //! | logs and spans, numbers for Prometheus | the module `telemetry`, with the features `tracing` and `metrics` |
 //! | a limiter for each client, user or endpoint | [`KeyedLimiter`] |
 //! | permits of several limiters, all or none | [`LimiterGroup`] |
@@ -81,10 +81,10 @@
 //! |---|---|---|
 //! | **in** | requests that must wait | the queue, under the manager's lock: a line for each priority |
 //! | **out** | the answer to each waiting request | a slot of the request's own; a place is taken out without the lock |
-//! | **release** | places that come back | nowhere: the caller that releases takes the lock and serves the front of the queue |
+//! | **release** | places that come back | the atomic word; while requests wait, the caller that releases takes the lock and serves the front of the queue |
 //!
-//! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so
-//! no message or task switch is paid for. Releasing never blocks, because `Drop` cannot wait. While no
+//! A channel here is a queue or a slot that the manager owns. The caller performs the manager's step itself, under the lock, so a
+//! step costs no message and no task switch. Releasing never blocks, because `Drop` cannot wait. While no
 //! request waits, a policy of one [`MaxConcurrency`], [`Throttle`], [`TokenBucket`] or [`FixedWindow`] is decided in one atomic
 //! word, without the lock.
 //!
@@ -139,7 +139,7 @@
 //! - **A change between kinds resets usage.** Usage under a rate, a window or a penalty cannot be carried over to a
 //!   [`MaxConcurrency`], nor back. A key whose [tier](KeyedLimiterBuilder::tiers) flips between two such policies gets a full
 //!   budget each time.
-//! - **Time stops after 584 years.** A limiter counts 64-bit nanoseconds from its creation; at their end its time stands still.
+//! - **Time stops after 580 years.** A process counts 64-bit nanoseconds; at their end its time stands still.
 //!
 //! # Cargo features
 //!
@@ -169,7 +169,17 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+// The docs of a request show its blocks of methods in this order.
 mod acquire;
+
+mod limiter;
+
+mod keyed;
+
+mod shared;
+
+mod group;
+
 mod builder;
 mod carry_over;
 mod contain_panic;
@@ -178,11 +188,8 @@ mod decision;
 mod error;
 mod event;
 mod exchange;
-mod group;
 #[cfg(feature = "http")]
 pub mod http;
-mod keyed;
-mod limiter;
 mod manager;
 mod observe;
 mod overflow;
@@ -190,9 +197,11 @@ mod permit;
 mod policy;
 mod priority;
 mod rate;
+#[cfg(test)]
+#[path = "../tests/integration/common/replay.rs"]
+mod replay;
 #[cfg(feature = "serde")]
 mod serialize;
-mod shared;
 #[cfg(feature = "_simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -202,35 +211,39 @@ mod strategy;
 mod stream;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 mod text;
 mod upstream;
 
-pub use acquire::{Acquire, AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run};
+pub use acquire::{
+    Acquire, AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run, TryAcquireShared,
+};
 pub use builder::LimiterBuilder;
 pub use carry_over::UsageCarryOver;
 pub use decision::Decision;
 pub use error::{AcquireError, ConfigError, PriorityError, RunError, TryAcquireError};
-pub use event::{EventKind, LimiterEvent, RefusedReason, ShedReason};
-pub use group::{GroupAcquire, GroupError, GroupPermit, GroupRequest, LimiterGroup};
+pub use event::{EventKind, RefusedReason, ShedReason};
+pub use group::{GroupAcquire, GroupError, GroupPermit, LimiterGroup};
 pub use keyed::{
-    KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, KeyedLimiterEvent, KeyedPermitRequest,
-    WhenFull,
+    KeySnapshot, KeyedAcquire, KeyedAcquireOwned, KeyedLimiter, KeyedLimiterBuilder, WhenFull,
 };
 pub use limiter::{AnyLimiter, Limiter, PollLimiter};
-pub use observe::{Observation, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
+pub use observe::{LimiterEvent, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
 pub use overflow::Overflow;
 pub use permit::{MergeError, MergeErrorKind, Permit, SplitError};
 pub use policy::{Limit, Policy};
 pub use priority::Priority;
 pub use rate::Rate;
-pub use shared::{SharedLimiter, SharedLimiterBuilder, SharedPermitRequest, TryAcquireShared};
+pub use shared::{SharedLimiter, SharedLimiterBuilder};
 pub use snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 pub use strategy::{
-    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod, SlidingWindow, Throttle, TokenBucket,
-    Unit,
+    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingMethod,
+    SlidingWindow, Throttle, TokenBucket, Unit,
 };
 pub use stream::{
-    ForEachPermitted, MapPermitted, SinkError, SinkLimitExt, StreamLimitExt, Throttled, ThrottledSink, TryThrottled, WithPermits,
+    ForEachPermitted, MapPermitted, SinkError, SinkLimitExt, StreamLimitExt, Throttled,
+    ThrottledSink, TryThrottled, WithPermits,
 };
 pub use text::{ParseError, ParseErrorKind};
 pub use upstream::UpstreamSignal;

@@ -1,27 +1,33 @@
-//! The handle of one limiter, and how callers ask it for permits.
+//! The handle of one limiter: requests, numbers, and changes while it is in use.
 
-mod any;
-mod control;
 mod poll_limiter;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::acquire::{Acquire, AcquireOwned, PermitRequest, Reservation, Run};
+use tokio::time::Instant;
+
+use crate::acquire::{
+    Acquire, AcquireExplained, AcquireOwned, OwnedTicket, PermitRequest, Reservation, Run,
+    blocking_acquire,
+};
+use crate::carry_over::UsageCarryOver;
 use crate::core::costs::Costs;
+use crate::core::request::Caller;
 use crate::decision::Decision;
-use crate::error::{AcquireError, TryAcquireError};
-use crate::manager::Manager;
+use crate::error::{AcquireError, ConfigError, TryAcquireError};
+use crate::manager::{Awaited, Manager, RequestOptions};
 use crate::permit::Permit;
+use crate::policy::Policy;
 use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::upstream::UpstreamSignal;
 
-pub use any::AnyLimiter;
-pub(crate) use any::Handle;
 pub use poll_limiter::PollLimiter;
 
-/// An async rate limiter and concurrency limiter for one [`Policy`](crate::Policy). Clones share its state.
+/// An async rate limiter and concurrency limiter for one [`Policy`]. Clones share its state.
 ///
 /// # Order
 ///
@@ -77,6 +83,11 @@ impl Limiter {
 
     pub(crate) fn manager(&self) -> &Arc<Manager> {
         &self.manager
+    }
+
+    /// A ticket for one request after another.
+    pub(crate) fn ticket(&self, caller: Caller) -> OwnedTicket {
+        OwnedTicket::new(Arc::clone(&self.manager), RequestOptions::new(1, caller))
     }
 
     /// The name that the limiter was built with. See [`LimiterBuilder`](crate::LimiterBuilder) for an example.
@@ -152,7 +163,7 @@ impl Limiter {
     #[inline]
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
-        PermitRequest::new(&self.manager, cost, Location::caller()).acquire()
+        PermitRequest::new(self, cost, Location::caller()).acquire()
     }
 
     /// [`Limiter::acquire`] as a future that borrows nothing: it can be spawned, or kept in a struct. It takes one more atomic
@@ -198,8 +209,8 @@ impl Limiter {
 
     /// Starts a request with a cost, a priority or a timeout. See [`PermitRequest`].
     #[track_caller]
-    pub fn request(&self) -> PermitRequest<'_> {
-        PermitRequest::new(&self.manager, 1, Location::caller())
+    pub fn request(&self) -> PermitRequest<&Self> {
+        PermitRequest::new(self, 1, Location::caller())
     }
 
     /// Takes one unit now, or nothing. It does not wait, and is denied while other requests wait.
@@ -240,7 +251,9 @@ impl Limiter {
     #[inline]
     #[track_caller]
     pub fn try_acquire_many(&self, cost: u64) -> Result<Permit, TryAcquireError> {
-        self.manager.try_acquire(cost, Location::caller())
+        self.manager
+            .in_channel()
+            .try_acquire(cost, Location::caller())
     }
 
     /// [`Limiter::acquire`] for a thread outside the runtime: blocks the thread until it has the permit.
@@ -300,7 +313,7 @@ impl Limiter {
     /// ```
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.manager.available()
+        self.manager.ask(|outlook, now| outlook.available(now))
     }
 
     /// Waits for a permit of one unit, runs the future while it holds the permit, and releases it. If the permit is reclaimed
@@ -359,13 +372,16 @@ impl Limiter {
     /// # }
     /// ```
     #[track_caller]
-    pub fn wrap<T, F: Future, W: Fn(T) -> F>(&self, work: W) -> impl Fn(T) -> Run<F> + use<T, F, W> {
+    pub fn wrap<T, F: Future, W: Fn(T) -> F>(
+        &self,
+        work: W,
+    ) -> impl Fn(T) -> Run<F> + use<T, F, W> {
         let (limiter, caller) = (self.clone(), Location::caller());
-        move |argument| PermitRequest::new(&limiter.manager, 1, caller).run(work(argument))
+        move |argument| PermitRequest::new(&limiter, 1, caller).run(work(argument))
     }
 
-    /// What each limit of the policy says now. A request can get it [with its permit](PermitRequest::acquire_explained), as of its
-    /// grant.
+    /// The status of each limit of the policy now. A request can get the status at its grant [with its
+    /// permit](PermitRequest::acquire_explained).
     ///
     /// ```
     /// use tollgate::Limiter;
@@ -390,10 +406,469 @@ impl Limiter {
     pub fn snapshot(&self) -> LimiterSnapshot {
         self.manager.snapshot()
     }
+
+    /// Replaces the policy while the limiter is in use; it takes what [`Limiter::new`] takes. Queued requests keep their position,
+    /// and usage carries over: [`Limiter::set_policy_with`] has the rules and an example.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
+    pub fn set_policy(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<(), ConfigError> {
+        self.set_policy_with(policy, UsageCarryOver::AsIs)
+    }
+
+    /// Replaces the policy while the limiter is in use. Queued requests keep their position; one whose cost the new policy can
+    /// never admit gets [`AcquireError::ExceedsLimit`], and one that does not name a unit which
+    /// the new policy counts gets [`AcquireError::MissingCost`].
+    ///
+    /// Each new limit takes over the usage of an old one, [as it is or in proportion](UsageCarryOver):
+    ///
+    /// - A limit that stands in both policies keeps its state.
+    /// - Any other takes over from a limit of its own kind, or else from any that is left, if that [counts](crate::Counts) the same.
+    ///   The usage then counts in the new limit's present window.
+    /// - A [`MaxConcurrency`](crate::MaxConcurrency) takes over only from another one, and no other limit takes over from it. A
+    ///   limit without a counterpart starts unused.
+    ///
+    /// Permits in flight stay valid and count against a new `MaxConcurrency`. When it allows fewer than that, requests wait for
+    /// releases. A new TTL counts from each permit's grant or last renewal; a permit that was granted without a TTL gets none. An
+    /// earlier permit [refunds](crate::Permit::settle) nothing to a limit that did not grant it. A new `MaxConcurrency` may count
+    /// something that no earlier one did. It then takes over the number of another one, and each permit gives back the units that
+    /// it was granted for.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; then nothing changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FixedWindow, Limiter, UsageCarryOver};
+    ///
+    /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
+    /// let limiter = Limiter::new(per_minute(100))?;
+    /// let _used = limiter.try_acquire_many(60)?;
+    /// limiter.set_policy(per_minute(200))?;
+    /// assert_eq!(limiter.check(1).remaining(), 140);
+    /// limiter.set_policy_with(per_minute(20), UsageCarryOver::InProportion)?;
+    /// assert_eq!(limiter.check(1).remaining(), 14);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_policy_with(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+        carry: UsageCarryOver,
+    ) -> Result<(), ConfigError> {
+        self.manager
+            .set_policy(policy.try_into().map_err(Into::into)?, carry)
+    }
+
+    /// The present policy: the one that the limiter was built with, or that [`Limiter::set_policy`] set last.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.set_policy("8 concurrent and 100/min")?;
+    /// assert_eq!(limiter.policy().to_string(), "8 concurrent and 100/min");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.manager.policy()
+    }
+
+    /// Charges `units`, whether or not the limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty) is raised up to
+    /// its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) and limits of a
+    /// [unit](crate::Counts::Unit) are not charged. Any number of units.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(10), 40))?;
+    /// limiter.penalize(50); // the answer was larger than expected
+    /// assert!(limiter.try_acquire().is_err());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn penalize(&self, units: u64) {
+        self.manager.charge(units);
+    }
+
+    /// Grants nothing for `duration`: requests wait, in order, and [`try_acquire`](Limiter::try_acquire) is denied.
+    ///
+    /// Zero changes nothing; [`Duration::MAX`] lasts until [`Limiter::resume`]. Of several pauses, the one that ends last counts.
+    /// Permits in flight stay valid, and their TTLs run on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::from_secs(30));
+    /// assert!(limiter.check(1).is_paused());
+    /// let start = tokio::time::Instant::now();
+    /// let _permit = limiter.acquire().await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause_for(&self, duration: Duration) {
+        self.manager.pause_for(duration);
+    }
+
+    /// Grants nothing before `instant` on tokio's clock. An instant that has passed changes nothing. See [`Limiter::pause_for`].
+    pub fn pause_until(&self, instant: Instant) {
+        self.manager
+            .pause_for(instant.saturating_duration_since(Instant::now()));
+    }
+
+    /// Ends every pause now, and the spreading set by an [upstream's signal](Limiter::apply_upstream_signal).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Limiter, MaxConcurrency};
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// limiter.pause_for(Duration::MAX);
+    /// assert!(limiter.try_acquire().is_err());
+    /// limiter.resume();
+    /// assert!(limiter.try_acquire().is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn resume(&self) {
+        self.manager.resume();
+    }
+
+    /// Slows down as an upstream's response asks for. See [`UpstreamSignal`] for an example.
+    ///
+    /// A response that denies, or that leaves nothing of the upstream's quota, [pauses](Limiter::pause_for) the limiter for as long
+    /// as the response says. A quota that is nearly spent is spread evenly until its reset, if the limiter was built with
+    /// [`spread_below`](crate::LimiterBuilder::spread_below).
+    pub fn apply_upstream_signal(&self, signal: &UpstreamSignal) {
+        self.manager.apply_upstream_signal(signal);
+    }
+
+    /// Refuses all later requests with [`AcquireError::Closed`], and serves those that wait. They can
+    /// still be refused by [`Limiter::close`]. [`Limiter::drained`] returns when all of them are served and their permits are back.
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(1))?;
+    /// let permit = limiter.acquire().await?;
+    /// let waiting = tokio::spawn(limiter.acquire_owned());
+    /// tokio::task::yield_now().await;
+    /// limiter.close_to_new();
+    /// assert_eq!(limiter.acquire().await.unwrap_err(), AcquireError::Closed);
+    /// drop(permit);
+    /// drop(waiting.await??); // served
+    /// limiter.drained().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close_to_new(&self) {
+        self.manager.close_to_new();
+    }
+
+    /// Refuses all waiting and all later requests with [`AcquireError::Closed`]. Permits in flight
+    /// stay valid. See [`Limiter::drained`] for an example.
+    pub fn close(&self) {
+        self.manager.close();
+    }
+
+    /// Whether [`Limiter::close`] was called on this handle or on a clone. See [`Limiter::drained`] for an example.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.manager.is_closed()
+    }
+
+    /// Waits until no request waits and every permit that holds a place was released or reclaimed. It returns at once if nothing is
+    /// in use. After [`Limiter::close`] the limiter stays drained. While it is open, new requests may come at any time, also before
+    /// the caller continues.
+    ///
+    /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; the method does not wait for permits of other
+    /// limits.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and the method called again at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let permit = limiter.acquire().await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// limiter.close();
+    /// assert!(limiter.is_closed());
+    /// limiter.drained().await;
+    /// assert_eq!(limiter.snapshot().in_flight, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drained(&self) {
+        self.manager.watch(Awaited::Drain).await;
+    }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("name", &self.name()).field("snapshot", &self.snapshot()).finish_non_exhaustive()
+        f.debug_struct("Limiter")
+            .field("name", &self.name())
+            .field("snapshot", &self.snapshot())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request of a [`Limiter`].
+impl<'a> PermitRequest<&'a Limiter> {
+    /// Sets the TTL of the permit, from its grant on: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a
+    /// longer one has no effect. [`Permit::renew`] restarts it, and [`Permit::renew_for`] also changes it. Defaults to that of the
+    /// policy.
+    ///
+    /// The TTL counts from the poll that takes the permit; a future that [is not polled](Acquire#when-it-is-not-polled) keeps its
+    /// grant for the TTL of the policy.
+    ///
+    /// Where the policy has no TTL, the request fails with [`AcquireError::NoTtl`] or [`TryAcquireError::NoTtl`]. A permit that holds
+    /// no place has none.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{AcquireError, Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8).ttl(Duration::from_secs(60)))?;
+    /// let short = limiter.request().ttl(Duration::from_secs(5)).acquire().await?;
+    /// let start = tokio::time::Instant::now();
+    /// short.reclaimed().await;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(5));
+    ///
+    /// limiter.set_policy(MaxConcurrency::new(8))?;
+    /// let error = limiter.request().ttl(Duration::from_secs(5)).acquire().await.unwrap_err();
+    /// assert!(matches!(error, AcquireError::NoTtl { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.rare().ttl = Some(ttl);
+        self
+    }
+
+    /// Delays the request by a random time of 0 to `max`, uniform, from the first poll on, **before** it asks. So clients that start at
+    /// the same instant come one by one. A delay after the grant would not keep the rate: two grants far apart could then be used
+    /// at the same instant. Defaults to no delay.
+    ///
+    /// During the delay the request is not in the queue, and its timeout has not begun. It needs a tokio runtime with timers
+    /// ([`AcquireError::NoRuntime`]), unless it blocks its thread. [`PermitRequest::try_acquire`] does not wait for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Limiter::acquire`]. A new call draws another delay.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_second(50), 50))?;
+    /// let (start, max) = (tokio::time::Instant::now(), Duration::from_secs(2));
+    /// let _permit = limiter.request().jitter(max).acquire().await?;
+    /// assert!(start.elapsed() <= max + Duration::from_millis(1)); // and a tick of the timer
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn jitter(mut self, max: Duration) -> Self {
+        self.options.rare().jitter = Some(max);
+        self
+    }
+
+    /// Waits for the permit. See [`Limiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::acquire`], and [`AcquireError::TimedOut`],
+    /// [`AcquireError::TimeoutTooLong`] or [`AcquireError::NoTtl`].
+    #[inline]
+    pub fn acquire(self) -> Acquire<'a> {
+        Acquire::new(self.target.manager(), self.options)
+    }
+
+    /// [`PermitRequest::acquire`] as a future that borrows nothing. See [`Limiter::acquire_owned`](Limiter::acquire_owned).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_owned(self) -> AcquireOwned {
+        AcquireOwned::new(Arc::clone(self.target.manager()), self.options)
+    }
+
+    /// Joins the queue now, and not when a future is first polled. See [`Limiter::reserve`]. The timeout
+    /// counts from now on. A jitter has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`] that are known at once.
+    pub fn reserve(mut self) -> Result<Reservation, AcquireError> {
+        self.options.forgo_jitter();
+        Reservation::new(Arc::clone(self.target.manager()), self.options)
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`Limiter::run`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(8))?;
+    /// let work = limiter.request().cost(2).timeout(Duration::from_secs(1)).run(async { 6 * 7 });
+    /// assert_eq!(tokio::spawn(work).await??, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::run`] and of [`PermitRequest::acquire`].
+    pub fn run<F: Future>(self, future: F) -> Run<F> {
+        Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`Limiter::try_acquire`](Limiter::try_acquire), and
+    /// [`Counts`](crate::Counts) for an example. A priority, a timeout and a jitter have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::try_acquire_many`](Limiter::try_acquire_many), [`TryAcquireError::MissingCost`] and
+    /// [`TryAcquireError::NoTtl`].
+    pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
+        self.target
+            .manager()
+            .in_channel()
+            .try_request(&self.options)
+    }
+
+    /// [`PermitRequest::try_acquire`], with the status of each limit of the policy right after the decision. A separate call would
+    /// read a later status. Use it to write header fields, for example.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let limiter = Limiter::new("8 concurrent and 100/min").unwrap();
+    /// let (answer, limits) = limiter.request().try_acquire_explained();
+    /// let left: Vec<_> = limits.iter().map(|of| format!("{}: {} left", of.limit, of.remaining)).collect();
+    /// assert_eq!((answer.is_ok(), left), (true, vec!["8 concurrent: 7 left".to_owned(), "100/min: 99 left".to_owned()]));
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        self.target
+            .manager()
+            .in_channel()
+            .try_request_explained(&self.options)
+    }
+
+    /// [`PermitRequest::acquire_owned`], with the status of each limit of the policy when the permit was granted, or the request
+    /// refused.
+    ///
+    /// ```
+    /// use tollgate::{FixedWindow, Limiter};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(FixedWindow::new(2, Duration::from_secs(60)))?;
+    /// let (permit, limits) = limiter.request().acquire_explained().await;
+    /// assert_eq!((permit?.cost(), limits[0].remaining, limits[0].reset_after), (1, 1, Duration::from_secs(60)));
+    /// let (refused, limits) = limiter.request().cost(2).timeout(Duration::from_secs(1)).acquire_explained().await;
+    /// assert_eq!((refused.is_err(), limits[0].remaining), (true, 1)); // it is known to wait for longer than a second
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`]. At a timeout, the status shows which limit the request waited for.
+    pub fn acquire_explained(self) -> AcquireExplained {
+        AcquireExplained::new(Arc::clone(self.target.manager()), self.options)
+    }
+
+    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See [`Limiter::check`].
+    ///
+    /// A request that does not name a unit that a limit counts is denied without a `retry_after`.
+    pub fn check(self) -> Decision {
+        self.target.manager().check(self.options.costs())
+    }
+
+    /// Blocks the thread until it has the permit. See [`Limiter::blocking_acquire`](Limiter::blocking_acquire).
+    ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
+    /// [`Limiter::blocking_acquire`](Limiter::blocking_acquire) says.
+    #[track_caller]
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        blocking_acquire(self.target.manager(), self.options)
+    }
+}
+
+/// [`PermitRequest::acquire`], so that a request can be awaited itself.
+impl<'a> IntoFuture for PermitRequest<&'a Limiter> {
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = Acquire<'a>;
+
+    fn into_future(self) -> Acquire<'a> {
+        self.acquire()
+    }
+}
+
+/// A limiter that streams and sinks wait for: a [`Limiter`] or a [`SharedLimiter`](crate::SharedLimiter).
+///
+/// ```
+/// use futures_util::stream::{self, StreamExt};
+/// use std::time::Duration;
+/// use tollgate::store::MemoryStore;
+/// use tollgate::{SharedLimiter, StreamLimitExt, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = SharedLimiter::new(MemoryStore::new(), "mail", Throttle::every(Duration::from_millis(100)))?;
+/// let start = tokio::time::Instant::now();
+/// let sent: Vec<_> = stream::iter(0..5).throttled(&limiter).collect().await;
+/// assert_eq!((sent.len(), start.elapsed()), (5, Duration::from_millis(400)));
+/// # Ok(())
+/// # }
+/// ```
+pub trait AnyLimiter: Handle {}
+
+impl<L: Handle> AnyLimiter for L {}
+
+/// Sealed: other crates cannot name it. Code that waits for the permits of a shared limiter must not call its other methods, which
+/// need a reply of the store.
+pub trait Handle {
+    fn handle(&self) -> Limiter;
+}
+
+impl Handle for Limiter {
+    fn handle(&self) -> Limiter {
+        self.clone()
     }
 }

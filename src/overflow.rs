@@ -1,10 +1,12 @@
+//! What a full queue does with one more request.
+
 use std::time::Duration;
 
 /// Which request is refused when one more must wait and the queue is full. See
 /// [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for an example.
 ///
-/// Each refusal is counted in [`LimiterSnapshot::shed`](crate::LimiterSnapshot::shed) and told to the
-/// [observer](crate::LimiterBuilder::on_event) as [`EventKind::Shed`](crate::EventKind::Shed).
+/// Each refusal is counted in [`LimiterSnapshot::shed`](crate::LimiterSnapshot::shed) and reported to the
+/// [observer](crate::LimiterBuilder::observer) as [`EventKind::Shed`](crate::EventKind::Shed).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
@@ -18,8 +20,9 @@ pub enum Overflow {
     /// request gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull).
     DropLowestPriority,
     /// The oldest request of the lowest priority gets [`AcquireError::Shed`](crate::AcquireError::Shed), unless all that wait have a
-    /// higher priority than the new request, which then gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull). For work
-    /// that is worth less the longer it has waited. (The npm package *bottleneck* has the same strategy under the name `LEAK`.)
+    /// higher priority than the new request, which then gets [`AcquireError::QueueFull`](crate::AcquireError::QueueFull). Choose it
+    /// for work that is worth less the longer it has waited. (The npm package *bottleneck* has the same strategy under the name
+    /// `LEAK`.)
     Leak,
     /// All waiting requests get [`AcquireError::Shed`](crate::AcquireError::Shed), and the limiter blocks: the new request, and
     /// every one that comes within `penalty` of the last, gets [`AcquireError::Blocked`](crate::AcquireError::Blocked) and starts

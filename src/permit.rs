@@ -1,4 +1,5 @@
-mod settle;
+//! The guard that a caller holds.
+
 mod split;
 
 use std::fmt;
@@ -9,10 +10,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::core::arena::Index;
+use crate::core::costs::{Actual, UnitCosts};
 use crate::core::grant::{Claim, Grant};
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
-use crate::strategy::{Moment, Unit};
+use crate::strategy::{Moment, Outcome, Unit};
 
 pub use self::split::{MergeError, MergeErrorKind, SplitError};
 
@@ -92,11 +94,11 @@ pub use self::split::{MergeError, MergeErrorKind, SplitError};
 pub struct Permit {
     /// `None` after `forget`, and for a permit that holds nothing: `id_prefix` then finds its limiter, if it can be found.
     manager: Option<Arc<Manager>>,
-    /// Of a permit without a manager.
+    /// Set only while `manager` is `None`.
     id_prefix: u64,
     cost: u64,
     grant: Grant,
-    /// Of the clock that the moment of the grant was read from.
+    /// The origin of the clock that `grant.at` was read from.
     origin: ClockOrigin,
 }
 
@@ -104,17 +106,44 @@ impl Permit {
     /// Inlined into the caller: a permit is several words. Writing the words one by one and then moving them as a block stalls
     /// the processor for longer than the rest of the call takes.
     #[inline(always)]
-    pub(crate) fn new(manager: &Arc<Manager>, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
+    pub(crate) fn new(
+        manager: &Arc<Manager>,
+        TimedGrant { grant, origin }: TimedGrant,
+        cost: u64,
+    ) -> Self {
         if grant.claim.holds() || !manager.is_registered() {
-            return Self { manager: Some(Arc::clone(manager)), id_prefix: 0, cost, grant, origin };
+            return Self {
+                manager: Some(Arc::clone(manager)),
+                id_prefix: 0,
+                cost,
+                grant,
+                origin,
+            };
         }
         Self::spent(manager.id_prefix(), TimedGrant { grant, origin }, cost)
     }
 
     /// A permit of a rate. It holds no place and no handle of its limiter.
     #[inline(always)]
-    pub(crate) fn idle(id_prefix: u64, fence: u64, cost: u64, at: Moment, origin: ClockOrigin) -> Self {
-        Self::spent(id_prefix, TimedGrant { grant: Grant { fence, claim: Claim::NONE, at }, origin }, cost)
+    pub(crate) fn idle(
+        id_prefix: u64,
+        fence: u64,
+        cost: u64,
+        at: Moment,
+        origin: ClockOrigin,
+    ) -> Self {
+        Self::spent(
+            id_prefix,
+            TimedGrant {
+                grant: Grant {
+                    fence,
+                    claim: Claim::NONE,
+                    at,
+                },
+                origin,
+            },
+            cost,
+        )
     }
 
     /// A unique id of the grant, as a UUID of version 8: a random part, which the permits of a limiter share, and the
@@ -128,7 +157,10 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn id(&self) -> Uuid {
-        let id_prefix = self.manager.as_ref().map_or(self.id_prefix, |manager| manager.id_prefix());
+        let id_prefix = self
+            .manager
+            .as_ref()
+            .map_or(self.id_prefix, |manager| manager.id_prefix());
         permit_id(id_prefix, self.grant.fence)
     }
 
@@ -146,7 +178,7 @@ impl Permit {
         self.grant.fence
     }
 
-    /// The units that the permit was granted for; of a part, those that it was [split](Permit::split) off with or kept.
+    /// The units that the permit was granted for. For a part of a [split](Permit::split) permit, the units of that part.
     ///
     /// ```
     /// # use tollgate::{Limiter, MaxConcurrency};
@@ -159,8 +191,8 @@ impl Permit {
         self.cost
     }
 
-    /// How many it was granted of a unit that its request [named](crate::PermitRequest::cost_of), if its limits count by unit;
-    /// `None` after it was reclaimed.
+    /// The amount granted of a unit that the request [named](crate::PermitRequest::cost_of), if the limits count by unit; `None`
+    /// after it was reclaimed.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -171,7 +203,11 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn cost_of(&self, unit: &str) -> Option<u64> {
-        self.manager.as_ref()?.unit_costs(self.grant.fence)?.get(Unit::new(unit))
+        self.manager
+            .as_ref()?
+            .release_channel()
+            .unit_costs(self.grant.fence)?
+            .get(Unit::new(unit))
     }
 
     /// The instant of the grant, on tokio's clock. (With `fast_clock()` it is on the system's clock, which is the same unless tokio's
@@ -190,13 +226,17 @@ impl Permit {
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         let (manager, lease) = self.leased()?;
-        manager.expires_at(lease, self.grant.fence)
+        manager
+            .release_channel()
+            .expires_at(lease, self.grant.fence)
     }
 
     /// Whether the TTL has not passed yet; always true without a TTL. See the [type's example](Permit#examples).
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.leased().is_none_or(|(manager, lease)| manager.is_live(lease, self.grant.fence))
+        self.leased().is_none_or(|(manager, lease)| {
+            manager.release_channel().is_live(lease, self.grant.fence)
+        })
     }
 
     /// Completes when the permit is reclaimed, at once if it was already; never without a TTL. It needs a tokio runtime with
@@ -214,14 +254,16 @@ impl Permit {
 
     /// Completes when the permit is reclaimed. `None`: it has no TTL.
     pub(crate) fn watch_reclaim(&self) -> Option<Watch> {
-        self.leased().map(|(manager, lease)| manager.reclaimed(lease, self.grant.fence))
+        self.leased()
+            .map(|(manager, lease)| manager.reclaimed(lease, self.grant.fence))
     }
 
     /// Restarts the TTL. Returns whether the permit is live: one whose TTL has passed is not revived. Without a TTL it does
     /// nothing and returns true. See the [type's example](Permit#examples).
     #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
     pub fn renew(&self) -> bool {
-        self.leased().is_none_or(|(manager, lease)| manager.renew(lease, self.grant.fence))
+        self.leased()
+            .is_none_or(|(manager, lease)| manager.release_channel().renew(lease, self.grant.fence))
     }
 
     /// Restarts the TTL as `ttl`: 1 ns (0 counts as 1) to the [TTL of the policy](crate::MaxConcurrency::ttl); a longer one counts as
@@ -243,7 +285,11 @@ impl Permit {
     /// ```
     #[must_use = "`false` says that the permit was reclaimed, and others may hold its place"]
     pub fn renew_for(&self, ttl: Duration) -> bool {
-        self.leased().is_none_or(|(manager, lease)| manager.set_own_ttl(lease, self.grant.fence, nonzero_nanos(ttl), true))
+        self.leased().is_none_or(|(manager, lease)| {
+            manager
+                .release_channel()
+                .set_own_ttl(lease, self.grant.fence, nonzero_nanos(ttl), true)
+        })
     }
 
     /// Releases the permit; equivalent to `drop(permit)`.
@@ -262,14 +308,142 @@ impl Permit {
     /// ```
     pub fn forget(mut self) {
         if let Some(manager) = self.manager.take() {
-            manager.forget(self.grant);
+            manager.release_channel().forget(self.grant);
         }
+    }
+
+    /// Releases the permit and replaces the estimated cost that it was acquired for by the actual one. Units that were not used are
+    /// refunded; units above the estimate are a debt, for which later requests wait. This is for work whose cost is known only
+    /// afterwards, such as bytes or model tokens. A permit that is dropped instead keeps its estimate.
+    ///
+    /// Only the rates of the policy are settled; a place is released whole. A refund never lets the grants made since then exceed
+    /// the limit: units that the bucket or window has refilled in the meantime are not given back again. With a small burst under
+    /// load, that can be less than the difference. A throttle or a token bucket refunds at most the part of its usage after the
+    /// grant that has not been refilled since. The bound is higher with [`exact_refunds`](crate::LimiterBuilder::exact_refunds), in
+    /// a policy of several limits, and in a keyed limiter. There the bound is the least usage that later grants have found. It is
+    /// kept for at least the 250 latest instants of grants. A debt is paid off at the rate of the limit; in a
+    /// [log](crate::SlidingWindow::log) it expires after one period, however large it is.
+    ///
+    /// Returns whether the permit was live. A permit whose TTL has passed changes nothing. Neither does one that was granted
+    /// [without a store](crate::store::OnStoreDown::Allow). A permit of a rate of a [`KeyedLimiter`](crate::KeyedLimiter#permits) has no
+    /// handle of its limiter: `settle` changes nothing and returns `false`, unless the limiter was built with
+    /// [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits).
+    ///
+    /// For a [shared limiter](crate::SharedLimiter), a store that does not keep past grants refunds nothing to a throttle or a
+    /// token bucket. These are the SQL stores, and each store over [`Rules`](crate::store::Rules). They refund to windows and
+    /// penalties, and charge debts to all limits. [`MemoryStore`](crate::store::MemoryStore) refunds to all, as a
+    /// [`Limiter`](crate::Limiter) does.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Limiter::new(TokenBucket::new(Rate::per_minute(1_000), 1_000))?;
+    /// let permit = tokens.acquire_many(600).await?; // an estimate
+    /// assert!(permit.settle(250));
+    /// assert_eq!(tokens.check(1).remaining(), 750);
+    ///
+    /// assert!(tokens.acquire_many(700).await?.settle(900));
+    /// assert_eq!(tokens.check(1).remaining(), 0);
+    /// let retry_after = tokens.check(1).retry_after();
+    /// assert_eq!(retry_after, Some(std::time::Duration::from_millis(9_060))); // a debt of 150, and one unit
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    pub fn settle(self, actual_cost: u64) -> bool {
+        self.settle_as(Actual::Cost(actual_cost))
+    }
+
+    /// [`Permit::settle`] for units that its limits [count](crate::Counts), which has an example: replaces the estimate of each unit
+    /// that is given, and leaves that of the others and the plain cost. A unit that no limit counts has no effect.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new("40000 input_tokens/min and 8000 output_tokens/min")?;
+    /// let request = limiter.request().cost_of("input_tokens", 900).cost_of("output_tokens", 4_096);
+    /// let permit = request.clone().acquire().await?;
+    /// let (input, output) = (912, 350); // as the answer says
+    /// assert!(permit.settle_costs([("input_tokens", input), ("output_tokens", output)]));
+    /// assert_eq!(request.check().remaining(), 8_000 - output);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "`false` says that nothing was settled: the permit was reclaimed, or has no handle of its limiter"]
+    pub fn settle_costs<'a>(self, actual: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
+        let mut units = UnitCosts::default();
+        actual
+            .into_iter()
+            .for_each(|(unit, cost)| units.set(Unit::new(unit), cost));
+        self.settle_as(Actual::Units(&units))
+    }
+
+    fn settle_as(mut self, actual: Actual<'_>) -> bool {
+        self.take_limiter().is_some_and(|manager| {
+            manager
+                .release_channel()
+                .settle(self.grant, self.cost, actual)
+        })
+    }
+
+    /// Releases the permit and reports how its work went. A [concurrency that adapts](crate::Adapt) learns from the outcome and
+    /// from the time since the grant. Dropping the permit reports nothing, like [`Outcome::Ignored`]. Returns whether the permit
+    /// was live.
+    ///
+    /// ```
+    /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::aimd()))?;
+    /// let permit = limiter.acquire().await?;
+    /// permit.report(Outcome::Overloaded); // the server answered 503
+    /// assert_eq!(limiter.snapshot().concurrency, Some(18));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "a report that came too late changes nothing for its holder"
+    )]
+    pub fn report(mut self, outcome: Outcome) -> bool {
+        self.take_limiter().is_some_and(|manager| {
+            manager
+                .release_channel()
+                .report(self.grant, self.cost, outcome)
+        })
+    }
+
+    /// Whether the permit may hold a place. A permit without a place has nothing to [report](Permit::report), and its limiter would
+    /// have to be searched for.
+    #[cfg(feature = "http")]
+    pub(crate) fn may_hold_place(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    /// Undoes the grant, because the work did not start: [settles](Permit::settle) at a cost of 0, in every unit.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, Rate, TokenBucket};
+    /// let limiter = Limiter::new(TokenBucket::new(Rate::per_minute(10), 10))?;
+    /// assert!(limiter.try_acquire_many(4)?.refund());
+    /// assert_eq!(limiter.check(1).remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "`false` says that nothing was refunded: the permit was reclaimed, or has no handle of its limiter"]
+    pub fn refund(self) -> bool {
+        self.settle_as(Actual::Nothing)
     }
 
     #[inline]
     fn release_place(&self, manager: &Arc<Manager>) {
         if self.grant.claim.holds() {
-            manager.release(self.grant.fence, self.cost, self.grant.claim);
+            manager
+                .release_channel()
+                .release(self.grant.fence, self.cost, self.grant.claim);
         }
     }
 
@@ -280,7 +454,9 @@ impl Permit {
 
     /// Takes the limiter out, so that the drop releases nothing.
     fn take_limiter(&mut self) -> Option<Arc<Manager>> {
-        self.manager.take().or_else(|| Manager::find(self.id_prefix))
+        self.manager
+            .take()
+            .or_else(|| Manager::find(self.id_prefix))
     }
 
     fn leased(&self) -> Option<(&Arc<Manager>, Index)> {
@@ -296,7 +472,13 @@ impl FromGrant for Permit {
 
     #[inline(always)]
     fn spent(id_prefix: u64, TimedGrant { grant, origin }: TimedGrant, cost: u64) -> Self {
-        Self { manager: None, id_prefix, cost, grant, origin }
+        Self {
+            manager: None,
+            id_prefix,
+            cost,
+            grant,
+            origin,
+        }
     }
 }
 

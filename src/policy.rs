@@ -1,6 +1,44 @@
-use std::sync::Arc;
+//! One limit or several, as data, and the list of all limits.
 
-use crate::strategy::{Counts, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket};
+use std::sync::Arc;
+#[cfg(any(test, feature = "conformance"))]
+use std::time::Duration;
+
+use crate::strategy::{
+    Counts, Description, FixedWindow, Guards, MaxConcurrency, Penalty, SlidingWindow, Throttle,
+    TokenBucket,
+};
+
+#[cfg(any(test, feature = "conformance"))]
+use crate::strategy::LimitRule;
+
+/// Passes the list of all limits to a macro: `all_limits!(then, arguments)`. A parser tries the limits in this order, and an error
+/// lists the choices in it.
+macro_rules! all_limits {
+    ($then:ident $(, $($arguments:tt)*)?) => {
+        $then! {
+            [TokenBucket MaxConcurrency Throttle FixedWindow SlidingWindow Penalty]
+            $($($arguments)*)?
+        }
+    };
+}
+
+/// Evaluates one expression for each kind of [`Limit`].
+macro_rules! with_limit {
+    ([$($kind:ident)*] $value:expr, |$limit:ident| $answer:expr) => {
+        match $value { $($crate::policy::Limit::$kind($limit) => $answer),* }
+    };
+    ($value:expr, |$limit:ident| $answer:expr) => {
+        $crate::policy::all_limits!(with_limit, $value, |$limit| $answer)
+    };
+}
+
+pub(crate) use {all_limits, with_limit};
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) use tests::{lacking, samples};
 
 /// One limit of a [`Policy`], with its parameters. It is plain data: the parameters are checked when a limiter is built.
 ///
@@ -35,59 +73,41 @@ impl Limit {
     /// ```
     #[must_use]
     pub const fn capacity(&self) -> u64 {
-        match self {
-            Self::Throttle(throttle) => throttle.burst,
-            Self::MaxConcurrency(concurrency) => match concurrency.adapt {
-                Some(adapt) => adapt.floor,
-                None => concurrency.limit,
-            },
-            Self::FixedWindow(window) => window.limit,
-            Self::TokenBucket(bucket) => bucket.burst,
-            Self::SlidingWindow(window) => window.limit,
-            Self::Penalty(penalty) => penalty.threshold,
-        }
+        with_limit!(self, |limit| limit.capacity())
     }
 
     /// What the limit counts. See [`Counts`] for an example.
     #[must_use]
     pub const fn counts(&self) -> Counts {
-        match self {
-            Self::Throttle(throttle) => throttle.counts,
-            Self::MaxConcurrency(concurrency) => concurrency.counts,
-            Self::FixedWindow(window) => window.counts,
-            Self::TokenBucket(bucket) => bucket.counts,
-            Self::SlidingWindow(window) => window.counts,
-            Self::Penalty(penalty) => penalty.counts,
-        }
+        with_limit!(self, |limit| limit.get_counts())
     }
 
     #[cfg(test)]
     pub(crate) const fn counting(mut self, counts: Counts) -> Self {
-        let own = match &mut self {
-            Self::Throttle(limit) => &mut limit.counts,
-            Self::MaxConcurrency(limit) => &mut limit.counts,
-            Self::FixedWindow(limit) => &mut limit.counts,
-            Self::TokenBucket(limit) => &mut limit.counts,
-            Self::SlidingWindow(limit) => &mut limit.counts,
-            Self::Penalty(limit) => &mut limit.counts,
-        };
-        *own = counts;
+        with_limit!(&mut self, |limit| limit.counts = counts);
         self
     }
 
-    /// Whether it counts what is in flight.
-    pub(crate) const fn counts_places(&self) -> bool {
-        matches!(self, Self::MaxConcurrency(_))
+    /// The properties that are not needed at each decision. Where speed matters, `with_limit!` calls the limit without a virtual
+    /// call.
+    pub(crate) fn description(&self) -> &dyn Description {
+        with_limit!(self, |limit| limit)
     }
 
-    /// What the [capacity](Self::capacity) is called.
-    pub(crate) const fn name_of_capacity(&self) -> &'static str {
-        match self {
-            Self::Throttle(_) | Self::TokenBucket(_) => "burst",
-            Self::MaxConcurrency(concurrency) if concurrency.adapt.is_some() => "floor",
-            Self::MaxConcurrency(_) | Self::FixedWindow(_) | Self::SlidingWindow(_) => "limit",
-            Self::Penalty(_) => "threshold",
-        }
+    /// Whether it is a rate whose state is one number. A store need not keep the past grants of such a limit.
+    #[cfg(any(test, feature = "conformance"))]
+    pub(crate) fn is_pace(&self) -> bool {
+        let rule = self.description().checked(Duration::ZERO);
+        matches!(rule, Ok(LimitRule::Pace(_)))
+    }
+
+    pub(crate) fn guards(&self) -> Guards {
+        with_limit!(self, |limit| limit.guards())
+    }
+
+    /// Whether it counts units in flight.
+    pub(crate) fn counts_places(&self) -> bool {
+        self.guards() == Guards::Capacity
     }
 }
 
@@ -207,12 +227,18 @@ impl Policy {
     /// Each call copies all limits so far. To combine many, collect them.
     #[must_use]
     pub fn and(self, other: impl Into<Self>) -> Self {
-        self.limits.iter().chain(other.into().limits.iter()).copied().collect()
+        self.limits
+            .iter()
+            .chain(other.into().limits.iter())
+            .copied()
+            .collect()
     }
 
     /// An equal policy that shares no memory with this one.
     pub(crate) fn deep_clone(&self) -> Self {
-        Self { limits: self.limits.iter().copied().collect() }
+        Self {
+            limits: self.limits.iter().copied().collect(),
+        }
     }
 
     /// The limits, in the order in which they were combined. A limiter refuses a policy without one. See the
@@ -239,19 +265,41 @@ impl Policy {
 /// ```
 impl FromIterator<Limit> for Policy {
     fn from_iter<I: IntoIterator<Item = Limit>>(limits: I) -> Self {
-        Self { limits: limits.into_iter().collect() }
+        Self {
+            limits: limits.into_iter().collect(),
+        }
     }
 }
 
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
-        Self { limits: Arc::new([limit]) }
+        Self {
+            limits: Arc::new([limit]),
+        }
     }
+}
+
+macro_rules! policies_of_one_limit {
+    ([$($limit:ident)*]) => {$(
+        and!($limit);
+
+        impl From<$limit> for Limit {
+            fn from(limit: $limit) -> Self {
+                Self::$limit(limit)
+            }
+        }
+
+        impl From<$limit> for Policy {
+            fn from(limit: $limit) -> Self {
+                Limit::from(limit).into()
+            }
+        }
+    )*};
 }
 
 /// `and` of a limit, which begins a policy.
 macro_rules! and {
-    ($($limit:ident),*) => {$(
+    ($limit:ident) => {
         impl $limit {
             /// A policy of this limit and another limit or policy: all must admit a request.
             ///
@@ -267,28 +315,11 @@ macro_rules! and {
                 Policy::from(self).and(other)
             }
         }
-    )*};
+    };
 }
 
-and!(Limit, Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);
-
-macro_rules! policies_of_one_limit {
-    ($($limit:ident),*) => {$(
-        impl From<$limit> for Limit {
-            fn from(limit: $limit) -> Self {
-                Self::$limit(limit)
-            }
-        }
-
-        impl From<$limit> for Policy {
-            fn from(limit: $limit) -> Self {
-                Limit::from(limit).into()
-            }
-        }
-    )*};
-}
-
-policies_of_one_limit!(Throttle, MaxConcurrency, FixedWindow, TokenBucket, SlidingWindow, Penalty);
+and!(Limit);
+all_limits!(policies_of_one_limit);
 
 macro_rules! policies_of_several {
     ($(($($part:ident),*)),*) => {$(

@@ -1,3 +1,5 @@
+//! The priority of a request in the queue.
+
 use crate::error::PriorityError;
 
 /// The priority of a request in the queue: 0 to 9. A higher number is served first; within one priority, arrival decides (FIFO).
@@ -52,7 +54,14 @@ impl Priority {
     /// # Ok::<(), tollgate::PriorityError>(())
     /// ```
     pub const fn new(level: u8) -> Result<Self, PriorityError> {
-        if level <= Self::HIGHEST.0 { Ok(Self(level)) } else { Err(PriorityError { level, max: Self::HIGHEST.0 }) }
+        if level <= Self::HIGHEST.0 {
+            Ok(Self(level))
+        } else {
+            Err(PriorityError {
+                level,
+                max: Self::HIGHEST.0,
+            })
+        }
     }
 
     /// The level, 0 to 9. See [`Priority::new`] for an example.

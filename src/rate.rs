@@ -1,3 +1,5 @@
+//! A rate: a number of units per period.
+
 use std::time::Duration;
 
 /// A number of units per period.
@@ -70,5 +72,17 @@ impl Rate {
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
+    }
+
+    /// The time in which the rate brings `units`.
+    pub(crate) fn time_of(&self, units: u64) -> Duration {
+        let nanos = self.period.as_nanos().saturating_mul(u128::from(units));
+        let each = self.units.max(1);
+        // Dividing 128 bits is slow.
+        let nanos = u64::try_from(nanos).map_or_else(
+            |_| nanos / u128::from(each),
+            |nanos| u128::from(nanos / each),
+        );
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

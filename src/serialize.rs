@@ -1,5 +1,6 @@
-//! What a limiter says of itself, for logs and monitoring: one field for each number. A duration is in nanoseconds, as the name of
-//! its field says; the longest, 292 years, also stands for one without an end. Every format has integers up to that.
+//! Serialises the state and the decisions of limiters, for logs and monitoring: one field for each number. A duration is in
+//! nanoseconds, as the name of its field says; the longest, 292 years, also stands for one without an end. Every format has
+//! integers up to that.
 
 use std::time::Duration;
 
@@ -71,37 +72,91 @@ impl Serialize for LimiterSnapshot {
 /// With the feature `serde`. See [`LimiterSnapshot`].
 impl Serialize for KeyTotals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded } = *self;
-        fields!(serializer, "KeyTotals", in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded)
+        let Self {
+            in_flight,
+            queued,
+            granted,
+            denied,
+            shed,
+            timed_out,
+            reclaimed,
+            refunded,
+        } = *self;
+        fields!(
+            serializer,
+            "KeyTotals",
+            in_flight,
+            queued,
+            granted,
+            denied,
+            shed,
+            timed_out,
+            reclaimed,
+            refunded
+        )
     }
 }
 
 /// With the feature `serde`: the limit as text, and `available_after_ns` and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
 impl Serialize for LimitStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { limit, capacity, remaining, available_after, reset_after } = *self;
+        let Self {
+            limit,
+            capacity,
+            remaining,
+            available_after,
+            reset_after,
+        } = *self;
         let (available_after_ns, reset_after_ns) = (nanos(available_after), nanos(reset_after));
-        fields!(serializer, "LimitStatus", limit, capacity, remaining, available_after_ns, reset_after_ns)
+        fields!(
+            serializer,
+            "LimitStatus",
+            limit,
+            capacity,
+            remaining,
+            available_after_ns,
+            reset_after_ns
+        )
     }
 }
 
 /// With the feature `serde`. Durations are in nanoseconds: `retry_after_ns` and `reset_after_ns`. See [`LimiterSnapshot`].
 impl Serialize for KeySnapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { used, limit, remaining, retry_after, reset_after, in_flight, queued } = *self;
+        let Self {
+            used,
+            limit,
+            remaining,
+            retry_after,
+            reset_after,
+            in_flight,
+            queued,
+        } = *self;
         let (retry_after_ns, reset_after_ns) = (retry_after.map(nanos), nanos(reset_after));
-        fields!(serializer, "KeySnapshot", used, limit, remaining, retry_after_ns, reset_after_ns, in_flight, queued)
+        fields!(
+            serializer,
+            "KeySnapshot",
+            used,
+            limit,
+            remaining,
+            retry_after_ns,
+            reset_after_ns,
+            in_flight,
+            queued
+        )
     }
 }
 
-/// With the feature `serde`: the answers of its methods. `denied_by` is the limit as text; durations are in nanoseconds:
+/// With the feature `serde`: the results of its methods. `denied_by` is the limit as text; durations are in nanoseconds:
 /// `retry_after_ns` and `reset_after_ns`. See [`LimiterSnapshot`].
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (allowed, paused, store_down) = (self.is_allowed(), self.is_paused(), self.is_store_down());
+        let (allowed, paused, store_down) =
+            (self.is_allowed(), self.is_paused(), self.is_store_down());
         let (limit, remaining) = (self.limit(), self.remaining());
         let (denied_by, denied_by_index) = (self.denied_by(), self.denied_by_index());
-        let (retry_after_ns, reset_after_ns) = (self.retry_after().map(nanos), nanos(self.reset_after()));
+        let (retry_after_ns, reset_after_ns) =
+            (self.retry_after().map(nanos), nanos(self.reset_after()));
         fields!(
             serializer,
             "Decision",

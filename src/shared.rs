@@ -1,65 +1,63 @@
 //! Limits that many processes share.
 
-mod ask;
 mod builder;
 mod keys;
-mod request;
 #[cfg(feature = "http")]
 mod tell;
-mod totals;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use keys::SharedBy;
 
-pub use ask::TryAcquireShared;
 pub use builder::SharedLimiterBuilder;
-pub use request::SharedPermitRequest;
 
-use crate::acquire::{Acquire, AcquireOwned, Run};
+use crate::acquire::{
+    Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared,
+};
 use crate::decision::Decision;
-use crate::error::{ConfigError, StoreError};
+use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{check_next_page, check_purged};
 use crate::limiter::{Handle, Limiter};
-use crate::manager::Manager;
+use crate::manager::{Awaited, Manager};
+use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::snapshot::{LimitStatus, LimiterSnapshot};
+use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 use crate::store::{KeyPage, Store};
 use crate::upstream::UpstreamSignal;
 
 /// Limits that many processes share, through a [store](crate::store). Clones share its state.
 ///
-/// It is a [`Limiter`] whose limits are elsewhere: requests queue in this process, in the same order and with the same
-/// priorities and timeouts, and their permits are the same. What a [`Limiter`] decides, the store decides here, in one
-/// atomic step for a whole policy, by its own clock. So `try_acquire` and `check` are async.
+/// It is a [`Limiter`] whose limits are kept in the store: requests queue in this process, in the same order and with the same
+/// priorities and timeouts, and their permits are the same. The store makes the decisions: in one atomic step for a whole policy,
+/// by its own clock. So `try_acquire` and `check` are async.
 ///
 /// # Round trips
 ///
-/// One call for each key and process is under way at most. Requests that come meanwhile go together into the next one, and the store
-/// grants as many of them as it can: the busier a key, the fewer calls a grant takes. What the store has denied is not asked again
-/// before the instant that it named. A request that awaits a reply is in the queue, also one of [`SharedLimiter::try_acquire`]: with a
-/// [`max_queue`](SharedLimiterBuilder::max_queue) of 0 none is granted. Neither is one whose timeout is shorter than a call takes.
+/// Each key has at most one call under way in a process. Requests that come meanwhile share the next one, and the store grants as
+/// many of them as it can: the busier a key, the fewer calls a grant takes. A denied request does not ask again before the instant
+/// that the store named. A request that awaits a reply is in the queue, also one of [`SharedLimiter::try_acquire`]. So no request
+/// is granted with a [`max_queue`](SharedLimiterBuilder::max_queue) of 0, nor with a timeout that is shorter than a call takes.
 ///
 /// # Places
 ///
 /// A permit of a [`MaxConcurrency`](crate::MaxConcurrency) is a lease, which the limiter renews three times within its TTL as long as the
-/// permit lives. So a process that dies gives its places back within one TTL, and a long job keeps its own. A lease that was lost all
-/// the same (the store was away for longer, or the machine stood still) is [reclaimed](crate::Permit::reclaimed). The holder counts the
-/// TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store, whatever their clocks
-/// show. [`Permit::renew`](crate::Permit::renew) and [`renew_for`](crate::Permit::renew_for) only say whether the permit is live;
-/// [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held. [`Permit::fence`](crate::Permit::fence) rises with
-/// every grant of a key, over all processes.
+/// permit lives. So the places of a process that dies come back within one TTL, and a long job keeps its place. A lease that was
+/// lost all the same (the store was away for longer, or the machine stood still) is [reclaimed](Permit::reclaimed). The
+/// holder counts the TTL from the instant at which the call was sent, so it ends for the holder before it ends for the store,
+/// whatever their clocks show. [`Permit::renew`] and [`renew_for`](Permit::renew_for) only say whether
+/// the permit is live; [`max_hold`](SharedLimiterBuilder::max_hold) bounds how long it may be held.
+/// [`Permit::fence`] rises with every grant of a key, over all processes.
 ///
 /// # When the store is down
 ///
 /// A call has a [deadline](SharedLimiterBuilder::deadline). After two failures in a row no calls are made for a while, and then one at a
-/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says what becomes of requests meanwhile: among others,
-/// a policy of this process alone. No call whose fate is unknown is made again: its units count as used, and its places are given
-/// back.
+/// time, until the store answers. [`OnStoreDown`](crate::store::OnStoreDown) says how requests are answered meanwhile. One rule is
+/// a local fallback: a policy that this process applies by itself. A call whose outcome is unknown is not repeated: its units count
+/// as used, and its places are given back.
 ///
 /// # Examples
 ///
@@ -103,18 +101,13 @@ impl SharedLimiter {
         Self::builder(store, name, policy).build()
     }
 
-    /// Starts to build a limiter with options. See [`SharedLimiterBuilder`].
-    pub fn builder(
-        store: impl Store,
-        name: impl Into<String>,
-        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
-    ) -> SharedLimiterBuilder {
-        SharedLimiterBuilder::new(Arc::new(store), name.into().into(), policy.try_into().map_err(Into::into))
-    }
-
     fn of_key(shared: Arc<SharedBy>, key: Arc<[u8]>) -> Self {
         let manager = shared.keys.manager(&key, || shared.open(&key));
-        Self { manager, key, shared }
+        Self {
+            manager,
+            key,
+            shared,
+        }
     }
 
     /// The handle of one key, which has limits of its own: any bytes. In one process, all handles of a key share one queue.
@@ -148,11 +141,12 @@ impl SharedLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: a request that waits leaves the queue, and what the store has granted goes back.
+    /// Dropping the future loses nothing: a request that waits leaves the queue, and units that the store has granted are returned
+    /// to it.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::Store`](crate::AcquireError::Store).
+    /// Those of [`Limiter::acquire`](crate::Limiter::acquire), and [`AcquireError::Store`].
     #[track_caller]
     pub fn acquire(&self) -> Acquire<'_> {
         self.acquire_many(1)
@@ -162,8 +156,8 @@ impl SharedLimiter {
     ///
     /// # Errors
     ///
-    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::ExceedsLimit`](crate::AcquireError::ExceedsLimit);
-    /// [`AcquireError::ZeroCost`](crate::AcquireError::ZeroCost).
+    /// Those of [`SharedLimiter::acquire`]; [`AcquireError::ExceedsLimit`];
+    /// [`AcquireError::ZeroCost`].
     #[track_caller]
     pub fn acquire_many(&self, cost: u64) -> Acquire<'_> {
         self.request_of(cost).acquire()
@@ -181,21 +175,21 @@ impl SharedLimiter {
 
     /// Starts a request with a cost, costs by unit, a priority or a timeout.
     #[track_caller]
-    pub fn request(&self) -> SharedPermitRequest<'_> {
+    pub fn request(&self) -> PermitRequest<&Self> {
         self.request_of(1)
     }
 
     #[track_caller]
-    fn request_of(&self, cost: u64) -> SharedPermitRequest<'_> {
-        SharedPermitRequest::new(self, cost, Location::caller())
+    fn request_of(&self, cost: u64) -> PermitRequest<&Self> {
+        PermitRequest::new(self, cost, Location::caller())
     }
 
     /// Takes one unit now, or nothing. It waits for the reply of the store, but not for its turn; several such requests share a call.
     ///
     /// # Errors
     ///
-    /// [`TryAcquireError::Denied`](crate::TryAcquireError::Denied) with the [`Decision`] of the store;
-    /// [`TryAcquireError::Store`](crate::TryAcquireError::Store); those of [`Limiter::try_acquire`](crate::Limiter::try_acquire).
+    /// [`TryAcquireError::Denied`] with the [`Decision`] of the store;
+    /// [`TryAcquireError::Store`]; those of [`Limiter::try_acquire`](crate::Limiter::try_acquire).
     #[track_caller]
     pub fn try_acquire(&self) -> TryAcquireShared {
         self.try_acquire_many(1)
@@ -212,7 +206,8 @@ impl SharedLimiter {
     }
 
     /// What [`SharedLimiter::try_acquire_many`] would answer now; it takes nothing. It asks the store for nothing while this process is
-    /// [paused](Self::pause_for), [closed](Self::close) (then it is denied), or decides [alone](crate::store::OnStoreDown::Local).
+    /// [paused](Self::pause_for), [closed](Self::close) (then it is denied), or uses its [local
+    /// fallback](crate::store::OnStoreDown::Local).
     ///
     /// # Errors
     ///
@@ -225,19 +220,19 @@ impl SharedLimiter {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::run`](crate::Limiter::run), and [`AcquireError::Store`](crate::AcquireError::Store).
+    /// Those of [`Limiter::run`](crate::Limiter::run), and [`AcquireError::Store`].
     #[track_caller]
     pub fn run<F: Future>(&self, future: F) -> Run<F> {
         self.request().run(future)
     }
 
-    /// What each limit says now.
+    /// The status of each limit now.
     ///
     /// # Errors
     ///
     /// A [`StoreError`].
     pub async fn limits(&self) -> Result<Vec<LimitStatus>, StoreError> {
-        self.manager.limits_in_store().await
+        self.manager.at_store().limits().await
     }
 
     /// The numbers of the key in this process: what it has in flight, its queue, and its counts since it was last taken into use.
@@ -247,16 +242,37 @@ impl SharedLimiter {
         self.manager.snapshot()
     }
 
-    /// Whether calls to the store are made. `false`: they have failed, and are given up for a while; what is asked follows
-    /// [the rule](SharedLimiterBuilder::on_store_down). An observer is told when it changes.
+    /// Sums over all keys that this process uses or has used: grants, denials, units in flight and more. It calls no store, and goes
+    /// through the keys that are in use.
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let api = SharedLimiter::new(MemoryStore::new(), "api", "2 concurrent")?;
+    /// api.key("alice").acquire().await?.release();
+    /// let _held = api.key("bob").acquire().await?;
+    /// assert_eq!((api.totals().granted, api.totals().in_flight), (2, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn totals(&self) -> KeyTotals {
+        self.shared.keys.totals(|| *self.shared.link.counted())
+    }
+
+    /// Whether this process calls the store. `false`: calls have failed, and none is made for a while; requests follow [the
+    /// rule](SharedLimiterBuilder::on_store_down). An observer gets an event when it changes.
     #[must_use]
     pub fn store_is_up(&self) -> bool {
         self.shared.link.is_up()
     }
 
-    /// Grants nothing in this process for `duration`, and asks the store for nothing. As [`Limiter::pause_for`]; a request of which the
-    /// store is being asked when it begins may still be granted. It lasts while nobody uses the key, too, as long as there is a handle
-    /// of the limiter or of another key.
+    /// Grants nothing in this process for `duration`, and asks the store for nothing. As [`Limiter::pause_for`]; a request whose
+    /// call to the store is under way when the pause begins may still be granted. The pause lasts while the key is not in use, too,
+    /// as long as there is a handle of the limiter or of another key.
     ///
     /// ```
     /// use std::time::Duration;
@@ -278,9 +294,9 @@ impl SharedLimiter {
     }
 
     /// Charges the key `units`, whether or not its limits admit them, as [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize): a
-    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The store
-    /// is told in the background, at the latest with the next request of this process. A call that it refuses is repeated for up
-    /// to two minutes; one that it does not answer is not, and its units may be charged or lost.
+    /// [`Penalty`](crate::Penalty) is raised up to its ceiling, and a [`MaxConcurrency`](crate::MaxConcurrency) is not charged. The
+    /// charge is sent to the store in the background, at the latest with the next request of this process. A call that the store
+    /// refuses is repeated for up to two minutes. A call without an answer is not repeated, and its units may be charged or lost.
     ///
     /// ```
     /// use tollgate::store::MemoryStore;
@@ -321,18 +337,18 @@ impl SharedLimiter {
         self.manager.close_to_new();
     }
 
-    /// Whether it was closed.
+    /// Whether the key was closed in this process.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.manager.is_closed()
     }
 
-    /// Completes when no request waits in this process, and it holds no place.
+    /// Completes when no request for the key waits in this process, and this process holds no place of it.
     pub async fn drained(&self) {
-        self.manager.drained().await;
+        self.manager.watch(Awaited::Drain).await;
     }
 
-    /// About `max` keys that the store has of this limiter, in any order: the first ones, or those from [`KeyPage::next`] on.
+    /// About `max` keys of this limiter that the store has, in any order: the first ones, or those from [`KeyPage::next`] on.
     ///
     /// # Errors
     ///
@@ -342,30 +358,35 @@ impl SharedLimiter {
         let asked = from.clone();
         let ask = || link.store.keys(&link.name, asked, max);
         let check = |page: &KeyPage| check_next_page(from.as_deref(), page.next.as_deref());
-        link.within_deadline(ask, check).await.map_err(|failed| failed.error)
+        link.within_deadline(ask, check)
+            .await
+            .map_err(|failed| failed.error)
     }
 
-    /// Makes the limits of this key as new, and reclaims all its leases. Nobody is stopped for it. What this process has
-    /// [charged](Self::penalize) or [settled](crate::Permit::settle) before is dropped with the usage, also if the store was not told of it
-    /// yet; permits from before the reset give nothing back. A call under way that tells of such charges is awaited first, for one
-    /// deadline at most.
+    /// Resets the limits of this key, and reclaims all its leases. Current holders are not interrupted. Units that this process has
+    /// [charged](Self::penalize) or [settled](Permit::settle) before are dropped with the usage, also if they were not sent
+    /// to the store yet. Permits from before the reset give nothing back. If a call with such charges is under way, the reset
+    /// awaits it first, for one deadline at most.
     ///
-    /// Fences then begin anew at the microseconds since 1970, as of a key that is not known. So the fence of a grant within a few
-    /// microseconds after the reset may be one that another process was given before it.
+    /// Fences then begin again at the microseconds since 1970, like those of an unknown key. So a grant within a few microseconds
+    /// after the reset may get a fence that another process got before it.
     ///
-    /// Another process may yet tell of what it has charged before, and grant units that it has
-    /// [taken ahead](SharedLimiterBuilder::prefetch). If it was denied before, it keeps to that until the instant which the store named
-    /// then, while it uses the key, or for a minute.
+    /// Another process may still send charges from before the reset, and grant units that it has
+    /// [prefetched](SharedLimiterBuilder::prefetch). If the store denied its request before the reset, it does not ask again until
+    /// the instant that the store named, or for a minute if it no longer uses the key.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the store may have done it or not. What was charged before is told to the store then.
+    /// If the future is dropped, the store may or may not have reset the key. Earlier charges are then sent to the store.
     ///
     /// # Errors
     ///
     /// A [`StoreError`].
     pub async fn reset(&self) -> Result<(), StoreError> {
-        self.manager.reset_in_store(self.shared.scope(&self.key)).await
+        self.manager
+            .at_store()
+            .reset(self.shared.scope(&self.key))
+            .await
     }
 
     /// Drops at most `max` keys of this limiter that have expired, where the store does not do so by itself. Returns how many.
@@ -376,7 +397,102 @@ impl SharedLimiter {
     pub async fn purge(&self, max: usize) -> Result<u64, StoreError> {
         let link = &self.shared.link;
         let ask = || link.store.purge(&link.name, max);
-        link.within_deadline(ask, |purged| check_purged(*purged, max)).await.map_err(|failed| failed.error)
+        link.within_deadline(ask, |purged| check_purged(*purged, max))
+            .await
+            .map_err(|failed| failed.error)
+    }
+}
+
+/// A request of a [`SharedLimiter`].
+impl<'a> PermitRequest<&'a SharedLimiter> {
+    /// Waits for the permit. See [`SharedLimiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::acquire`], and [`AcquireError::TimedOut`].
+    pub fn acquire(self) -> Acquire<'a> {
+        Acquire::new(&self.target.manager, self.options)
+    }
+
+    /// [`PermitRequest::acquire`] as a future that borrows nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_owned(self) -> AcquireOwned {
+        AcquireOwned::new(Arc::clone(&self.target.manager), self.options)
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`SharedLimiter::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::run`].
+    pub fn run<F: Future>(self, future: F) -> Run<F> {
+        Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`SharedLimiter::try_acquire`]. A priority and a timeout have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedLimiter::try_acquire`].
+    pub fn try_acquire(self) -> TryAcquireShared {
+        TryAcquireShared::new(Arc::clone(&self.target.manager), self.options)
+    }
+
+    /// [`PermitRequest::acquire`], with the status of each limit from the reply that granted it, or from the latest denial before
+    /// the request was refused. A permit of [prefetched](SharedLimiterBuilder::prefetch) units, or one that was granted
+    /// without the store, comes without a status.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_explained(self) -> AcquireExplained {
+        AcquireExplained::new(Arc::clone(&self.target.manager), self.options)
+    }
+
+    /// [`PermitRequest::try_acquire`], with the status of each limit at the grant or the denial. There is no status if the store
+    /// was not asked: because it does not answer, or because the units were [prefetched](SharedLimiterBuilder::prefetch).
+    ///
+    /// ```
+    /// use tollgate::SharedLimiter;
+    /// use tollgate::store::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = SharedLimiter::new(MemoryStore::new(), "api", "5/min burst 5")?;
+    /// let (answer, limits) = limiter.request().cost(3).try_acquire_explained().await;
+    /// assert_eq!((answer.is_ok(), limits[0].capacity, limits[0].remaining), (true, 5, 2));
+    /// let (answer, limits) = limiter.request().cost(3).try_acquire_explained().await;
+    /// assert_eq!((answer.is_ok(), limits[0].remaining), (false, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(
+        self,
+    ) -> impl Future<Output = (Result<Permit, TryAcquireError>, Vec<LimitStatus>)> + Send + use<>
+    {
+        self.try_acquire().explained()
+    }
+
+    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`].
+    pub async fn check(self) -> Result<Decision, StoreError> {
+        self.target.manager.at_store().check(&self.options).await
+    }
+}
+
+/// [`SharedLimiter::acquire`], so that a request can be awaited itself.
+impl<'a> IntoFuture for PermitRequest<&'a SharedLimiter> {
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = Acquire<'a>;
+
+    fn into_future(self) -> Acquire<'a> {
+        self.acquire()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::core::dialogue::Ahead;
 use crate::core::schedule::simulation as pure;
+use crate::core::session::PrefetchOptions;
 use crate::error::ConfigError;
 use crate::policy::Policy;
 
@@ -12,37 +12,37 @@ use crate::policy::Policy;
 pub struct Setting {
     /// The policy. It must count the plain cost, or requests.
     pub policy: Policy,
-    /// How many processes.
+    /// The number of processes.
     pub processes: usize,
     /// As [`prefetch`](crate::SharedLimiterBuilder::prefetch). Not for places.
     pub prefetch: Option<(u64, Duration)>,
     /// Whether two of a hundred messages are lost, every fifth process dies, every seventh is cut off for a part of each second,
     /// and some callers give up.
     pub faults: bool,
-    /// How long.
+    /// How long the simulation runs, in virtual time.
     pub length: Duration,
     /// Runs with the same seed are the same.
     pub seed: u64,
 }
 
-/// What has happened.
+/// The result of a simulation.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// When the store granted what was used, since the start, in order.
     pub grants: Vec<Duration>,
-    /// How many of these each process had.
+    /// The number of grants to each process.
     pub of_each: Vec<u64>,
-    /// How often the store was called.
+    /// The number of calls to the store.
     pub calls: u64,
     /// The most places that were held at the same time.
     pub most_places: u64,
 }
 
-/// Simulates it, and tells the time of each event.
+/// Runs the simulation, and passes the time of each event to `tell`.
 ///
 /// # Errors
 ///
-/// As [`Limiter::new`](crate::Limiter::new).
+/// Those of [`Limiter::new`](crate::Limiter::new).
 ///
 /// # Panics
 ///
@@ -54,14 +54,22 @@ pub fn run(setting: &Setting, mut tell: impl FnMut(Duration)) -> Result<Outcome,
         processes: setting.processes,
         lost: if setting.faults { 20 } else { 0 },
         faults: setting.faults,
-        ahead: setting.prefetch.map(|(max, kept_for)| Ahead { max, kept_for: nanos(kept_for).max(1) }),
+        prefetch: setting.prefetch.map(|(max, kept_for)| PrefetchOptions {
+            max,
+            kept_for: nanos(kept_for).max(1),
+        }),
         until: nanos(setting.length),
         seed: setting.seed,
     })?;
     simulation.run(|at| tell(Duration::from_nanos(at)));
     simulation.grants.sort_unstable();
     Ok(Outcome {
-        grants: simulation.grants.iter().copied().map(Duration::from_nanos).collect(),
+        grants: simulation
+            .grants
+            .iter()
+            .copied()
+            .map(Duration::from_nanos)
+            .collect(),
         of_each: simulation.granted_of_each().collect(),
         calls: simulation.calls,
         most_places: simulation.most_places,

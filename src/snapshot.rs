@@ -1,3 +1,5 @@
+//! The numbers that a limiter reports: of one limiter, summed over keys, and of each limit.
+
 use std::time::Duration;
 
 use crate::policy::Limit;
@@ -48,8 +50,8 @@ pub struct LimiterSnapshot {
 }
 
 /// Sums over the keys of a limiter: [`KeyedLimiter::totals`](crate::KeyedLimiter::totals), which has an example, and
-/// [`SharedLimiter::totals`](crate::SharedLimiter::totals). Counts are since the limiter was built, and only rise: what was counted of a
-/// key stays when the key is forgotten.
+/// [`SharedLimiter::totals`](crate::SharedLimiter::totals). Counts are since the limiter was built, and only rise: the counts of a
+/// key stay in the sums when the key is forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyTotals {
@@ -59,7 +61,7 @@ pub struct KeyTotals {
     pub queued: u64,
     /// Grants, including refunded ones. A grant after a wait counts once.
     pub granted: u64,
-    /// `try_acquire` calls that were denied. Those of new keys for which there was no room are not among them.
+    /// `try_acquire` calls that were denied. Denials of new keys for which the table had no room are not counted.
     pub denied: u64,
     /// Requests that a full queue dropped or turned away.
     pub shed: u64,
@@ -72,7 +74,7 @@ pub struct KeyTotals {
 }
 
 impl KeyTotals {
-    /// Grants wrap: those that a sum begins with may be taken off before they are added.
+    /// `granted` wraps, because a sum may subtract an initial count before it adds the grants.
     pub(crate) fn add(&mut self, other: Self) {
         self.in_flight = self.in_flight.saturating_add(other.in_flight);
         self.queued += other.queued;
@@ -85,13 +87,14 @@ impl KeyTotals {
     }
 }
 
-/// What one limit of a policy says at one instant. [`Limiter::limits`](crate::Limiter::limits), which has an example, lists them.
+/// The status of one limit of a policy at one instant. [`Limiter::limits`](crate::Limiter::limits), which has an example, lists
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitStatus {
     /// The limit.
     pub limit: Limit,
-    /// Its capacity, in what it counts; that of a concurrency which [adapts](crate::Adapt) is the present one.
+    /// Its capacity, in the units that it counts. For a concurrency that [adapts](crate::Adapt), the present one.
     pub capacity: u64,
     /// The units that it would admit now. Requests that wait go before a new one, whatever remains.
     pub remaining: u64,
@@ -105,9 +108,23 @@ pub struct LimitStatus {
 impl LimitStatus {
     /// `report` is for a cost of 1.
     pub(crate) fn new(limit: Limit, capacity: u64, report: LimitReport, now: Moment) -> Self {
-        let LimitReport { remaining, ready_at, reset_at, .. } = report;
+        let LimitReport {
+            remaining,
+            ready_at,
+            reset_at,
+            ..
+        } = report;
         let available_at = if limit.counts_places() { now } else { ready_at };
-        let (available_after, reset_after) = (available_at.duration_since(now), reset_at.duration_since(now));
-        Self { limit, capacity, remaining, available_after, reset_after }
+        let (available_after, reset_after) = (
+            available_at.duration_since(now),
+            reset_at.duration_since(now),
+        );
+        Self {
+            limit,
+            capacity,
+            remaining,
+            available_after,
+            reset_after,
+        }
     }
 }

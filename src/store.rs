@@ -1,4 +1,4 @@
-//! Where limits are kept that many processes share.
+//! Stores, in which many processes share their limits.
 //!
 //! A [`Store`] carries out [calls](Call), each as one atomic step for one key, and answers with a [`Reply`]. What a limiter asks of
 //! its store, and what it makes of the replies, is the same for every store.
@@ -34,18 +34,24 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
+#[cfg(any(feature = "redis", feature = "_sql"))]
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::core::gate::plan::Plan;
 use crate::policy::{Limit, Policy};
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::error::{Cause, ReplyFault, StoreError};
-pub use crate::exchange::{Asks, Call, LimitReading, OnStoreDown, Reply, Scope, Settlement, Stop, Until};
+pub use crate::exchange::{
+    Asks, Call, DeniedAsk, DeniedUntil, LimitReading, OnStoreDown, Reply, Scope, Settlement,
+};
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
 pub use mysql::{MysqlStore, MysqlStoreOptions};
@@ -62,31 +68,31 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 ///
 /// # A store of your own
 ///
-/// Any engine will do that keeps bytes and can decide who writes first. [`Rules`] decides as the SQL stores of this crate do.
+/// Any engine will do that keeps bytes and can put writers in an order. [`Rules`] decides as the SQL stores of this crate do.
 ///
 /// 1. Keep a [`KeyState`] for each [`Scope`]: some bytes, and when they can be deleted.
 /// 2. [`call`](Store::call) reads the state of the key, has it [decided](Rules::decide), and writes the [next one](Decided::state), if
 ///    there is one, also for a call that grants nothing. Nothing may come in between: take the engine's lock of the key first, or write
 ///    only if the state is still the same (compare-and-swap), and else begin again. Read the clock after the lock was got, and at best on
 ///    the server.
-/// 3. A call must leave nothing locked whose future is dropped. Where it holds a lock over an `.await`, have a task of its own do the
-///    work.
+/// 3. A call whose future is dropped must leave nothing locked. If it holds a lock over an `.await`, do the work in a task of its
+///    own.
 /// 4. [`Unanswered`](StoreError::Unanswered) is the error where it is not known whether the state was written; any other one says that it was
 ///    not. After [`Unreachable`](StoreError::Unreachable), `Unanswered` and [`Refused`](StoreError::Refused) a limiter does as its
 ///    [rule](OnStoreDown) says. It checks each [reply](Reply#what-a-reply-must-satisfy). A wrong reply becomes the
 ///    error [`BadReply`](StoreError::BadReply), which is treated as `Unanswered`.
-/// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and
-///    [pass it on](Store::listen). Otherwise those who wait for a place ask again and again.
-/// 6. Test it by the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only
+/// 5. Where the engine has messages, send one after a state was written with [`released`](Decided::released), and [pass it
+///    on](Store::listen). Without messages, requests that wait for a place poll.
+/// 6. Test it with the same claims as the stores of this crate: with the feature `conformance`, a module of tests needs only
 ///    `tollgate::store::conformance::tests!(MapStore::new());`.
 ///
 /// A store over a table in memory, whose lock stands for a transaction:
 ///
 /// ```
-#[doc = include_str!("../tests/support/map_store.rs")]
+#[doc = include_str!("../tests/integration/support/map_store.rs")]
 /// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// What it is called in messages, without any password.
+    /// The name of the store in messages, without any password.
     fn name(&self) -> String;
 
     /// Whether the store can keep this policy.
@@ -104,15 +110,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// call without [`valid_until`](Call::valid_until) is never [too late](StoreError::TooLate).
     fn call(&self, call: Call) -> StoreFuture<Reply>;
 
-    /// Within what time a [call](Store::call) surely ends, with a reply or an error. `None`, the default: the limiter sets a timer for
-    /// each call.
+    /// The time within which a [call](Store::call) always ends, with a reply or an error. `None`, the default: the limiter sets a
+    /// timer for each call.
     fn answers_within(&self) -> Option<Duration> {
         None
     }
 
-    /// Tells the listener from now on, until it [is closed](ReleaseListener::is_closed), which keys of this limiter have got places
-    /// back. Messages may be lost: whoever waits asks now and then all the same. Returns whether the store can do that; if not, they
-    /// ask ten times as often.
+    /// Notifies the listener, until it [is closed](ReleaseListener::is_closed), of the keys of this limiter whose places were
+    /// released. Messages may be lost, so waiters also poll from time to time. Returns whether the store can do that. If not,
+    /// waiters poll ten times as often.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         let _ = (limiter, listener);
         false
@@ -126,7 +132,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Any [`StoreError`].
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage>;
 
-    /// Forgets what it has of this key: the limits are as new, and its leases are reclaimed.
+    /// Resets this key: its limits are as before the first call, and its leases are reclaimed.
     ///
     /// # Errors
     ///
@@ -150,24 +156,21 @@ pub struct KeyPage {
     pub next: Option<Vec<u8>>,
 }
 
-/// Is told of releases in other processes: see [`Store::listen`].
+/// Handles the release of a key, or with `None` of any key.
+type ReleaseCallback = dyn Fn(Option<&[u8]>) + Send + Sync;
+
+/// Receives the releases of other processes: see [`Store::listen`].
 #[derive(Clone)]
-pub struct ReleaseListener(Arc<Told>);
-
-/// Is told of what a listener hears. Returns whether anybody listens.
-type Told = dyn Fn(Heard<'_>) -> bool + Send + Sync;
-
-#[derive(Clone, Copy)]
-enum Heard<'a> {
-    Nothing,
-    Released(&'a [u8]),
-    /// Messages may have been lost.
-    Again,
+pub struct ReleaseListener {
+    /// The limiter that listens.
+    target: Weak<dyn Any + Send + Sync>,
+    /// Handles the release of a key, or of any key. It does nothing if the target is gone.
+    released: Arc<ReleaseCallback>,
 }
 
 impl ReleaseListener {
-    /// Calls `released` with the target and the key of each release, or with `None` when any key may have got places back, as long as
-    /// anybody holds the target.
+    /// Calls `released` with the target and the key of each release, or with `None` when places of any key may have been
+    /// released. It does so for as long as the target has an owner.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -181,48 +184,110 @@ impl ReleaseListener {
     /// drop(keys);
     /// assert!(listener.is_closed());
     /// ```
-    pub fn new<T: Send + Sync + 'static>(target: &Arc<T>, released: impl Fn(&T, Option<&[u8]>) + Send + Sync + 'static) -> Self {
+    pub fn new<T: Send + Sync + 'static>(
+        target: &Arc<T>,
+        released: impl Fn(&T, Option<&[u8]>) + Send + Sync + 'static,
+    ) -> Self {
         let target = Arc::downgrade(target);
-        Self(Arc::new(move |heard| {
-            let Some(target) = target.upgrade() else { return false };
-            match heard {
-                Heard::Nothing => {}
-                Heard::Released(key) => released(&target, Some(key)),
-                Heard::Again => released(&target, None),
+        let listening = Weak::clone(&target);
+        let released = move |key: Option<&[u8]>| {
+            if let Some(target) = listening.upgrade() {
+                released(&target, key);
             }
-            true
-        }))
+        };
+        Self {
+            target,
+            released: Arc::new(released),
+        }
     }
 
     /// Places of this key came back.
     pub fn released(&self, key: &[u8]) {
-        (self.0)(Heard::Released(key));
+        (self.released)(Some(key));
     }
 
-    /// From now on it hears of releases. Those before may not have been told: call this when a connection for messages is made anew.
-    /// See [`new`](Self::new) for an example.
+    /// Says that the listener may have missed releases until now. Call this when a connection for messages was made again. See
+    /// [`new`](Self::new) for an example.
     pub fn hears_again(&self) {
-        (self.0)(Heard::Again);
+        (self.released)(None);
     }
 
-    /// Whether nobody listens any more. A store that keeps a listener asks at least once a minute.
+    /// Whether the limiter has stopped listening. A store that keeps a listener asks at least once a minute.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        !(self.0)(Heard::Nothing)
+        self.target.strong_count() == 0
     }
 }
 
 impl fmt::Debug for ReleaseListener {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ReleaseListener").field("is_closed", &self.is_closed()).finish()
+        formatter
+            .debug_struct("ReleaseListener")
+            .field("is_closed", &self.is_closed())
+            .finish()
     }
 }
 
-/// What no store keeps: a concurrency that adapts learns from the work of one process.
-fn shares(store: &str, policy: &Policy) -> Result<(), StoreError> {
-    let adapts = |limit: &&Limit| matches!(limit, Limit::MaxConcurrency(concurrency) if concurrency.adapt.is_some());
+/// Refuses what no store can keep: a concurrency that adapts learns from the work of one process.
+fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {
+    let adapts = |limit: &&Limit| limit.description().adapts();
     policy.limits().iter().find(adapts).map_or(Ok(()), |limit| {
         let reason = "a concurrency that adapts learns from the work of one process; set a limit without adapt";
         Err(StoreError::Unsupported { store: store.to_owned(), limit: limit.to_string(), reason })
     })
+}
+
+fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
+    Plan::new(policy.clone(), Duration::ZERO)
+        .map(Arc::new)
+        .map_err(StoreError::Policy)
+}
+
+impl StoreError {
+    /// The text of another policy than that of the call is stored.
+    fn policy_differs(call: &Call, stored: String) -> Self {
+        Self::PolicyDiffers {
+            limiter: Arc::clone(&call.scope.limiter),
+            stored,
+            given: call.policy.to_string(),
+        }
+    }
+
+    fn too_late(store: &str) -> Self {
+        Self::TooLate {
+            store: store.to_owned(),
+        }
+    }
+
+    fn damaged(store: &str, at: &str) -> Self {
+        Self::Damaged {
+            store: store.to_owned(),
+            at: at.to_owned(),
+        }
+    }
+}
+
+#[cfg(any(feature = "redis", feature = "_sql"))]
+impl StoreError {
+    fn unreachable(store: &str, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreachable {
+            store: store.to_owned(),
+            source: Cause::new(source),
+        }
+    }
+
+    fn refused(store: &str, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Refused {
+            store: store.to_owned(),
+            source: Cause::new(source),
+        }
+    }
+
+    fn unanswered(store: &str, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unanswered {
+            store: store.to_owned(),
+            after: None,
+            source: Some(Cause::new(source)),
+        }
+    }
 }

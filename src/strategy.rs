@@ -1,12 +1,13 @@
-//! One limit a file: its data, its checks, its rule, its state. A rule holds the checked parameters and decides with pure
-//! functions from (state, now, cost) to a verdict. All states except a log's are small and `Copy`. Nothing here reads a clock or
-//! knows a runtime, so the same functions serve under a gate's mutex and in a table of keys.
+//! The limits, one in each file: its data, its checks, its rule, its state. A rule holds the checked parameters and decides with
+//! pure functions from (state, now, cost) to a verdict. All states except a log's are small and `Copy`. Nothing here reads a clock
+//! or knows a runtime, so the same functions serve in a gate and in a table of keys.
 //!
-//! A verdict is a [`Result`]: `Ok` holds the state after the charge, `Err` until when the cost must wait.
+//! A verdict is a [`Result`]: `Ok` holds the state after the charge, and `Err` the instant until which the cost must wait.
 
 mod adapt;
 mod check;
 mod counts;
+mod description;
 mod fixed_window;
 mod max_concurrency;
 mod moment;
@@ -30,6 +31,7 @@ pub use token_bucket::TokenBucket;
 
 pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
 pub(crate) use check::Fault;
+pub(crate) use description::{Description, Guards};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;
@@ -59,9 +61,14 @@ pub(crate) struct LimitReport {
 }
 
 impl LimitReport {
-    /// Of a limit that a request takes nothing of.
+    /// The report of a limit that does not count this request.
     pub(crate) fn unasked(now: Moment) -> Self {
-        Self { denied_until: None, remaining: u64::MAX, ready_at: now, reset_at: now }
+        Self {
+            denied_until: None,
+            remaining: u64::MAX,
+            ready_at: now,
+            reset_at: now,
+        }
     }
 }
 
@@ -111,7 +118,11 @@ pub(crate) trait Strategy {
         LimitReport {
             denied_until,
             remaining: self.remaining(state, now),
-            ready_at: if ahead == 0 { denied_until.unwrap_or(now) } else { self.ready_at(state, now, ahead, cost) },
+            ready_at: if ahead == 0 {
+                denied_until.unwrap_or(now)
+            } else {
+                self.ready_at(state, now, ahead, cost)
+            },
             reset_at: self.reset_at(state, now),
         }
     }

@@ -1,6 +1,5 @@
 //! Streams and sinks whose items wait for permits.
 
-mod for_each_permitted;
 mod map_permitted;
 mod throttled;
 mod throttled_sink;
@@ -10,8 +9,7 @@ use std::panic::Location;
 
 use futures_core::Stream;
 
-pub use for_each_permitted::ForEachPermitted;
-pub use map_permitted::MapPermitted;
+pub use map_permitted::{ForEachPermitted, MapPermitted};
 pub use throttled::{Throttled, TryThrottled};
 pub use throttled_sink::{SinkError, SinkLimitExt, ThrottledSink};
 pub use with_permits::WithPermits;
@@ -25,23 +23,23 @@ use crate::limiter::AnyLimiter;
 /// items need be `Unpin`.
 ///
 /// When the limiter refuses a permit (it was closed, or its [bounded queue](crate::LimiterBuilder::max_queue) is full) the stream
-/// gives out the error as its last item, so that nobody can miss it: `try_next().await?` takes one item, and `try_collect` or
+/// yields the error as its last item, so it cannot be missed: `try_next().await?` takes one item, and `try_collect` or
 /// `try_for_each` all of them. `into_inner` then returns the source and the item that was waiting. Only the items of
-/// [`throttled`](StreamLimitExt::throttled) are no results; that stream ends, and its `error` says why.
+/// [`throttled`](StreamLimitExt::throttled) are not results; that stream ends, and its `error` says why.
 pub trait StreamLimitExt: Stream + Sized {
     /// Delays each item until the limiter grants one unit, and releases the permit at once.
     ///
     /// Use it for rates. A [`MaxConcurrency`](crate::MaxConcurrency) bounds nothing here, since no permit is held: use
     /// [`StreamLimitExt::with_permits`], [`StreamLimitExt::map_permitted`] or [`StreamLimitExt::for_each_permitted`].
     ///
-    /// The stream ends early when the limiter refuses an item: it is closed, its bounded queue is full, or its policy was replaced by
-    /// one without a rate. [`Throttled::error`] says why, and the observers of the limiter are told
-    /// ([`EventKind::StreamEnded`](crate::EventKind::StreamEnded)). If that can happen, use [`StreamLimitExt::try_throttled`], where
-    /// nobody can miss it. An item as a result takes about a tenth longer.
+    /// The stream ends early when the limiter refuses an item: it is closed, its bounded queue is full, or its policy was
+    /// replaced by one without a rate. [`Throttled::error`] says why, and the observers of the limiter get an
+    /// [`EventKind::StreamEnded`](crate::EventKind::StreamEnded). If that can happen, use [`StreamLimitExt::try_throttled`],
+    /// which yields the error as an item. Items as results take about a tenth longer.
     ///
     /// # Panics
     ///
-    /// If the policy has no limit but of concurrency, so that it would not slow the stream down. `try_throttled` yields
+    /// If the policy has only limits of concurrency, which would not slow the stream down. `try_throttled` yields
     /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) instead.
     ///
     /// # Cancel safety
@@ -71,16 +69,16 @@ pub trait StreamLimitExt: Stream + Sized {
         if let Err(no_rate) = limiter.handle().manager().check_rate() {
             panic!("{no_rate}");
         }
-        Throttled::new(self.try_throttled(limiter))
+        Throttled::new(self.with_permits(limiter))
     }
 
-    /// [`StreamLimitExt::throttled`], whose last item is an error if the limiter refuses one.
+    /// Delays items as [`StreamLimitExt::throttled`] does, and yields an error as the last item if the limiter refuses one.
     ///
     /// # Errors
     ///
     /// Those of [`Limiter::acquire`](crate::Limiter::acquire), as the last item, and
-    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) if the policy has no limit but of concurrency, from the start or because it
-    /// was replaced.
+    /// [`AcquireError::NoRate`](crate::AcquireError::NoRate) if the policy has only limits of concurrency, from the start or
+    /// because it was replaced.
     ///
     /// ```
     /// use std::time::Duration;
@@ -103,8 +101,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn try_throttled(self, limiter: &impl AnyLimiter) -> TryThrottled<Self> {
-        let limiter = limiter.handle();
-        TryThrottled::new(WithPermits::new(self, &limiter, Location::caller()), &limiter)
+        TryThrottled::new(self.with_permits(limiter))
     }
 
     /// Pairs each item with a permit of one unit. Hold the permit while you work on the item.
@@ -134,7 +131,7 @@ pub trait StreamLimitExt: Stream + Sized {
     /// ```
     #[track_caller]
     fn with_permits(self, limiter: &impl AnyLimiter) -> WithPermits<Self> {
-        WithPermits::new(self, &limiter.handle(), Location::caller())
+        WithPermits::new(self, limiter.handle().ticket(Location::caller()))
     }
 
     /// Runs `work` on every item, concurrently, and holds a permit of one unit for each future: as many run at the same time, and
@@ -171,7 +168,11 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn for_each_permitted<W, F>(self, limiter: &impl AnyLimiter, work: W) -> ForEachPermitted<Self, W, F>
+    fn for_each_permitted<W, F>(
+        self,
+        limiter: &impl AnyLimiter,
+        work: W,
+    ) -> ForEachPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future<Output = ()>,
@@ -207,7 +208,7 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::in_order(WithPermits::new(self, &limiter.handle(), Location::caller()), work)
+        MapPermitted::in_order(self.with_permits(limiter), work)
     }
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs as they are complete.
@@ -244,12 +245,16 @@ pub trait StreamLimitExt: Stream + Sized {
     /// # }
     /// ```
     #[track_caller]
-    fn map_permitted_unordered<W, F>(self, limiter: &impl AnyLimiter, work: W) -> MapPermitted<Self, W, F>
+    fn map_permitted_unordered<W, F>(
+        self,
+        limiter: &impl AnyLimiter,
+        work: W,
+    ) -> MapPermitted<Self, W, F>
     where
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::unordered(WithPermits::new(self, &limiter.handle(), Location::caller()), work)
+        MapPermitted::unordered(self.with_permits(limiter), work)
     }
 }
 

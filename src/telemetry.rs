@@ -1,13 +1,14 @@
 //! What operators see of limiters: events and waits for `tracing`, numbers for `metrics`.
 //!
-//! Each adapter is an [`Observer`](crate::Observer), and serves all limiters that it is given to: `Limiter::builder(policy).name("search")
-//! .observer(adapter.clone())`, and the same with the builders of keyed and shared limiters. Give limiters names: they tell what is seen
-//! apart. Keys are left out unless an adapter is told to show them, because there may be a million of them and they may be secrets.
+//! Each adapter is an [`Observer`](crate::Observer), and serves all limiters that it is given to:
+//! `Limiter::builder(policy).name("search") .observer(adapter.clone())`, and the same with the builders of keyed and shared
+//! limiters. Give each limiter a name: the names tell their events and metrics apart. Keys are left out unless an adapter is set
+//! to show them, because there may be a million of them and they may be secrets.
 //!
 //! # Events and spans for `tracing`
 //!
 //! With the feature `tracing`, `TracingObserver` makes an event of each [`LimiterEvent`](crate::LimiterEvent), with the target `tollgate`
-//! and the fields `limiter` and, if it is told so, `key`. Durations are in seconds.
+//! and the fields `limiter` and, if it is set so, `key`. Durations are in seconds.
 //!
 //! | event | level | message | further fields |
 //! |---|---|---|---|
@@ -37,19 +38,19 @@
 //!
 //! # Numbers for `metrics`
 //!
-//! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets what only a snapshot tells:
-//! call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all its keys, those of a shared
-//! limiter over all keys in this process, but where the table says otherwise.
+//! With the feature `metrics`, `MetricsObserver` counts events when they happen, and `MetricsReporter` sets the numbers that only
+//! a snapshot has: call its `report` before each scrape, or every few seconds. The numbers of a keyed limiter are sums over all
+//! its keys, those of a shared limiter over all keys in this process, but where the table says otherwise.
 //!
 //! | metric | kind | labels | by | what it is |
 //! |---|---|---|---|---|
 //! | `tollgate_granted_total` | counter | `limiter` | reporter | grants, also refunded ones |
 //! | `tollgate_refunded_total` | counter | `limiter` | reporter | grants that were undone |
 //! | `tollgate_in_flight` | gauge | `limiter` | reporter | units in flight |
-//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it. Of a shared limiter, for the key of the handle; not of a keyed one |
+//! | `tollgate_concurrency` | gauge | `limiter` | reporter | units that may be in flight; an adaptive limit moves it. For a shared limiter: that of the handle's key. Not for a keyed one |
 //! | `tollgate_queued` | gauge | `limiter` | reporter | requests that wait |
-//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now. Only of a [`Limiter`](crate::Limiter) |
-//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused. Of a shared limiter, the key of the handle; not of a keyed one |
+//! | `tollgate_available` | gauge | `limiter` | reporter | the largest cost that would be granted now. Only for a [`Limiter`](crate::Limiter) |
+//! | `tollgate_paused` | gauge | `limiter` | reporter | 1 while it is paused. For a shared limiter: that of the handle's key. Not for a keyed one |
 //! | `tollgate_keys` | gauge | `limiter` | reporter | known keys of a keyed limiter |
 //! | `tollgate_max_keys` | gauge | `limiter` | reporter | how many a keyed limiter may know |
 //! | `tollgate_store_up` | gauge | `limiter` | reporter | 0 while calls of a shared limiter to the store are given up |
@@ -58,7 +59,7 @@
 //! | `tollgate_shed_total` | counter | `limiter`, `reason` | observer | requests shed: `queue_full`, `dropped`, `blocked` |
 //! | `tollgate_wait_seconds` | histogram | `limiter`, `outcome` | observer | how long requests waited, of a shared limiter also for the store: `granted` or `timed_out` |
 //! | `tollgate_reclaimed_total` | counter | `limiter` | observer | permits reclaimed after their TTL |
-//! | `tollgate_released_late_total` | counter | `limiter` | observer | of these, permits dropped after all; the others have leaked, or are still held |
+//! | `tollgate_released_late_total` | counter | `limiter` | observer | reclaimed permits that were dropped later; the other reclaimed ones have leaked, or are still held |
 //! | `tollgate_bans_total` | counter | `limiter`, `limit` | observer | bans that began |
 //! | `tollgate_pauses_total` | counter | `limiter` | observer | pauses that began, or whose end moved |
 //! | `tollgate_malformed_fields_total` | counter | `limiter`, `field` | observer | header fields of upstreams that were ignored |
@@ -69,13 +70,13 @@
 //! | `tollgate_streams_ended_total` | counter | `limiter` | observer | `throttled` streams that ended before their source |
 //! | `tollgate_store_failures_total` | counter | `limiter` | observer | how often the store of a shared limiter went down |
 //!
-//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, `1/fixed_window`; `none`
-//! where no limit denied, but a pause (`paused`) or a store that does not answer (`store_down`). `docs/grafana-dashboard.json` shows these
+//! `limiter` is the limiter's name, or `unnamed`. `limit` is the index of the limit in the policy with its kind, as in `1/fixed_window`:
+//! `throttle`, `concurrency`, `fixed_window`, `token_bucket`, `sliding_window` or `penalty`; `none` where no limit denied, but a pause (`paused`) or a store that does not answer (`store_down`). `docs/grafana-dashboard.json` shows these
 //! metrics, and the example `prometheus` serves them.
 //!
 //! # Where a request of a layer is counted
 //!
-//! Of a limiter behind an `http::LimitLayer`, in the metrics of these names:
+//! For a limiter behind an `http::LimitLayer`, in the metrics of these names:
 //!
 //! | what became of the request | without `wait` | with `wait`, and of an `OutboundLayer` |
 //! |---|---|---|
@@ -91,7 +92,7 @@
 //!
 //! # Buckets
 //!
-//! The crate `metrics-exporter-prometheus` renders a histogram as a summary unless it is told the buckets. Then there is no
+//! The crate `metrics-exporter-prometheus` renders a histogram as a summary unless the buckets are set. Then there is no
 //! `tollgate_wait_seconds_bucket`, and panels of percentiles stay empty. So set them, in seconds, as the example does:
 //!
 //! ```text

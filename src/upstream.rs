@@ -1,3 +1,5 @@
+//! What an upstream says about its own limit.
+
 use std::time::Duration;
 
 /// What a response of an upstream said about the upstream's own limit. Pass it to
@@ -38,35 +40,53 @@ impl UpstreamSignal {
 
     /// A signal without content. See the [type's example](UpstreamSignal#examples).
     pub const fn new() -> Self {
-        Self { limited: false, retry_after: None, remaining: None, reset_after: None, malformed: None }
+        Self {
+            limited: false,
+            retry_after: None,
+            remaining: None,
+            reset_after: None,
+            malformed: None,
+        }
     }
 
     /// The upstream denied a request (HTTP 429 or 503). The limiter pauses for [`retry_after`](Self::retry_after); without it, for
     /// [`reset_after`](Self::reset_after); without either, for one second. See the [type's example](UpstreamSignal#examples).
     pub const fn limited(self) -> Self {
-        Self { limited: true, ..self }
+        Self {
+            limited: true,
+            ..self
+        }
     }
 
     /// The upstream said when to retry: any duration from now. The limiter pauses for it, also without
     /// [`limited`](Self::limited). See the [type's example](UpstreamSignal#examples).
     pub const fn retry_after(self, after: Duration) -> Self {
-        Self { retry_after: Some(after), ..self }
+        Self {
+            retry_after: Some(after),
+            ..self
+        }
     }
 
     /// The upstream said how many units of its quota are left. It has an effect only together with
     /// [`reset_after`](Self::reset_after): at 0 units the limiter pauses until the reset; below
     /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the reset.
     pub const fn remaining(self, units: u64) -> Self {
-        Self { remaining: Some(units), ..self }
+        Self {
+            remaining: Some(units),
+            ..self
+        }
     }
 
     /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
     pub const fn reset_after(self, after: Duration) -> Self {
-        Self { reset_after: Some(after), ..self }
+        Self {
+            reset_after: Some(after),
+            ..self
+        }
     }
 
     /// The answer had a malformed header field of this name, which was ignored. It changes nothing, but
-    /// [observers](crate::EventKind::UpstreamMalformed) are told.
+    /// [observers](crate::EventKind::UpstreamMalformed) hear of it.
     ///
     /// ```
     /// use tollgate::{EventKind, Limiter, MaxConcurrency, UpstreamSignal};
@@ -79,14 +99,24 @@ impl UpstreamSignal {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn malformed(self, field: &'static str) -> Self {
-        Self { malformed: Some(field), ..self }
+        Self {
+            malformed: Some(field),
+            ..self
+        }
     }
 
     /// How long the limiter must pause, if at all.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let spent = self.reset_after.filter(|_| self.remaining == Some(0));
-        let denied = self.limited.then(|| self.retry_after.or(self.reset_after).unwrap_or(Self::UNKNOWN));
-        [self.retry_after, spent, denied].into_iter().flatten().max()
+        let denied = self.limited.then(|| {
+            self.retry_after
+                .or(self.reset_after)
+                .unwrap_or(Self::UNKNOWN)
+        });
+        [self.retry_after, spent, denied]
+            .into_iter()
+            .flatten()
+            .max()
     }
 }
 
@@ -102,7 +132,21 @@ mod tests {
         assert_eq!(signal.remaining(1).reset_after(minute).pause(), None);
         assert_eq!(signal.limited().pause(), Some(UpstreamSignal::UNKNOWN));
         assert_eq!(signal.limited().reset_after(minute).pause(), Some(minute));
-        assert_eq!(signal.limited().retry_after(second).reset_after(minute).pause(), Some(second));
-        assert_eq!(signal.retry_after(Duration::ZERO).remaining(0).reset_after(minute).pause(), Some(minute));
+        assert_eq!(
+            signal
+                .limited()
+                .retry_after(second)
+                .reset_after(minute)
+                .pause(),
+            Some(second)
+        );
+        assert_eq!(
+            signal
+                .retry_after(Duration::ZERO)
+                .remaining(0)
+                .reset_after(minute)
+                .pause(),
+            Some(minute)
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! A runtime that was built without timers. Alone in its process, because it counts panics by the process-wide hook.
 
+#[allow(dead_code, reason = "it uses a part")]
+#[path = "integration/common/mod.rs"]
 mod common;
 
 use std::panic;
@@ -9,7 +11,7 @@ use common::{current_thread, ms, within_ten_seconds};
 use tokio::runtime::Builder;
 use tollgate::{AcquireError, KeyedLimiter, Limiter, MaxConcurrency, Throttle};
 
-/// Tokio tells only by a panic that a runtime has no timers. It is provoked once in each runtime, whatever number of limiters and
+/// Only a panic of tokio shows that a runtime has no timers. It is provoked once in each runtime, whatever the number of limiters and
 /// keys wait there.
 #[test]
 fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
@@ -24,8 +26,14 @@ fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
             let limiter = &limiters[usize::from(nth)];
             drop((limiter.try_acquire(), keyed.try_acquire(&nth)));
             for _ in 0..2 {
-                assert_eq!(timerless.block_on(limiter.acquire()).map(drop), Err(AcquireError::NoRuntime));
-                assert_eq!(timerless.block_on(keyed.acquire(&nth)).map(drop), Err(AcquireError::NoRuntime));
+                assert_eq!(
+                    timerless.block_on(limiter.acquire()).map(drop),
+                    Err(AcquireError::NoRuntime)
+                );
+                assert_eq!(
+                    timerless.block_on(keyed.acquire(&nth)).map(drop),
+                    Err(AcquireError::NoRuntime)
+                );
             }
         }
         assert_eq!(PANICS.load(Relaxed), runtime);
@@ -41,7 +49,10 @@ fn a_runtime_without_timers_is_found_out_by_one_panic_for_all_limiters() {
     }
     within_ten_seconds(&current_thread(), async {
         for (limiter, nth) in limiters.iter().zip(0..) {
-            drop((limiter.acquire().await.unwrap(), keyed.acquire(&nth).await.unwrap()));
+            drop((
+                limiter.acquire().await.unwrap(),
+                keyed.acquire(&nth).await.unwrap(),
+            ));
         }
     });
     assert_eq!(PANICS.load(Relaxed), 2);

@@ -4,17 +4,19 @@
 //! The state behind the word is a small limiter of this file. `LOOM_MAX_PREEMPTIONS` sets another bound for three threads.
 
 #[allow(dead_code, reason = "some of it is for unit tests")]
-#[path = "../src/core/answers.rs"]
+#[path = "../src/core/queue/answers.rs"]
 mod answers;
-#[path = "../src/manager/guard.rs"]
+#[path = "../src/manager/lock/guard.rs"]
 mod guard;
-#[path = "../src/core/line.rs"]
-mod line;
-#[path = "../src/manager/word.rs"]
+#[path = "../src/core/word/packed_rate.rs"]
+mod packed_rate;
+#[path = "../src/manager/lock/word.rs"]
 mod word;
 
 mod core {
-    pub(crate) use crate::line;
+    pub(crate) mod word {
+        pub(crate) use crate::packed_rate;
+    }
 }
 
 mod sync {
@@ -31,11 +33,19 @@ mod sync {
 
     impl<T> OnceLock<T> {
         pub(crate) fn new() -> Self {
-            Self { is_set: AtomicU64::new(0), setting: Mutex::new(()), value: std::sync::OnceLock::new() }
+            Self {
+                is_set: AtomicU64::new(0),
+                setting: Mutex::new(()),
+                value: std::sync::OnceLock::new(),
+            }
         }
 
         pub(crate) fn get(&self) -> Option<&T> {
-            if self.is_set.load(Ordering::Acquire) == 0 { None } else { self.value.get() }
+            if self.is_set.load(Ordering::Acquire) == 0 {
+                None
+            } else {
+                self.value.get()
+            }
         }
 
         pub(crate) fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
@@ -48,7 +58,11 @@ mod sync {
 
     impl<T> From<T> for OnceLock<T> {
         fn from(value: T) -> Self {
-            Self { is_set: AtomicU64::new(1), setting: Mutex::new(()), value: value.into() }
+            Self {
+                is_set: AtomicU64::new(1),
+                setting: Mutex::new(()),
+                value: value.into(),
+            }
         }
     }
 }
@@ -66,10 +80,10 @@ use loom::thread::{self, Thread};
 use self::Job::{Close, GiveUp, Hold, Look, PauseAndResume, Refund, SetLimit, Spend, Switch};
 use self::answers::{Answers, Slot, Slots};
 use self::guard::{BehindWord, Guarded, Source};
-use self::line::{Content, Line, MAX_PLACES, MAX_VALUE, Opening};
-use self::word::{Kind, PutBack, Rate};
+use self::packed_rate::{MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue};
+use self::word::{Kind, PutBack, WordRate};
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 struct State {
     limit: u64,
@@ -84,7 +98,7 @@ struct State {
     /// Whether the policy is a rate, which brings no units while the test runs.
     is_rate: bool,
     used: u64,
-    line: Line,
+    line: PackedRate,
     /// The latest value.
     latest: u64,
 }
@@ -97,10 +111,13 @@ struct Waiter {
 }
 
 impl BehindWord for State {
-    fn take_over(&mut self, content: Content, fence: u64, _latest: Option<u64>) {
+    fn take_over(&mut self, content: WordValue, fence: u64, _latest: Option<u64>) {
         match content {
-            Content::Places { units } => self.in_use = self.limit - units,
-            Content::Rate { value } => (self.used, self.latest) = (value - self.line.origin, value),
+            WordValue::Places { units } => self.in_use = self.limit - units,
+            WordValue::Rate { value } => {
+                self.used = value - self.line.origin;
+                self.latest = value;
+            }
         }
         self.fence = fence;
     }
@@ -113,17 +130,32 @@ impl BehindWord for State {
         self.queue.is_empty()
     }
 
-    fn hand_over(&mut self) -> Option<(Opening, u64)> {
+    fn hand_over(&mut self) -> Option<(WordContents, u64)> {
         if !self.queue.is_empty() || self.closed || self.paused {
             return None;
         }
         if !self.is_rate {
-            let units = self.limit.checked_sub(self.in_use).filter(|_| self.limit <= MAX_PLACES)?;
-            return Some((Opening::Places { units }, self.fence));
+            let units = self
+                .limit
+                .checked_sub(self.in_use)
+                .filter(|_| self.limit <= MAX_PLACES)?;
+            return Some((WordContents::Places { units }, self.fence));
         }
-        self.line = Line { origin: self.latest + 1, parts_per_unit: 1, tolerance: self.limit, max_age: MAX_VALUE, ..self.line };
+        self.line = PackedRate {
+            origin: self.latest + 1,
+            parts_per_unit: 1,
+            tolerance: self.limit,
+            max_age: MAX_VALUE,
+            ..self.line
+        };
         self.latest = self.line.origin + self.used;
-        (self.in_use == 0).then_some((Opening::Rate { line: self.line, value: self.latest }, self.fence))
+        (self.in_use == 0).then_some((
+            WordContents::Rate {
+                line: self.line,
+                value: self.latest,
+            },
+            self.fence,
+        ))
     }
 }
 
@@ -137,31 +169,44 @@ impl State {
         if !self.admits(cost) {
             return None;
         }
-        *(if self.is_rate { &mut self.used } else { &mut self.in_use }) += cost;
+        *(if self.is_rate {
+            &mut self.used
+        } else {
+            &mut self.in_use
+        }) += cost;
         self.fence += 1;
         Some(self.fence)
     }
 }
 
-/// What states begin with.
+/// The numbers from which all states are made.
 #[derive(Debug)]
 struct Beginning {
     limit: u64,
     is_rate: bool,
     fence: u64,
-    rate: Rate,
+    rate: WordRate,
 }
 
 impl Source for Beginning {
     type State = State;
-    type Beside = Shared<Answers>;
+    type OutsideLock = Shared<Answers>;
 
     fn state(&self) -> (State, Shared<Answers>) {
-        let &Self { limit, is_rate, fence, .. } = self;
+        let &Self {
+            limit,
+            is_rate,
+            fence,
+            ..
+        } = self;
         let mut slots = Slots::new();
         let slot = slots.claim(1).expect("a slot is free");
         slots.free(slot);
-        let answers = Shared::clone(slots.answers().expect("they are allocated with the first slot"));
+        let answers = Shared::clone(
+            slots
+                .answers()
+                .expect("they are allocated with the first slot"),
+        );
         let state = State {
             limit,
             in_use: 0,
@@ -173,13 +218,13 @@ impl Source for Beginning {
             paused: false,
             is_rate,
             used: 0,
-            line: Line::default(),
+            line: PackedRate::default(),
             latest: 0,
         };
         (state, answers)
     }
 
-    fn rate(&self) -> Option<&Rate> {
+    fn rate(&self) -> Option<&WordRate> {
         Some(&self.rate)
     }
 }
@@ -189,14 +234,23 @@ struct Limiter {
 }
 
 impl Limiter {
-    /// Of places, it may be `only_a_word` at first.
+    /// A limiter of places may be `only_a_word` at first.
     fn new(limit: u64, is_rate: bool, fence: u64, only_a_word: bool) -> Self {
-        let beginning = Shared::new(Beginning { limit, is_rate, fence, rate: Rate::default() });
+        let beginning = Shared::new(Beginning {
+            limit,
+            is_rate,
+            fence,
+            rate: WordRate::default(),
+        });
         if only_a_word {
-            return Self { state: Guarded::of_places(beginning, limit, fence) };
+            return Self {
+                state: Guarded::of_places(beginning, limit, fence),
+            };
         }
         let (state, answers) = beginning.state();
-        Self { state: Guarded::new(beginning, state, answers) }
+        Self {
+            state: Guarded::new(beginning, state, answers),
+        }
     }
 
     /// Changes the state, and serves the queue.
@@ -220,7 +274,7 @@ impl Limiter {
 
     /// Grants in place, or queues the request.
     fn begin(&self, cost: u64) -> Begun {
-        if let Some(fence) = self.state.take_place(cost) {
+        if let Some(fence) = self.state.word.take_place(cost) {
             return Begun::Granted(fence);
         }
         let mut state = self.state.lock();
@@ -232,14 +286,21 @@ impl Limiter {
         {
             return Begun::Granted(fence);
         }
-        let slot = state.slots.claim(1).expect("there are more slots than threads");
-        state.queue.push_back(Waiter { slot, cost, thread: thread::current() });
+        let slot = state
+            .slots
+            .claim(1)
+            .expect("there are more slots than threads");
+        state.queue.push_back(Waiter {
+            slot,
+            cost,
+            thread: thread::current(),
+        });
         Begun::Queued(slot)
     }
 
     /// The answer to a queued request, if there is one; without the lock if it is a grant.
     fn poll(&self, slot: Slot) -> Option<Option<u64>> {
-        if let Some(fence) = self.state.beside().take(slot) {
+        if let Some(fence) = self.state.outside_lock().take(slot) {
             return Some(Some(fence));
         }
         let mut state = self.state.lock();
@@ -274,7 +335,7 @@ impl Limiter {
             Begun::Refused => return None,
             Begun::Queued(slot) => slot,
         };
-        if let Some(fence) = self.state.beside().take(slot) {
+        if let Some(fence) = self.state.outside_lock().take(slot) {
             return Some(fence);
         }
         self.change(|state| {
@@ -291,12 +352,16 @@ impl Limiter {
 
     /// Does not wait. The fence of the grant, and whether it holds a place.
     fn spend(&self, cost: u64) -> Option<(u64, bool)> {
-        let granted = match self.state.kind() {
-            Kind::Places => self.state.take_place(cost).map(|fence| (fence, true)),
-            Kind::Rate => self.state.take_rate(&self.state.common().rate, 0, cost).map(|(fence, _)| (fence, false)),
+        let granted = match self.state.word.kind() {
+            Kind::Places => self.state.word.take_place(cost).map(|fence| (fence, true)),
+            Kind::Rate => self
+                .state
+                .word
+                .take_rate(&self.state.common().rate, 0, cost)
+                .map(|(fence, _)| (fence, false)),
         };
         granted.or_else(|| {
-            if self.state.look().is_some_and(|looked| !looked.admits(cost)) {
+            if self.state.peek().is_some_and(|looked| !looked.admits(cost)) {
                 return None;
             }
             let mut state = self.state.lock();
@@ -305,7 +370,7 @@ impl Limiter {
     }
 
     fn release(&self, cost: u64) {
-        match self.state.put_back(cost) {
+        match self.state.word.put_back(cost) {
             PutBack::Done => {}
             PutBack::InTransit => self.change(|_| {}),
             PutBack::Refused => self.change(|state| state.in_use -= cost),
@@ -319,7 +384,7 @@ enum Begun {
     Queued(Slot),
 }
 
-/// What a thread does.
+/// The job of a thread.
 #[derive(Debug, Clone, Copy)]
 enum Job {
     /// Acquires this many units, and releases them.
@@ -343,7 +408,7 @@ struct World {
     limit: u64,
     /// The units that all threads can hold together.
     most_held: u64,
-    /// Those that the latest grant can have.
+    /// The fences that the latest grant can have.
     fences: RangeInclusive<u64>,
     /// Units held, counted beside the limiter; relaxed, so that it orders nothing.
     held: AtomicU64,
@@ -372,11 +437,13 @@ impl World {
                 return None;
             }
             Refund(units) => {
-                self.limiter.change(|state| state.used = state.used.saturating_sub(units));
+                self.limiter
+                    .change(|state| state.used = state.used.saturating_sub(units));
                 return None;
             }
             Switch => {
-                self.limiter.change(|state| (state.is_rate, state.used) = (!state.is_rate, 0));
+                self.limiter
+                    .change(|state| (state.is_rate, state.used) = (!state.is_rate, 0));
                 return None;
             }
             Spend(cost) => {
@@ -388,13 +455,16 @@ impl World {
             }
             Look => {
                 let check = |state: &State| {
-                    assert!(state.in_use <= self.most_held && state.used <= self.limit, "{state:?}");
+                    assert!(
+                        state.in_use <= self.most_held && state.used <= self.limit,
+                        "{state:?}"
+                    );
                     assert!(self.fences.contains(&state.fence), "{state:?}");
                 };
-                assert_eq!(self.limiter.state.present(0), Some(0));
+                assert_eq!(self.limiter.state.common().rate.present(0), Some(0));
                 if let Some(copy) = self.limiter.state.copy_of_word() {
                     check(&copy);
-                } else if let Some(looked) = self.limiter.state.look() {
+                } else if let Some(looked) = self.limiter.state.peek() {
                     check(&looked);
                 } else {
                     check(&self.limiter.state.lock());
@@ -418,19 +488,28 @@ impl World {
     }
 }
 
-/// Of places, with a state from the start and without one.
+/// The limiter has places, with a state from the start or without one.
 fn check(limit: u64, fence: u64, jobs: &'static [Job]) {
     for only_a_word in [false, true] {
-        check_limiter(jobs, limit, fence, move || Limiter::new(limit, false, fence, only_a_word));
+        check_limiter(jobs, limit, fence, move || {
+            Limiter::new(limit, false, fence, only_a_word)
+        });
     }
 }
 
 fn check_policy(limit: u64, is_rate: bool, fence: u64, jobs: &'static [Job]) {
-    check_limiter(jobs, limit, fence, move || Limiter::new(limit, is_rate, fence, false));
+    check_limiter(jobs, limit, fence, move || {
+        Limiter::new(limit, is_rate, fence, false)
+    });
 }
 
 /// Runs a thread for each job. `limit` is the largest limit there is at any time; `fence` is that of the latest grant before.
-fn check_limiter(jobs: &'static [Job], limit: u64, fence: u64, limiter: impl Fn() -> Limiter + Send + Sync + 'static) {
+fn check_limiter(
+    jobs: &'static [Job],
+    limit: u64,
+    fence: u64,
+    limiter: impl Fn() -> Limiter + Send + Sync + 'static,
+) {
     let mut model = loom::model::Builder::new();
     if jobs.len() > 2 {
         model.preemption_bound = model.preemption_bound.or(Some(2));
@@ -438,10 +517,23 @@ fn check_limiter(jobs: &'static [Job], limit: u64, fence: u64, limiter: impl Fn(
     model.check(move || {
         let limiter = limiter();
         let is_rate = limiter.state.common().is_rate;
-        let cost = |job: &Job| if let Hold(cost) | GiveUp(cost) = job { *cost } else { 0 };
+        let cost = |job: &Job| {
+            if let Hold(cost) | GiveUp(cost) = job {
+                *cost
+            } else {
+                0
+            }
+        };
         let most_held = jobs.iter().map(cost).sum::<u64>().min(limit);
         let fences = fence..=fence + jobs.len() as u64;
-        let world = World { limiter, limit, most_held, fences, held: AtomicU64::new(0), latest: UnsafeCell::new(fence) };
+        let world = World {
+            limiter,
+            limit,
+            most_held,
+            fences,
+            held: AtomicU64::new(0),
+            latest: UnsafeCell::new(fence),
+        };
         let world = Arc::new(world);
         let others: Vec<_> = (1..jobs.len())
             .map(|nth| {
@@ -455,21 +547,44 @@ fn check_limiter(jobs: &'static [Job], limit: u64, fence: u64, limiter: impl Fn(
         let closed = jobs.iter().any(|job| matches!(job, Close));
         let gave_up = jobs.iter().filter(|job| matches!(job, GiveUp(_))).count();
         for (job, fence) in jobs.iter().zip(&fences) {
-            assert!(!matches!(job, Hold(_)) || closed || fence.is_some(), "{job:?} was not granted");
+            assert!(
+                !matches!(job, Hold(_)) || closed || fence.is_some(),
+                "{job:?} was not granted"
+            );
         }
         let mut fences: Vec<u64> = fences.into_iter().flatten().collect();
         fences.sort_unstable();
         let state = world.limiter.state.lock();
         assert_eq!((state.in_use, state.queue.len()), (0, 0));
         if !jobs.iter().any(|job| matches!(job, Refund(_) | Switch)) && is_rate {
-            let spent = jobs.iter().filter_map(|job| if let Spend(cost) = job { Some(*cost) } else { None }).sum::<u64>();
+            let spent = jobs
+                .iter()
+                .filter_map(|job| {
+                    if let Spend(cost) = job {
+                        Some(*cost)
+                    } else {
+                        None
+                    }
+                })
+                .sum::<u64>();
             assert_eq!(state.used, spent.min(limit), "each costs one unit");
         }
         // A grant that was given up untaken had a fence of its own.
         let granted = (state.fence - fence) as usize;
-        assert!(granted >= fences.len() && granted <= fences.len() + gave_up, "{granted} grants, {fences:?}");
-        assert!(fences.windows(2).all(|two| two[0] < two[1]), "twice: {fences:?}");
-        assert!(fences.iter().all(|given| (fence + 1..=state.fence).contains(given)), "{fences:?}");
+        assert!(
+            granted >= fences.len() && granted <= fences.len() + gave_up,
+            "{granted} grants, {fences:?}"
+        );
+        assert!(
+            fences.windows(2).all(|two| two[0] < two[1]),
+            "twice: {fences:?}"
+        );
+        assert!(
+            fences
+                .iter()
+                .all(|given| (fence + 1..=state.fence).contains(given)),
+            "{fences:?}"
+        );
     });
 }
 

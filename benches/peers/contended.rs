@@ -24,7 +24,10 @@ const LONG_SLICE: Duration = Duration::from_millis(500);
 const LONG_SLICES: usize = 5;
 
 pub(crate) fn held_across_a_yield() -> Vec<Row> {
-    let runtimes = [("one thread", current_thread(), [1.0, 1.1, 1.2]), ("two workers", two_workers(), [1.0, 1.0, 1.3])];
+    let runtimes = [
+        ("one thread", current_thread(), [1.0, 1.1, 1.2]),
+        ("two workers", two_workers(), [1.0, 1.0, 1.3]),
+    ];
     let mut rows = Vec::new();
     for (threads, runtime, bars) in &runtimes {
         for (places, bar) in [1, 8, 64].into_iter().zip(bars) {
@@ -45,17 +48,28 @@ fn one_limit(runtime: &Runtime, threads: &str, places: u32, bar: Bar) -> Vec<Row
     let semaphore = Arc::new(Semaphore::new(places as usize));
     let theirs = |slice| {
         let semaphore = Arc::clone(&semaphore);
-        hammer(runtime, slice, move || Arc::clone(&semaphore).acquire_owned())
+        hammer(runtime, slice, move || {
+            Arc::clone(&semaphore).acquire_owned()
+        })
     };
 
     let mut rows = Contest::new(("W3", &case), Unit::Millions, || ours(SLICE).per_micro)
-        .against("tokio acquire_owned().await", Some(bar), || theirs(SLICE).per_micro)
+        .against("tokio acquire_owned().await", Some(bar), || {
+            theirs(SLICE).per_micro
+        })
         .run(ROUNDS);
     if tasks_wait {
-        let spreads = (0..LONG_SLICES).map(|_| (ours(LONG_SLICE).spread, theirs(LONG_SLICE).spread));
+        let spreads =
+            (0..LONG_SLICES).map(|_| (ours(LONG_SLICE).spread, theirs(LONG_SLICE).spread));
         let (ours, theirs): (Vec<f64>, Vec<f64>) = spreads.unzip();
         let theirs = ("tokio", median(theirs));
-        rows.push(Row::figure(("W3", &spread_case), Unit::Plain(3), median(ours), Some(theirs), Some(Bar::AtMost(1.05))));
+        rows.push(Row::figure(
+            ("W3", &spread_case),
+            Unit::Plain(3),
+            median(ours),
+            Some(theirs),
+            Some(Bar::AtMost(1.05)),
+        ));
     }
     rows
 }
@@ -67,7 +81,11 @@ struct Turns {
     spread: f64,
 }
 
-fn hammer<F, P, E>(runtime: &Runtime, slice: Duration, acquire: impl Fn() -> F + Clone + Send + 'static) -> Turns
+fn hammer<F, P, E>(
+    runtime: &Runtime,
+    slice: Duration,
+    acquire: impl Fn() -> F + Clone + Send + 'static,
+) -> Turns
 where
     F: Future<Output = Result<P, E>> + Send,
     P: Send,
@@ -95,7 +113,10 @@ where
         join_all(tasks).await
     });
     let elapsed = start.elapsed();
-    let turns: Vec<u64> = turns.into_iter().map(|turns| turns.expect("the task ran to its end")).collect();
+    let turns: Vec<u64> = turns
+        .into_iter()
+        .map(|turns| turns.expect("the task ran to its end"))
+        .collect();
     let (most, fewest) = (turns.iter().max(), turns.iter().min());
     Turns {
         per_micro: turns.iter().sum::<u64>() as f64 / elapsed.as_micros() as f64,

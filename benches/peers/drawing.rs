@@ -38,20 +38,32 @@ const MET: RGBColor = RGBColor(0, 114, 178);
 const MISSED: RGBColor = RGBColor(213, 94, 0);
 
 pub(crate) fn draw(proportions: &[&Proportion], path: &Path) -> Drawn {
-    let groups: Vec<_> = proportions.chunk_by(|one, other| one.workload == other.workload).collect();
+    let groups: Vec<_> = proportions
+        .chunk_by(|one, other| one.workload == other.workload)
+        .collect();
     let end = HEAD + proportions.len() as i32 * LINE + groups.len() as i32 * GAP;
     let area = SVGBackend::new(path, (WIDTH as u32, (end + FOOT) as u32)).into_drawing_area();
     area.fill(&WHITE)?;
     draw_head(&area)?;
     for (value, label) in TICKS {
-        let ink = if value == 1.0 { INK.stroke_width(1) } else { INK.mix(0.2).stroke_width(1) };
-        area.draw(&PathElement::new([(x(value), HEAD - 4), (x(value), end)], ink))?;
+        let ink = if value == 1.0 {
+            INK.stroke_width(1)
+        } else {
+            INK.mix(0.2).stroke_width(1)
+        };
+        area.draw(&PathElement::new(
+            [(x(value), HEAD - 4), (x(value), end)],
+            ink,
+        ))?;
         text(&area, (x(value), HEAD - 12), label, 13, HPos::Center)?;
         text(&area, (x(value), end + 12), label, 13, HPos::Center)?;
     }
     let mut y = HEAD + LINE / 2;
     for group in groups {
-        area.draw(&PathElement::new([(WORKLOAD, y - LINE / 2), (WIDTH - WORKLOAD, y - LINE / 2)], INK.mix(0.25)))?;
+        area.draw(&PathElement::new(
+            [(WORKLOAD, y - LINE / 2), (WIDTH - WORKLOAD, y - LINE / 2)],
+            INK.mix(0.25),
+        ))?;
         y += GAP / 2;
         text(&area, (WORKLOAD, y), &group[0].workload, 14, HPos::Left)?;
         let mut case = "";
@@ -93,7 +105,10 @@ fn draw_head(area: &Area<'_>) -> Drawn {
 fn draw_line(area: &Area<'_>, line: &Proportion, y: i32) -> Drawn {
     let met = line.bar.map(|bar| line.ratio <= bar);
     let at = x(line.ratio);
-    area.draw(&PathElement::new([(x(1.0), y), (at, y)], color(met).mix(0.5).stroke_width(2)))?;
+    area.draw(&PathElement::new(
+        [(x(1.0), y), (at, y)],
+        color(met).mix(0.5).stroke_width(2),
+    ))?;
     if let Some(bar) = line.bar {
         if is_on_scale(bar) {
             draw_bar(area, (x(bar), y))?;
@@ -103,10 +118,20 @@ fn draw_line(area: &Area<'_>, line: &Proportion, y: i32) -> Drawn {
     draw_mark(area, (at, y), met)?;
     if !is_on_scale(line.ratio) {
         let out = if line.ratio < ENDS.0 { -1 } else { 1 };
-        let arrow = [(at + 15 * out, y), (at + 8 * out, y - 5), (at + 8 * out, y + 5)];
+        let arrow = [
+            (at + 15 * out, y),
+            (at + 8 * out, y - 5),
+            (at + 8 * out, y + 5),
+        ];
         area.draw(&Polygon::new(arrow, color(met).filled()))?;
     }
-    text(area, (RATIO, y), &format!("{:.2}", line.ratio), 12, HPos::Right)?;
+    text(
+        area,
+        (RATIO, y),
+        &format!("{:.2}", line.ratio),
+        12,
+        HPos::Right,
+    )?;
     text(area, (PEER, y), &line.peer, 12, HPos::Left)
 }
 
@@ -125,7 +150,10 @@ fn draw_mark(area: &Area<'_>, at: (i32, i32), met: Option<bool>) -> Drawn {
 
 /// The target of a line.
 fn draw_bar(area: &Area<'_>, (x, y): (i32, i32)) -> Drawn {
-    area.draw(&PathElement::new([(x, y - 8), (x, y + 8)], INK.stroke_width(2)))?;
+    area.draw(&PathElement::new(
+        [(x, y - 8), (x, y + 8)],
+        INK.stroke_width(2),
+    ))?;
     Ok(())
 }
 
@@ -148,7 +176,10 @@ fn x(proportion: f64) -> i32 {
 }
 
 pub(crate) fn text(area: &Area<'_>, at: (i32, i32), text: &str, size: u32, side: HPos) -> Drawn {
-    let style = ("sans-serif", size).into_font().color(&INK).pos(Pos::new(side, VPos::Center));
+    let style = ("sans-serif", size)
+        .into_font()
+        .color(&INK)
+        .pos(Pos::new(side, VPos::Center));
     area.draw_text(text, &style, at)?;
     Ok(())
 }

@@ -13,33 +13,72 @@ const BATCH: u32 = 50_000;
 
 pub(crate) fn one_decision() -> Vec<Row> {
     let builder = |limit: Throttle| Limiter::builder(limit);
-    let limiter = builder(never_waiting()).fast_clock().build().expect("a sound policy");
+    let limiter = builder(never_waiting())
+        .fast_clock()
+        .build()
+        .expect("a sound policy");
     let by_tokio = builder(never_waiting()).build().expect("a sound policy");
     let governor = RateLimiter::direct(never_waiting_quota());
-    Contest::new(("W4", "Throttle try_acquire(), fast_clock()"), Unit::Nanos, || {
-        nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok()))
+    Contest::new(
+        ("W4", "Throttle try_acquire(), fast_clock()"),
+        Unit::Nanos,
+        || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok())),
+    )
+    .against("governor check(), quanta", Some(Bar::AtMost(1.05)), || {
+        nanos_each(BATCH, || assert!(governor.check().is_ok()))
     })
-    .against("governor check(), quanta", Some(Bar::AtMost(1.05)), || nanos_each(BATCH, || assert!(governor.check().is_ok())))
-    .against("itself, tokio's clock", None, || nanos_each(BATCH, || assert!(by_tokio.try_acquire().is_ok())))
+    .against("itself, tokio's clock", None, || {
+        nanos_each(BATCH, || assert!(by_tokio.try_acquire().is_ok()))
+    })
     .run(ROUNDS)
 }
 
 pub(crate) fn one_decision_of_a_key() -> Vec<Row> {
     const KEYS: usize = 1_000;
-    let limiter = KeyedLimiter::builder(slow()).fast_clock().build().expect("a sound policy");
+    let limiter = KeyedLimiter::builder(slow())
+        .fast_clock()
+        .build()
+        .expect("a sound policy");
     let by_tokio = KeyedLimiter::new(slow()).expect("a sound policy");
-    let quota = Quota::with_period(MINUTE).expect("not zero").allow_burst(MANY.try_into().expect("not zero"));
+    let quota = Quota::with_period(MINUTE)
+        .expect("not zero")
+        .allow_burst(MANY.try_into().expect("not zero"));
     let governor = RateLimiter::dashmap(quota);
     let sequence = Spread::Zipf.sequence(KEYS);
     let [mut ours, mut theirs, mut by_tokios] = [(); 3].map(|()| sequence.iter().cycle());
-    Contest::new(("W5", "1,000 keys, zipf: try_acquire(), fast_clock()"), Unit::Nanos, || {
-        nanos_each(BATCH, || assert!(ours.next().is_some_and(|key| limiter.try_acquire(key).is_ok())))
-    })
-    .against("governor check_key(), quanta", Some(Bar::AtMost(0.7)), || {
-        nanos_each(BATCH, || assert!(theirs.next().is_some_and(|key| governor.check_key(key).is_ok())))
-    })
+    Contest::new(
+        ("W5", "1,000 keys, zipf: try_acquire(), fast_clock()"),
+        Unit::Nanos,
+        || {
+            nanos_each(BATCH, || {
+                assert!(
+                    ours.next()
+                        .is_some_and(|key| limiter.try_acquire(key).is_ok())
+                );
+            })
+        },
+    )
+    .against(
+        "governor check_key(), quanta",
+        Some(Bar::AtMost(0.7)),
+        || {
+            nanos_each(BATCH, || {
+                assert!(
+                    theirs
+                        .next()
+                        .is_some_and(|key| governor.check_key(key).is_ok())
+                );
+            })
+        },
+    )
     .against("itself, tokio's clock", None, || {
-        nanos_each(BATCH, || assert!(by_tokios.next().is_some_and(|key| by_tokio.try_acquire(key).is_ok())))
+        nanos_each(BATCH, || {
+            assert!(
+                by_tokios
+                    .next()
+                    .is_some_and(|key| by_tokio.try_acquire(key).is_ok())
+            );
+        })
     })
     .run(ROUNDS)
 }

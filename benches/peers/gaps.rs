@@ -46,12 +46,19 @@ pub(crate) struct Gaps {
 impl Gaps {
     /// The gaps, sorted, of a limiter that is to leave `wanted` between its grants.
     pub(crate) fn new(of: &str, wanted: Duration, sorted: Vec<Duration>) -> Self {
-        Self { of: of.to_owned(), wanted, sorted }
+        Self {
+            of: of.to_owned(),
+            wanted,
+            sorted,
+        }
     }
 
     /// The share of the gaps that differ from the wanted one by at most this part of it.
     pub(crate) fn share_within(&self, part: f64) -> f64 {
-        let (least, most) = (self.wanted.mul_f64(1.0 - part), self.wanted.mul_f64(1.0 + part));
+        let (least, most) = (
+            self.wanted.mul_f64(1.0 - part),
+            self.wanted.mul_f64(1.0 + part),
+        );
         let shorter = self.sorted.partition_point(|&gap| gap < least);
         self.share_up_to(most) - shorter as f64 / self.sorted.len() as f64
     }
@@ -68,35 +75,71 @@ pub(crate) fn draw(gaps: &[&Gaps], path: &Path) -> Drawn {
     };
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    text(&area, (LEFT, 22), "The gaps between grants, for a pace without a burst", 20, HPos::Left)?;
+    text(
+        &area,
+        (LEFT, 22),
+        "The gaps between grants, for a pace without a burst",
+        20,
+        HPos::Left,
+    )?;
     draw_axes(&area, first.wanted)?;
     for (number, (gaps, style)) in gaps.iter().zip(STYLES).enumerate() {
         let at = (COLUMNS[number % 2], LEGEND + 24 * (number / 2) as i32);
         draw_path(&area, (0..=40).map(|x| (at.0 + x, at.1)).collect(), style)?;
         text(&area, (at.0 + 50, at.1), &gaps.of, 17, HPos::Left)?;
-        draw_path(&area, (LEFT..=RIGHT).map(|x| (x, y(gaps.share_up_to(length(x))))).collect(), style)?;
+        draw_path(
+            &area,
+            (LEFT..=RIGHT)
+                .map(|x| (x, y(gaps.share_up_to(length(x)))))
+                .collect(),
+            style,
+        )?;
     }
     area.present()?;
     Ok(())
 }
 
 fn draw_axes(area: &Area<'_>, wanted: Duration) -> Drawn {
-    text(area, (LEFT, TOP - 18), "gaps up to this length, in % of all", 16, HPos::Left)?;
+    text(
+        area,
+        (LEFT, TOP - 18),
+        "gaps up to this length, in % of all",
+        16,
+        HPos::Left,
+    )?;
     for percent in [0, 25, 50, 75, 100] {
         let y = y(f64::from(percent) / 100.0);
         area.draw(&PathElement::new([(LEFT, y), (RIGHT, y)], INK.mix(0.2)))?;
         text(area, (LEFT - 8, y), &percent.to_string(), 16, HPos::Right)?;
     }
     for (decade, label) in (0..).map(|power| ENDS.0 * 10_u32.pow(power)).zip(TICKS) {
-        area.draw(&PathElement::new([(x(decade), TOP), (x(decade), BOTTOM + 6)], INK.mix(0.2)))?;
+        area.draw(&PathElement::new(
+            [(x(decade), TOP), (x(decade), BOTTOM + 6)],
+            INK.mix(0.2),
+        ))?;
         text(area, (x(decade), BOTTOM + 20), label, 16, HPos::Center)?;
-        for part in (2..10).map(|part| decade * part).filter(|&part| part < ENDS.1) {
-            area.draw(&PathElement::new([(x(part), BOTTOM), (x(part), BOTTOM + 4)], INK.mix(0.5)))?;
+        for part in (2..10)
+            .map(|part| decade * part)
+            .filter(|&part| part < ENDS.1)
+        {
+            area.draw(&PathElement::new(
+                [(x(part), BOTTOM), (x(part), BOTTOM + 4)],
+                INK.mix(0.5),
+            ))?;
         }
     }
-    area.draw(&PathElement::new([(x(wanted), TOP - 6), (x(wanted), BOTTOM + 6)], INK.stroke_width(2)))?;
+    area.draw(&PathElement::new(
+        [(x(wanted), TOP - 6), (x(wanted), BOTTOM + 6)],
+        INK.stroke_width(2),
+    ))?;
     text(area, (x(wanted), TOP - 18), "wanted", 16, HPos::Center)?;
-    text(area, ((LEFT + RIGHT) / 2, BOTTOM + 46), "time from one task's permit to the next one's, logarithmic", 16, HPos::Center)
+    text(
+        area,
+        ((LEFT + RIGHT) / 2, BOTTOM + 46),
+        "time from one task's permit to the next one's, logarithmic",
+        16,
+        HPos::Center,
+    )
 }
 
 fn draw_path(area: &Area<'_>, points: Vec<(i32, i32)>, (color, width, dash): Style) -> Drawn {
@@ -110,14 +153,16 @@ fn draw_path(area: &Area<'_>, points: Vec<(i32, i32)>, (color, width, dash): Sty
 
 /// Where a length lies on the scale.
 fn x(length: Duration) -> i32 {
-    let share = (length.as_secs_f64() / ENDS.0.as_secs_f64()).ln() / (ENDS.1.as_secs_f64() / ENDS.0.as_secs_f64()).ln();
+    let share = (length.as_secs_f64() / ENDS.0.as_secs_f64()).ln()
+        / (ENDS.1.as_secs_f64() / ENDS.0.as_secs_f64()).ln();
     LEFT + (share * f64::from(RIGHT - LEFT)).round() as i32
 }
 
 /// The length at a column of the scale.
 fn length(x: i32) -> Duration {
     let share = f64::from(x - LEFT) / f64::from(RIGHT - LEFT);
-    ENDS.0.mul_f64((ENDS.1.as_secs_f64() / ENDS.0.as_secs_f64()).powf(share))
+    ENDS.0
+        .mul_f64((ENDS.1.as_secs_f64() / ENDS.0.as_secs_f64()).powf(share))
 }
 
 fn y(share: f64) -> i32 {

@@ -25,7 +25,9 @@ pub(crate) fn rows() -> Vec<Row> {
     let with_fields = limited(granting(), RateLimitStyle::Draft10);
     let two_limits = limited(both, RateLimitStyle::Draft10);
     let denying = limited(Throttle::every(60 * MINUTE), RateLimitStyle::Draft10);
-    let of_tower = |interval, burst, with_fields| Some(("tower_governor", governed(interval, burst, with_fields)));
+    let of_tower = |interval, burst, with_fields| {
+        Some(("tower_governor", governed(interval, burst, with_fields)))
+    };
     let of_axum = |interval, burst| {
         let burst = NonZeroU32::new(burst).expect("not 0");
         Some(("axum-governor", governed_by_axum(interval, burst)))
@@ -33,12 +35,36 @@ pub(crate) fn rows() -> Vec<Row> {
     let with_fields_again = limited(granting(), RateLimitStyle::Draft10);
     let denying_again = limited(Throttle::every(60 * MINUTE), RateLimitStyle::Draft10);
     vec![
-        added("added to a request, without fields", Box::new(plain), of_tower(MINUTE, MANY, false)),
-        added("added to a request, fields of draft-10", Box::new(with_fields), of_tower(MINUTE, MANY, true)),
-        added("added to a request, fields of draft-10", Box::new(with_fields_again), of_axum(MINUTE, MANY)),
-        added("the same of a concurrency and a rate", Box::new(two_limits), None),
-        added("a denial instead of an answer, fields of draft-10", Box::new(denying), of_tower(60 * MINUTE, 1, true)),
-        added("a denial instead of an answer, fields of draft-10", Box::new(denying_again), of_axum(60 * MINUTE, 1)),
+        added(
+            "added to a request, without fields",
+            Box::new(plain),
+            of_tower(MINUTE, MANY, false),
+        ),
+        added(
+            "added to a request, fields of draft-10",
+            Box::new(with_fields),
+            of_tower(MINUTE, MANY, true),
+        ),
+        added(
+            "added to a request, fields of draft-10",
+            Box::new(with_fields_again),
+            of_axum(MINUTE, MANY),
+        ),
+        added(
+            "the same of a concurrency and a rate",
+            Box::new(two_limits),
+            None,
+        ),
+        added(
+            "a denial instead of an answer, fields of draft-10",
+            Box::new(denying),
+            of_tower(60 * MINUTE, 1, true),
+        ),
+        added(
+            "a denial instead of an answer, fields of draft-10",
+            Box::new(denying_again),
+            of_axum(60 * MINUTE, 1),
+        ),
     ]
 }
 
@@ -61,5 +87,11 @@ fn added(case: &str, mut ours: Client, theirs: Option<(&'static str, Client)>) -
         their_times.extend(theirs.as_mut().map(&mut beyond_alone));
     }
     let peer = name.map(|name| (name, median(their_times)));
-    Row::figure(("W11", case), Unit::Nanos, median(our_times), peer, Some(Bar::AtMost(500.0)))
+    Row::figure(
+        ("W11", case),
+        Unit::Nanos,
+        median(our_times),
+        peer,
+        Some(Bar::AtMost(500.0)),
+    )
 }

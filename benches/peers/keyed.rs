@@ -9,7 +9,8 @@ use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
 use tollgate::{
-    FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, Throttle, TokenBucket, TryAcquireError,
+    FixedWindow, KeyedLimiter, MaxConcurrency, Penalty, Policy, Rate, SlidingWindow, Throttle,
+    TokenBucket, TryAcquireError,
 };
 
 use crate::decision::several_limits;
@@ -25,7 +26,8 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// More units than a case takes of any key. Refilling them takes less than a century, the longest time that a limiter accepts.
 pub(crate) const MANY: u32 = 50_000_000;
 
-type Governor = RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;
+type Governor =
+    RateLimiter<u64, DefaultKeyedStateStore<u64>, MonotonicClock, NoOpMiddleware<Instant>>;
 
 pub(crate) fn one_decision() -> Vec<Row> {
     let cases = [
@@ -34,8 +36,10 @@ pub(crate) fn one_decision() -> Vec<Row> {
         ("1,000,000 keys, zipf", MILLION, Spread::Zipf, 0.75),
         ("1,000,000 keys, uniform", MILLION, Spread::Uniform, 0.8),
     ];
-    let mut rows: Vec<Row> =
-        cases.into_iter().flat_map(|(case, keys, spread, bar)| granted(case, keys, spread, Bar::AtMost(bar))).collect();
+    let mut rows: Vec<Row> = cases
+        .into_iter()
+        .flat_map(|(case, keys, spread, bar)| granted(case, keys, spread, Bar::AtMost(bar)))
+        .collect();
     rows.extend(denied());
     rows.extend(of_several_limits());
     rows
@@ -45,15 +49,38 @@ pub(crate) fn one_decision() -> Vec<Row> {
 fn granted(case: &str, keys: usize, spread: Spread, bar: Bar) -> Vec<Row> {
     eprintln!("  {case}");
     let limiter = KeyedLimiter::new(slow()).expect("a sound policy");
-    let governor = governor(Quota::with_period(MINUTE).expect("not zero").allow_burst(MANY.try_into().expect("not zero")));
-    (0..keys).for_each(|number| assert!(limiter.try_acquire(&key(number)).is_ok() && governor.check_key(&key(number)).is_ok()));
+    let governor = governor(
+        Quota::with_period(MINUTE)
+            .expect("not zero")
+            .allow_burst(MANY.try_into().expect("not zero")),
+    );
+    (0..keys).for_each(|number| {
+        assert!(
+            limiter.try_acquire(&key(number)).is_ok() && governor.check_key(&key(number)).is_ok()
+        );
+    });
     let sequence = spread.sequence(keys);
     let (mut ours, mut theirs) = (sequence.iter().cycle(), sequence.iter().cycle());
-    Contest::new(("W5", &format!("{case}: try_acquire()")), Unit::Nanos, || {
-        nanos_each(BATCH, || assert!(ours.next().is_some_and(|key| limiter.try_acquire(key).is_ok())))
-    })
+    Contest::new(
+        ("W5", &format!("{case}: try_acquire()")),
+        Unit::Nanos,
+        || {
+            nanos_each(BATCH, || {
+                assert!(
+                    ours.next()
+                        .is_some_and(|key| limiter.try_acquire(key).is_ok())
+                );
+            })
+        },
+    )
     .against("governor check_key(), same clock", Some(bar), || {
-        nanos_each(BATCH, || assert!(theirs.next().is_some_and(|key| governor.check_key(key).is_ok())))
+        nanos_each(BATCH, || {
+            assert!(
+                theirs
+                    .next()
+                    .is_some_and(|key| governor.check_key(key).is_ok())
+            );
+        })
     })
     .run(ROUNDS)
 }
@@ -64,36 +91,53 @@ fn denied() -> Vec<Row> {
     assert!(limiter.try_acquire(&1).is_ok() && governor.check_key(&1).is_ok());
     Contest::new(("W5", "1 key: denied"), Unit::Nanos, || {
         nanos_each(BATCH, || {
-            let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire(&1) else { panic!("too soon") };
+            let Err(TryAcquireError::Denied(decision)) = limiter.try_acquire(&1) else {
+                panic!("too soon")
+            };
             black_box(decision.retry_after());
         })
     })
-    .against("governor check_key(), same clock", Some(Bar::AtMost(1.2)), || {
-        nanos_each(BATCH, || {
-            black_box(governor.check_key(&1).expect_err("too soon"));
-        })
-    })
+    .against(
+        "governor check_key(), same clock",
+        Some(Bar::AtMost(1.2)),
+        || {
+            nanos_each(BATCH, || {
+                black_box(governor.check_key(&1).expect_err("too soon"));
+            })
+        },
+    )
     .run(ROUNDS)
 }
 
 fn of_several_limits() -> Vec<Row> {
     let sequence = Spread::Zipf.sequence(1_000);
-    let limiters = several_limits().map(|policy| KeyedLimiter::new(policy).expect("a sound policy"));
+    let limiters =
+        several_limits().map(|policy| KeyedLimiter::new(policy).expect("a sound policy"));
     let [one, two, three] = &limiters;
     let batch = |limiter: &'static KeyedLimiter<u64>, sequence: &'static [u64]| {
         let mut keys = sequence.iter().cycle();
-        move || nanos_each(BATCH, || assert!(keys.next().is_some_and(|key| limiter.try_acquire(key).is_ok())))
+        move || {
+            nanos_each(BATCH, || {
+                assert!(
+                    keys.next()
+                        .is_some_and(|key| limiter.try_acquire(key).is_ok())
+                );
+            })
+        }
     };
     let sequence: &'static [u64] = sequence.leak();
     let [one, two, three] = [one, two, three].map(|limiter| &*Box::leak(Box::new(limiter.clone())));
-    [("1,000 keys, zipf: 2 limits", two), ("1,000 keys, zipf: 3 limits", three)]
-        .into_iter()
-        .flat_map(|(case, limiter)| {
-            Contest::new(("W5", case), Unit::Nanos, batch(limiter, sequence))
-                .against("itself, 1 limit", None, batch(one, sequence))
-                .run(ROUNDS)
-        })
-        .collect()
+    [
+        ("1,000 keys, zipf: 2 limits", two),
+        ("1,000 keys, zipf: 3 limits", three),
+    ]
+    .into_iter()
+    .flat_map(|(case, limiter)| {
+        Contest::new(("W5", case), Unit::Nanos, batch(limiter, sequence))
+            .against("itself, 1 limit", None, batch(one, sequence))
+            .run(ROUNDS)
+    })
+    .collect()
 }
 
 pub(crate) fn memory() -> Vec<Row> {
@@ -107,7 +151,10 @@ pub(crate) fn memory() -> Vec<Row> {
         ("Throttle", Throttle::every(HOUR).into()),
         ("TokenBucket", TokenBucket::new(Rate::per_hour(1), 1).into()),
         ("FixedWindow", FixedWindow::new(1, HOUR).into()),
-        ("SlidingWindow::counter", SlidingWindow::counter(1, HOUR).into()),
+        (
+            "SlidingWindow::counter",
+            SlidingWindow::counter(1, HOUR).into(),
+        ),
         ("Penalty", Penalty::new(1, Rate::per_hour(1)).into()),
     ];
     let row = |(name, policy): (&str, Policy)| {
@@ -117,9 +164,19 @@ pub(crate) fn memory() -> Vec<Row> {
             limiter
         });
         let case = format!("heap per key, 1,000,000 keys: {name}");
-        Row::figure(("W5", &case), Unit::Bytes, ours, Some(("governor", theirs)), Some(Bar::AtMost(34.0)))
+        Row::figure(
+            ("W5", &case),
+            Unit::Bytes,
+            ours,
+            Some(("governor", theirs)),
+            Some(Bar::AtMost(34.0)),
+        )
     };
-    policies.into_iter().map(row).chain([places_out()]).collect()
+    policies
+        .into_iter()
+        .map(row)
+        .chain([places_out()])
+        .collect()
 }
 
 /// A limiter that must remember each key, because its place is out. The permits are not counted.
@@ -132,7 +189,13 @@ fn places_out() -> Row {
         limiter
     });
     let case = "heap per key, 100,000 keys: MaxConcurrency, a place out";
-    Row::figure(("W5", case), Unit::Bytes, bytes as f64 / KEYS as f64, None, Some(Bar::AtMost(96.0)))
+    Row::figure(
+        ("W5", case),
+        Unit::Bytes,
+        bytes as f64 / KEYS as f64,
+        None,
+        Some(Bar::AtMost(96.0)),
+    )
 }
 
 fn bytes_each<T>(fill: impl FnOnce() -> T) -> (f64, T) {
@@ -147,8 +210,11 @@ pub(crate) fn longest_call() -> Vec<Row> {
     eprintln!("  the longest call");
     let mut rows = Vec::new();
     let filled = || {
-        let limiter = KeyedLimiter::new(Throttle::every(PERIOD / BURST).burst(BURST.into())).expect("a sound policy");
-        (0..MILLION).for_each(|number| assert!(limiter.try_acquire_many(&key(number), BURST.into()).is_ok()));
+        let limiter = KeyedLimiter::new(Throttle::every(PERIOD / BURST).burst(BURST.into()))
+            .expect("a sound policy");
+        (0..MILLION).for_each(|number| {
+            assert!(limiter.try_acquire_many(&key(number), BURST.into()).is_ok());
+        });
         sleep(PERIOD);
         limiter
     };
@@ -179,8 +245,20 @@ pub(crate) fn longest_call() -> Vec<Row> {
     let start = Instant::now();
     governor.shrink_to_fit();
     let shrunk = start.elapsed().as_secs_f64() * 1e6;
-    rows.push(Row::figure(("W5", "1,000,000 keys expire: governor's retain_recent()"), Unit::Micros, theirs, None, None));
-    rows.push(Row::figure(("W5", "1,000,000 keys expire: governor's shrink_to_fit()"), Unit::Micros, shrunk, None, None));
+    rows.push(Row::figure(
+        ("W5", "1,000,000 keys expire: governor's retain_recent()"),
+        Unit::Micros,
+        theirs,
+        None,
+        None,
+    ));
+    rows.push(Row::figure(
+        ("W5", "1,000,000 keys expire: governor's shrink_to_fit()"),
+        Unit::Micros,
+        shrunk,
+        None,
+        None,
+    ));
     rows
 }
 
@@ -193,12 +271,21 @@ struct Calls {
 
 impl Calls {
     fn rows(&self, case: &str) -> Vec<Row> {
-        let at = |spans: &[u32], share: f64| f64::from(spans[(spans.len() as f64 * share) as usize]) / 1e3;
+        let at = |spans: &[u32], share: f64| {
+            f64::from(spans[(spans.len() as f64 * share) as usize]) / 1e3
+        };
         let longest = |spans: &[u32]| f64::from(spans[spans.len() - 1]) / 1e3;
-        let too_long = |spans: &[u32]| (spans.len() - spans.partition_point(|span| *span <= 100_000)) as f64;
+        let too_long =
+            |spans: &[u32]| (spans.len() - spans.partition_point(|span| *span <= 100_000)) as f64;
         let row = |what: &str, unit, of: &dyn Fn(&[u32]) -> f64, bar| {
             let idle = Some(("empty loop", of(&self.idle)));
-            Row::figure(("W5", &format!("{case}: {what}")), unit, of(&self.spans), idle, bar)
+            Row::figure(
+                ("W5", &format!("{case}: {what}")),
+                unit,
+                of(&self.spans),
+                idle,
+                bar,
+            )
         };
         vec![
             row("calls", Unit::Plain(0), &|spans| spans.len() as f64, None),
@@ -232,7 +319,8 @@ fn timed(mut call: impl FnMut(usize) -> bool) -> Calls {
     };
     let spans = measure(&mut call);
     // For as long, not for as many calls: so the machine interrupts both loops about equally often.
-    let end = Instant::now() + Duration::from_nanos(spans.iter().map(|span| u64::from(*span)).sum());
+    let end =
+        Instant::now() + Duration::from_nanos(spans.iter().map(|span| u64::from(*span)).sum());
     let idle = measure(&mut |_| Instant::now() < end);
     Calls { spans, idle }
 }
@@ -268,7 +356,9 @@ impl Spread {
         let all = sums[keys - 1];
         let draw = |number: usize| {
             let share = (scatter(number as u64) >> 11) as f64 / (1_u64 << 53) as f64;
-            key(sums.partition_point(|sum| *sum <= share * all).min(keys - 1))
+            key(sums
+                .partition_point(|sum| *sum <= share * all)
+                .min(keys - 1))
         };
         (0..LEN).map(draw).collect()
     }

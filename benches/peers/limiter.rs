@@ -15,7 +15,10 @@ const PLACES: MaxConcurrency = MaxConcurrency::new(1_000);
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 fn limiter(policy: impl Into<Policy>) -> Limiter {
@@ -36,7 +39,10 @@ fn uncontended(c: &mut Criterion) {
     let policies = [
         ("try_acquire", limiter(PLACES)),
         ("try_acquire, throttle", limiter(never_waiting())),
-        ("try_acquire, window", limiter(FixedWindow::new(u64::MAX / 2, LONG))),
+        (
+            "try_acquire, window",
+            limiter(FixedWindow::new(u64::MAX / 2, LONG)),
+        ),
     ];
     for (name, limiter) in &policies {
         c.bench_function(name, |b| b.iter(|| limiter.try_acquire()));
@@ -47,7 +53,11 @@ fn policies(c: &mut Criterion) {
     let one = Policy::from(PLACES);
     let two = one.clone().and(never_waiting());
     let three = two.clone().and(FixedWindow::new(u64::MAX / 2, LONG));
-    for (name, policy) in [("policy of 1", one), ("policy of 2", two), ("policy of 3", three)] {
+    for (name, policy) in [
+        ("policy of 1", one),
+        ("policy of 2", two),
+        ("policy of 3", three),
+    ] {
         let limiter = limiter(policy);
         c.bench_function(name, |b| b.iter(|| limiter.try_acquire()));
     }
@@ -85,12 +95,23 @@ fn behind_a_layer(c: &mut Criterion) {
     const MANY: u32 = 1_000_000; // more requests than are sent from any client
     let granting = || Throttle::every(Duration::from_secs(60)).burst(MANY.into());
     c.bench_function("a request", |b| b.iter(services::client(services::Hello)));
-    for (name, style) in [("no fields", RateLimitStyle::None), ("fields", RateLimitStyle::Draft10)] {
-        c.bench_function(&format!("a request through LimitLayer, {name}"), |b| b.iter(services::limited(granting(), style)));
+    for (name, style) in [
+        ("no fields", RateLimitStyle::None),
+        ("fields", RateLimitStyle::Draft10),
+    ] {
+        c.bench_function(&format!("a request through LimitLayer, {name}"), |b| {
+            b.iter(services::limited(granting(), style));
+        });
     }
     for (name, with_fields) in [("no fields", false), ("fields", true)] {
         let name = format!("a request through tower_governor, {name}");
-        c.bench_function(&name, |b| b.iter(services::governed(Duration::from_secs(60), MANY, with_fields)));
+        c.bench_function(&name, |b| {
+            b.iter(services::governed(
+                Duration::from_secs(60),
+                MANY,
+                with_fields,
+            ));
+        });
     }
     let many = NonZeroU32::new(MANY).expect("not 0");
     c.bench_function("a request through axum-governor, fields", |b| {

@@ -26,9 +26,22 @@ mod memory;
 mod rounds;
 mod services;
 mod setup;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 // No store needs all of it.
-#[cfg_attr(not(all(feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite")), allow(dead_code))]
+#[cfg_attr(
+    not(all(
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "sqlite"
+    )),
+    allow(dead_code)
+)]
 mod stores;
 mod stream;
 mod table;
@@ -75,7 +88,8 @@ const WORKLOADS: &[Workload] = &[
 ];
 
 fn main() {
-    let (flags, names): (Vec<_>, Vec<_>) = env::args().skip(1).partition(|arg| arg.starts_with("--"));
+    let (flags, names): (Vec<_>, Vec<_>) =
+        env::args().skip(1).partition(|arg| arg.starts_with("--"));
     // `cargo bench` passes `--bench`. `cargo test --all-targets` does not, and must not take minutes.
     if flags.is_empty() && names.is_empty() {
         println!("run as `cargo bench -p peers --bench peers`");
@@ -83,17 +97,25 @@ fn main() {
     }
     let mut rows = Vec::new();
     for &(name, run) in WORKLOADS {
-        let is_wanted = |wanted: &String| name.split(' ').any(|part| part.eq_ignore_ascii_case(wanted));
+        let is_wanted = |wanted: &String| {
+            name.split(' ')
+                .any(|part| part.eq_ignore_ascii_case(wanted))
+        };
         if names.is_empty() || names.iter().any(is_wanted) {
             eprintln!("{name} ...");
             rows.extend(run());
         }
     }
     print(&rows);
-    let proportions: Vec<_> = rows.iter().filter_map(|row| row.proportion.as_ref()).collect();
+    let proportions: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row.proportion.as_ref())
+        .collect();
     let folder = if names.is_empty() { "docs" } else { "target" };
     // cargo runs a bench in the folder of its package.
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(folder);
     drawing::draw(&proportions, &path.join("benchmarks.svg")).expect("the drawing can be written");
     let gaps: Vec<_> = rows.iter().filter_map(|row| row.gaps.as_ref()).collect();
     gaps::draw(&gaps, &path.join("gaps.svg")).expect("the drawing can be written");

@@ -18,7 +18,9 @@ use crate::table::{Bar, Row, Unit};
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn per_waiter() -> Vec<Row> {
-    let in_tasks = [1_000, 10_000, 100_000, 1_000_000].into_iter().flat_map(waiters);
+    let in_tasks = [1_000, 10_000, 100_000, 1_000_000]
+        .into_iter()
+        .flat_map(waiters);
     in_tasks.chain(alone()).collect()
 }
 
@@ -32,7 +34,10 @@ fn alone() -> [Row; 2] {
     let borrowed = bytes_each_boxed(|| semaphore.acquire());
     let case = "heap per waiter, its future in a box";
     let row = |peer, bar| Row::figure(("W7", case), Unit::Bytes, ours, Some(peer), bar);
-    [row(("tokio acquire_owned()", owned), Some(Bar::AtMost(64.0))), row(("tokio acquire()", borrowed), None)]
+    [
+        row(("tokio acquire_owned()", owned), Some(Bar::AtMost(64.0))),
+        row(("tokio acquire()", borrowed), None),
+    ]
 }
 
 fn bytes_each_boxed<F: Future>(wait: impl Fn() -> F) -> f64 {
@@ -43,7 +48,12 @@ fn bytes_each_boxed<F: Future>(wait: impl Fn() -> F) -> f64 {
     let (bytes, _) = bytes_kept_by(|| {
         for _ in 0..COUNT {
             let mut waiting = Box::pin(wait());
-            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert!(
+                waiting
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            );
             boxes.push(waiting);
         }
     });
@@ -69,7 +79,10 @@ fn waiters(count: usize) -> [Row; 2] {
 
     let case = format!("heap per waiter, {count} wait, above {bare:.0} B");
     let row = |peer, bar| Row::figure(("W7", &case), Unit::Bytes, ours, Some(peer), bar);
-    [row(("tokio acquire_owned()", owned), Some(Bar::AtMost(176.0))), row(("tokio acquire()", borrowed), None)]
+    [
+        row(("tokio acquire_owned()", owned), Some(Bar::AtMost(176.0))),
+        row(("tokio acquire()", borrowed), None),
+    ]
 }
 
 /// Heap bytes of each of `count` tasks that wait forever. Each task creates its future itself: a future that is moved into an

@@ -15,11 +15,25 @@ pub(crate) struct Contest<'a> {
 }
 
 impl<'a> Contest<'a> {
-    pub(crate) fn new(what: (&'a str, &'a str), unit: Unit, ours: impl FnMut() -> f64 + 'a) -> Self {
-        Self { what, unit, ours: Box::new(ours), peers: Vec::new() }
+    pub(crate) fn new(
+        what: (&'a str, &'a str),
+        unit: Unit,
+        ours: impl FnMut() -> f64 + 'a,
+    ) -> Self {
+        Self {
+            what,
+            unit,
+            ours: Box::new(ours),
+            peers: Vec::new(),
+        }
     }
 
-    pub(crate) fn against(mut self, peer: &'a str, bar: Option<Bar>, batch: impl FnMut() -> f64 + 'a) -> Self {
+    pub(crate) fn against(
+        mut self,
+        peer: &'a str,
+        bar: Option<Bar>,
+        batch: impl FnMut() -> f64 + 'a,
+    ) -> Self {
         self.peers.push((peer, bar, Box::new(batch)));
         self
     }
@@ -27,7 +41,9 @@ impl<'a> Contest<'a> {
     pub(crate) fn run(mut self, rounds: usize) -> Vec<Row> {
         self.round(0); // warms up
         let rounds: Vec<Vec<f64>> = (0..rounds).map(|round| self.round(round)).collect();
-        let median_of = |figure: &dyn Fn(&[f64]) -> f64| median(rounds.iter().map(|figures| figure(figures)).collect());
+        let median_of = |figure: &dyn Fn(&[f64]) -> f64| {
+            median(rounds.iter().map(|figures| figure(figures)).collect())
+        };
         let ours = median_of(&|figures| figures[0]);
         let row = |(index, (peer, bar, _)): (usize, &(&str, Option<Bar>, Batch<'_>))| {
             let theirs = median_of(&|figures| figures[index + 1]);
@@ -39,8 +55,9 @@ impl<'a> Contest<'a> {
 
     /// Runs one batch of each. The first one changes from round to round, so that none always runs after the same other one.
     fn round(&mut self, round: usize) -> Vec<f64> {
-        let mut batches: Vec<&mut Batch<'a>> =
-            std::iter::once(&mut self.ours).chain(self.peers.iter_mut().map(|p| &mut p.2)).collect();
+        let mut batches: Vec<&mut Batch<'a>> = std::iter::once(&mut self.ours)
+            .chain(self.peers.iter_mut().map(|p| &mut p.2))
+            .collect();
         let mut figures = vec![0.0; batches.len()];
         for turn in 0..batches.len() {
             let index = (round + turn) % batches.len();

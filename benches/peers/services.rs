@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Extensions, Request, Response};
-use tollgate::http::{By, ClientAddress, ClientIp, LimitLayer, RateLimitStyle};
+use tollgate::http::{ClientAddress, ClientIp, KeyedBy, LimitLayer, RateLimitStyle};
 use tollgate::{KeyedLimiter, Policy};
 use tower::{Layer, Service};
 use tower_governor::GovernorLayer;
@@ -34,7 +34,10 @@ impl Service<Request<Body>> for Hello {
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
         let mut answer = Response::new(Body::from("hello"));
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        answer.headers_mut().insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
         ready(Ok(answer))
     }
 }
@@ -48,21 +51,34 @@ where
     move || {
         last = (last + 1) % CLIENTS;
         let mut request = Request::new(Body::empty());
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, last], 4_711))));
+        request
+            .extensions_mut()
+            .insert(ConnectInfo(SocketAddr::from(([192, 0, 2, last], 4_711))));
         let mut context = Context::from_waker(Waker::noop());
         assert!(service.poll_ready(&mut context).is_ready());
-        let Poll::Ready(Ok(answer)) = pin!(service.call(request)).poll(&mut context) else { unreachable!("it never waits") };
+        let Poll::Ready(Ok(answer)) = pin!(service.call(request)).poll(&mut context) else {
+            unreachable!("it never waits")
+        };
         answer.status().as_u16()
     }
 }
 
-type ByPeer = By<ClientAddress<fn(&Extensions) -> Option<SocketAddr>>>;
+type ByPeer = KeyedBy<ClientAddress<fn(&Extensions) -> Option<SocketAddr>>>;
 
 /// Limits each client by its address.
-pub(crate) fn layer(policy: impl Into<Policy>, style: RateLimitStyle) -> LimitLayer<KeyedLimiter<IpAddr>, ByPeer> {
+pub(crate) fn layer(
+    policy: impl Into<Policy>,
+    style: RateLimitStyle,
+) -> LimitLayer<KeyedLimiter<IpAddr>, ByPeer> {
     let limiter = KeyedLimiter::new(policy).expect("a sound policy");
-    let peer = |extensions: &Extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0);
-    LimitLayer::new(limiter).style(style).by(ClientIp::peer().peer_from(peer))
+    let peer = |extensions: &Extensions| {
+        extensions
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|peer| peer.0)
+    };
+    LimitLayer::new(limiter)
+        .style(style)
+        .by(ClientIp::peer().peer_from(peer))
 }
 
 pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl FnMut() -> u16 {
@@ -71,7 +87,10 @@ pub(crate) fn limited(policy: impl Into<Policy>, style: RateLimitStyle) -> impl 
 
 /// Behind `axum-governor`, by the address of the peer. It always writes fields: those of draft-10, and three of `X-RateLimit`.
 pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn FnMut() -> u16> {
-    let seconds = u32::try_from(interval.as_secs()).ok().and_then(NonZeroU32::new).expect("a few seconds");
+    let seconds = u32::try_from(interval.as_secs())
+        .ok()
+        .and_then(NonZeroU32::new)
+        .expect("a few seconds");
     let quota = axum_governor::Quota::seconds_per_request(seconds).burst(burst);
     let config = axum_governor::GovernorConfigBuilder::default()
         .with_extractor(axum_governor::extractor::PeerIp::default())
@@ -80,7 +99,9 @@ pub(crate) fn governed_by_axum(interval: Duration, burst: NonZeroU32) -> Box<dyn
         .gc_disable()
         .finish()
         .expect("a sound policy");
-    Box::new(client(axum_governor::GovernorLayer::new(config).layer(Hello)))
+    Box::new(client(
+        axum_governor::GovernorLayer::new(config).layer(Hello),
+    ))
 }
 
 /// Behind `tower_governor`, by the address of the peer, which is its default.
@@ -88,8 +109,13 @@ pub(crate) fn governed(period: Duration, burst: u32, with_fields: bool) -> Box<d
     let mut config = GovernorConfigBuilder::default();
     config.period(period).burst_size(burst);
     if with_fields {
-        Box::new(client(GovernorLayer::<_, _, Body>::new(config.use_headers().finish().expect("not zero")).layer(Hello)))
+        Box::new(client(
+            GovernorLayer::<_, _, Body>::new(config.use_headers().finish().expect("not zero"))
+                .layer(Hello),
+        ))
     } else {
-        Box::new(client(GovernorLayer::<_, _, Body>::new(config.finish().expect("not zero")).layer(Hello)))
+        Box::new(client(
+            GovernorLayer::<_, _, Body>::new(config.finish().expect("not zero")).layer(Hello),
+        ))
     }
 }

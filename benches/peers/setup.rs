@@ -13,14 +13,22 @@ use tollgate::{Limiter, Policy, Throttle};
 
 use crate::rounds::since;
 
-pub(crate) type Governor<C> = RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>;
+pub(crate) type Governor<C> =
+    RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
 pub(crate) fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 pub(crate) fn two_workers() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 /// A limiter that lives as long as the process, like one in a `static`, so that tasks can borrow it.
@@ -39,7 +47,9 @@ pub(crate) fn never_waiting() -> Throttle {
 /// The same throttle for governor.
 pub(crate) fn never_waiting_quota() -> Quota {
     let burst = PLENTY.try_into().expect("not zero");
-    Quota::with_period(Duration::from_nanos(1)).expect("not zero").allow_burst(burst)
+    Quota::with_period(Duration::from_nanos(1))
+        .expect("not zero")
+        .allow_burst(burst)
 }
 
 /// A governor that reads the same clock as tollgate.
@@ -58,5 +68,7 @@ where
         task.await;
         since(start, operations)
     };
-    runtime.block_on(runtime.spawn(timed)).expect("the task ran to its end")
+    runtime
+        .block_on(runtime.spawn(timed))
+        .expect("the task ran to its end")
 }

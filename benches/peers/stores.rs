@@ -42,9 +42,15 @@ struct Rhythm {
 }
 
 impl Rhythm {
-    const LOOP: Self = Self { times: 2_000, pause: None };
+    const LOOP: Self = Self {
+        times: 2_000,
+        pause: None,
+    };
     /// In which a place is awaited.
-    const SPACED: Self = Self { times: 200, pause: Some(Duration::from_millis(3)) };
+    const SPACED: Self = Self {
+        times: 200,
+        pause: Some(Duration::from_millis(3)),
+    };
 }
 
 /// The cases that are the same for each store.
@@ -60,7 +66,13 @@ struct Cases<O, R> {
 
 /// A runtime with one worker: the server, or the store's thread, has the other processor.
 fn runtime() -> Arc<Runtime> {
-    Arc::new(Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime"))
+    Arc::new(
+        Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime"),
+    )
 }
 
 /// The address of a server in the environment.
@@ -89,10 +101,14 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         decide: impl Fn(usize) -> F + Send + Sync + 'static,
     ) -> f64 {
         let decide = Arc::new(decide);
-        let (count, stops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, stops) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         self.runtime.block_on(async {
             let tasks = (0..callers).map(|caller| {
-                let (decide, count, stops) = (Arc::clone(&decide), Arc::clone(&count), Arc::clone(&stops));
+                let (decide, count, stops) =
+                    (Arc::clone(&decide), Arc::clone(&count), Arc::clone(&stops));
                 tokio::spawn(async move {
                     while !stops.load(Relaxed) {
                         decide(caller).await;
@@ -114,7 +130,12 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
     }
 
     /// Ours, with the limiter that `choose` returns for each decision, beside the peers, with the key of that index.
-    fn rates<C>(&self, (case, callers, bar): (&str, usize, Option<f64>), choose: C, key: fn(usize) -> String) -> Vec<Row>
+    fn rates<C>(
+        &self,
+        (case, callers, bar): (&str, usize, Option<f64>),
+        choose: C,
+        key: fn(usize) -> String,
+    ) -> Vec<Row>
     where
         C: Fn(usize) -> SharedLimiter + Clone + Send + Sync + 'static,
     {
@@ -142,15 +163,24 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
     fn one_key(&self, callers: usize, bar: Option<f64>) -> Vec<Row> {
         let limiter = self.limiter("hot", POLICY);
         let case = format!("one key, {callers} callers: decisions a second");
-        self.rates((&case, callers, bar), move |_| limiter.clone(), |_| "raw".to_owned())
+        self.rates(
+            (&case, callers, bar),
+            move |_| limiter.clone(),
+            |_| "raw".to_owned(),
+        )
     }
 
     /// Each with a store of its own.
     fn one_key_of_processes(&self, processes: usize, callers: usize) -> Vec<Row> {
-        let limiters: Arc<[_]> = (0..processes).map(|_| self.limiter("hot", POLICY)).collect();
-        let case = format!("one key, {processes} processes of {callers} callers: decisions a second");
+        let limiters: Arc<[_]> = (0..processes)
+            .map(|_| self.limiter("hot", POLICY))
+            .collect();
+        let case =
+            format!("one key, {processes} processes of {callers} callers: decisions a second");
         let choose = move |caller: usize| limiters[caller % limiters.len()].clone();
-        self.rates((&case, processes * callers, None), choose, |_| "raw".to_owned())
+        self.rates((&case, processes * callers, None), choose, |_| {
+            "raw".to_owned()
+        })
     }
 
     fn many_keys(&self, bar: Option<f64>) -> Vec<Row> {
@@ -161,20 +191,31 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
             (NEXT.fetch_add(0x9E37_79B9_7F4A_7C15, Relaxed) >> 40) as usize % KEYS
         }
         let limiter = self.limiter("many", POLICY);
-        let keys: Arc<[_]> = (0..KEYS).map(|key| limiter.key(key.to_le_bytes())).collect();
+        let keys: Arc<[_]> = (0..KEYS)
+            .map(|key| limiter.key(key.to_le_bytes()))
+            .collect();
         // Each has its row.
         self.runtime.block_on(async {
             join_all(keys.iter().map(SharedLimiter::acquire)).await;
             for (_, raw) in &self.peers {
-                join_all((0..KEYS).map(async |key| raw.decide(key, &format!("raw {key}")).await)).await;
+                join_all((0..KEYS).map(async |key| raw.decide(key, &format!("raw {key}")).await))
+                    .await;
             }
         });
         let case = "10,000 keys, 256 callers: decisions a second";
-        self.rates((case, 256, bar), move |_| keys[any()].clone(), |_| format!("raw {}", any()))
+        self.rates(
+            (case, 256, bar),
+            move |_| keys[any()].clone(),
+            |_| format!("raw {}", any()),
+        )
     }
 
     /// The median of the microseconds that one takes, one after the other.
-    fn one_after_the_other<F: Future<Output = ()> + Send>(&self, rhythm: Rhythm, one: impl Fn() -> F + Send + 'static) -> f64 {
+    fn one_after_the_other<F: Future<Output = ()> + Send>(
+        &self,
+        rhythm: Rhythm,
+        one: impl Fn() -> F + Send + 'static,
+    ) -> f64 {
         let times = self.runtime.spawn(async move {
             let mut times = Vec::with_capacity(rhythm.times);
             for _ in 0..rhythm.times {
@@ -211,14 +252,15 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         let mut contest = Contest::new((self.workload, &case), Unit::Micros, ours);
         for (nth, (name, raw)) in (1..).zip(&self.peers) {
             let bar = bar.filter(|_| nth == self.peers.len()); // the last one does the same work
-            contest = contest.against(name, bar.map(Bar::AtMost), || self.one_raw(Rhythm::LOOP, raw));
+            contest = contest.against(name, bar.map(Bar::AtMost), || {
+                self.one_raw(Rhythm::LOOP, raw)
+            });
         }
         contest.run(ROUNDS)
     }
 
-    /// From a release in one process to the grant in another one, beside the time of a message and of one statement. `message`
-    /// tells one, and hears it.
-    /// Beside a message with a call of the first peer's, and, where there is one, beside what does the same `by_hand`.
+    /// Measures the time from a release in one process to the grant in another one. It is compared with the time of a message and a
+    /// call of the first peer, and with the same work done `by_hand` where that is given. `message` sends a message and receives it.
     fn release_elsewhere<F: Future<Output = ()> + Send, G: Future<Output = ()> + Send>(
         &self,
         (peer, message): (&'static str, impl Fn() -> F + Clone + Send + 'static),
@@ -242,7 +284,14 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
                     tokio::time::sleep(Duration::from_millis(3)).await; // it waits
                     let start = Instant::now();
                     drop(permit);
-                    times.push(granted.await.expect("no panic").saturating_duration_since(start).as_nanos() as f64 / 1_000.0);
+                    times.push(
+                        granted
+                            .await
+                            .expect("no panic")
+                            .saturating_duration_since(start)
+                            .as_nanos() as f64
+                            / 1_000.0,
+                    );
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 times
@@ -251,9 +300,15 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
         };
         let message = || self.one_after_the_other(Rhythm::SPACED, message.clone());
         let sum = || message() + self.one_raw(Rhythm::SPACED, &self.peers[0].1);
-        let mut contest = Contest::new((self.workload, &case), Unit::Micros, ours).against(peer, Some(Bar::AtMost(1.25)), sum);
+        let mut contest = Contest::new((self.workload, &case), Unit::Micros, ours).against(
+            peer,
+            Some(Bar::AtMost(1.25)),
+            sum,
+        );
         if let Some((peer, by_hand)) = by_hand {
-            contest = contest.against(peer, None, move || self.one_after_the_other(Rhythm::SPACED, by_hand.clone()));
+            contest = contest.against(peer, None, move || {
+                self.one_after_the_other(Rhythm::SPACED, by_hand.clone())
+            });
         }
         contest.run(ROUNDS)
     }
@@ -271,7 +326,18 @@ impl<O: Fn() -> S, S: Store, R: Raw> Cases<O, R> {
             tokio::time::sleep(Duration::from_secs(u64::from(TTL))).await; // three times
             (permits, before.elapsed().as_secs_f64() * 1_000.0 / 3.0)
         });
-        assert!(permits.iter().all(|permit| permit.as_ref().is_ok_and(tollgate::Permit::is_live)), "a lease was lost");
-        Row::figure((self.workload, &case), Unit::Plain(1), cpu, None, bar.map(Bar::AtMost))
+        assert!(
+            permits
+                .iter()
+                .all(|permit| permit.as_ref().is_ok_and(tollgate::Permit::is_live)),
+            "a lease was lost"
+        );
+        Row::figure(
+            (self.workload, &case),
+            Unit::Plain(1),
+            cpu,
+            None,
+            bar.map(Bar::AtMost),
+        )
     }
 }

@@ -8,7 +8,9 @@ use governor::state::StreamRateLimitExt as _;
 use tollgate::StreamLimitExt as _;
 
 use crate::rounds::Contest;
-use crate::setup::{current_thread, governor, limiter, nanos_each_in_task, never_waiting, never_waiting_quota};
+use crate::setup::{
+    current_thread, governor, limiter, nanos_each_in_task, never_waiting, never_waiting_quota,
+};
 use crate::table::{Bar, Row, Unit};
 
 const ROUNDS: usize = 101;
@@ -22,10 +24,16 @@ pub(crate) fn per_item() -> Vec<Row> {
     Contest::new(("W8", "stream.throttled(), per item"), Unit::Nanos, || {
         nanos_each_in_task(runtime, BATCH, drain(items().throttled(limiter)))
     })
-    .against("governor ratelimit_stream(), same clock", Some(Bar::AtMost(0.75)), || {
-        let governor = governor.clone();
-        nanos_each_in_task(runtime, BATCH, async move { drain(items().ratelimit_stream(&governor)).await })
-    })
+    .against(
+        "governor ratelimit_stream(), same clock",
+        Some(Bar::AtMost(0.75)),
+        || {
+            let governor = governor.clone();
+            nanos_each_in_task(runtime, BATCH, async move {
+                drain(items().ratelimit_stream(&governor)).await;
+            })
+        },
+    )
     .run(ROUNDS)
 }
 

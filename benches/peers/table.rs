@@ -83,47 +83,129 @@ pub(crate) struct Proportion {
 
 impl Row {
     /// Tollgate's figure and a peer's; the bar is for their ratio.
-    pub(crate) fn against(what: (&str, &str), unit: Unit, ours: f64, peer: (&str, f64), ratio: f64, bar: Option<Bar>) -> Self {
+    pub(crate) fn against(
+        what: (&str, &str),
+        unit: Unit,
+        ours: f64,
+        peer: (&str, f64),
+        ratio: f64,
+        bar: Option<Bar>,
+    ) -> Self {
         let theirs = format!("{}: {}", peer.0, unit.show(peer.1));
-        let less_is_better = |ratio: f64| if matches!(unit, Unit::Millions) { 1.0 / ratio } else { ratio };
-        let proportion = Proportion::new(what, peer.0, less_is_better(ratio), bar.map(|bar| less_is_better(bar.value())));
-        Self { proportion: Some(proportion), ..Self::new(what, unit.show(ours), theirs, format!("{ratio:.2}"), bar, ratio) }
+        let less_is_better = |ratio: f64| {
+            if matches!(unit, Unit::Millions) {
+                1.0 / ratio
+            } else {
+                ratio
+            }
+        };
+        let proportion = Proportion::new(
+            what,
+            peer.0,
+            less_is_better(ratio),
+            bar.map(|bar| less_is_better(bar.value())),
+        );
+        Self {
+            proportion: Some(proportion),
+            ..Self::new(
+                what,
+                unit.show(ours),
+                theirs,
+                format!("{ratio:.2}"),
+                bar,
+                ratio,
+            )
+        }
     }
 
     /// Tollgate's figure, alone or next to a peer's; the bar is for tollgate's.
-    pub(crate) fn figure(what: (&str, &str), unit: Unit, ours: f64, peer: Option<(&str, f64)>, bar: Option<Bar>) -> Self {
-        let theirs = peer.map_or_else(String::new, |(name, figure)| format!("{name}: {}", unit.show(figure)));
+    pub(crate) fn figure(
+        what: (&str, &str),
+        unit: Unit,
+        ours: f64,
+        peer: Option<(&str, f64)>,
+        bar: Option<Bar>,
+    ) -> Self {
+        let theirs = peer.map_or_else(String::new, |(name, figure)| {
+            format!("{name}: {}", unit.show(figure))
+        });
         let of_bytes = peer.filter(|_| matches!(unit, Unit::Bytes));
-        let proportion =
-            of_bytes.map(|(name, figure)| Proportion::new(what, name, ours / figure, bar.map(|bar| bar.value() / figure)));
-        Self { proportion, ..Self::new(what, unit.show(ours), theirs, String::new(), bar, ours) }
+        let proportion = of_bytes.map(|(name, figure)| {
+            Proportion::new(
+                what,
+                name,
+                ours / figure,
+                bar.map(|bar| bar.value() / figure),
+            )
+        });
+        Self {
+            proportion,
+            ..Self::new(what, unit.show(ours), theirs, String::new(), bar, ours)
+        }
     }
 
-    fn new((workload, case): (&str, &str), ours: String, theirs: String, ratio: String, bar: Option<Bar>, judged: f64) -> Self {
+    fn new(
+        (workload, case): (&str, &str),
+        ours: String,
+        theirs: String,
+        ratio: String,
+        bar: Option<Bar>,
+        judged: f64,
+    ) -> Self {
         let verdict = bar.map_or("", |bar| if bar.is_met(judged) { "ok" } else { "MISS" });
         let bar = bar.map_or_else(String::new, |bar| bar.to_string());
-        let cells = [workload.to_owned(), case.to_owned(), ours, theirs, ratio, bar, verdict.to_owned()];
-        Self { cells, proportion: None, gaps: None }
+        let cells = [
+            workload.to_owned(),
+            case.to_owned(),
+            ours,
+            theirs,
+            ratio,
+            bar,
+            verdict.to_owned(),
+        ];
+        Self {
+            cells,
+            proportion: None,
+            gaps: None,
+        }
     }
 
     /// Has these gaps drawn.
     pub(crate) fn drawn(self, gaps: Gaps) -> Self {
-        Self { gaps: Some(gaps), ..self }
+        Self {
+            gaps: Some(gaps),
+            ..self
+        }
     }
 }
 
 impl Proportion {
     fn new((workload, case): (&str, &str), peer: &str, ratio: f64, bar: Option<f64>) -> Self {
-        Self { workload: workload.to_owned(), case: case.to_owned(), peer: peer.to_owned(), ratio, bar }
+        Self {
+            workload: workload.to_owned(),
+            case: case.to_owned(),
+            peer: peer.to_owned(),
+            ratio,
+            bar,
+        }
     }
 }
 
 pub(crate) fn print(rows: &[Row]) {
     let head = ["", "case", "tollgate", "peer", "ratio", "bar", ""].map(str::to_owned);
     let lines = || std::iter::once(&head).chain(rows.iter().map(|row| &row.cells));
-    let widths: [usize; 7] = std::array::from_fn(|i| lines().map(|cells| cells[i].chars().count()).max().unwrap_or(0));
+    let widths: [usize; 7] = std::array::from_fn(|i| {
+        lines()
+            .map(|cells| cells[i].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
     for (number, cells) in lines().enumerate() {
-        let padded: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         println!("| {} |", padded.join(" | "));
         if number == 0 {
             println!("|{}|", widths.map(|width| "-".repeat(width + 2)).join("|"));

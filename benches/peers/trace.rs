@@ -16,7 +16,11 @@ impl Grant {
     /// By a limiter that records neither the instant of the decision nor a fence.
     pub(crate) fn now() -> Self {
         let got = Instant::now();
-        Self { at: got, got, turn: None }
+        Self {
+            at: got,
+            got,
+            turn: None,
+        }
     }
 }
 
@@ -42,8 +46,16 @@ impl Trace {
     pub(crate) fn new(tasks: Vec<Vec<Grant>>, interval: Duration, burst: u64) -> Self {
         let mut instants: Vec<Instant> = tasks.iter().flatten().map(|grant| grant.at).collect();
         instants.sort_unstable();
-        assert!(instants.len() as u64 > burst, "there are fewer grants than the burst");
-        Self { tasks, instants, interval, burst }
+        assert!(
+            instants.len() as u64 > burst,
+            "there are fewer grants than the burst"
+        );
+        Self {
+            tasks,
+            instants,
+            interval,
+            burst,
+        }
     }
 
     /// How far the rate from the first grant to the last was from the wanted one, in percent. The burst was there before the first
@@ -104,7 +116,12 @@ impl Trace {
     /// The most turns of any task minus the fewest. The first burst does not count, since no task queues for it.
     pub(crate) fn spread(&self) -> usize {
         let end_of_burst = self.instants[self.burst as usize - 1];
-        let turns = |grants: &Vec<Grant>| grants.iter().filter(|grant| grant.at > end_of_burst).count();
+        let turns = |grants: &Vec<Grant>| {
+            grants
+                .iter()
+                .filter(|grant| grant.at > end_of_burst)
+                .count()
+        };
         let turns: Vec<usize> = self.tasks.iter().map(turns).collect();
         turns.iter().max().unwrap_or(&0) - turns.iter().min().unwrap_or(&0)
     }
@@ -112,14 +129,22 @@ impl Trace {
     /// How often a request was served out of order: a later fence has an earlier instant, or belongs to a request that was in the
     /// queue before the request with the earlier fence was made.
     pub(crate) fn out_of_order(&self) -> usize {
-        let mut turns: Vec<(Turn, Instant)> =
-            self.tasks.iter().flatten().filter_map(|grant| Some((grant.turn?, grant.at))).collect();
+        let mut turns: Vec<(Turn, Instant)> = self
+            .tasks
+            .iter()
+            .flatten()
+            .filter_map(|grant| Some((grant.turn?, grant.at)))
+            .collect();
         turns.sort_unstable_by_key(|(turn, _)| turn.fence);
-        let stepped_back = turns.windows(2).filter(|pair| pair[1].1 < pair[0].1).count();
+        let stepped_back = turns
+            .windows(2)
+            .filter(|pair| pair[1].1 < pair[0].1)
+            .count();
         let mut queued_first = None;
         let passed = turns.iter().rev().filter(|(turn, _)| {
             let passed = queued_first.is_some_and(|queued| queued < turn.asked);
-            queued_first = Some(queued_first.map_or(turn.queued, |queued: Instant| queued.min(turn.queued)));
+            queued_first =
+                Some(queued_first.map_or(turn.queued, |queued: Instant| queued.min(turn.queued)));
             passed
         });
         stepped_back + passed.count()

@@ -23,19 +23,28 @@ pub(crate) fn plain() -> Vec<Row> {
     let semaphore = &Arc::new(Semaphore::new(PLACES as usize));
     let owned = Arc::clone(semaphore);
 
-    let awaited = Contest::new(("W1", "acquire().await, drop"), Unit::Nanos, || loop_of(runtime, || limiter.acquire()))
-        .against("tokio acquire_owned().await", Some(Bar::AtMost(0.7)), move || {
+    let awaited = Contest::new(("W1", "acquire().await, drop"), Unit::Nanos, || {
+        loop_of(runtime, || limiter.acquire())
+    })
+    .against(
+        "tokio acquire_owned().await",
+        Some(Bar::AtMost(0.7)),
+        move || {
             let owned = Arc::clone(&owned);
             loop_of(runtime, move || Arc::clone(&owned).acquire_owned())
-        })
-        .run(ROUNDS);
+        },
+    )
+    .run(ROUNDS);
 
-    let tried =
-        Contest::new(("W1", "try_acquire(), drop"), Unit::Nanos, || nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok())))
-            .against("tokio try_acquire_owned()", Some(Bar::AtMost(0.7)), || {
-                nanos_each(BATCH, || assert!(Arc::clone(semaphore).try_acquire_owned().is_ok()))
-            })
-            .run(ROUNDS);
+    let tried = Contest::new(("W1", "try_acquire(), drop"), Unit::Nanos, || {
+        nanos_each(BATCH, || assert!(limiter.try_acquire().is_ok()))
+    })
+    .against("tokio try_acquire_owned()", Some(Bar::AtMost(0.7)), || {
+        nanos_each(BATCH, || {
+            assert!(Arc::clone(semaphore).try_acquire_owned().is_ok());
+        })
+    })
+    .run(ROUNDS);
     [awaited, tried].into_iter().flatten().collect()
 }
 
@@ -43,12 +52,20 @@ pub(crate) fn with_ttl() -> Vec<Row> {
     let runtime = &current_thread();
     let limiter = limiter(MaxConcurrency::new(PLACES.into()).ttl(Duration::from_secs(30)));
     let semaphore = Arc::new(Semaphore::new(PLACES as usize));
-    Contest::new(("W2", "with a TTL: acquire().await, drop"), Unit::Nanos, || loop_of(runtime, || limiter.acquire()))
-        .against("tokio acquire_owned().await, no TTL", Some(Bar::AtMost(1.25)), move || {
+    Contest::new(
+        ("W2", "with a TTL: acquire().await, drop"),
+        Unit::Nanos,
+        || loop_of(runtime, || limiter.acquire()),
+    )
+    .against(
+        "tokio acquire_owned().await, no TTL",
+        Some(Bar::AtMost(1.25)),
+        move || {
             let semaphore = Arc::clone(&semaphore);
             loop_of(runtime, move || Arc::clone(&semaphore).acquire_owned())
-        })
-        .run(ROUNDS)
+        },
+    )
+    .run(ROUNDS)
 }
 
 fn loop_of<F, P, E>(runtime: &Runtime, acquire: impl Fn() -> F + Send + 'static) -> f64

@@ -32,19 +32,39 @@ struct Run {
 
 pub(crate) fn at_a_rate() -> Vec<Row> {
     // The bars are for the CPU, against governor and against leaky-bucket.
-    let rates = [(1_000, 0.1, None), (10_000, 0.05, Some(Bar::AtMost(1.5))), (100_000, 0.1, None)];
-    let rows = |(rate, governor, leaky_bucket)| [with_burst(rate, Bar::AtMost(governor), leaky_bucket), without_burst(rate)];
+    let rates = [
+        (1_000, 0.1, None),
+        (10_000, 0.05, Some(Bar::AtMost(1.5))),
+        (100_000, 0.1, None),
+    ];
+    let rows = |(rate, governor, leaky_bucket)| {
+        [
+            with_burst(rate, Bar::AtMost(governor), leaky_bucket),
+            without_burst(rate),
+        ]
+    };
     let rows = rates.into_iter().flat_map(rows).flatten();
     // The intervals without a burst, with bars for the rate error and for the CPU.
-    let precise = [(1_000, 1.0, Some(0.3)), (500, 2.0, Some(0.6)), (100, 10.0, None)];
-    rows.chain(precise.into_iter().flat_map(|(micros, error, cpu)| precisely(Duration::from_micros(micros), error, cpu)))
-        .collect()
+    let precise = [
+        (1_000, 1.0, Some(0.3)),
+        (500, 2.0, Some(0.6)),
+        (100, 10.0, None),
+    ];
+    rows.chain(
+        precise
+            .into_iter()
+            .flat_map(|(micros, error, cpu)| precisely(Duration::from_micros(micros), error, cpu)),
+    )
+    .collect()
 }
 
 /// Without a burst, by the precise timer.
 fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Row> {
     eprintln!("  every {interval:?}, no burst, precise");
-    let precise = Limiter::builder(Throttle::every(interval)).precise_timer().build().expect("a sound policy");
+    let precise = Limiter::builder(Throttle::every(interval))
+        .precise_timer()
+        .build()
+        .expect("a sound policy");
     let precise: &'static Limiter = Box::leak(Box::new(precise));
     let ours = run(interval, 1, move || turn(precise));
     let case = |what: &str| format!("every {interval:?}, no burst, precise: {what}");
@@ -53,10 +73,23 @@ fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Ro
     let whole_millis = interval.subsec_micros().is_multiple_of(1_000); // leaky-bucket has no shorter interval
     let leaky_bucket = whole_millis.then(|| ("leaky-bucket", of_leaky_bucket(interval, 1)));
     let governor = ("governor", of_governor(interval, 1));
-    let peers: Vec<_> = [Some(governor), leaky_bucket, Some(("tower", of_tower(interval)))].into_iter().flatten().collect();
+    let peers: Vec<_> = [
+        Some(governor),
+        leaky_bucket,
+        Some(("tower", of_tower(interval))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     for (peer, theirs) in &peers {
         let row = |what, unit, of: &dyn Fn(&Run) -> f64, bar: Option<f64>| {
-            Row::figure(("W6", &case(what)), unit, of(&ours), Some((peer, of(theirs))), bar.map(Bar::AtMost))
+            Row::figure(
+                ("W6", &case(what)),
+                unit,
+                of(&ours),
+                Some((peer, of(theirs))),
+                bar.map(Bar::AtMost),
+            )
         };
         rows.push(row("rate error", Unit::Percent, &error, Some(error_bar)));
         rows.push(row("CPU", Unit::CpuSeconds, &|run| run.cpu, cpu_bar));
@@ -73,33 +106,78 @@ fn precisely(interval: Duration, error_bar: f64, cpu_bar: Option<f64>) -> Vec<Ro
 fn gaps(whose: &str, trace: &Trace) -> Row {
     let gaps = Gaps::new(whose, DRAWN, trace.gaps());
     let case = format!("every {DRAWN:?}, no burst: gaps within 10 %, {whose}");
-    Row::figure(("W6", &case), Unit::Percent, 100.0 * gaps.share_within(0.1), None, None).drawn(gaps)
+    Row::figure(
+        ("W6", &case),
+        Unit::Percent,
+        100.0 * gaps.share_within(0.1),
+        None,
+        None,
+    )
+    .drawn(gaps)
 }
 
 fn with_burst(rate: u32, governor_bar: Bar, leaky_bucket_bar: Option<Bar>) -> Vec<Row> {
     eprintln!("  {rate} a second, 10 ms of burst");
     let interval = Duration::from_secs(1) / rate;
     let burst = rate / 100;
-    let ours = of_limiter(Throttle::every(interval).burst(burst.into()), interval, burst);
+    let ours = of_limiter(
+        Throttle::every(interval).burst(burst.into()),
+        interval,
+        burst,
+    );
     let governor = of_governor(interval, burst);
     let leaky_bucket = of_leaky_bucket(interval, burst);
 
     let case = |what: &str| format!("{rate}/s, burst {burst}: {what}");
     let figure = |what, unit, of: &dyn Fn(&Run) -> f64, bar| {
-        Row::figure(("W6", &case(what)), unit, of(&ours), Some(("governor", of(&governor))), bar)
+        Row::figure(
+            ("W6", &case(what)),
+            unit,
+            of(&ours),
+            Some(("governor", of(&governor))),
+            bar,
+        )
     };
     let cpu = |peer, run: &Run, bar| {
-        Row::against(("W6", &case("CPU")), Unit::CpuSeconds, ours.cpu, (peer, run.cpu), ours.cpu / run.cpu, bar)
+        Row::against(
+            ("W6", &case("CPU")),
+            Unit::CpuSeconds,
+            ours.cpu,
+            (peer, run.cpu),
+            ours.cpu / run.cpu,
+            bar,
+        )
     };
     let error = |run: &Run| run.trace.rate_error();
     let bare_error = case("rate error, leaky-bucket's");
     let mut rows = vec![
-        figure("rate error", Unit::Percent, &|run| error(run).abs(), Some(Bar::AtMost(0.1))),
-        Row::figure(("W6", &bare_error), Unit::Percent, error(&ours), Some(("leaky-bucket", error(&leaky_bucket))), None),
+        figure(
+            "rate error",
+            Unit::Percent,
+            &|run| error(run).abs(),
+            Some(Bar::AtMost(0.1)),
+        ),
+        Row::figure(
+            ("W6", &bare_error),
+            Unit::Percent,
+            error(&ours),
+            Some(("leaky-bucket", error(&leaky_bucket))),
+            None,
+        ),
         cpu("governor", &governor, Some(governor_bar)),
         cpu("leaky-bucket", &leaky_bucket, leaky_bucket_bar),
-        figure("tasks unserved", Unit::Plain(0), &|run| run.trace.unserved() as f64, Some(Bar::AtMost(0.0))),
-        figure("max - min per task", Unit::Plain(0), &|run| run.trace.spread() as f64, None),
+        figure(
+            "tasks unserved",
+            Unit::Plain(0),
+            &|run| run.trace.unserved() as f64,
+            Some(Bar::AtMost(0.0)),
+        ),
+        figure(
+            "max - min per task",
+            Unit::Plain(0),
+            &|run| run.trace.spread() as f64,
+            None,
+        ),
     ];
     rows.extend(kept(&case(""), &ours.trace));
     rows
@@ -112,8 +190,20 @@ fn without_burst(rate: u32) -> Vec<Row> {
     let ours = of_limiter(Throttle::every(interval), interval, 1);
     let case = format!("{rate}/s, no burst: ");
     let mut rows = kept(&case, &ours.trace);
-    rows.push(Row::figure(("W6", &format!("{case}rate error")), Unit::Percent, ours.trace.rate_error(), None, None));
-    rows.push(Row::figure(("W6", &format!("{case}CPU")), Unit::CpuSeconds, ours.cpu, None, None));
+    rows.push(Row::figure(
+        ("W6", &format!("{case}rate error")),
+        Unit::Percent,
+        ours.trace.rate_error(),
+        None,
+        None,
+    ));
+    rows.push(Row::figure(
+        ("W6", &format!("{case}CPU")),
+        Unit::CpuSeconds,
+        ours.cpu,
+        None,
+        None,
+    ));
     if interval == DRAWN {
         rows.push(gaps("tollgate, tokio's timer", &ours.trace));
     }
@@ -122,10 +212,21 @@ fn without_burst(rate: u32) -> Vec<Row> {
 
 /// What must hold at any rate: never over the limit, always in order.
 fn kept(case: &str, trace: &Trace) -> Vec<Row> {
-    let figure =
-        |what, figure, bar| Row::figure(("W6", &format!("{case}{what}")), Unit::Plain(0), figure, None, Some(Bar::AtMost(bar)));
+    let figure = |what, figure, bar| {
+        Row::figure(
+            ("W6", &format!("{case}{what}")),
+            Unit::Plain(0),
+            figure,
+            None,
+            Some(Bar::AtMost(bar)),
+        )
+    };
     vec![
-        figure("worst 10 ms", trace.most_within(WINDOW) as f64, trace.allowed_within(WINDOW) as f64),
+        figure(
+            "worst 10 ms",
+            trace.most_within(WINDOW) as f64,
+            trace.allowed_within(WINDOW) as f64,
+        ),
         figure("over, in any span", trace.over().max(0.0).ceil(), 0.0),
         figure("out of order", trace.out_of_order() as f64, 0.0),
     ]
@@ -138,7 +239,11 @@ fn of_limiter(throttle: Throttle, interval: Duration, burst: u32) -> Run {
 
 fn of_governor(interval: Duration, burst: u32) -> Run {
     let burst_size = burst.try_into().expect("not zero");
-    let governor = governor(Quota::with_period(interval).expect("not zero").allow_burst(burst_size));
+    let governor = governor(
+        Quota::with_period(interval)
+            .expect("not zero")
+            .allow_burst(burst_size),
+    );
     run(interval, burst, move || {
         let governor = Arc::clone(&governor);
         async move {
@@ -151,7 +256,12 @@ fn of_governor(interval: Duration, burst: u32) -> Run {
 /// It refills at most once per tick of tokio's timer. It is closest to its rate when it refills rarely.
 fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
     let size = burst as usize;
-    let bucket = leaky_bucket::RateLimiter::builder().max(size).initial(size).refill(size).interval(interval * burst).build();
+    let bucket = leaky_bucket::RateLimiter::builder()
+        .max(size)
+        .initial(size)
+        .refill(size)
+        .interval(interval * burst)
+        .build();
     let bucket = Arc::new(bucket);
     run(interval, burst, move || {
         let bucket = Arc::clone(&bucket);
@@ -167,7 +277,10 @@ fn of_leaky_bucket(interval: Duration, burst: u32) -> Run {
 fn of_tower(interval: Duration) -> Run {
     let runtime = two_workers();
     let entered = runtime.enter(); // the worker is spawned here
-    let service = ServiceBuilder::new().buffer(TASKS).rate_limit(1, interval).service_fn(|()| ready(Ok::<_, Infallible>(())));
+    let service = ServiceBuilder::new()
+        .buffer(TASKS)
+        .rate_limit(1, interval)
+        .service_fn(|()| ready(Ok::<_, Infallible>(())));
     drop(entered);
     run_in(runtime, interval, 1, move || {
         let service = service.clone();
@@ -197,8 +310,19 @@ async fn turn(limiter: &Limiter) -> Grant {
         permit => permit.expect("a permit"),
     };
     let got = Instant::now();
-    let turn = queued.map(|queued| Turn { asked, queued, fence: permit.fence() });
-    Grant { at: permit.acquired_at().expect("a rate records its grant times").into_std(), got, turn }
+    let turn = queued.map(|queued| Turn {
+        asked,
+        queued,
+        fence: permit.fence(),
+    });
+    Grant {
+        at: permit
+            .acquired_at()
+            .expect("a rate records its grant times")
+            .into_std(),
+        got,
+        turn,
+    }
 }
 
 fn run<F>(interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
@@ -208,7 +332,12 @@ where
     run_in(two_workers(), interval, burst, turn)
 }
 
-fn run_in<F>(runtime: Runtime, interval: Duration, burst: u32, turn: impl Fn() -> F + Clone + Send + 'static) -> Run
+fn run_in<F>(
+    runtime: Runtime,
+    interval: Duration,
+    burst: u32,
+    turn: impl Fn() -> F + Clone + Send + 'static,
+) -> Run
 where
     F: Future<Output = Grant> + Send,
 {
@@ -219,13 +348,21 @@ where
         runtime.spawn(async move {
             loop {
                 let grant = turn().await;
-                grants[task].lock().unwrap_or_else(PoisonError::into_inner).push(grant);
+                grants[task]
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(grant);
             }
         });
     }
     thread::sleep(SPAN);
     let cpu = cpu.elapsed().as_secs_f64();
     runtime.shutdown_timeout(SPAN);
-    let tasks = grants.iter().map(|grants| std::mem::take(&mut *grants.lock().unwrap_or_else(PoisonError::into_inner)));
-    Run { trace: Trace::new(tasks.collect(), interval, burst.into()), cpu }
+    let tasks = grants
+        .iter()
+        .map(|grants| std::mem::take(&mut *grants.lock().unwrap_or_else(PoisonError::into_inner)));
+    Run {
+        trace: Trace::new(tasks.collect(), interval, burst.into()),
+        cpu,
+    }
 }

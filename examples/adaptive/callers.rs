@@ -36,7 +36,11 @@ impl Run {
 }
 
 /// Lets `callers` tasks call the server while it goes through its phases.
-pub(crate) async fn run(limiter: &Limiter, callers: usize, length: Duration) -> Result<Run, Box<dyn Error>> {
+pub(crate) async fn run(
+    limiter: &Limiter,
+    callers: usize,
+    length: Duration,
+) -> Result<Run, Box<dyn Error>> {
     let (server, start) = (Arc::new(Server::new()?), Instant::now());
     let end = start + length * PHASES.len() as u32;
     let watch = tokio::spawn(watch(limiter.clone(), start, end));
@@ -50,7 +54,11 @@ pub(crate) async fn run(limiter: &Limiter, callers: usize, length: Duration) -> 
     }
     let mut calls: Vec<_> = work.join_all().await.into_iter().flatten().collect();
     calls.sort_unstable_by_key(|call| call.finished);
-    Ok(Run { length, calls, limits: watch.await? })
+    Ok(Run {
+        length,
+        calls,
+        limits: watch.await?,
+    })
 }
 
 /// One caller: makes one call after the other.
@@ -66,7 +74,11 @@ async fn call(limiter: Limiter, server: Arc<Server>, start: Instant, end: Instan
             Ok(()) => Outcome::Ok,
             Err(Refused) => Outcome::Overloaded,
         });
-        calls.push(Call { finished: now - start, latency: now - sent, refused: answer.is_err() });
+        calls.push(Call {
+            finished: now - start,
+            latency: now - sent,
+            refused: answer.is_err(),
+        });
     }
     calls
 }

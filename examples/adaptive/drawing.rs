@@ -1,4 +1,4 @@
-//! The drawing: limit, latency and throughput over time, each beside what the server can do.
+//! The drawing: limit, latency and throughput over time, each with the capacity of the server.
 
 use std::path::Path;
 
@@ -25,9 +25,18 @@ pub(crate) fn draw(run: &Run, limit: &str, words: (&str, &str), path: &Path) -> 
 fn draw_charts(run: &Run, limit: &str, sheet: &Area<'_>) -> plot::Outcome {
     let areas = sheet.split_evenly((3, 1));
 
-    let limits = run.limits.iter().map(|&(at, limit)| (at.as_secs_f64(), limit as f64)).collect();
+    let limits = run
+        .limits
+        .iter()
+        .map(|&(at, limit)| (at.as_secs_f64(), limit as f64))
+        .collect();
     let lines = [
-        Line { label: Some("limit"), points: limits, color: LIMIT, dashed: false },
+        Line {
+            label: Some("limit"),
+            points: limits,
+            color: LIMIT,
+            dashed: false,
+        },
         Line {
             label: Some("the server's places"),
             points: reference(run, |phase| phase.places as f64),
@@ -41,16 +50,31 @@ fn draw_charts(run: &Run, limit: &str, sheet: &Area<'_>) -> plot::Outcome {
             dashed: true,
         },
     ];
-    draw_chart(&areas[0], &format!("The limit: {limit}"), "calls at once", run, lines.into())?;
+    draw_chart(
+        &areas[0],
+        &format!("The limit: {limit}"),
+        "calls at once",
+        run,
+        lines.into(),
+    )?;
 
     let latency = bins(run, |calls| {
-        let served: Vec<_> = calls.iter().filter(|call| !call.refused).map(|call| call.latency.as_secs_f64() * 1e3).collect();
+        let served: Vec<_> = calls
+            .iter()
+            .filter(|call| !call.refused)
+            .map(|call| call.latency.as_secs_f64() * 1e3)
+            .collect();
         (!served.is_empty()).then(|| served.iter().sum::<f64>() / served.len() as f64)
     });
     let lines = [
-        Line { label: Some("mean latency of calls served"), points: latency, color: LIMIT, dashed: false },
         Line {
-            label: Some("what the work takes"),
+            label: Some("mean latency of calls served"),
+            points: latency,
+            color: LIMIT,
+            dashed: false,
+        },
+        Line {
+            label: Some("time that the work takes"),
             points: reference(run, |phase| phase.work.as_secs_f64() * 1e3),
             color: SERVER,
             dashed: true,
@@ -64,12 +88,30 @@ fn draw_charts(run: &Run, limit: &str, sheet: &Area<'_>) -> plot::Outcome {
         lines.into(),
     )?;
 
-    let rate =
-        |refused| move |calls: &[Call]| Some(calls.iter().filter(|call| call.refused == refused).count() as f64 * BINS_A_SECOND);
+    let rate = |refused| {
+        move |calls: &[Call]| {
+            Some(calls.iter().filter(|call| call.refused == refused).count() as f64 * BINS_A_SECOND)
+        }
+    };
     let lines = [
-        Line { label: Some("served"), points: bins(run, rate(false)), color: GREEN, dashed: false },
-        Line { label: Some("refused"), points: bins(run, rate(true)), color: RED, dashed: false },
-        Line { label: Some("what the server can serve"), points: reference(run, Phase::throughput), color: SERVER, dashed: true },
+        Line {
+            label: Some("served"),
+            points: bins(run, rate(false)),
+            color: GREEN,
+            dashed: false,
+        },
+        Line {
+            label: Some("refused"),
+            points: bins(run, rate(true)),
+            color: RED,
+            dashed: false,
+        },
+        Line {
+            label: Some("what the server can serve"),
+            points: reference(run, Phase::throughput),
+            color: SERVER,
+            dashed: true,
+        },
     ];
     draw_chart(
         &areas[2],
@@ -83,8 +125,12 @@ fn draw_charts(run: &Run, limit: &str, sheet: &Area<'_>) -> plot::Outcome {
 /// A value of each phase, as steps.
 fn reference(run: &Run, value: impl Fn(&Phase) -> f64) -> Points {
     let length = run.length.as_secs_f64();
-    let ends = PHASES.iter().enumerate().map(|(index, phase)| (index as f64 * length, value(phase)));
-    ends.flat_map(|(from, value)| [(from, value), (from + length, value)]).collect()
+    let ends = PHASES
+        .iter()
+        .enumerate()
+        .map(|(index, phase)| (index as f64 * length, value(phase)));
+    ends.flat_map(|(from, value)| [(from, value), (from + length, value)])
+        .collect()
 }
 
 /// A value of the calls that ended in each tenth of a second, at the middle of that.
@@ -92,19 +138,34 @@ fn bins(run: &Run, value: impl Fn(&[Call]) -> Option<f64>) -> Points {
     let bin = |call: &Call| (call.finished.as_secs_f64() * BINS_A_SECOND) as usize;
     let all = (run.end().as_secs_f64() * BINS_A_SECOND) as usize;
     let each = (0..all).map(|index| {
-        let (from, to) =
-            (run.calls.partition_point(|call| bin(call) < index), run.calls.partition_point(|call| bin(call) <= index));
+        let (from, to) = (
+            run.calls.partition_point(|call| bin(call) < index),
+            run.calls.partition_point(|call| bin(call) <= index),
+        );
         value(&run.calls[from..to]).map(|value| ((index as f64 + 0.5) / BINS_A_SECOND, value))
     });
     each.flatten().collect()
 }
 
-fn draw_chart(area: &Area<'_>, title: &str, unit: &str, run: &Run, lines: Vec<Line<'_>>) -> plot::Outcome {
+fn draw_chart(
+    area: &Area<'_>,
+    title: &str,
+    unit: &str,
+    run: &Run,
+    lines: Vec<Line<'_>>,
+) -> plot::Outcome {
     let (length, end) = (run.length.as_secs_f64(), run.end().as_secs_f64());
-    let highest = lines.iter().flat_map(|line| &line.points).map(|&(_, value)| value).fold(1.0, f64::max);
+    let highest = lines
+        .iter()
+        .flat_map(|line| &line.points)
+        .map(|&(_, value)| value)
+        .fold(1.0, f64::max);
     let top = highest * 1.8; // room for the phases and for the legend
     let mut chart = plot::chart(area, title, unit, end, top)?;
-    let ill = PHASES.iter().enumerate().filter(|(index, _)| index % 2 == 1);
+    let ill = PHASES
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| index % 2 == 1);
     chart.draw_series(ill.map(|(index, _)| {
         let from = index as f64 * length;
         Rectangle::new([(from, 0.0), (from + length, top)], ILL.mix(0.2).filled())

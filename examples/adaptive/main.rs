@@ -55,7 +55,9 @@ impl Options {
         match (self.fixed, self.rule) {
             (Some(limit), _) => MaxConcurrency::new(limit),
             (None, Rule::Aimd) => MaxConcurrency::new(10).adapt(Adapt::aimd().between(4, 200)),
-            (None, Rule::Gradient) => MaxConcurrency::new(10).adapt(Adapt::gradient().between(4, 200)),
+            (None, Rule::Gradient) => {
+                MaxConcurrency::new(10).adapt(Adapt::gradient().between(4, 200))
+            }
         }
     }
 
@@ -63,7 +65,9 @@ impl Options {
     fn headline(&self) -> &'static str {
         match (self.fixed, self.rule) {
             (Some(_), _) => "A fixed concurrency limit and a server whose capacity changes",
-            (None, Rule::Aimd) => "The rule aimd (additive increase, multiplicative decrease) follows a server",
+            (None, Rule::Aimd) => {
+                "The rule aimd (additive increase, multiplicative decrease) follows a server"
+            }
             (None, Rule::Gradient) => "The rule gradient (from latency) follows a server",
         }
     }
@@ -71,7 +75,9 @@ impl Options {
     /// What the rule does, and what the latency shows about it.
     fn caption(&self) -> &'static str {
         match (self.fixed, self.rule) {
-            (Some(_), _) => "It does not adapt: it is too low, or calls wait in the server's queue.",
+            (Some(_), _) => {
+                "It does not adapt: it is too low, or calls wait in the server's queue."
+            }
             (None, Rule::Aimd) => {
                 "The limit rises until the server's queue is full and it refuses a call. Its 40 places and its queue of 40 make latency \
                  twice what the work takes."
@@ -89,12 +95,20 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    let (limiter, limit) = (Limiter::new(options.concurrency())?, tollgate::Limit::from(options.concurrency()).to_string());
+    let (limiter, limit) = (
+        Limiter::new(options.concurrency())?,
+        tollgate::Limit::from(options.concurrency()).to_string(),
+    );
     let length = Duration::from_secs(options.seconds.into());
     say!("limit    {limit}");
     let run = callers::run(&limiter, options.callers, length).await?;
     report::print(&run);
-    drawing::draw(&run, &limit, (options.headline(), options.caption()), &options.svg)?;
+    drawing::draw(
+        &run,
+        &limit,
+        (options.headline(), options.caption()),
+        &options.svg,
+    )?;
     say!("drawing  {}", options.svg.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -20,17 +20,30 @@ pub(crate) fn print(run: &Run) {
     );
     for (index, phase) in PHASES.iter().enumerate() {
         let (from, to) = (run.length * index as u32, run.length * (index as u32 + 1));
-        let calls = run.calls.iter().filter(|call| (from..to).contains(&call.finished));
+        let calls = run
+            .calls
+            .iter()
+            .filter(|call| (from..to).contains(&call.finished));
         let (refused, served): (Vec<_>, Vec<_>) = calls.partition(|call| call.refused);
-        let mut latencies: Vec<_> = served.iter().map(|call| call.latency.as_secs_f64() * 1e3).collect();
+        let mut latencies: Vec<_> = served
+            .iter()
+            .map(|call| call.latency.as_secs_f64() * 1e3)
+            .collect();
         latencies.sort_unstable_by(f64::total_cmp);
         // Nearest rank.
         let percentile = |percent: usize| {
             let rank = (latencies.len() * percent).div_ceil(100);
-            latencies.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+            latencies
+                .get(rank.saturating_sub(1))
+                .copied()
+                .unwrap_or(f64::NAN)
         };
-        let limits: Vec<_> =
-            run.limits.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, limit)| *limit as f64).collect();
+        let limits: Vec<_> = run
+            .limits
+            .iter()
+            .filter(|(at, _)| (from..to).contains(at))
+            .map(|(_, limit)| *limit as f64)
+            .collect();
         say!(
             "{:<20} {:>6} {:>6.0} {:>6.0} ms {:>6.0} ms {:>9.0} {:>9.0} {:>9.0}",
             phase.name,

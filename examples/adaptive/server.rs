@@ -19,7 +19,7 @@ pub(crate) struct Phase {
     pub(crate) name: &'static str,
     /// Requests that it works on at once.
     pub(crate) places: u64,
-    /// What one takes on average, without its time in the queue.
+    /// The average time of one request, without its time in the queue.
     pub(crate) work: Duration,
 }
 
@@ -30,14 +30,32 @@ impl Phase {
     }
 }
 
-const WELL: Phase = Phase { name: "well", places: 40, work: Duration::from_millis(20) };
+const WELL: Phase = Phase {
+    name: "well",
+    places: 40,
+    work: Duration::from_millis(20),
+};
 
 pub(crate) const PHASES: [Phase; 5] = [
     WELL,
-    Phase { name: "half the places", places: 20, ..WELL },
-    Phase { name: "recovered", ..WELL },
-    Phase { name: "three times as slow", work: Duration::from_millis(60), ..WELL },
-    Phase { name: "recovered", ..WELL },
+    Phase {
+        name: "half the places",
+        places: 20,
+        ..WELL
+    },
+    Phase {
+        name: "recovered",
+        ..WELL
+    },
+    Phase {
+        name: "three times as slow",
+        work: Duration::from_millis(60),
+        ..WELL
+    },
+    Phase {
+        name: "recovered",
+        ..WELL
+    },
 ];
 
 #[derive(Debug)]
@@ -53,8 +71,14 @@ pub(crate) struct Refused;
 
 impl Server {
     pub(crate) fn new() -> Result<Self, ConfigError> {
-        let places = Limiter::builder(MaxConcurrency::new(WELL.places)).max_queue(QUEUE as usize).build()?;
-        Ok(Self { places, work: Mutex::new(WELL.work), calls: AtomicU64::new(0) })
+        let places = Limiter::builder(MaxConcurrency::new(WELL.places))
+            .max_queue(QUEUE as usize)
+            .build()?;
+        Ok(Self {
+            places,
+            work: Mutex::new(WELL.work),
+            calls: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn enter(&self, phase: Phase) -> Result<(), ConfigError> {

@@ -28,13 +28,15 @@ use crate::{message, penalties};
 /// How long a request may wait for capacity.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves until the process that has started this one is gone. What fails is told to that process, which prints it.
+/// Serves until the process that has started this one is gone. Errors go to that process, which prints them.
 pub(crate) async fn run(options: &Options) -> ExitCode {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]); // until its other end is closed
         std::process::exit(0);
     });
-    let Err(error) = serve(options).await else { return ExitCode::SUCCESS };
+    let Err(error) = serve(options).await else {
+        return ExitCode::SUCCESS;
+    };
     say!("{}", message::failed(&chain(&*error)));
     ExitCode::from(2)
 }
@@ -42,15 +44,26 @@ pub(crate) async fn run(options: &Options) -> ExitCode {
 async fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     let (for_users, for_operators) = services(options)?;
     // Operators come by another address, which no proxy leads to. So the table needs no password, and is there in an attack.
-    let [users_at, operators_at] = [TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?];
-    say!("{}", message::listening(users_at.local_addr()?, operators_at.local_addr()?));
+    let [users_at, operators_at] = [
+        TcpListener::bind("127.0.0.1:0").await?,
+        TcpListener::bind("127.0.0.1:0").await?,
+    ];
+    say!(
+        "{}",
+        message::listening(users_at.local_addr()?, operators_at.local_addr()?)
+    );
     tokio::spawn(async { axum::serve(operators_at, for_operators).await });
-    Ok(axum::serve(users_at, for_users.into_make_service_with_connect_info::<SocketAddr>()).await?)
+    Ok(axum::serve(
+        users_at,
+        for_users.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?)
 }
 
 /// What users get, and what operators get.
 fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
-    let (Some(store), Some(users), Some(name)) = (&options.store, &options.users, &options.name) else {
+    let (Some(store), Some(users), Some(name)) = (&options.store, &options.users, &options.name)
+    else {
         return Err("an instance needs a store, users and a name".into());
     };
     let limiters = Limiters::new(&AnyStore::open(store)?, name, options.minute())?;
@@ -63,32 +76,57 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
     };
     let table = penalties::limiter()?;
     let penalty = LimitLayer::new(table.clone())
-        .by(client_ip.peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0)))
+        .by(client_ip.peer_from(|extensions| {
+            extensions
+                .get::<ConnectInfo<SocketAddr>>()
+                .map(|peer| peer.0)
+        }))
         .name("client")?
         .penalize(penalties::charge)
         .on_refusal(refused(PENALTY));
 
-    // 2. The capacity of this instance, which it finds by itself. It is nobody's quota: no fields tell of it.
-    let capacity = Limiter::builder(MaxConcurrency::new(64).adapt(Adapt::gradient().between(16, 256))).max_queue(256).build()?;
+    // 2. The capacity of this instance, which it finds by itself. It is no client's quota, so no fields show it.
     let capacity =
-        LimitLayer::new(capacity).wait(PATIENCE).style(RateLimitStyle::None).classify(outcome_of).on_refusal(refused(CAPACITY));
+        Limiter::builder(MaxConcurrency::new(64).adapt(Adapt::gradient().between(16, 256)))
+            .max_queue(256)
+            .build()?;
+    let capacity = LimitLayer::new(capacity)
+        .wait(PATIENCE)
+        .style(RateLimitStyle::None)
+        .classify(outcome_of)
+        .on_refusal(refused(CAPACITY));
 
     // 3. The users: `authenticate`.
-    // 4. What their plan allows. Searches have a limit of their own, which is asked first: what it denies is not counted by the plan.
+    // 4. What their plan allows. Searches have a limit of their own, which is checked first: the plan does not count the searches
+    //    that it denies.
     let searches = LimitLayer::new(limiters.searches.clone())
         .by(|request: &Request| user_of(request).map(|user| user.id))
         .name("search")?
         .on_refusal(refused(SEARCH));
     let limiters = Arc::new(limiters);
-    let plan = LimitLayer::choose(move |user: &User| limiters.of(user)).by(user_of).name("plan")?.on_refusal(refused(PLAN));
+    let plan = LimitLayer::choose(move |user: &User| limiters.of(user))
+        .by(user_of)
+        .name("plan")?
+        .on_refusal(refused(PLAN));
 
     // A later layer is further out.
-    let cheap = Router::new().route("/items", get(items)).route_layer(plan.clone());
-    let dear = Router::new().route("/search", get(search)).route_layer(plan).route_layer(searches);
+    let cheap = Router::new()
+        .route("/items", get(items))
+        .route_layer(plan.clone());
+    let dear = Router::new()
+        .route("/search", get(search))
+        .route_layer(plan)
+        .route_layer(searches);
     let app = cheap
         .merge(dear)
         .fallback(async || {
-            problem(StatusCode::NOT_FOUND, None, "no_such_page", "see /items and /search").map(axum::body::Body::from)
+            problem(
+                StatusCode::NOT_FOUND,
+                None,
+                "no_such_page",
+                "see /items and /search",
+            )
+            .map(axum::body::Body::from)
         })
         .layer(from_fn_with_state(users, authenticate))
         .layer(capacity)
@@ -100,7 +138,9 @@ fn services(options: &Options) -> Result<(Router, Router), Box<dyn Error>> {
 /// A 429 of the inner layers says nothing of the load, unlike the overload that it is by default.
 fn outcome_of(status: Option<StatusCode>) -> Outcome {
     match status {
-        Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) | None => Outcome::Overloaded,
+        Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) | None => {
+            Outcome::Overloaded
+        }
         Some(status) if status.is_client_error() => Outcome::Ignored,
         Some(_) => Outcome::Ok,
     }

@@ -18,19 +18,31 @@ impl Instances {
     /// Starts them, and waits until they listen.
     pub(crate) fn start(options: &Options) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?;
-        let mut instances = Self { children: Vec::new(), addresses: Vec::new() };
+        let mut instances = Self {
+            children: Vec::new(),
+            addresses: Vec::new(),
+        };
         for _ in 0..options.instances {
             // It ends when its standard input does, also if this process is killed.
             let mut command = Command::new(&program);
-            command.args(options.of_instance()).stdin(Stdio::piped()).stdout(Stdio::piped());
-            instances.children.push(command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?);
+            command
+                .args(options.of_instance())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
+            instances.children.push(
+                command
+                    .spawn()
+                    .map_err(|error| format!("cannot start {}: {error}", program.display()))?,
+            );
         }
         for (child, nth) in instances.children.iter_mut().zip(1..) {
             let mut line = String::new();
             if let Some(output) = &mut child.stdout {
                 BufReader::new(output).read_line(&mut line)?;
             }
-            instances.addresses.push(message::read(&line).map_err(|why| format!("instance {nth}: {why}"))?);
+            instances
+                .addresses
+                .push(message::read(&line).map_err(|why| format!("instance {nth}: {why}"))?);
         }
         Ok(instances)
     }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the live table is read.
 const TABLE_EVERY: Duration = Duration::from_millis(200);
 
-/// Somebody who sends requests.
+/// A client that sends requests: a user or the abuser.
 pub(crate) struct Caller {
     pub(crate) name: String,
     /// The abuser has none.
@@ -49,12 +49,29 @@ impl Caller {
             Plan::Pro => (1.5, 8),
             Plan::Enterprise => (1.2, 24),
         };
-        let (address, per_second) = ([203, 0, 113, user.id as u8], times * user.plan.per_minute() as f64 / 60.0);
-        Self::new(user.name, Some(user.plan), Some(token), address, connections, per_second)
+        let (address, per_second) = (
+            [203, 0, 113, user.id as u8],
+            times * user.plan.per_minute() as f64 / 60.0,
+        );
+        Self::new(
+            user.name,
+            Some(user.plan),
+            Some(token),
+            address,
+            connections,
+            per_second,
+        )
     }
 
     fn abuser(instances: u16) -> Result<Self, ConfigError> {
-        Self::new("abuser".to_owned(), None, None, [198, 51, 100, 66], 2 * instances, 20.0 * f64::from(instances))
+        Self::new(
+            "abuser".to_owned(),
+            None,
+            None,
+            [198, 51, 100, 66],
+            2 * instances,
+            20.0 * f64::from(instances),
+        )
     }
 
     fn new(
@@ -65,11 +82,21 @@ impl Caller {
         connections: u16,
         per_second: f64,
     ) -> Result<Self, ConfigError> {
-        let pace = Limiter::new(Throttle::every(Duration::from_secs_f64(1.0 / per_second)).burst(connections.into()))?;
-        Ok(Self { name, plan, token, address: address.into(), connections, pace, sent: AtomicUsize::new(0) })
+        let pace = Limiter::new(
+            Throttle::every(Duration::from_secs_f64(1.0 / per_second)).burst(connections.into()),
+        )?;
+        Ok(Self {
+            name,
+            plan,
+            token,
+            address: address.into(),
+            connections,
+            pace,
+            sent: AtomicUsize::new(0),
+        })
     }
 
-    /// Until it would send so many more.
+    /// Waits until the caller's turn to send so many more requests.
     async fn wait_for_turn(&self, requests: u16) -> Result<(), String> {
         let turn = self.pace.acquire_many(requests.into()).await;
         turn.map(Permit::release).map_err(|error| error.to_string())
@@ -85,7 +112,7 @@ struct Load {
     progress: Progress,
 }
 
-/// What came of it.
+/// The results of the load.
 pub(crate) struct Results {
     pub(crate) records: Vec<(Arc<Caller>, Record)>,
     /// The table of the first instance, at the end of the load.
@@ -94,7 +121,10 @@ pub(crate) struct Results {
     pub(crate) abuser_was_seen: bool,
 }
 
-pub(crate) async fn run(options: &Options, instances: &[(SocketAddr, SocketAddr)]) -> Result<Results, Box<dyn Error>> {
+pub(crate) async fn run(
+    options: &Options,
+    instances: &[(SocketAddr, SocketAddr)],
+) -> Result<Results, Box<dyn Error>> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // reqwest wants a provider, also for http://
     let start = Instant::now();
     let load = Arc::new(Load {
@@ -106,7 +136,9 @@ pub(crate) async fn run(options: &Options, instances: &[(SocketAddr, SocketAddr)
     });
     let abuser = Caller::abuser(options.instances)?;
     let abuser_at = abuser.address;
-    let users = users::examples().into_iter().map(|(token, user)| Caller::user(token, user));
+    let users = users::examples()
+        .into_iter()
+        .map(|(token, user)| Caller::user(token, user));
     let mut callers = Vec::new();
     for caller in users.chain([Ok(abuser)]) {
         let (load, caller) = (Arc::clone(&load), Arc::new(caller?));
@@ -128,11 +160,15 @@ pub(crate) async fn run(options: &Options, instances: &[(SocketAddr, SocketAddr)
         records.push((caller, task.await??));
     }
     load.progress.finish();
-    Ok(Results { records, table, abuser_was_seen })
+    Ok(Results {
+        records,
+        table,
+        abuser_was_seen,
+    })
 }
 
 impl Load {
-    /// Sends the requests of one caller, and then tries what an answer said about the time to retry.
+    /// Sends the requests of one caller, and then checks the retry-after of an answer.
     async fn call(self: Arc<Self>, caller: Arc<Caller>) -> Result<Record, String> {
         let mut connections = JoinSet::new();
         for _ in 0..caller.connections {
@@ -162,13 +198,19 @@ impl Load {
     async fn try_retry_after(&self, caller: &Caller, record: &mut Record) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            // As many at once as it takes to use up what comes back meanwhile, and then one alone.
+            // First enough requests at once to use up the units that come back meanwhile, and then a single request.
             for at_once in [caller.connections, 1] {
                 caller.wait_for_turn(at_once).await?;
-                record.answers.extend(try_join_all((0..at_once).map(|_| self.send(caller, false))).await?);
+                record
+                    .answers
+                    .extend(try_join_all((0..at_once).map(|_| self.send(caller, false))).await?);
             }
-            let Some(last) = record.answers.last() else { continue };
-            let (true, Some(after)) = (last.code == answers::PLAN.code, last.retry_after) else { continue };
+            let Some(last) = record.answers.last() else {
+                continue;
+            };
+            let (true, Some(after)) = (last.code == answers::PLAN.code, last.retry_after) else {
+                continue;
+            };
             sleep_until(self.start + last.received + after).await;
             let next = self.send(caller, false).await?;
             // A server without capacity says nothing about the plan.
@@ -188,22 +230,44 @@ impl Load {
         let (instance, _) = self.instances[nth % self.instances.len()];
         let is_search = may_search && nth.is_multiple_of(SEARCH_EVERY);
         let path = if is_search { "search" } else { "items" };
-        let token = caller.token.clone().unwrap_or_else(|| format!("guess-{nth}"));
-        let request = self.client.get(format!("http://{instance}/{path}")).bearer_auth(token);
+        let token = caller
+            .token
+            .clone()
+            .unwrap_or_else(|| format!("guess-{nth}"));
+        let request = self
+            .client
+            .get(format!("http://{instance}/{path}"))
+            .bearer_auth(token);
         let request = request.header("x-forwarded-for", caller.address.to_string());
         let sent = self.start.elapsed();
-        let failed = |error: reqwest::Error| format!("{instance} does not answer: {}", chain(&error));
+        let failed =
+            |error: reqwest::Error| format!("{instance} does not answer: {}", chain(&error));
         let response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.text().await.map_err(failed)?;
-        let answer = examine(status, &headers, &body, sent..self.start.elapsed(), is_search);
+        let answer = examine(
+            status,
+            &headers,
+            &body,
+            sent..self.start.elapsed(),
+            is_search,
+        );
         self.progress.count(&answer);
         Ok(answer)
     }
 
     async fn table(&self, instance: usize) -> Result<String, String> {
         let (_, operators) = self.instances[instance];
-        let table = async { self.client.get(format!("http://{operators}/penalties")).send().await?.text().await };
-        table.await.map_err(|error| format!("{operators} does not answer: {}", chain(&error)))
+        let table = async {
+            self.client
+                .get(format!("http://{operators}/penalties"))
+                .send()
+                .await?
+                .text()
+                .await
+        };
+        table
+            .await
+            .map_err(|error| format!("{operators} does not answer: {}", chain(&error)))
     }
 }

@@ -51,14 +51,25 @@ async fn main() -> ExitCode {
 
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let store = options.store.get_or_insert_with(|| folder.path().join("limits.db").display().to_string());
+    let store = options
+        .store
+        .get_or_insert_with(|| folder.path().join("limits.db").display().to_string());
     let store = AnyStore::open(store)?;
     let database = folder.path().join("users.db");
     users::create(&database)?;
-    // A name that no earlier run has left anything under.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let name = format!("api_server-{}-{}", std::process::id(), since_epoch.as_millis());
-    Limiters::new(&store, &name, options.minute())?.searches.limits().await?; // so that the store is there
+    // A name that no earlier run has used in the store.
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let name = format!(
+        "api_server-{}-{}",
+        std::process::id(),
+        since_epoch.as_millis()
+    );
+    Limiters::new(&store, &name, options.minute())?
+        .searches
+        .limits()
+        .await?; // so that the store is there
     options.name = Some(name);
     options.users = Some(database.clone());
     if !options.serve && options.proxies.is_empty() {
@@ -71,12 +82,20 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     }
 
     let (count, minute) = (options.instances, Human(options.minute()));
-    say!("{count} instances for {}, a minute of {minute}, store: {}\n", Human(options.run), store.name());
+    say!(
+        "{count} instances for {}, a minute of {minute}, store: {}\n",
+        Human(options.run),
+        store.name()
+    );
     let results = load::run(&options, &instances.addresses).await?;
     report::print(&results, &options);
     let broken = claims::broken(&results, &options);
     if let Some(first) = broken.first() {
-        let more = if broken.len() > 1 { format!(" (and {} more)", broken.len() - 1) } else { String::new() };
+        let more = if broken.len() > 1 {
+            format!(" (and {} more)", broken.len() - 1)
+        } else {
+            String::new()
+        };
         eprintln!("error: {first}{more}");
         return Ok(ExitCode::FAILURE);
     }
@@ -85,15 +104,23 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Prints what a person can type to see the limits at work.
 fn tell(instances: &Instances, database: &Path, store: &str) {
-    let tokens: Vec<_> = users::examples().into_iter().map(|(token, _)| token).collect();
+    let tokens: Vec<_> = users::examples()
+        .into_iter()
+        .map(|(token, _)| token)
+        .collect();
     say!("store: {store}, users: {}", database.display());
     say!("tokens: {}", tokens.join(", "));
     for (users, operators) in &instances.addresses {
         say!("\ncurl -i -H 'Authorization: Bearer token-of-free-1' http://{users}/items");
         say!("curl -i -H 'Authorization: Bearer token-of-pro-1' http://{users}/search");
-        say!("for n in 1 2 3 4 5 6 7; do curl -i -H \"Authorization: Bearer guess-$n\" http://{users}/items; done");
+        say!(
+            "for n in 1 2 3 4 5 6 7; do curl -i -H \"Authorization: Bearer guess-$n\" http://{users}/items; done"
+        );
         say!("curl http://{operators}/penalties");
     }
-    say!("\nsqlite3 {} \"UPDATE users SET plan = 'pro' WHERE name = 'free-1'\"", database.display());
+    say!(
+        "\nsqlite3 {} \"UPDATE users SET plan = 'pro' WHERE name = 'free-1'\"",
+        database.display()
+    );
     say!("Ctrl-C ends it");
 }

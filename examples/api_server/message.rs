@@ -1,4 +1,4 @@
-//! What an instance tells the process that has started it: one line.
+//! The message of an instance to the process that started it: one line.
 
 use std::net::SocketAddr;
 

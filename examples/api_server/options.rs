@@ -39,15 +39,24 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn minute(&self) -> Duration {
-        self.minute.unwrap_or(Duration::from_secs(if self.serve { 60 } else { 3 }))
+        self.minute
+            .unwrap_or(Duration::from_secs(if self.serve { 60 } else { 3 }))
     }
 
     /// The command line of an instance.
     pub(crate) fn of_instance(&self) -> Vec<String> {
         let mut arguments = vec![format!("--minute={}", self.minute().as_secs_f64())];
         arguments.extend(self.store.iter().map(|store| format!("--store={store}")));
-        arguments.extend(self.proxies.iter().map(|network| format!("--proxy={network}")));
-        arguments.extend(self.users.iter().map(|path| format!("--users={}", path.display())));
+        arguments.extend(
+            self.proxies
+                .iter()
+                .map(|network| format!("--proxy={network}")),
+        );
+        arguments.extend(
+            self.users
+                .iter()
+                .map(|path| format!("--users={}", path.display())),
+        );
         arguments.extend(self.name.iter().map(|name| format!("--name={name}")));
         arguments
     }
@@ -64,7 +73,9 @@ fn run(text: &str) -> Result<Duration, String> {
 /// In a shorter minute the free plan would allow nothing.
 fn minute(text: &str) -> Result<Duration, String> {
     match seconds(text) {
-        Ok(minute) if (Duration::from_secs(1)..=Duration::from_secs(60)).contains(&minute) => Ok(minute),
+        Ok(minute) if (Duration::from_secs(1)..=Duration::from_secs(60)).contains(&minute) => {
+            Ok(minute)
+        }
         _ => Err("give a number of seconds from 1 to 60".into()),
     }
 }

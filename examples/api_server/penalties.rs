@@ -10,10 +10,11 @@ use axum::http::StatusCode;
 use common::Human;
 use tollgate::{ConfigError, KeyedLimiter, Penalty, Rate};
 
-/// 2,000 attempts at once, and 500 a second in the long run: the largest plan allows 333. Who is above it is locked out for a second,
-/// and for twice as long each time until they behave.
-const PENALTY: Penalty =
-    Penalty::new(2_000, Rate::new(50, Duration::from_millis(100))).ban(Duration::from_secs(1)).escalate(Duration::from_secs(60));
+/// 2,000 attempts at once, and 500 a second in the long run: the largest plan allows 333. A client above that is locked out for a
+/// second, and each further time for twice as long, until it behaves.
+const PENALTY: Penalty = Penalty::new(2_000, Rate::new(50, Duration::from_millis(100)))
+    .ban(Duration::from_secs(1))
+    .escalate(Duration::from_secs(60));
 
 pub(crate) fn limiter() -> Result<KeyedLimiter<IpAddr>, ConfigError> {
     KeyedLimiter::new(PENALTY)
@@ -30,13 +31,24 @@ pub(crate) fn charge(status: StatusCode) -> u64 {
 
 /// The live table: all counters above zero, the highest first.
 pub(crate) fn table(penalties: &KeyedLimiter<IpAddr>) -> String {
-    let mut rows: Vec<_> = penalties.snapshots().filter(|(_, numbers)| numbers.used > 0).collect();
+    let mut rows: Vec<_> = penalties
+        .snapshots()
+        .filter(|(_, numbers)| numbers.used > 0)
+        .collect();
     rows.sort_unstable_by_key(|(client, numbers)| (Reverse(numbers.used), *client));
     let mut table = format!("{:<39}  counter  threshold  locked out\n", "client");
     for (client, numbers) in rows {
-        let out = numbers.retry_after.map_or("-".to_owned(), |rest| format!("{} more", Human(rest)));
+        let out = numbers
+            .retry_after
+            .map_or("-".to_owned(), |rest| format!("{} more", Human(rest)));
         // Padded as a text: addresses take no width.
-        let _ = writeln!(table, "{:<39}  {:>7}  {:>9}  {out}", client.to_string(), numbers.used, numbers.limit);
+        let _ = writeln!(
+            table,
+            "{:<39}  {:>7}  {:>9}  {out}",
+            client.to_string(),
+            numbers.used,
+            numbers.limit
+        );
     }
     table
 }
@@ -44,5 +56,7 @@ pub(crate) fn table(penalties: &KeyedLimiter<IpAddr>) -> String {
 /// Whether a client is locked out, by the table.
 pub(crate) fn locks_out(table: &str, client: IpAddr) -> bool {
     let client = client.to_string();
-    table.lines().any(|row| row.split_whitespace().next() == Some(&client) && row.ends_with("more"))
+    table
+        .lines()
+        .any(|row| row.split_whitespace().next() == Some(&client) && row.ends_with("more"))
 }

@@ -1,4 +1,4 @@
-//! From the plan of a user to the limiter that they are asked of: one for each plan, in the store that all instances share.
+//! Chooses the limiter of a user by the user's plan. There is one limiter for each plan, in the store that all instances share.
 
 use std::fmt;
 use std::time::Duration;
@@ -59,7 +59,10 @@ impl fmt::Display for Plan {
 impl FromSql for Plan {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let name = value.as_str()?;
-        Self::ALL.into_iter().find(|plan| plan.name() == name).ok_or(FromSqlError::InvalidType)
+        Self::ALL
+            .into_iter()
+            .find(|plan| plan.name() == name)
+            .ok_or(FromSqlError::InvalidType)
     }
 }
 
@@ -72,15 +75,22 @@ pub(crate) struct Limiters {
 }
 
 impl Limiters {
-    /// Instances share the limits of one name. While the store is down requests are answered with 503: that is the default, and nobody
-    /// gets more than their plan allows.
+    /// Instances share the limits of one name. While the store is down, requests are answered with 503. That is the default, so no
+    /// user gets more than the plan allows.
     pub(crate) fn new(store: &AnyStore, name: &str, minute: Duration) -> Result<Self, ConfigError> {
-        let of = |plan: Plan| SharedLimiter::new(store.clone(), format!("{name}/{plan}"), plan.quota(minute));
+        let of = |plan: Plan| {
+            SharedLimiter::new(store.clone(), format!("{name}/{plan}"), plan.quota(minute))
+        };
         let searches = SharedLimiter::new(store.clone(), format!("{name}/search"), SEARCHES)?;
-        Ok(Self { free: of(Plan::Free)?, pro: of(Plan::Pro)?, enterprise: of(Plan::Enterprise)?, searches })
+        Ok(Self {
+            free: of(Plan::Free)?,
+            pro: of(Plan::Pro)?,
+            enterprise: of(Plan::Enterprise)?,
+            searches,
+        })
     }
 
-    /// The limiter of a user, whose plan chooses it. Who changes plan starts anew.
+    /// The limiter of a user, which the plan chooses. A user who changes the plan starts with a full quota.
     pub(crate) fn of(&self, user: &User) -> SharedLimiter {
         let limiter = match user.plan {
             Plan::Free => &self.free,

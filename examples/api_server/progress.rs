@@ -20,7 +20,11 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{bar:40.cyan} {msg}") {
             bar.set_style(style);
         }
-        Self { bar, answers: AtomicUsize::new(0), allowed: AtomicUsize::new(0) }
+        Self {
+            bar,
+            answers: AtomicUsize::new(0),
+            allowed: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn count(&self, answer: &Answer) {
@@ -31,12 +35,16 @@ impl Progress {
     pub(crate) fn show(&self, at: Duration) {
         self.bar.set_position(at.as_millis() as u64);
         let (answers, allowed) = (self.answers.load(Relaxed), self.allowed.load(Relaxed));
-        self.bar.set_message(format!("{}   {answers} requests, {allowed} allowed", Human(at)));
+        self.bar.set_message(format!(
+            "{}   {answers} requests, {allowed} allowed",
+            Human(at)
+        ));
     }
 
     /// The load is over.
     pub(crate) fn wait(&self) {
-        self.bar.set_message("those who were denied wait as they were told, and try again");
+        self.bar
+            .set_message("denied clients wait for the retry-after, and try again");
     }
 
     pub(crate) fn finish(&self) {

@@ -1,4 +1,4 @@
-//! What was answered to a caller. Times are since the start of the load.
+//! The answers that a caller got. Times are since the start of the load.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Answer {
     pub(crate) retry_after: Option<Duration>,
     /// The fields about limits, as sent.
     pub(crate) fields: Vec<String>,
-    /// What such an answer must have and this one has not.
+    /// What is missing from or wrong with this answer.
     pub(crate) fault: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl Answer {
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) answers: Vec<Answer>,
-    /// How long an answer told to wait, and whether the next request was allowed then.
+    /// The retry-after of an answer, and whether the next request after it was allowed.
     pub(crate) retried: Option<(Duration, bool)>,
 }
 
@@ -43,13 +43,22 @@ impl Record {
     /// The most requests that were allowed within one span of this length. A request is allowed at some instant between those at
     /// which it was sent and answered: those count of which both are in the span.
     pub(crate) fn most_within(&self, span: Duration) -> usize {
-        let of_span = || self.allowed().filter(|answer| answer.received - answer.sent < span);
-        let [mut sent, mut received]: [Vec<_>; 2] =
-            [of_span().map(|answer| answer.sent).collect(), of_span().map(|answer| answer.received).collect()];
+        let of_span = || {
+            self.allowed()
+                .filter(|answer| answer.received - answer.sent < span)
+        };
+        let [mut sent, mut received]: [Vec<_>; 2] = [
+            of_span().map(|answer| answer.sent).collect(),
+            of_span().map(|answer| answer.received).collect(),
+        ];
         sent.sort_unstable();
         received.sort_unstable();
-        // What was sent before a span begins was answered before it ends.
+        // All requests here take less than a span, so one that was sent before the span begins was answered before it ends. It is in
+        // both counts, and the difference leaves it out.
         let before = |times: &[Duration], at| times.partition_point(|time| *time < at);
-        sent.iter().map(|begin| before(&received, *begin + span) - before(&sent, *begin)).max().unwrap_or(0)
+        sent.iter()
+            .map(|begin| before(&received, *begin + span) - before(&sent, *begin))
+            .max()
+            .unwrap_or(0)
     }
 }

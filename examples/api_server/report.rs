@@ -22,7 +22,10 @@ struct Tier<'a> {
 
 impl Tier<'_> {
     fn count(&self, counted: impl Fn(&Answer) -> bool) -> usize {
-        self.callers.iter().map(|(_, record)| record.count(&counted)).sum()
+        self.callers
+            .iter()
+            .map(|(_, record)| record.count(&counted))
+            .sum()
     }
 
     fn first(&self, is_wanted: impl Fn(&Answer) -> bool) -> Option<&Answer> {
@@ -42,12 +45,20 @@ pub(crate) fn print(results: &Results, options: &Options) {
         .map(|plan| Tier {
             name: plan.map_or("abuser", Plan::name),
             plan,
-            callers: results.records.iter().filter(|(caller, _)| caller.plan == plan).collect(),
+            callers: results
+                .records
+                .iter()
+                .filter(|(caller, _)| caller.plan == plan)
+                .collect(),
         })
         .collect();
 
-    say!("                                         429 by the                                       fullest");
-    say!("tier        clients  requests  allowed    plan  search  penalty  401/403     503   at most  minute");
+    say!(
+        "                                         429 by the                                       fullest"
+    );
+    say!(
+        "tier        clients  requests  allowed    plan  search  penalty  401/403     503   at most  minute"
+    );
     for tier in &tiers {
         row(tier, options);
     }
@@ -59,29 +70,52 @@ pub(crate) fn print(results: &Results, options: &Options) {
     say!("{}", results.table);
     for (caller, record) in &results.records {
         match record.retried {
-            Some((after, true)) => say!("{:<14} waited for {}, as told, and was allowed", caller.name, Human(after)),
-            Some((after, false)) => say!("{:<14} waited for {}, as told, and was denied", caller.name, Human(after)),
+            Some((after, true)) => say!(
+                "{:<14} waited for its retry-after of {}, and was allowed",
+                caller.name,
+                Human(after)
+            ),
+            Some((after, false)) => say!(
+                "{:<14} waited for its retry-after of {}, and was denied",
+                caller.name,
+                Human(after)
+            ),
             None if caller.plan.is_some() => {
-                say!("{:<14} was never denied by the plan when it sent one request at a time", caller.name);
+                say!(
+                    "{:<14} was never denied by the plan when it sent one request at a time",
+                    caller.name
+                );
             }
             None => {}
         }
     }
 }
 
-/// What was answered within the run, without what came of waiting afterwards.
+/// Prints the answers within the run, without those to the retries afterwards.
 fn row(tier: &Tier<'_>, options: &Options) {
-    let count = |counted: &dyn Fn(&Answer) -> bool| tier.count(|answer| answer.received < options.run && counted(answer));
-    let (clients, requests, allowed) = (tier.callers.len(), count(&|_| true), count(&Answer::is_allowed));
-    let [plan, search, penalty] =
-        [answers::PLAN, answers::SEARCH, answers::PENALTY].map(|denial| count(&|answer| answer.code == denial.code));
-    let strangers = count(&|answer| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&answer.status));
+    let count = |counted: &dyn Fn(&Answer) -> bool| {
+        tier.count(|answer| answer.received < options.run && counted(answer))
+    };
+    let (clients, requests, allowed) = (
+        tier.callers.len(),
+        count(&|_| true),
+        count(&Answer::is_allowed),
+    );
+    let [plan, search, penalty] = [answers::PLAN, answers::SEARCH, answers::PENALTY]
+        .map(|denial| count(&|answer| answer.code == denial.code));
+    let strangers =
+        count(&|answer| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&answer.status));
     let busy = count(&|answer| answer.status == StatusCode::SERVICE_UNAVAILABLE);
     let (mut at_most, mut fullest) = ("-".to_owned(), "-".to_owned());
     if let Some(of_plan) = tier.plan {
         let (quota, minute) = (of_plan.quota(options.minute()), options.minute());
         at_most = (most_within(quota, options.run) * clients as u64).to_string();
-        let most = tier.callers.iter().map(|(_, record)| record.most_within(minute)).max().unwrap_or(0);
+        let most = tier
+            .callers
+            .iter()
+            .map(|(_, record)| record.most_within(minute))
+            .max()
+            .unwrap_or(0);
         fullest = format!("{most} of {}", most_within(quota, minute));
     }
     let name = tier.name;
@@ -93,7 +127,11 @@ fn row(tier: &Tier<'_>, options: &Options) {
 /// The fields of an answer that was allowed and of each kind of denial, as sent.
 fn samples(tier: &Tier<'_>, options: &Options) {
     match tier.plan {
-        Some(plan) => say!("{plan}, {} a minute, here {}", plan.per_minute(), Policy::from(plan.quota(options.minute()))),
+        Some(plan) => say!(
+            "{plan}, {} a minute, here {}",
+            plan.per_minute(),
+            Policy::from(plan.quota(options.minute()))
+        ),
         None => say!("{}", tier.name),
     }
     let kinds: [&dyn Fn(&Answer) -> bool; 5] = [
@@ -104,8 +142,14 @@ fn samples(tier: &Tier<'_>, options: &Options) {
         &|answer| answer.code == answers::PENALTY.code,
     ];
     for kind in kinds {
-        let Some(answer) = tier.first(kind) else { continue };
-        let path = if answer.is_search { "/search" } else { "/items" };
+        let Some(answer) = tier.first(kind) else {
+            continue;
+        };
+        let path = if answer.is_search {
+            "/search"
+        } else {
+            "/items"
+        };
         say!("  GET {path}: {} {}", answer.status, answer.code);
         for field in &answer.fields {
             say!("    {field}");

@@ -1,4 +1,4 @@
-//! Who the users are: an SQLite database knows their tokens and their plans.
+//! The users: an SQLite database has their tokens and their plans.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tollgate::http::{HeaderKey, Identity as _};
 use crate::answers::problem;
 use crate::plans::Plan;
 
-/// How long an instance goes on with what the database said of a token: a change of plan takes effect within it.
+/// How long an instance caches the row of a token. A change of plan takes effect within this time.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +28,13 @@ pub(crate) struct User {
 /// The users of the example, with their tokens. (A real service would keep a hash of each token.)
 pub(crate) fn examples() -> Vec<(String, User)> {
     let counted = [(Plan::Free, 3), (Plan::Pro, 2), (Plan::Enterprise, 1)];
-    let names = counted.into_iter().flat_map(|(plan, count)| (1..=count).map(move |nth| (format!("{plan}-{nth}"), plan)));
-    (1..).zip(names).map(|(id, (name, plan))| (format!("token-of-{name}"), User { id, name, plan })).collect()
+    let names = counted
+        .into_iter()
+        .flat_map(|(plan, count)| (1..=count).map(move |nth| (format!("{plan}-{nth}"), plan)));
+    (1..)
+        .zip(names)
+        .map(|(id, (name, plan))| (format!("token-of-{name}"), User { id, name, plan }))
+        .collect()
 }
 
 /// Creates the database.
@@ -41,7 +46,10 @@ pub(crate) fn create(path: &Path) -> rusqlite::Result<()> {
         (),
     )?;
     for (token, user) in examples() {
-        transaction.execute("INSERT INTO users VALUES (?, ?, ?, ?)", (token, user.id, user.name, user.plan.name()))?;
+        transaction.execute(
+            "INSERT INTO users VALUES (?, ?, ?, ?)",
+            (token, user.id, user.name, user.plan.name()),
+        )?;
     }
     transaction.commit()
 }
@@ -61,10 +69,18 @@ struct Shared {
 impl Users {
     pub(crate) fn open(path: &Path) -> rusqlite::Result<Self> {
         let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        Ok(Self { shared: Arc::new(Shared { database: Mutex::new(database), known: Mutex::default() }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                database: Mutex::new(database),
+                known: Mutex::default(),
+            }),
+        })
     }
 
-    async fn by_token(&self, token: String) -> Result<Option<User>, Box<dyn std::error::Error + Send + Sync>> {
+    async fn by_token(
+        &self,
+        token: String,
+    ) -> Result<Option<User>, Box<dyn std::error::Error + Send + Sync>> {
         if let Some((user, until)) = lock(&self.shared.known).get(&token)
             && Instant::now() < *until
         {
@@ -86,8 +102,20 @@ impl Users {
 
 impl Shared {
     fn look_up(&self, token: &str) -> Result<Option<User>, rusqlite::Error> {
-        let user = |row: &rusqlite::Row<'_>| Ok(User { id: row.get(0)?, name: row.get(1)?, plan: row.get(2)? });
-        lock(&self.database).query_row("SELECT id, name, plan FROM users WHERE token = ?", [token], user).optional()
+        let user = |row: &rusqlite::Row<'_>| {
+            Ok(User {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                plan: row.get(2)?,
+            })
+        };
+        lock(&self.database)
+            .query_row(
+                "SELECT id, name, plan FROM users WHERE token = ?",
+                [token],
+                user,
+            )
+            .optional()
     }
 }
 
@@ -96,7 +124,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Lets users through, and puts each into the extensions of their request.
-pub(crate) async fn authenticate(State(users): State<Users>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authenticate(
+    State(users): State<Users>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let found = match HeaderKey::bearer().identify(&request) {
         Ok(token) => users.by_token(token).await,
         Err(_) => Ok(None),
@@ -107,14 +139,26 @@ pub(crate) async fn authenticate(State(users): State<Users>, mut request: Reques
             next.run(request).await
         }
         Ok(None) => {
-            let mut response =
-                problem(StatusCode::UNAUTHORIZED, None, "unknown_token", "send `Authorization: Bearer` and your token");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            let mut response = problem(
+                StatusCode::UNAUTHORIZED,
+                None,
+                "unknown_token",
+                "send `Authorization: Bearer` and your token",
+            );
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             response.map(Into::into)
         }
         Err(error) => {
             eprintln!("cannot look up a user: {error}");
-            problem(StatusCode::SERVICE_UNAVAILABLE, None, "users_unavailable", "try again").map(Into::into)
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                None,
+                "users_unavailable",
+                "try again",
+            )
+            .map(Into::into)
         }
     }
 }

@@ -10,7 +10,7 @@ const BOTH: &str = "
         if (document.documentElement.dataset.at === String(status.numbers.at)) {
             return Object.entries(status.numbers.panels).flatMap(([name, numbers]) =>
                 [...document.querySelectorAll(`#${name} [data-of]`)].map(shown =>
-                    ({ of: `${name} ${shown.dataset.of}`, told: numbers[shown.dataset.of], shown: shown.textContent })));
+                    ({ of: `${name} ${shown.dataset.of}`, reported: numbers[shown.dataset.of], shown: shown.textContent })));
         }
         await new Promise(resolve => setTimeout(resolve, 20));
     }";
@@ -30,18 +30,26 @@ const CHARTS: &str = "
 
 #[tokio::test]
 async fn at_1280_pixels() {
-    visit(&variable("DASHBOARD_URL"), 1280, async |page| walk(page, 1280).await).await;
+    visit(&variable("DASHBOARD_URL"), 1280, async |page| {
+        walk(page, 1280).await
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn at_400_pixels() {
-    visit(&variable("DASHBOARD_URL"), 400, async |page| walk(page, 400).await).await;
+    visit(&variable("DASHBOARD_URL"), 400, async |page| {
+        walk(page, 400).await
+    })
+    .await;
 }
 
 async fn walk(page: &Page, width: u32) {
-    page.wait_for("#connection", "live", |text| text == "live, 1 page").await;
+    page.wait_for("#connection", "live", |text| text == "live, 1 page")
+        .await;
     // Some seconds are drawn.
-    page.wait_until("document.documentElement.dataset.at > 5").await;
+    page.wait_until("document.documentElement.dataset.at > 5")
+        .await;
 
     has_sliders_at_their_charts(page).await;
     shows_what_the_server_tells(page).await;
@@ -52,12 +60,18 @@ async fn walk(page: &Page, width: u32) {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     tells_what_is_refused(page).await;
     fits(page, width).await;
-    // A refusal is told the console, too, by the browser. Nothing else is.
-    let others = page.complaints().await.into_iter().filter(|told| !told.contains("400 (Bad Request)"));
+    // The browser also writes a refusal to the console. The console has no other messages.
+    let others = page
+        .complaints()
+        .await
+        .into_iter()
+        .filter(|reported| !reported.contains("400 (Bad Request)"));
     assert_eq!(others.collect::<Vec<_>>(), Vec::<String>::new());
 
-    page.save(width, "dark", &format!("dashboard-{width}-dark.png")).await;
-    page.save(width, "light", &format!("dashboard-{width}.png")).await;
+    page.save(width, "dark", &format!("dashboard-{width}-dark.png"))
+        .await;
+    page.save(width, "light", &format!("dashboard-{width}.png"))
+        .await;
     leaves_nothing(page).await;
 }
 
@@ -66,38 +80,59 @@ async fn shows_what_the_server_tells(page: &Page) {
     let both = both.as_array().unwrap();
     assert_eq!(both.len(), 2 + 2 + 2 + 3 * (2 + 3 + 2), "{both:?}");
     for number in both {
-        let (told, shown) = (&number["told"], number["shown"].as_str().unwrap());
-        let Some(told) = told.as_f64() else {
+        let (reported, shown) = (&number["reported"], number["shown"].as_str().unwrap());
+        let Some(reported) = reported.as_f64() else {
             assert_eq!(shown, "–", "{number}");
             continue;
         };
         let (value, unit) = shown.split_once(['/', ' ']).unwrap_or((shown, ""));
         let value: f64 = value.parse().unwrap();
-        let value = if unit == "s" && shown.contains(' ') { value * 1e3 } else { value };
-        assert!((value - told).abs() <= 0.51 + told * 0.006, "{number}");
+        let value = if unit == "s" && shown.contains(' ') {
+            value * 1e3
+        } else {
+            value
+        };
+        assert!(
+            (value - reported).abs() <= 0.51 + reported * 0.006,
+            "{number}"
+        );
     }
 
     let charts = page.run(CHARTS).await;
-    page.run("window.before = +document.documentElement.dataset.at").await;
-    page.wait_until("document.documentElement.dataset.at > window.before + 2").await;
+    page.run("window.before = +document.documentElement.dataset.at")
+        .await;
+    page.wait_until("document.documentElement.dataset.at > window.before + 2")
+        .await;
     let later = page.run(CHARTS).await;
     let (charts, later) = (charts.as_array().unwrap(), later.as_array().unwrap());
     assert_eq!((charts.len(), later.len()), (12, 12));
     for (nth, (chart, later)) in charts.iter().zip(later).enumerate() {
-        assert!(chart["coloured"].as_u64() > Some(20), "chart {nth} is empty");
-        // Nobody waits for the first limiter.
-        assert!(nth == 2 || chart["image"] != later["image"], "chart {nth} does not move");
+        assert!(
+            chart["coloured"].as_u64() > Some(20),
+            "chart {nth} is empty"
+        );
+        // No caller waits for the first limiter.
+        assert!(
+            nth == 2 || chart["image"] != later["image"],
+            "chart {nth} does not move"
+        );
     }
 }
 
 async fn fits(page: &Page, width: u32) {
-    let wide = page.run("return document.documentElement.scrollWidth").await;
+    let wide = page
+        .run("return document.documentElement.scrollWidth")
+        .await;
     assert_eq!(wide, width, "the page is wider than the screen");
     let cut = "
         return [...document.querySelectorAll('.knob label, .knob input[type=number]')]
             .filter(element => element.scrollWidth > element.clientWidth)
             .map(element => element.textContent || element.id)";
-    assert_eq!(page.run(cut).await, json!([]), "labels and fields with too little room");
+    assert_eq!(
+        page.run(cut).await,
+        json!([]),
+        "labels and fields with too little room"
+    );
 }
 
 /// The sliders of the first limiter and the chart that they move at once are on the first screen. Of each limiter the sliders and all
@@ -109,34 +144,67 @@ async fn has_sliders_at_their_charts(page: &Page) {
         const panels = [...document.querySelectorAll('.panel')];
         return { screen: innerHeight, sliders: panels.map(all('input[type=range]')), charts: panels.map(all('.chart')) }";
     let places = page.run(places).await;
-    let of_panels = |name: &str| serde_json::from_value::<Vec<Vec<[f64; 2]>>>(places[name].clone()).unwrap();
-    let (screen, sliders, charts) = (places["screen"].as_f64().unwrap(), of_panels("sliders"), of_panels("charts"));
+    let of_panels =
+        |name: &str| serde_json::from_value::<Vec<Vec<[f64; 2]>>>(places[name].clone()).unwrap();
+    let (screen, sliders, charts) = (
+        places["screen"].as_f64().unwrap(),
+        of_panels("sliders"),
+        of_panels("charts"),
+    );
     assert_eq!((sliders.len(), charts.len()), (4, 4));
     for (nth, (sliders, charts)) in sliders.iter().zip(&charts).enumerate() {
         assert_eq!((sliders.len(), charts.len()), (4, 3));
-        let top = sliders.iter().chain(charts).map(|[top, _]| *top).fold(f64::INFINITY, f64::min);
-        let bottom = sliders.iter().chain(charts).map(|[_, bottom]| *bottom).fold(0.0, f64::max);
-        assert!(bottom - top <= screen, "the sliders and charts of limiter {nth} take {} of {screen} pixels", bottom - top);
+        let top = sliders
+            .iter()
+            .chain(charts)
+            .map(|[top, _]| *top)
+            .fold(f64::INFINITY, f64::min);
+        let bottom = sliders
+            .iter()
+            .chain(charts)
+            .map(|[_, bottom]| *bottom)
+            .fold(0.0, f64::max);
+        assert!(
+            bottom - top <= screen,
+            "the sliders and charts of limiter {nth} take {} of {screen} pixels",
+            bottom - top
+        );
     }
     for [top, bottom] in sliders[0].iter().chain(&charts[0][..1]) {
-        assert!(*top >= 0.0 && *bottom <= screen, "one from {top} to {bottom} of {screen} pixels");
+        assert!(
+            *top >= 0.0 && *bottom <= screen,
+            "one from {top} to {bottom} of {screen} pixels"
+        );
     }
 }
 
 async fn follows_a_slider(page: &Page) {
     page.type_into("#api-rate", &key::HOME.to_string()).await;
-    page.wait_for("#api .policy", "1/s", |text| text == "1/s burst 60").await;
-    page.wait_for("#api [data-of=granted]", "a few", |text| number(text) < 4.0).await;
-    page.wait_for("#api [data-of=denied]", "many", |text| number(text) > 4.0).await;
+    page.wait_for("#api .policy", "1/s", |text| text == "1/s burst 60")
+        .await;
+    page.wait_for("#api [data-of=granted]", "a few", |text| number(text) < 4.0)
+        .await;
+    page.wait_for("#api [data-of=denied]", "many", |text| number(text) > 4.0)
+        .await;
     page.type_into("#api-rate", &key::END.to_string()).await;
-    page.wait_for("#api .policy", "200/s", |text| text == "200/s burst 60").await;
-    page.wait_for("#api [data-of=granted]", "many", |text| number(text) > 12.0).await;
+    page.wait_for("#api .policy", "200/s", |text| text == "200/s burst 60")
+        .await;
+    page.wait_for("#api [data-of=granted]", "many", |text| number(text) > 12.0)
+        .await;
     // Other pages see it as well, and this one after it is loaded anew.
     page.goto("/").await;
-    page.wait_for("#api .policy", "still 200/s", |text| text == "200/s burst 60").await;
-    assert_eq!(page.run("return document.querySelector('#api-rate').value").await, "200");
+    page.wait_for("#api .policy", "still 200/s", |text| {
+        text == "200/s burst 60"
+    })
+    .await;
+    assert_eq!(
+        page.run("return document.querySelector('#api-rate').value")
+            .await,
+        "200"
+    );
     set(page, "api", &json!({ "rate": 40 })).await;
-    page.wait_for("#api .policy", "40/s", |text| text == "40/s burst 60").await;
+    page.wait_for("#api .policy", "40/s", |text| text == "40/s burst 60")
+        .await;
 }
 
 async fn shows_a_leak(page: &Page) {
@@ -149,31 +217,65 @@ async fn shows_a_leak(page: &Page) {
     let list = "#database .leaks ol";
     let before = page.text(list).await; // what another test leaked
     page.click("#database button").await;
-    page.wait_for(list, "longer", |text| text.len() > before.len()).await;
-    page.wait_for("#database .leaks li:first-child", "reclaimed", |text| text.ends_with("its TTL of 3.0 s")).await;
+    page.wait_for(list, "longer", |text| text.len() > before.len())
+        .await;
+    page.wait_for("#database .leaks li:first-child", "reclaimed", |text| {
+        text.ends_with("its TTL of 3.0 s")
+    })
+    .await;
     let seen = page.run("return window.seen.filter(text => text)").await;
-    let seen: Vec<_> = seen.as_array().unwrap().iter().map(|text| text.as_str().unwrap().replace('\u{a0}', " ")).collect();
-    let permit = seen.last().unwrap().strip_suffix("reclaimed after its TTL of 3.0 s").unwrap();
-    let left = seen.iter().filter_map(|text| text.strip_prefix(permit)?.strip_prefix("reclaimed in ")?.strip_suffix(" s"));
+    let seen: Vec<_> = seen
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|text| text.as_str().unwrap().replace('\u{a0}', " "))
+        .collect();
+    let permit = seen
+        .last()
+        .unwrap()
+        .strip_suffix("reclaimed after its TTL of 3.0 s")
+        .unwrap();
+    let left = seen.iter().filter_map(|text| {
+        text.strip_prefix(permit)?
+            .strip_prefix("reclaimed in ")?
+            .strip_suffix(" s")
+    });
     let left: Vec<f64> = left.map(|left| left.parse().unwrap()).collect();
-    assert!(left.len() > 1 && left[0] <= 3.0 && left.is_sorted_by(|earlier, later| earlier > later), "{seen:?}");
+    assert!(
+        left.len() > 1 && left[0] <= 3.0 && left.is_sorted_by(|earlier, later| earlier > later),
+        "{seen:?}"
+    );
     set(page, "database", &json!({ "ttl": 8 })).await;
     // Without a TTL, a leak would be for ever.
-    assert_eq!(page.run("return document.querySelector('#search .leaks').hidden").await, true);
+    assert_eq!(
+        page.run("return document.querySelector('#search .leaks').hidden")
+            .await,
+        true
+    );
 }
 
 async fn tells_what_is_refused(page: &Page) {
     let refusal = "#api .refusal";
     let retype = |keys: &str| format!("{}a{}{keys}{}", key::CONTROL, key::NULL, key::ENTER);
     page.type_into("#api-rate-field", &retype("0")).await;
-    page.wait_for(refusal, "the limiter's error", |text| text.contains("the rate of `0/s burst 60` is zero")).await;
+    page.wait_for(refusal, "the limiter's error", |text| {
+        text.contains("the rate of `0/s burst 60` is zero")
+    })
+    .await;
     page.type_into("#api-rate-field", &retype("100000")).await;
-    page.wait_for(refusal, "the range", |text| text == "Rate: give a whole number from 1 to 200, not 100000").await;
+    page.wait_for(refusal, "the range", |text| {
+        text == "Rate: give a whole number from 1 to 200, not 100000"
+    })
+    .await;
     page.type_into("#api-rate-field", &retype("-")).await;
-    page.wait_for(refusal, "the range", |text| text == "Rate: give a whole number from 1 to 200, not \"\"").await;
+    page.wait_for(refusal, "the range", |text| {
+        text == "Rate: give a whole number from 1 to 200, not \"\""
+    })
+    .await;
     assert_eq!(page.text("#api .policy").await, "40/s burst 60");
     page.type_into("#api-rate-field", &retype("41")).await;
-    page.wait_for("#api .policy", "41/s", |text| text == "41/s burst 60").await;
+    page.wait_for("#api .policy", "41/s", |text| text == "41/s burst 60")
+        .await;
     assert_eq!(page.text(refusal).await, "");
     set(page, "api", &json!({ "rate": 40 })).await;
 }
@@ -183,25 +285,38 @@ async fn is_not_alone(page: &Page) {
         window.other = new EventSource('/events');
         const start = await new Promise(resolve => window.other.addEventListener('start', resolve, { once: true }));
         return JSON.parse(start.data).history.length";
-    assert!(page.run(join).await.as_u64() > Some(20), "a new page is not told of what was before it");
-    page.wait_for("#connection", "of two pages", |text| text == "live, 2 pages").await;
+    assert!(
+        page.run(join).await.as_u64() > Some(20),
+        "a new page gets no events from before it"
+    );
+    page.wait_for("#connection", "of two pages", |text| {
+        text == "live, 2 pages"
+    })
+    .await;
     page.run("window.other.close()").await;
-    page.wait_for("#connection", "of one page", |text| text == "live, 1 page").await;
+    page.wait_for("#connection", "of one page", |text| text == "live, 1 page")
+        .await;
 }
 
 /// A page that is left is not counted, and is live when one comes back.
 async fn leaves_nothing(page: &Page) {
     for _ in 0..2 {
         page.goto("/status").await;
-        page.wait_until("(await (await fetch('/status')).json()).pages === 0").await;
+        page.wait_until("(await (await fetch('/status')).json()).pages === 0")
+            .await;
         page.back().await;
-        page.wait_for("#connection", "live again", |text| text == "live, 1 page").await;
+        page.wait_for("#connection", "live again", |text| text == "live, 1 page")
+            .await;
     }
 }
 
 async fn set(page: &Page, name: &str, settings: &Value) {
     let options = json!({ "method": "PUT", "headers": { "content-type": "application/json" }, "body": settings.to_string() });
-    let answer = page.run(&format!("return (await fetch('/panels/{name}', {options})).status")).await;
+    let answer = page
+        .run(&format!(
+            "return (await fetch('/panels/{name}', {options})).status"
+        ))
+        .await;
     assert_eq!(answer, 204);
 }
 

@@ -22,10 +22,10 @@ use tollgate::{Limiter, MaxConcurrency};
 /// Generous: a machine may be busy. Also how long a request may wait in the queue.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Asks past the browser's cache, in which requests for one URL wait for each other.
+/// A page whose requests bypass the browser's cache, in which requests for one URL wait for each other.
 const PAGE: &str = "<!doctype html><title>a page</title><script>
     const ask = (path, options) => fetch(path, { cache: 'no-store', ...options });
-    const told = async answer =>
+    const reported = async answer =>
         ({ status: answer.status, fields: Object.fromEntries(answer.headers), text: await answer.text() });
 </script>";
 
@@ -35,15 +35,23 @@ struct Server {
     limiter: Limiter,
     /// Has a permit for each request to `/gate` that may end.
     gate: Arc<Semaphore>,
-    /// How many of those run, and the most at the same time.
+    /// How many requests to `/gate` run, and the most at the same time.
     running: Arc<[AtomicU64; 2]>,
 }
 
 impl Server {
-    async fn start(limiter: Limiter, layer: impl FnOnce(LimitLayer<Limiter>) -> LimitLayer<Limiter>) -> Self {
+    async fn start(
+        limiter: Limiter,
+        layer: impl FnOnce(LimitLayer<Limiter>) -> LimitLayer<Limiter>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let server = Self { origin, limiter, gate: Arc::new(Semaphore::new(0)), running: Arc::default() };
+        let server = Self {
+            origin,
+            limiter,
+            gate: Arc::new(Semaphore::new(0)),
+            running: Arc::default(),
+        };
         let (gate, running) = (Arc::clone(&server.gate), Arc::clone(&server.running));
         let through_the_gate = async move || {
             let now = running[0].fetch_add(1, SeqCst) + 1;
@@ -65,13 +73,23 @@ impl Server {
 
     /// Waits until so many are in flight, and so many wait.
     async fn come_to(&self, in_flight: u64, queued: u64) {
-        let numbers = || (self.limiter.snapshot().in_flight, self.limiter.snapshot().queued);
+        let numbers = || {
+            (
+                self.limiter.snapshot().in_flight,
+                self.limiter.snapshot().queued,
+            )
+        };
         let reached = async {
             while numbers() != (in_flight, queued) {
                 sleep(Duration::from_millis(2)).await;
             }
         };
-        assert!(timeout(PATIENCE, reached).await.is_ok(), "{:?} instead of {:?}", numbers(), (in_flight, queued));
+        assert!(
+            timeout(PATIENCE, reached).await.is_ok(),
+            "{:?} instead of {:?}",
+            numbers(),
+            (in_flight, queued)
+        );
     }
 }
 
@@ -84,38 +102,73 @@ async fn endless() -> Body {
 }
 
 fn places(count: u64) -> Limiter {
-    Limiter::builder(MaxConcurrency::new(count)).max_queue(100).build().unwrap()
+    Limiter::builder(MaxConcurrency::new(count))
+        .max_queue(100)
+        .build()
+        .unwrap()
 }
 
 fn seconds(answer: &Value) -> u64 {
-    answer["fields"]["retry-after"].as_str().unwrap().parse().unwrap()
+    answer["fields"]["retry-after"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_page_reads_what_is_left_and_why_it_is_refused() {
-    let server = Server::start(Limiter::new("window 3/h").unwrap(), |layer| layer.name("api").unwrap()).await;
+    let server = Server::start(Limiter::new("window 3/h").unwrap(), |layer| {
+        layer.name("api").unwrap()
+    })
+    .await;
     visit(&server.origin, 1280, async |page| {
         for left in [2, 1, 0] {
-            let granted = page.run("return told(await ask('/hello'))").await;
-            assert_eq!((&granted["status"], &granted["text"]), (&200.into(), &"hello".into()), "{granted}");
+            let granted = page.run("return reported(await ask('/hello'))").await;
+            assert_eq!(
+                (&granted["status"], &granted["text"]),
+                (&200.into(), &"hello".into()),
+                "{granted}"
+            );
             assert_eq!(granted["fields"]["ratelimit-policy"], r#""api";q=3;w=3600"#);
             let state = granted["fields"]["ratelimit"].as_str().unwrap();
-            assert!(state.starts_with(&format!(r#""api";r={left};t=3"#)), "{state}");
+            assert!(
+                state.starts_with(&format!(r#""api";r={left};t=3"#)),
+                "{state}"
+            );
             assert_eq!(granted["fields"]["retry-after"], Value::Null);
         }
 
-        let refused = page.run("return told(await ask('/hello'))").await;
+        let refused = page.run("return reported(await ask('/hello'))").await;
         assert_eq!(refused["status"], 429);
         assert!((3_000..=3_600).contains(&seconds(&refused)), "{refused}");
-        assert!(refused["fields"]["ratelimit"].as_str().unwrap().starts_with(r#""api";r=0;t=3"#), "{refused}");
-        assert_eq!(refused["fields"]["content-type"], "application/problem+json");
+        assert!(
+            refused["fields"]["ratelimit"]
+                .as_str()
+                .unwrap()
+                .starts_with(r#""api";r=0;t=3"#),
+            "{refused}"
+        );
+        assert_eq!(
+            refused["fields"]["content-type"],
+            "application/problem+json"
+        );
         let problem: Value = serde_json::from_str(refused["text"].as_str().unwrap()).unwrap();
-        assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+        assert_eq!(
+            problem["type"],
+            "https://iana.org/assignments/http-problem-types#quota-exceeded"
+        );
         assert_eq!(problem["violated-policies"], json!(["api"]));
 
-        // HEAD is told the same, without the body.
-        let head = page.run("return told(await ask('/hello', { method: 'HEAD' }))").await;
-        assert_eq!((&head["status"], &head["text"]), (&429.into(), &"".into()), "{head}");
+        // HEAD gets the same answer, without the body.
+        let head = page
+            .run("return reported(await ask('/hello', { method: 'HEAD' }))")
+            .await;
+        assert_eq!(
+            (&head["status"], &head["text"]),
+            (&429.into(), &"".into()),
+            "{head}"
+        );
         assert!((3_000..=3_600).contains(&seconds(&head)), "{head}");
         for field in ["ratelimit-policy", "content-type", "content-length"] {
             assert_eq!(head["fields"][field], refused["fields"][field], "{field}");
@@ -126,14 +179,14 @@ async fn a_page_reads_what_is_left_and_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn a_page_that_waits_as_it_was_told_is_allowed_again() {
+async fn a_page_that_waits_for_retry_after_is_allowed_again() {
     let server = Server::start(Limiter::new("window 1/2s").unwrap(), |layer| layer).await;
     visit(&server.origin, 1280, async |page| {
         // On a slow machine, a window may end between two requests.
         let refused = "
             for (;;) {
                 const answer = await ask('/hello');
-                if (answer.status !== 200) return told(answer);
+                if (answer.status !== 200) return reported(answer);
             }";
         let refused = page.run(refused).await;
         assert_eq!(refused["status"], 429);
@@ -158,7 +211,7 @@ async fn a_body_that_a_page_stops_reading_gives_its_place_back() {
             let begun = page.run(begin).await;
             assert!(begun[0] == 200 && begun[1].as_u64() > Some(0), "{begun}");
             server.come_to(1, 0).await;
-            // It has the only place.
+            // The endless request has the only place.
             assert_eq!(page.run("return (await ask('/hello')).status").await, 503);
             page.run(stop).await;
             server.come_to(0, 0).await;
@@ -192,7 +245,7 @@ async fn a_request_that_a_page_gives_up_leaves_the_queue() {
         server.come_to(1, 0).await;
         drop(held);
         server.come_to(0, 0).await;
-        assert_eq!(server.limiter.snapshot().granted, 1, "what has left the queue is granted nothing");
+        assert_eq!(server.limiter.snapshot().granted, 1, "a request that has left the queue is not granted");
 
         // One is in flight, and one waits.
         page.run(NOT_KEPT).await;

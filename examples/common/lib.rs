@@ -1,5 +1,10 @@
-//! What several examples have in common: output, durations for people, drawings, and stores.
-#![allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate, reason = "for the examples alone")]
+//! Code that several examples share: output, readable durations, drawings, and stores.
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "for the examples alone"
+)]
 
 pub mod plot;
 pub mod store;
@@ -16,8 +21,8 @@ use tokio::sync::Notify;
 /// Notified when the output is no longer read, if `while_wanted` waits for that.
 static UNREAD: OnceLock<Notify> = OnceLock::new();
 
-/// Prints a line as `println!` does. The program ends without an error when its output is no longer read, as by `head`: at once, or
-/// when [`while_wanted`] has dropped the run.
+/// Prints a line as `println!` does. The program ends without an error when its output is no longer read, for example by `head`. It
+/// ends at once, or when [`while_wanted`] has dropped the run.
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => { $crate::print_line(format_args!($($line)*)) };
@@ -25,7 +30,9 @@ macro_rules! say {
 
 #[doc(hidden)]
 pub fn print_line(line: fmt::Arguments<'_>) {
-    let Err(error) = writeln!(io::stdout(), "{line}") else { return };
+    let Err(error) = writeln!(io::stdout(), "{line}") else {
+        return;
+    };
     if error.kind() != io::ErrorKind::BrokenPipe {
         eprintln!("error: cannot write the output: {error}");
         process::exit(2);
@@ -36,9 +43,11 @@ pub fn print_line(line: fmt::Arguments<'_>) {
     }
 }
 
-/// Drops the run at its next await when its output is no longer read, or by Ctrl-C or SIGTERM: for one that has folders and processes
-/// to clean up.
-pub async fn while_wanted(run: impl Future<Output = Result<ExitCode, Box<dyn Error>>>) -> Result<ExitCode, Box<dyn Error>> {
+/// Drops the run at its next await when its output is no longer read, or at Ctrl-C or SIGTERM. Use it for a run that has folders
+/// and processes to clean up.
+pub async fn while_wanted(
+    run: impl Future<Output = Result<ExitCode, Box<dyn Error>>>,
+) -> Result<ExitCode, Box<dyn Error>> {
     let unread = UNREAD.get_or_init(Notify::new);
     tokio::select! {
         biased; // Ctrl-C ends the run's own processes too, which it would take for a fault
@@ -72,10 +81,12 @@ pub fn exit_code(done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     })
 }
 
-/// The error with its causes, in a line. What a cause says again is left out.
+/// The error with its causes, in a line. Repeated text of a cause is left out.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    for cause in iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string) {
+    for cause in
+        iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string)
+    {
         if !text.ends_with(&cause) {
             text += &format!(": {cause}");
         }
@@ -98,7 +109,11 @@ impl fmt::Display for Human {
             ..7_197.0 => (seconds / 60.0, "min"),
             _ => (seconds / 3_600.0, "h"),
         };
-        let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+        let decimals = if value < 9.995 {
+            2
+        } else {
+            usize::from(value < 99.95)
+        };
         f.pad(&format!("{value:.decimals$} {unit}"))
     }
 }

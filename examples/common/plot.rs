@@ -1,4 +1,4 @@
-//! What the drawings of the examples have in common: the file, the axes, the lines and the legend.
+//! The common parts of the examples' drawings: the file, the axes, the lines and the legend.
 
 use std::error::Error;
 use std::ops::Range;
@@ -17,7 +17,8 @@ pub const GREEN: RGBColor = RGBColor(50, 125, 95);
 const LEFT: u32 = 70;
 
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+pub type Chart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// Creates the file with a headline, a caption in smaller letters, and what `draw` draws below them.
@@ -28,17 +29,31 @@ pub fn write(
     draw: impl FnOnce(&Area<'_>) -> Outcome,
 ) -> Outcome {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     }
     let sheet = SVGBackend::new(path, size).into_drawing_area();
     sheet.fill(&WHITE)?;
-    draw(&sheet.margin(8, 0, 0, 0).titled(headline, text(20, INK))?.titled(caption, text(15, INK))?)?;
-    sheet.present().map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    draw(
+        &sheet
+            .margin(8, 0, 0, 0)
+            .titled(headline, text(20, INK))?
+            .titled(caption, text(15, INK))?,
+    )?;
+    sheet
+        .present()
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(())
 }
 
 /// An empty chart with a grid: seconds from 0 to `end`, counts from 0 to `top`.
-pub fn chart<'a, 'b>(area: &'a Area<'b>, title: &str, unit: &str, end: f64, top: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+pub fn chart<'a, 'b>(
+    area: &'a Area<'b>,
+    title: &str,
+    unit: &str,
+    end: f64,
+    top: f64,
+) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
     let mut chart = frame(area, title, 44, end, 0.0..top)?;
     chart
         .configure_mesh()
@@ -86,7 +101,12 @@ pub struct Line<'a> {
 
 impl Line<'_> {
     pub fn draw<'a, 'b: 'a>(self, chart: &mut Chart<'a, 'b>) -> Outcome {
-        let Self { label, points, color, dashed } = self;
+        let Self {
+            label,
+            points,
+            color,
+            dashed,
+        } = self;
         let style = color.stroke_width(2);
         let series = if dashed {
             chart.draw_series(DashedLineSeries::new(points, 6, 4, style))?
@@ -135,5 +155,9 @@ pub fn seconds(tick: &f64) -> String {
 
 /// Counts are whole: a tick between two of them has no label.
 fn whole(tick: &f64) -> String {
-    if (tick - tick.round()).abs() < 1e-6 { HumanCount(tick.round() as u64).to_string() } else { String::new() }
+    if (tick - tick.round()).abs() < 1e-6 {
+        HumanCount(tick.round() as u64).to_string()
+    } else {
+        String::new()
+    }
 }

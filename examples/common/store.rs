@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate::Policy;
-use tollgate::store::{Call, Cause, KeyPage, MemoryStore, ReleaseListener, Reply, Scope, Store, StoreError, StoreFuture};
+use tollgate::store::{
+    Call, Cause, KeyPage, MemoryStore, ReleaseListener, Reply, Scope, Store, StoreError,
+    StoreFuture,
+};
 
 /// A store of any kind, which can be cut off to see what happens then. Clones share it.
 #[derive(Debug, Clone)]
@@ -17,7 +20,10 @@ pub struct AnyStore {
 impl AnyStore {
     /// `memory`, a URL of a server, or else the path of an SQLite file.
     pub fn open(address: &str) -> Result<Self, Box<dyn Error>> {
-        let store: Arc<dyn Store> = match address.split_once("://").map_or(address, |(scheme, _)| scheme) {
+        let store: Arc<dyn Store> = match address
+            .split_once("://")
+            .map_or(address, |(scheme, _)| scheme)
+        {
             "memory" => Arc::new(MemoryStore::new()),
             #[cfg(feature = "redis")]
             "redis" | "valkey" => Arc::new(tollgate::store::RedisStore::connect(address)?),
@@ -33,12 +39,19 @@ impl AnyStore {
             #[cfg(feature = "sqlite")]
             path => Arc::new(tollgate::store::SqliteStore::open(path)?),
             #[cfg(not(feature = "sqlite"))]
-            path => return Err(format!("for a store in the file {path}, add `--features sqlite`").into()),
+            path => {
+                return Err(
+                    format!("for a store in the file {path}, add `--features sqlite`").into(),
+                );
+            }
         };
-        Ok(Self { store, is_cut: Arc::default() })
+        Ok(Self {
+            store,
+            is_cut: Arc::default(),
+        })
     }
 
-    /// While it is cut off, it cannot be reached.
+    /// Cuts the store off, or connects it again. A store that is cut off does not answer.
     pub fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
@@ -55,7 +68,10 @@ impl Store for AnyStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         if self.is_cut.load(Ordering::Relaxed) {
-            let error = StoreError::Unreachable { store: self.name(), source: Cause::new("it is cut off") };
+            let error = StoreError::Unreachable {
+                store: self.name(),
+                source: Cause::new("it is cut off"),
+            };
             return Box::pin(async { Err(error) });
         }
         self.store.call(call)

@@ -1,4 +1,4 @@
-//! What pages are told: the numbers of the last minute at once, and then new ones each quarter of a second.
+//! The events that pages get: the numbers of the last minute at once, and then new ones each quarter of a second.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -36,13 +36,19 @@ struct Recent {
 
 impl Feed {
     pub(crate) fn new() -> Self {
-        Self { recent: Mutex::default(), pages: broadcast::channel(BACKLOG).0 }
+        Self {
+            recent: Mutex::default(),
+            pages: broadcast::channel(BACKLOG).0,
+        }
     }
 
-    /// What a new page is told first, and then the ticks after it.
+    /// The first event of a new page, and the ticks after it.
     pub(crate) fn join(&self) -> (Value, broadcast::Receiver<Arc<str>>) {
         let recent = self.recent.lock().unwrap();
-        (json!({ "history": recent.history, "tick": recent.latest }), self.pages.subscribe())
+        (
+            json!({ "history": recent.history, "tick": recent.latest }),
+            self.pages.subscribe(),
+        )
     }
 
     pub(crate) fn latest(&self) -> Value {
@@ -57,7 +63,7 @@ impl Feed {
             recent.history.pop_front();
         }
         recent.latest = tick;
-        let _ = self.pages.send(text); // nobody may look
+        let _ = self.pages.send(text); // there may be no page
     }
 }
 
@@ -70,16 +76,20 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// With a first tick, so that there is one for the first page.
+    /// Makes a first tick, so that there is one for the first page.
     pub(crate) fn new(board: Arc<Board>) -> Self {
         let windows = board.panels.iter().map(|_| Window::default()).collect();
-        let mut sampler = Self { board, start: Instant::now(), windows };
+        let mut sampler = Self {
+            board,
+            start: Instant::now(),
+            windows,
+        };
         sampler.read();
         sampler.tick();
         sampler
     }
 
-    /// Until the program ends.
+    /// Samples and sends ticks until the program ends.
     pub(crate) async fn run(mut self) {
         let mut readings = interval(READING);
         readings.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -111,7 +121,8 @@ impl Sampler {
         }
         let feed = &self.board.feed;
         let numbers = json!({ "at": round(self.start.elapsed().as_secs_f64()), "panels": numbers });
-        let tick = json!({ "numbers": numbers, "panels": state, "pages": feed.pages.receiver_count() });
+        let tick =
+            json!({ "numbers": numbers, "panels": state, "pages": feed.pages.receiver_count() });
         feed.tell(numbers, tick);
     }
 }
@@ -123,7 +134,7 @@ struct Window(VecDeque<Reading>);
 struct Reading {
     at: Instant,
     counts: LimiterSnapshot,
-    /// What is left of a bucket.
+    /// The units left in a bucket.
     tokens: Option<u64>,
     /// How long each request waited that was granted after a wait, since the reading before.
     waits: Vec<Duration>,
@@ -131,7 +142,11 @@ struct Reading {
 
 impl Window {
     fn read(&mut self, panel: &Panel) {
-        let tokens = panel.limiter.limits().into_iter().find(|status| matches!(status.limit, Limit::TokenBucket(_)));
+        let tokens = panel
+            .limiter
+            .limits()
+            .into_iter()
+            .find(|status| matches!(status.limit, Limit::TokenBucket(_)));
         self.0.push_back(Reading {
             at: Instant::now(),
             counts: panel.limiter.snapshot(),
@@ -150,10 +165,24 @@ impl Window {
         let granted = last.counts.granted - first.counts.granted;
         let denials = |counts: &LimiterSnapshot| counts.denied + counts.timed_out + counts.shed;
         let denied = denials(&last.counts) - denials(&first.counts);
-        let rate = |count: u64| if seconds > 0.0 { round(count as f64 / seconds) } else { 0.0 };
-        let mut waits: Vec<_> = self.0.iter().skip(1).flat_map(|reading| &reading.waits).copied().collect();
+        let rate = |count: u64| {
+            if seconds > 0.0 {
+                round(count as f64 / seconds)
+            } else {
+                0.0
+            }
+        };
+        let mut waits: Vec<_> = self
+            .0
+            .iter()
+            .skip(1)
+            .flat_map(|reading| &reading.waits)
+            .copied()
+            .collect();
         waits.sort_unstable();
-        let wait = |share: f64| quantile(&waits, granted, share).map(|wait| round(wait.as_secs_f64() * 1e3));
+        let wait = |share: f64| {
+            quantile(&waits, granted, share).map(|wait| round(wait.as_secs_f64() * 1e3))
+        };
         let mean = |number: fn(&Reading) -> Option<u64>| {
             let sum = self.0.iter().map(number).sum::<Option<u64>>()?;
             Some(round(sum as f64 / self.0.len() as f64))
@@ -175,7 +204,10 @@ impl Window {
 fn quantile(waits: &[Duration], granted: u64, share: f64) -> Option<Duration> {
     let granted = (granted as usize).max(waits.len());
     let nth = ((granted as f64 * share).ceil() as usize).checked_sub(1)?;
-    Some(nth.checked_sub(granted - waits.len()).map_or(Duration::ZERO, |nth| waits[nth]))
+    Some(
+        nth.checked_sub(granted - waits.len())
+            .map_or(Duration::ZERO, |nth| waits[nth]),
+    )
 }
 
 /// To hundredths: what charts can show.

@@ -1,4 +1,4 @@
-//! Leaked permits, until their limiter tells that it has reclaimed them, and a while after.
+//! Leaked permits, until their limiter reports that it has reclaimed them, and a while after.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -27,21 +27,34 @@ impl Leaks {
     /// Leaks a permit, and returns its number.
     pub(crate) async fn leak(&self, limiter: &Limiter) -> Result<u64, AcquireError> {
         let permit = limiter.request().timeout(PATIENCE).acquire().await?;
-        let (fence, at) = (permit.fence(), permit.acquired_at().unwrap_or_else(Instant::now));
+        let (fence, at) = (
+            permit.fence(),
+            permit.acquired_at().unwrap_or_else(Instant::now),
+        );
         let mut leaks = self.0.lock().unwrap();
         while leaks.len() >= SHOWN
             && let Some(oldest) = leaks.iter().position(|leak| leak.held.is_some())
         {
             leaks.remove(oldest);
         }
-        leaks.push(Leak { fence, at, held: None });
+        leaks.push(Leak {
+            fence,
+            at,
+            held: None,
+        });
         drop(leaks);
         permit.forget();
         Ok(fence)
     }
 
     pub(crate) fn reclaimed(&self, fence: u64, held: Duration) {
-        if let Some(leak) = self.0.lock().unwrap().iter_mut().find(|leak| leak.fence == fence) {
+        if let Some(leak) = self
+            .0
+            .lock()
+            .unwrap()
+            .iter_mut()
+            .find(|leak| leak.fence == fence)
+        {
             leak.held = Some(held);
         }
     }
@@ -55,7 +68,9 @@ impl Leaks {
         });
         let tell = |leak: &Leak| match (leak.held, ttl) {
             (Some(held), _) => json!({ "permit": leak.fence, "held": held.as_secs_f64() }),
-            (None, Some(ttl)) => json!({ "permit": leak.fence, "left": ttl.saturating_sub(leak.at.elapsed()).as_secs_f64() }),
+            (None, Some(ttl)) => {
+                json!({ "permit": leak.fence, "left": ttl.saturating_sub(leak.at.elapsed()).as_secs_f64() })
+            }
             (None, None) => json!({ "permit": leak.fence }),
         };
         self.0.lock().unwrap().iter().map(tell).collect()

@@ -24,17 +24,29 @@ pub(crate) async fn call(board: Arc<Board>, nth: usize) {
     let mut next = start;
     loop {
         let settings = panel.settings();
-        let wave = if panel.about.waves { WAVE.1 * (TAU * start.elapsed().as_secs_f64() / WAVE.0).sin() } else { 0.0 };
+        let wave = if panel.about.waves {
+            WAVE.1 * (TAU * start.elapsed().as_secs_f64() / WAVE.0).sin()
+        } else {
+            0.0
+        };
         // The gaps between requests that are independent of each other are exponential. They have no memory, so a long one is drawn
         // again after a step.
         let gap = -random.share().ln() / (settings["load"] as f64 * (1.0 + wave));
         let calls = gap < STEP.as_secs_f64();
-        next += if calls { Duration::from_secs_f64(gap) } else { STEP };
-        // What a computer that was asleep has missed is not made up for.
+        next += if calls {
+            Duration::from_secs_f64(gap)
+        } else {
+            STEP
+        };
+        // Requests that were missed while the computer was asleep are not made up for.
         next = next.max(Instant::now() - STEP);
         sleep_until(next).await;
         if calls {
-            tokio::spawn(request(panel.limiter.clone(), settings, work(panel, &mut random)));
+            tokio::spawn(request(
+                panel.limiter.clone(),
+                settings,
+                work(panel, &mut random),
+            ));
         }
     }
 }
@@ -47,12 +59,23 @@ fn work(panel: &Panel, random: &mut Random) -> Duration {
 async fn request(limiter: Limiter, settings: Settings, work: Duration) {
     let permit = match settings["patience"] {
         0 => limiter.try_acquire().ok(),
-        patience => limiter.request().timeout(Duration::from_millis(patience)).acquire().await.ok(),
+        patience => limiter
+            .request()
+            .timeout(Duration::from_millis(patience))
+            .acquire()
+            .await
+            .ok(),
     };
     let Some(permit) = permit else { return };
-    let overloaded = settings.get("capacity").is_some_and(|capacity| limiter.snapshot().in_flight > *capacity);
+    let overloaded = settings
+        .get("capacity")
+        .is_some_and(|capacity| limiter.snapshot().in_flight > *capacity);
     sleep(if overloaded { REFUSAL } else { work }).await;
-    permit.report(if overloaded { Outcome::Overloaded } else { Outcome::Ok });
+    permit.report(if overloaded {
+        Outcome::Overloaded
+    } else {
+        Outcome::Ok
+    });
 }
 
 /// Numbers that look random enough for arrivals (SplitMix64).

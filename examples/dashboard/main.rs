@@ -8,7 +8,7 @@
 //! - `panels` has the limiters, and what the page may change of each.
 //! - `load` is their callers.
 //! - `leaks` leaks permits, and sees them reclaimed.
-//! - `feed` samples the limiters, and tells the pages.
+//! - `feed` samples the limiters, and sends their numbers to the pages.
 //! - `pages` answers browsers. The charts are drawn by uPlot, whose files lie in `assets`, so that no network is needed.
 //!
 //! The exit code is 2 with one line when something failed, such as an address that is in use.
@@ -39,7 +39,7 @@ struct Options {
     listen: SocketAddr,
 }
 
-/// What all pages look at.
+/// The state that all pages show.
 struct Board {
     panels: Vec<Panel>,
     feed: Feed,
@@ -57,9 +57,13 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    let board = Arc::new(Board { panels: panels::all()?, feed: Feed::new() });
+    let board = Arc::new(Board {
+        panels: panels::all()?,
+        feed: Feed::new(),
+    });
     let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.map_err(|error| format!("cannot serve on {}: {error}", options.listen))?;
+    let listener =
+        listener.map_err(|error| format!("cannot serve on {}: {error}", options.listen))?;
     for nth in 0..board.panels.len() {
         tokio::spawn(load::call(Arc::clone(&board), nth));
     }

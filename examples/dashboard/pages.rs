@@ -27,10 +27,26 @@ type Refusal = (StatusCode, String);
 const RETRY: Duration = Duration::from_secs(1);
 
 const ASSETS: [(&str, &str, &str); 4] = [
-    ("dashboard.css", "text/css", include_str!("assets/dashboard.css")),
-    ("dashboard.js", "text/javascript", include_str!("assets/dashboard.js")),
-    ("uPlot.css", "text/css", include_str!("assets/uPlot.min.css")),
-    ("uPlot.js", "text/javascript", include_str!("assets/uPlot.iife.min.js")),
+    (
+        "dashboard.css",
+        "text/css",
+        include_str!("assets/dashboard.css"),
+    ),
+    (
+        "dashboard.js",
+        "text/javascript",
+        include_str!("assets/dashboard.js"),
+    ),
+    (
+        "uPlot.css",
+        "text/css",
+        include_str!("assets/uPlot.min.css"),
+    ),
+    (
+        "uPlot.js",
+        "text/javascript",
+        include_str!("assets/uPlot.iife.min.js"),
+    ),
 ];
 
 pub(crate) fn router(board: Arc<Board>) -> Router {
@@ -46,15 +62,26 @@ pub(crate) fn router(board: Arc<Board>) -> Router {
 
 async fn asset(Path(wanted): Path<String>) -> impl IntoResponse {
     let asset = ASSETS.iter().find(|(name, ..)| *name == wanted);
-    asset.map(|(_, kind, text)| ([(CONTENT_TYPE, *kind)], *text)).ok_or(StatusCode::NOT_FOUND)
+    asset
+        .map(|(_, kind, text)| ([(CONTENT_TYPE, *kind)], *text))
+        .ok_or(StatusCode::NOT_FOUND)
 }
 
 /// `start` has what the page is built from and the numbers of the last minute; each `tick` has new ones. The stream ends with the
 /// connection, or when the page falls behind: it then connects anew.
-async fn events(State(board): State<Arc<Board>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn events(
+    State(board): State<Arc<Board>>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (mut start, ticks) = board.feed.join();
-    start["panels"] = board.panels.iter().map(|panel| describe(panel.about)).collect();
-    let start = Event::default().event("start").retry(RETRY).data(start.to_string());
+    start["panels"] = board
+        .panels
+        .iter()
+        .map(|panel| describe(panel.about))
+        .collect();
+    let start = Event::default()
+        .event("start")
+        .retry(RETRY)
+        .data(start.to_string());
     let ticks = stream::unfold(ticks, async |mut ticks| {
         let tick = ticks.recv().await.ok()?;
         Some((Event::default().event("tick").data(&*tick), ticks))
@@ -82,24 +109,40 @@ async fn change(
     wanted: Result<Json<BTreeMap<String, Value>>, JsonRejection>,
 ) -> Result<StatusCode, Refusal> {
     let Json(wanted) = wanted.map_err(|error| (error.status(), error.body_text()))?;
-    find(&board, &name)?.change(&wanted).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    find(&board, &name)?
+        .change(&wanted)
+        .map_err(|error| (StatusCode::BAD_REQUEST, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn leak(State(board): State<Arc<Board>>, Path(name): Path<String>) -> Result<Json<Value>, Refusal> {
+async fn leak(
+    State(board): State<Arc<Board>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refusal> {
     let panel = find(&board, &name)?;
     if !panel.about.leaks {
         let error = format!("`{name}` has no TTL: what leaked would never come back");
         return Err((StatusCode::BAD_REQUEST, error));
     }
     let leaked = panel.seen.leaks.leak(&panel.limiter).await;
-    let fence = leaked.map_err(|error| (StatusCode::CONFLICT, format!("nothing to leak: {}", chain(&error))))?;
+    let fence = leaked.map_err(|error| {
+        (
+            StatusCode::CONFLICT,
+            format!("nothing to leak: {}", chain(&error)),
+        )
+    })?;
     Ok(Json(json!({ "permit": fence })))
 }
 
 fn find<'a>(board: &'a Board, name: &str) -> Result<&'a Panel, Refusal> {
     board.panel(name).ok_or_else(|| {
         let names: Vec<_> = board.panels.iter().map(|panel| panel.about.name).collect();
-        (StatusCode::NOT_FOUND, format!("no limiter is called `{name}`; there are {}", names.join(", ")))
+        (
+            StatusCode::NOT_FOUND,
+            format!(
+                "no limiter is called `{name}`; there are {}",
+                names.join(", ")
+            ),
+        )
     })
 }

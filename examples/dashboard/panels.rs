@@ -8,7 +8,8 @@ use std::time::Duration;
 use common::chain;
 use serde_json::Value;
 use tollgate::{
-    Adapt, ConfigError, EventKind, Limiter, MaxConcurrency, Observation, Overflow, Policy, Rate, SlidingWindow, TokenBucket,
+    Adapt, ConfigError, EventKind, Limiter, LimiterEvent, MaxConcurrency, Overflow, Policy, Rate,
+    SlidingWindow, TokenBucket,
 };
 
 use crate::leaks::Leaks;
@@ -28,7 +29,7 @@ pub(crate) struct Knob {
 /// The numbers of a panel, by name.
 pub(crate) type Settings = BTreeMap<&'static str, u64>;
 
-/// What stays.
+/// The parts of a panel that do not change.
 pub(crate) struct About {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
@@ -43,8 +44,20 @@ pub(crate) struct About {
     pub(crate) leaks: bool,
 }
 
-const fn knob(name: &'static str, label: &'static str, unit: &'static str, range: RangeInclusive<u64>, start: u64) -> Knob {
-    Knob { name, label, unit, range, start }
+const fn knob(
+    name: &'static str,
+    label: &'static str,
+    unit: &'static str,
+    range: RangeInclusive<u64>,
+    start: u64,
+) -> Knob {
+    Knob {
+        name,
+        label,
+        unit,
+        range,
+        start,
+    }
 }
 
 const fn load(start: u64) -> Knob {
@@ -82,7 +95,11 @@ static PANELS: [About; 4] = [
             knob("places", "Connections", "at once", 1..=40, 8),
             knob("ttl", "TTL of a permit", "s", 1..=30, 8),
         ],
-        policy: |now| MaxConcurrency::new(now["places"]).ttl(Duration::from_secs(now["ttl"])).into(),
+        policy: |now| {
+            MaxConcurrency::new(now["places"])
+                .ttl(Duration::from_secs(now["ttl"]))
+                .into()
+        },
         work: Duration::from_millis(100),
         waves: false,
         leaks: true,
@@ -97,7 +114,10 @@ static PANELS: [About; 4] = [
             knob("places", "Searches", "at once", 1..=40, 8),
             knob("window", "Searches", "in any second", 1..=200, 40),
         ],
-        policy: |now| MaxConcurrency::new(now["places"]).and(SlidingWindow::log(now["window"], Duration::from_secs(1))),
+        policy: |now| {
+            MaxConcurrency::new(now["places"])
+                .and(SlidingWindow::log(now["window"], Duration::from_secs(1)))
+        },
         work: Duration::from_millis(120),
         waves: false,
         leaks: false,
@@ -112,7 +132,11 @@ static PANELS: [About; 4] = [
             knob("capacity", "Server's capacity", "at once", 1..=60, 20),
             knob("ceiling", "Limit's ceiling", "at once", 2..=100, 40),
         ],
-        policy: |now| MaxConcurrency::new(10).adapt(Adapt::aimd().between(2, now["ceiling"]).backoff(670)).into(),
+        policy: |now| {
+            MaxConcurrency::new(10)
+                .adapt(Adapt::aimd().between(2, now["ceiling"]).backoff(670))
+                .into()
+        },
         work: Duration::from_millis(200),
         waves: false,
         leaks: false,
@@ -127,7 +151,7 @@ pub(crate) struct Panel {
     pub(crate) seen: Arc<Seen>,
 }
 
-/// What the limiter told.
+/// What the limiter has reported.
 #[derive(Default)]
 pub(crate) struct Seen {
     waits: Mutex<Vec<Duration>>,
@@ -135,8 +159,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn observe(&self, what: &Observation<'_>) {
-        match what.kind {
+    fn observe(&self, event: &LimiterEvent<'_>) {
+        match event.kind {
             EventKind::GrantedAfterWait { waited, .. } => self.waits.lock().unwrap().push(*waited),
             EventKind::Reclaimed { fence, held, .. } => self.leaks.reclaimed(*fence, *held),
             _ => {}
@@ -155,36 +179,49 @@ pub(crate) fn all() -> Result<Vec<Panel>, ConfigError> {
 
 impl Panel {
     fn new(about: &'static About) -> Result<Self, ConfigError> {
-        let settings: Settings = about.knobs.iter().map(|knob| (knob.name, knob.start)).collect();
+        let settings: Settings = about
+            .knobs
+            .iter()
+            .map(|knob| (knob.name, knob.start))
+            .collect();
         let seen = Arc::new(Seen::default());
-        let told = Arc::clone(&seen);
+        let observed = Arc::clone(&seen);
         let limiter = Limiter::builder((about.policy)(&settings))
             .name(about.name)
             .max_queue(QUEUE)
             .overflow(Overflow::DropOldest)
-            .observer(move |what: &Observation<'_>| told.observe(what))
+            .on_event(move |event| observed.observe(event))
             .build()?;
-        Ok(Self { about, limiter, settings: Mutex::new(settings), seen })
+        Ok(Self {
+            about,
+            limiter,
+            settings: Mutex::new(settings),
+            seen,
+        })
     }
 
     pub(crate) fn settings(&self) -> Settings {
         self.settings.lock().unwrap().clone()
     }
 
-    /// Changes all these numbers, or none. The limiter says what is no policy.
+    /// Changes all these numbers, or none. The limiter refuses numbers that make no valid policy.
     pub(crate) fn change(&self, wanted: &BTreeMap<String, Value>) -> Result<(), String> {
         let mut settings = self.settings.lock().unwrap();
         let mut next = settings.clone();
         for (name, value) in wanted {
             let knob = self.about.knobs.iter().find(|knob| knob.name == name);
-            let knob = knob.ok_or_else(|| format!("`{name}` is none of the numbers of `{}`", self.about.name))?;
+            let knob = knob.ok_or_else(|| {
+                format!("`{name}` is none of the numbers of `{}`", self.about.name)
+            })?;
             let number = value.as_u64().filter(|number| number <= knob.range.end());
             let number = number.ok_or_else(|| knob.refusal(value))?;
             next.insert(knob.name, number);
         }
         let policy = (self.about.policy)(&next);
         if policy != self.limiter.policy() {
-            self.limiter.set_policy(policy).map_err(|error| chain(&error))?;
+            self.limiter
+                .set_policy(policy)
+                .map_err(|error| chain(&error))?;
         }
         *settings = next;
         Ok(())
@@ -194,6 +231,9 @@ impl Panel {
 impl Knob {
     fn refusal(&self, value: &Value) -> String {
         let (least, most) = (self.range.start(), self.range.end());
-        format!("{}: give a whole number from {least} to {most}, not {value}", self.label)
+        format!(
+            "{}: give a whole number from {least} to {most}, not {value}",
+            self.label
+        )
     }
 }

@@ -13,7 +13,15 @@ use tollgate::{Limiter, UpstreamSignal};
 use crate::options::Options;
 use crate::{number, provider, random};
 
-const WORDS: [&str; 7] = ["summarise", "these", "notes", "and", "list", "open", "questions"];
+const WORDS: [&str; 7] = [
+    "summarise",
+    "these",
+    "notes",
+    "and",
+    "list",
+    "open",
+    "questions",
+];
 const MOST_WORDS: f64 = 180.0;
 /// The estimate of the longest prompt, rounded up.
 pub(crate) const LARGEST_PROMPT: u64 = 300;
@@ -58,12 +66,20 @@ impl Run {
 }
 
 /// Calls the model until the run is over. The last calls are answered a little later.
-pub(crate) async fn run(options: &Options, limiter: Limiter, settles: bool) -> Result<Run, Box<dyn Error>> {
+pub(crate) async fn run(
+    options: &Options,
+    limiter: Limiter,
+    settles: bool,
+) -> Result<Run, Box<dyn Error>> {
     let url = provider::start(options).await?;
-    // The only provider of TLS that is compiled in. The other gateway may have installed it.
+    // Installs the only provider of TLS that is compiled in. The other gateway may have installed it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // The server is local: a proxy or missing certificates must not matter.
-    let client = Client::builder().no_proxy().tls_certs_only([]).timeout(TIMEOUT).build()?;
+    let client = Client::builder()
+        .no_proxy()
+        .tls_certs_only([])
+        .timeout(TIMEOUT)
+        .build()?;
     let start = Instant::now();
     let gateway = Arc::new(Gateway {
         limiter,
@@ -84,12 +100,19 @@ pub(crate) async fn run(options: &Options, limiter: Limiter, settles: bool) -> R
     }
     let mut calls = Vec::new();
     while let Some(of_one) = tasks.join_next().await {
-        calls.extend(of_one?.map_err(|failure| format!("a call failed: {}", root_cause(&*failure)))?);
+        calls.extend(
+            of_one?.map_err(|failure| format!("a call failed: {}", root_cause(&*failure)))?,
+        );
     }
     calls.sort_unstable_by_key(|call| call.answered);
     let elapsed = calls.last().map_or(options.run, |call| call.answered);
     let allowed = options.burst() as f64 + options.rate() * elapsed.as_secs_f64();
-    Ok(Run { calls, refused: gateway.refused.load(Ordering::Relaxed), elapsed, allowed })
+    Ok(Run {
+        calls,
+        refused: gateway.refused.load(Ordering::Relaxed),
+        elapsed,
+        allowed,
+    })
 }
 
 struct Gateway {
@@ -119,7 +142,9 @@ impl Gateway {
             let estimated = prompt.len() as u64 / 4 + self.estimate;
             let asked = Instant::now();
             let request = self.limiter.request().cost_of("tokens", estimated);
-            let Ok(permit) = timeout_at(self.end, request.acquire()).await else { break };
+            let Ok(permit) = timeout_at(self.end, request.acquire()).await else {
+                break;
+            };
             let (permit, waited) = (permit?, asked.elapsed());
             match self.call(&prompt).await? {
                 Answer::Usage { input, output } => {
@@ -127,12 +152,19 @@ impl Gateway {
                     if self.settles {
                         _ = permit.settle_costs([("tokens", used)]);
                     }
-                    calls.push(Call { waited, answered: self.start.elapsed(), estimated, used });
+                    calls.push(Call {
+                        waited,
+                        answered: self.start.elapsed(),
+                        estimated,
+                        used,
+                    });
                 }
                 Answer::TooManyRequests { retry_after } => {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     _ = permit.refund();
-                    self.limiter.apply_upstream_signal(&UpstreamSignal::new().limited().retry_after(retry_after));
+                    self.limiter.apply_upstream_signal(
+                        &UpstreamSignal::new().limited().retry_after(retry_after),
+                    );
                 }
             }
         }
@@ -140,22 +172,38 @@ impl Gateway {
     }
 
     async fn call(&self, prompt: &str) -> Result<Answer, Failure> {
-        let body = format!(r#"{{"max_tokens": {}, "prompt": "{prompt}"}}"#, self.max_tokens);
+        let body = format!(
+            r#"{{"max_tokens": {}, "prompt": "{prompt}"}}"#,
+            self.max_tokens
+        );
         let response = self.client.post(self.url.clone()).body(body).send().await?;
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
-            let header = response.headers().get(header::RETRY_AFTER).ok_or("a 429 without a Retry-After")?;
-            return Ok(Answer::TooManyRequests { retry_after: Duration::from_secs(header.to_str()?.parse()?) });
+            let header = response
+                .headers()
+                .get(header::RETRY_AFTER)
+                .ok_or("a 429 without a Retry-After")?;
+            return Ok(Answer::TooManyRequests {
+                retry_after: Duration::from_secs(header.to_str()?.parse()?),
+            });
         }
         let text = response.error_for_status()?.text().await?;
         let tokens = |field| number(&text, field).ok_or_else(|| format!("no {field} in `{text}`"));
-        Ok(Answer::Usage { input: tokens("input_tokens")?, output: tokens("output_tokens")? })
+        Ok(Answer::Usage {
+            input: tokens("input_tokens")?,
+            output: tokens("output_tokens")?,
+        })
     }
 
     /// A prompt of any length up to the longest.
     fn prompt(&self) -> String {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let words = (MOST_WORDS * random(self.seed, index)).ceil() as usize;
-        WORDS.into_iter().cycle().take(words).collect::<Vec<_>>().join(" ")
+        WORDS
+            .into_iter()
+            .cycle()
+            .take(words)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 

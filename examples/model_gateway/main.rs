@@ -35,14 +35,28 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     options.refuse_long_waits()?;
-    let [first, second] = [Limiter::new(options.policy())?, Limiter::new(options.policy())?];
+    let [first, second] = [
+        Limiter::new(options.policy())?,
+        Limiter::new(options.policy())?,
+    ];
     say!("{}", options.policy());
-    say!("{} tasks, {}, two gateways\n", options.tasks, Human(options.run));
-    let (kept, settled) = tokio::try_join!(gateway::run(options, first, false), gateway::run(options, second, true))?;
+    say!(
+        "{} tasks, {}, two gateways\n",
+        options.tasks,
+        Human(options.run)
+    );
+    let (kept, settled) = tokio::try_join!(
+        gateway::run(options, first, false),
+        gateway::run(options, second, true)
+    )?;
     report::print(&kept, &settled);
     drawing::draw(&kept, &settled, options)?;
     say!("{:<20}{}", "drawing", options.svg.display());
-    Ok(if kept.refused + settled.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if kept.refused + settled.refused == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A number from 0 to 1 that looks random: the same for the same seed and index. It is the finalizer of splitmix64.
@@ -57,5 +71,7 @@ fn random(seed: u64, index: u64) -> f64 {
 fn number(json: &str, field: &str) -> Option<u64> {
     let (_, value) = json.split_once(&format!("\"{field}\":"))?;
     let value = value.trim_start();
-    value[..value.find(|char: char| !char.is_ascii_digit())?].parse().ok()
+    value[..value.find(|char: char| !char.is_ascii_digit())?]
+        .parse()
+        .ok()
 }

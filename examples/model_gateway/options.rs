@@ -51,9 +51,15 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn policy(&self) -> Policy {
-        let requests = TokenBucket::new(Rate::new(self.requests, self.minute), (self.requests / 4).max(1));
+        let requests = TokenBucket::new(
+            Rate::new(self.requests, self.minute),
+            (self.requests / 4).max(1),
+        );
         let tokens = TokenBucket::new(Rate::new(self.tokens, self.minute), self.burst());
-        MaxConcurrency::new(self.slots).per_request().and(requests.per_request()).and(tokens.counting("tokens"))
+        MaxConcurrency::new(self.slots)
+            .per_request()
+            .and(requests.per_request())
+            .and(tokens.counting("tokens"))
     }
 
     /// A quarter of a minute's tokens, and at least the estimate of one call. The provider's buckets hold what comes in a minute.
@@ -82,14 +88,20 @@ impl Options {
 
     /// With a low rate, most calls would never be made.
     pub(crate) fn refuse_long_waits(&self) -> Result<(), String> {
-        for (option, units, a_minute) in [("requests", 1, self.requests), ("tokens", self.largest_estimate(), self.tokens)] {
+        for (option, units, a_minute) in [
+            ("requests", 1, self.requests),
+            ("tokens", self.largest_estimate(), self.tokens),
+        ] {
             let minutes = units as f64 / a_minute as f64;
-            let wait = Duration::try_from_secs_f64(minutes * self.minute.as_secs_f64()).unwrap_or(Duration::MAX);
+            let wait = Duration::try_from_secs_f64(minutes * self.minute.as_secs_f64())
+                .unwrap_or(Duration::MAX);
             // The limiter says what is wrong with a rate of 0.
             if a_minute > 0 && wait > self.run {
                 let least = (units as f64 * self.minute.div_duration_f64(self.run)).ceil() as u64;
                 let ([wait, run], least) = ([wait, self.run].map(Human), HumanCount(least));
-                return Err(format!("a call would wait {wait}, and the run takes {run}: give --{option} of {least} or more"));
+                return Err(format!(
+                    "a call would wait {wait}, and the run takes {run}: give --{option} of {least} or more"
+                ));
             }
         }
         Ok(())

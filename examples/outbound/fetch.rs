@@ -28,7 +28,11 @@ pub(crate) async fn all(
     }
     let admit = async |url: Result<Url, String>| {
         let url = url?;
-        let permit = request.clone().acquire().await.map_err(|error| format!("{url}: no permit: {error}"))?;
+        let permit = request
+            .clone()
+            .acquire()
+            .await
+            .map_err(|error| format!("{url}: no permit: {error}"))?;
         Ok::<_, String>((url, permit))
     };
     let (mut fetches, mut unsent) = (JoinSet::new(), 0);
@@ -37,7 +41,13 @@ pub(crate) async fn all(
         // The task starts after its permit was granted, so that there are never more tasks than permits.
         match admit(url).await {
             Ok((url, permit)) => {
-                let fetch = Fetch { url, permit, client: client.clone(), timeout: options.timeout, progress: progress.clone() };
+                let fetch = Fetch {
+                    url,
+                    permit,
+                    client: client.clone(),
+                    timeout: options.timeout,
+                    progress: progress.clone(),
+                };
                 fetches.spawn(fetch.run(start, asked));
             }
             Err(why) => {
@@ -49,7 +59,12 @@ pub(crate) async fn all(
     let mut records = fetches.join_all().await;
     let elapsed = start.elapsed();
     records.sort_unstable_by_key(|record| record.granted);
-    Run { options, records, unsent, elapsed }
+    Run {
+        options,
+        records,
+        unsent,
+        elapsed,
+    }
 }
 
 /// One request that has its permit.
@@ -76,7 +91,12 @@ impl Fetch {
         let now = Instant::now();
         let finished = expires.map_or(now, |expires| expires.min(now));
         self.permit.release();
-        Record { waited: granted - asked, granted: granted - start, finished: finished - start, outcome }
+        Record {
+            waited: granted - asked,
+            granted: granted - start,
+            finished: finished - start,
+            outcome,
+        }
     }
 
     async fn fetch(&self) -> Outcome {
@@ -106,7 +126,11 @@ impl Fetch {
     }
 
     fn explain(&self, error: &reqwest::Error) -> String {
-        if error.is_timeout() { format!("no full answer within {}", Human(self.timeout)) } else { root_cause(error) }
+        if error.is_timeout() {
+            format!("no full answer within {}", Human(self.timeout))
+        } else {
+            root_cause(error)
+        }
     }
 }
 

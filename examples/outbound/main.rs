@@ -40,10 +40,19 @@ async fn main() -> ExitCode {
 async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let mut runs = Vec::new();
     if options.input.is_none() && !options.unlimited {
-        runs.push(fetch(Options { unlimited: true, ..options.clone() }).await?);
+        runs.push(
+            fetch(Options {
+                unlimited: true,
+                ..options.clone()
+            })
+            .await?,
+        );
     }
     runs.push(fetch(options).await?);
-    if runs.iter().all(|run| run.records.is_empty() && run.unsent == 0) {
+    if runs
+        .iter()
+        .all(|run| run.records.is_empty() && run.unsent == 0)
+    {
         say!("nothing to fetch");
         return Ok(ExitCode::SUCCESS);
     }
@@ -51,16 +60,25 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     if runs.iter().any(|run| !run.records.is_empty()) {
         say!("drawing          {}", drawing::draw(&runs)?.display());
     }
-    Ok(if runs.iter().all(Run::all_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if runs.iter().all(Run::all_well) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Fetches all URLs under the limits that the options name.
 async fn fetch(options: Options) -> Result<Run, Box<dyn Error>> {
     // The drawing needs the time of each grant. A limiter of concurrency alone records it only on request.
-    let limiter = Limiter::builder(options.policy()).name("outbound").record_grant_time().build()?;
+    let limiter = Limiter::builder(options.policy())
+        .name("outbound")
+        .record_grant_time()
+        .build()?;
     // The only provider of TLS that is compiled in. In the second run it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut client = Client::builder().user_agent("tollgate-outbound").timeout(options.timeout);
+    let mut client = Client::builder()
+        .user_agent("tollgate-outbound")
+        .timeout(options.timeout);
     let urls = match &options.input {
         Some(input) => urls::read(input)?,
         None => {
@@ -68,7 +86,12 @@ async fn fetch(options: Options) -> Result<Run, Box<dyn Error>> {
             server::start(options.pages).await?
         }
     };
-    let client = client.build().map_err(|error| format!("cannot set up the HTTP client: {}", fetch::root_cause(&error)))?;
+    let client = client.build().map_err(|error| {
+        format!(
+            "cannot set up the HTTP client: {}",
+            fetch::root_cause(&error)
+        )
+    })?;
     let progress = Progress::new(urls.len());
     let run = fetch::all(urls, &limiter, &client, options, &progress).await;
     progress.finish();

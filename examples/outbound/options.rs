@@ -67,14 +67,21 @@ impl Options {
         }
     }
 
-    /// The name of a limit, and that it is not applied if so.
+    /// The name of a limit, with a note if it is not applied.
     pub(crate) fn named(&self, limit: &str) -> String {
-        format!("{limit}{}", if self.unlimited { ", not applied" } else { "" })
+        format!(
+            "{limit}{}",
+            if self.unlimited { ", not applied" } else { "" }
+        )
     }
 
     /// The limits in words.
     pub(crate) fn limits(&self) -> String {
-        if self.unlimited { format!("no limits but {SOCKETS} sockets") } else { self.policy().to_string() }
+        if self.unlimited {
+            format!("no limits but {SOCKETS} sockets")
+        } else {
+            self.policy().to_string()
+        }
     }
 }
 

@@ -20,11 +20,16 @@ impl Progress {
         let bar = ProgressBar::new(requests as u64);
         let template = "{bar:40.cyan} {human_pos} of {human_len}   {rate}   {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
-                let _ = write!(out, "{:.0}/s", state.per_sec());
-            }));
+            bar.set_style(
+                style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
+                    let _ = write!(out, "{:.0}/s", state.per_sec());
+                }),
+            );
         }
-        Self { bar, failures: Arc::default() }
+        Self {
+            bar,
+            failures: Arc::default(),
+        }
     }
 
     pub(crate) fn done(&self) {

@@ -34,7 +34,10 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn count(&self, outcome: Outcome) -> usize {
-        self.records.iter().filter(|record| record.outcome == outcome).count()
+        self.records
+            .iter()
+            .filter(|record| record.outcome == outcome)
+            .count()
     }
 
     pub(crate) fn failed(&self) -> usize {

@@ -20,12 +20,29 @@ fn limits() -> Policy {
 }
 
 /// Serves on a free local port until the program ends. Returns the URL of each page.
-pub(crate) async fn start(pages: usize) -> Result<Vec<Result<Url, String>>, Box<dyn std::error::Error>> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| format!("cannot serve on 127.0.0.1: {error}"))?;
+pub(crate) async fn start(
+    pages: usize,
+) -> Result<Vec<Result<Url, String>>, Box<dyn std::error::Error>> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .map_err(|error| format!("cannot serve on 127.0.0.1: {error}"))?;
     let home = Url::parse(&format!("http://{}/", listener.local_addr()?))?;
     let limiter = Limiter::builder(limits()).name("server").build()?;
-    tokio::spawn(async { axum::serve(listener, Router::new().route("/pages/{page}", get(page)).with_state(limiter)).await });
-    Ok((0..pages).map(|page| home.join(&format!("pages/{page}")).map_err(|error| error.to_string())).collect())
+    tokio::spawn(async {
+        axum::serve(
+            listener,
+            Router::new()
+                .route("/pages/{page}", get(page))
+                .with_state(limiter),
+        )
+        .await
+    });
+    Ok((0..pages)
+        .map(|page| {
+            home.join(&format!("pages/{page}"))
+                .map_err(|error| error.to_string())
+        })
+        .collect())
 }
 
 async fn page(State(limiter): State<Limiter>, Path(page): Path<u64>) -> Response {
@@ -39,10 +56,19 @@ async fn page(State(limiter): State<Limiter>, Path(page): Path<u64>) -> Response
 }
 
 fn refusal(error: &TryAcquireError) -> Response {
-    let TryAcquireError::Denied(decision) = error else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let TryAcquireError::Denied(decision) = error else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
     // The header has whole seconds. There is no retry-after when it takes a release; then a second is a guess.
-    let seconds = decision.retry_after().map_or(1, |after| after.as_nanos().div_ceil(1_000_000_000));
-    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], decision.to_string()).into_response()
+    let seconds = decision
+        .retry_after()
+        .map_or(1, |after| after.as_nanos().div_ceil(1_000_000_000));
+    (
+        StatusCode::TOO_MANY_REQUESTS,
+        [(header::RETRY_AFTER, seconds.to_string())],
+        decision.to_string(),
+    )
+        .into_response()
 }
 
 /// How long a page takes: 5 to 60 ms, the same in every run. The mean is a little less than 40 ms, at which 8 at once would be 200

@@ -56,8 +56,11 @@ struct Options {
 
 impl Options {
     fn penalty(&self) -> Penalty {
-        let penalty = Penalty::new(self.threshold, Rate::new(self.fall, self.step)).ceiling(self.ceiling);
-        self.ban.map_or(penalty, |first| penalty.ban(first).escalate(self.longest_ban))
+        let penalty =
+            Penalty::new(self.threshold, Rate::new(self.fall, self.step)).ceiling(self.ceiling);
+        self.ban.map_or(penalty, |first| {
+            penalty.ban(first).escalate(self.longest_ban)
+        })
     }
 }
 
@@ -78,10 +81,12 @@ fn visits(client: Client, run: Duration) -> Vec<Duration> {
         "alice" => every(0.8, 0.03, 1.0).collect(),
         "bob" => every(0.3, 0.05, 1.0).collect(),
         // Now and then a page that makes seven searches at once.
-        "carol" => {
-            every(2.2, 0.06, 1.0).flat_map(|page| (0..7).map(move |search| page + Duration::from_millis(20 * search))).collect()
-        }
-        _ => every(0.043, 0.1, 0.48).chain(every(0.4, 0.86, 1.0)).collect(),
+        "carol" => every(2.2, 0.06, 1.0)
+            .flat_map(|page| (0..7).map(move |search| page + Duration::from_millis(20 * search)))
+            .collect(),
+        _ => every(0.043, 0.1, 0.48)
+            .chain(every(0.4, 0.86, 1.0))
+            .collect(),
     }
 }
 
@@ -104,7 +109,12 @@ struct Sample {
 impl Sample {
     fn take(api: &SearchApi, client: Client, at: Duration) -> Self {
         let counter = api.snapshot(&client).map_or(0, |numbers| numbers.used);
-        Self { client, at, counter, locked_out: api.check(&client, 1).retry_after() }
+        Self {
+            client,
+            at,
+            counter,
+            locked_out: api.check(&client, 1).retry_after(),
+        }
     }
 }
 
@@ -115,12 +125,20 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let api = SearchApi::new(options.penalty())?;
-    say!("policy of each client: {}", tollgate::Policy::from(options.penalty()));
+    say!(
+        "policy of each client: {}",
+        tollgate::Policy::from(options.penalty())
+    );
 
     let start = Instant::now();
     let mut clients = JoinSet::new();
     for client in CLIENTS {
-        clients.spawn(search(api.clone(), client, visits(client, options.run), start));
+        clients.spawn(search(
+            api.clone(),
+            client,
+            visits(client, options.run),
+            start,
+        ));
     }
     let samples = watch(&api, start, options).await;
     let mut attempts = Vec::new();
@@ -135,7 +153,12 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Makes the attempts of one client, each at its time.
-async fn search(api: SearchApi, client: Client, visits: Vec<Duration>, start: Instant) -> Result<Vec<Attempt>, TryAcquireError> {
+async fn search(
+    api: SearchApi,
+    client: Client,
+    visits: Vec<Duration>,
+    start: Instant,
+) -> Result<Vec<Attempt>, TryAcquireError> {
     let mut attempts = Vec::new();
     for visit in visits {
         sleep_until(start + visit).await;
@@ -144,7 +167,11 @@ async fn search(api: SearchApi, client: Client, visits: Vec<Duration>, start: In
             Err(TryAcquireError::Denied(_)) => false,
             Err(error) => return Err(error),
         };
-        attempts.push(Attempt { client, at: start.elapsed(), served });
+        attempts.push(Attempt {
+            client,
+            at: start.elapsed(),
+            served,
+        });
     }
     Ok(attempts)
 }
@@ -169,13 +196,24 @@ async fn watch(api: &SearchApi, start: Instant, options: &Options) -> Vec<Sample
 fn dump(now: &[Sample], options: &Options) {
     say!("\n{:>4.1} s  counter", now[0].at.as_secs_f64());
     for sample in now {
-        let Sample { client, counter, .. } = sample;
-        say!("  {client:<6} {counter:>5}  {}  {}", bar(*counter, options), state(sample));
+        let Sample {
+            client, counter, ..
+        } = sample;
+        say!(
+            "  {client:<6} {counter:>5}  {}  {}",
+            bar(*counter, options),
+            state(sample)
+        );
     }
 }
 
 /// A bar from 0 to the ceiling, with a mark at the threshold.
-fn bar(counter: u64, Options { threshold, ceiling, .. }: &Options) -> String {
+fn bar(
+    counter: u64,
+    Options {
+        threshold, ceiling, ..
+    }: &Options,
+) -> String {
     const WIDTH: u64 = 30;
     let most = (*ceiling).max(*threshold);
     let cells = |units: u64| (u128::from(units) * u128::from(WIDTH) / u128::from(most)) as u64;
@@ -199,8 +237,15 @@ fn report(attempts: &[Attempt], samples: &[Sample]) {
     say!("\nclient   asked   served   denied   highest counter");
     for client in CLIENTS {
         let of_client = || attempts.iter().filter(|attempt| attempt.client == client);
-        let (asked, served) = (of_client().count(), of_client().filter(|attempt| attempt.served).count());
-        let highest = samples.iter().filter(|sample| sample.client == client).map(|sample| sample.counter).max();
+        let (asked, served) = (
+            of_client().count(),
+            of_client().filter(|attempt| attempt.served).count(),
+        );
+        let highest = samples
+            .iter()
+            .filter(|sample| sample.client == client)
+            .map(|sample| sample.counter)
+            .max();
         let (denied, highest) = (asked - served, highest.unwrap_or(0));
         say!("{client:<6} {asked:>7} {served:>8} {denied:>8} {highest:>17}");
     }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use common::store::AnyStore;
 use tokio::time::{interval, sleep};
 use tollgate::telemetry::MetricsObserver;
-use tollgate::{Adapt, ConfigError, KeyedLimiter, Limiter, MaxConcurrency, Outcome, Overflow, Policy, SharedLimiter};
+use tollgate::{
+    Adapt, ConfigError, KeyedLimiter, Limiter, MaxConcurrency, Outcome, Overflow, Policy,
+    SharedLimiter,
+};
 
 pub(crate) struct Limiters {
     pub(crate) search: Limiter,
@@ -21,19 +24,36 @@ impl Limiters {
         let metrics = MetricsObserver::new();
         let store = AnyStore::open("memory")?;
         let named = |name: &str, policy: Policy| -> Result<Limiter, ConfigError> {
-            let builder = Limiter::builder(policy).name(name).max_queue(18).overflow(Overflow::DropOldest);
+            let builder = Limiter::builder(policy)
+                .name(name)
+                .max_queue(18)
+                .overflow(Overflow::DropOldest);
             builder.observer(metrics.clone()).build()
         };
         Ok(Self {
-            search: named("search", "4 concurrent ttl 100ms and 100/s burst 20".parse()?)?,
-            model: named("model", MaxConcurrency::new(8).adapt(Adapt::aimd().between(2, 32)).into())?,
-            users: KeyedLimiter::builder("10/s burst 5").name("users").max_keys(20).observer(metrics.clone()).build()?,
-            payments: SharedLimiter::builder(store.clone(), "payments", "50/s burst 10").observer(metrics.clone()).build()?,
+            search: named(
+                "search",
+                "4 concurrent ttl 100ms and 100/s burst 20".parse()?,
+            )?,
+            model: named(
+                "model",
+                MaxConcurrency::new(8)
+                    .adapt(Adapt::aimd().between(2, 32))
+                    .into(),
+            )?,
+            users: KeyedLimiter::builder("10/s burst 5")
+                .name("users")
+                .max_keys(20)
+                .observer(metrics.clone())
+                .build()?,
+            payments: SharedLimiter::builder(store.clone(), "payments", "50/s burst 10")
+                .observer(metrics.clone())
+                .build()?,
             store,
         })
     }
 
-    /// Begins to use them, until the program ends.
+    /// Starts the callers, which run until the program ends.
     pub(crate) fn use_all(&self) {
         for nth in 0..24 {
             tokio::spawn(search(self.search.clone(), nth));
@@ -50,8 +70,18 @@ impl Limiters {
 /// Each fiftieth search takes longer than its permit lives.
 async fn search(limiter: Limiter, nth: u64) {
     for round in nth.. {
-        if let Ok(permit) = limiter.request().timeout(Duration::from_millis(60)).acquire().await {
-            sleep(Duration::from_millis(if round % 50 == 0 { 150 } else { 20 + round % 30 })).await;
+        if let Ok(permit) = limiter
+            .request()
+            .timeout(Duration::from_millis(60))
+            .acquire()
+            .await
+        {
+            sleep(Duration::from_millis(if round % 50 == 0 {
+                150
+            } else {
+                20 + round % 30
+            }))
+            .await;
             drop(permit);
         }
         sleep(Duration::from_millis(10)).await;
@@ -61,10 +91,16 @@ async fn search(limiter: Limiter, nth: u64) {
 /// A server that is overloaded by more than 12 calls at once.
 async fn model(limiter: Limiter, nth: u64) {
     for round in nth.. {
-        let Ok(permit) = limiter.acquire().await else { continue };
+        let Ok(permit) = limiter.acquire().await else {
+            continue;
+        };
         sleep(Duration::from_millis(10 + round % 10)).await;
         let overloaded = limiter.snapshot().in_flight > 12;
-        permit.report(if overloaded { Outcome::Overloaded } else { Outcome::Ok });
+        permit.report(if overloaded {
+            Outcome::Overloaded
+        } else {
+            Outcome::Ok
+        });
     }
 }
 

@@ -8,7 +8,7 @@
 //! `search` is a limiter whose callers wait, and sometimes hold a permit for longer than its TTL; `users` is keyed, and denies; `model`
 //! adapts its limit; `payments` is shared, and its store is away for a second out of ten.
 //!
-//! Each scrape reports the limiters first: grants are no events, so they are read from snapshots. A scrape job for a Prometheus:
+//! Each scrape reads the snapshots of the limiters first, because grants are not events. A scrape job for a Prometheus:
 //!
 //! ```text
 //! scrape_configs:
@@ -50,7 +50,7 @@ struct Options {
     /// Prints one scrape instead
     #[arg(long)]
     once: bool,
-    /// How long the limiters are used before it
+    /// How long the limiters are used before that scrape
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "once")]
     run: Duration,
 }
@@ -74,9 +74,11 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    // The recorder first: what is described before it is installed is lost.
+    // The recorder is installed first: descriptions that are made before that are lost.
     let waits = Matcher::Full("tollgate_wait_seconds".to_owned());
-    let recorder = PrometheusBuilder::new().set_buckets_for_metric(waits, &BUCKETS)?.install_recorder()?;
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(waits, &BUCKETS)?
+        .install_recorder()?;
     let limiters = Limiters::new()?;
     let reporter = MetricsReporter::new()
         .limiter(&limiters.search)
@@ -91,10 +93,16 @@ async fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::SUCCESS);
     }
     let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.map_err(|error| format!("cannot serve on {}: {error}", options.listen))?;
+    let listener =
+        listener.map_err(|error| format!("cannot serve on {}: {error}", options.listen))?;
     limiters.use_all();
     say!("http://{}/metrics", listener.local_addr()?);
-    let scrape = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4")], exporter.scrape()) };
+    let scrape = move || async move {
+        (
+            [(CONTENT_TYPE, "text/plain; version=0.0.4")],
+            exporter.scrape(),
+        )
+    };
     axum::serve(listener, Router::new().route("/metrics", get(scrape))).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -59,19 +59,36 @@ async fn main() -> ExitCode {
 async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     let policy: Policy = options.policy.parse()?;
     let folder = tempfile::tempdir()?;
-    let store = options.store.clone().unwrap_or_else(|| folder.path().join("limits.db").display().to_string());
-    // A name that no earlier run has left anything under.
-    let name = format!("shared_replicas-{}-{}", std::process::id(), since_epoch().as_millis());
+    let store = options
+        .store
+        .clone()
+        .unwrap_or_else(|| folder.path().join("limits.db").display().to_string());
+    // A name that no earlier run has used in the store.
+    let name = format!(
+        "shared_replicas-{}-{}",
+        std::process::id(),
+        since_epoch().as_millis()
+    );
     let opened = AnyStore::open(&store)?;
     let store_name = opened.name();
     let limiter = SharedLimiter::new(opened, &name, policy.clone())?;
     options.refuse_late_returns(&policy)?;
-    (options.store, options.name) = (Some(store), Some(name));
+    options.store = Some(store);
+    options.name = Some(name);
 
-    say!("{} processes, {} callers in each, {}, {store_name}", options.processes, options.callers, Human(options.run));
+    say!(
+        "{} processes, {} callers in each, {}, {store_name}",
+        options.processes,
+        options.callers,
+        Human(options.run)
+    );
     say!("{policy}\n");
     let run = watch(&options, &policy).await?;
-    let comes_back = if run.killed.is_some() { all_places_come_back(&limiter, &policy).await? } else { true };
+    let comes_back = if run.killed.is_some() {
+        all_places_come_back(&limiter, &policy).await?
+    } else {
+        true
+    };
     limiter.reset().await?;
 
     let findings = check::check(&policy, &run);
@@ -79,16 +96,22 @@ async fn run(mut options: Options) -> Result<ExitCode, Box<dyn Error>> {
     drawing::draw(&run, &policy, &options)?;
     say!("drawing    {}", options.svg.display());
     if !comes_back {
-        eprintln!("error: places of the killed process have not come back within one TTL of its last renewal");
+        eprintln!(
+            "error: places of the killed process have not come back within one TTL of its last renewal"
+        );
     }
     if let Some(over) = findings.iter().find(|finding| finding.over) {
         eprintln!("error: {over}");
     }
     let all_well = comes_back && findings.iter().all(|finding| !finding.over);
-    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-/// Starts the processes, and records what they tell until the last one has ended.
+/// Starts the processes, and records their messages until the last one has ended.
 async fn watch(options: &Options, policy: &Policy) -> Result<Run, Box<dyn Error>> {
     let mut processes = Processes::start(options)?;
     let deadline = Instant::now() + PATIENCE;
@@ -96,11 +119,19 @@ async fn watch(options: &Options, policy: &Policy) -> Result<Run, Box<dyn Error>
     while ready < options.processes {
         match tokio::time::timeout_at(deadline, processes.next()).await {
             Ok(Some((_, Some(Message::Ready)))) => ready += 1,
-            Ok(Some((index, Some(Message::Failed(why))))) => return Err(format!("process {}: {why}", index + 1).into()),
-            Ok(Some((index, None))) => return Err(format!("process {} ended too early", index + 1).into()),
+            Ok(Some((index, Some(Message::Failed(why))))) => {
+                return Err(format!("process {}: {why}", index + 1).into());
+            }
+            Ok(Some((index, None))) => {
+                return Err(format!("process {} ended too early", index + 1).into());
+            }
             Ok(Some(_)) => {}
             Ok(None) => return Err("no process is left".into()),
-            Err(_) => return Err(format!("the processes were not ready after {}", Human(PATIENCE)).into()),
+            Err(_) => {
+                return Err(
+                    format!("the processes were not ready after {}", Human(PATIENCE)).into(),
+                );
+            }
         }
     }
 
@@ -141,7 +172,10 @@ async fn watch(options: &Options, policy: &Policy) -> Result<Run, Box<dyn Error>
 }
 
 /// Whether the store has all places back one TTL after the last process has ended.
-async fn all_places_come_back(limiter: &SharedLimiter, policy: &Policy) -> Result<bool, Box<dyn Error>> {
+async fn all_places_come_back(
+    limiter: &SharedLimiter,
+    policy: &Policy,
+) -> Result<bool, Box<dyn Error>> {
     let ttl = policy.limits().iter().filter_map(|limit| match limit {
         Limit::MaxConcurrency(concurrency) => concurrency.get_ttl(),
         _ => None,
@@ -150,7 +184,9 @@ async fn all_places_come_back(limiter: &SharedLimiter, policy: &Policy) -> Resul
     loop {
         let is_late = Instant::now() > deadline;
         let limits = limiter.limits().await?;
-        let mut places = limits.iter().filter(|status| matches!(status.limit, Limit::MaxConcurrency(_)));
+        let mut places = limits
+            .iter()
+            .filter(|status| matches!(status.limit, Limit::MaxConcurrency(_)));
         if places.all(|status| status.remaining == status.capacity) {
             return Ok(true);
         }

@@ -1,4 +1,4 @@
-//! What a process tells the one that has started it: a line for each message.
+//! The messages of a process to the one that started it: a line for each.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,7 +30,12 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready => f.write_str("ready"),
-            Self::Granted { fence, at, waited } => write!(f, "granted {fence} {} {}", at.as_micros(), waited.as_micros()),
+            Self::Granted { fence, at, waited } => write!(
+                f,
+                "granted {fence} {} {}",
+                at.as_micros(),
+                waited.as_micros()
+            ),
             Self::Released { fence, at } => write!(f, "released {fence} {}", at.as_micros()),
             Self::Lost { fence } => write!(f, "lost {fence}"),
             Self::Failed(why) => write!(f, "failed {why}"),
@@ -39,18 +44,29 @@ impl fmt::Display for Message {
 }
 
 impl Message {
-    /// `None` for a line that is none, such as the half of one that a process had written when it was killed.
+    /// `None` for a line that is not a message, such as the half of one that a process had written when it was killed.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
         if kind == "failed" {
             return Some(Self::Failed(rest.to_owned()));
         }
-        let numbers = rest.split_terminator(' ').map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;
+        let numbers = rest
+            .split_terminator(' ')
+            .map(str::parse)
+            .collect::<Result<Vec<u64>, _>>()
+            .ok()?;
         let micros = Duration::from_micros;
         match (kind, numbers.as_slice()) {
             ("ready", []) => Some(Self::Ready),
-            ("granted", &[fence, at, waited]) => Some(Self::Granted { fence, at: micros(at), waited: micros(waited) }),
-            ("released", &[fence, at]) => Some(Self::Released { fence, at: micros(at) }),
+            ("granted", &[fence, at, waited]) => Some(Self::Granted {
+                fence,
+                at: micros(at),
+                waited: micros(waited),
+            }),
+            ("released", &[fence, at]) => Some(Self::Released {
+                fence,
+                at: micros(at),
+            }),
             ("lost", &[fence]) => Some(Self::Lost { fence }),
             _ => None,
         }
@@ -59,5 +75,7 @@ impl Message {
 
 /// The clock that the processes of one machine share.
 pub(crate) fn since_epoch() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }

@@ -12,7 +12,11 @@ use tollgate::{Limit, Policy};
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Options {
     /// Limits joined by `and`
-    #[arg(long, value_name = "POLICY", default_value = "8 concurrent ttl 1s and 40/s burst 10")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "8 concurrent ttl 1s and 40/s burst 10"
+    )]
     pub(crate) policy: String,
     /// Number of processes
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u16).range(1..=64))]
@@ -36,7 +40,11 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) kill: bool,
     /// File for the drawing
-    #[arg(long, value_name = "FILE", default_value = "target/shared_replicas.svg")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "target/shared_replicas.svg"
+    )]
     pub(crate) svg: PathBuf,
     /// The name of the limiter: with it, this is one of the processes
     #[arg(long, hide = true)]
@@ -46,8 +54,15 @@ pub(crate) struct Options {
 impl Options {
     /// The command line of one of the processes.
     pub(crate) fn of_replica(&self) -> Vec<String> {
-        let mut arguments = vec![format!("--policy={}", self.policy), format!("--callers={}", self.callers)];
-        let times = [("run", self.run), ("short", self.short), ("long", self.long)];
+        let mut arguments = vec![
+            format!("--policy={}", self.policy),
+            format!("--callers={}", self.callers),
+        ];
+        let times = [
+            ("run", self.run),
+            ("short", self.short),
+            ("long", self.long),
+        ];
         arguments.extend(times.map(|(option, time)| format!("--{option}={}", time.as_secs_f64())));
         arguments.extend(self.store.iter().map(|store| format!("--store={store}")));
         arguments.extend(self.name.iter().map(|name| format!("--name={name}")));
@@ -56,7 +71,11 @@ impl Options {
 
     /// How long work takes that starts at this time: half to one and a half times the average, by a number from 0 to 1.
     pub(crate) fn work(&self, at: Duration, random: f64) -> Duration {
-        let average = if at < self.run / 3 { self.short } else { self.long };
+        let average = if at < self.run / 3 {
+            self.short
+        } else {
+            self.long
+        };
         average.mul_f64(0.5 + random)
     }
 
@@ -72,7 +91,10 @@ impl Options {
                 && self.kill
                 && concurrency.get_ttl().is_none_or(|ttl| ttl > most)
             {
-                return Err(format!("with --kill, give `{limit}` a TTL of at most {}, 0.4 of the run", Human(most)));
+                return Err(format!(
+                    "with --kill, give `{limit}` a TTL of at most {}, 0.4 of the run",
+                    Human(most)
+                ));
             }
         }
         Ok(())

@@ -21,7 +21,10 @@ impl Processes {
     pub(crate) fn start(options: &Options) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?;
         let (sender, messages) = unbounded_channel();
-        let mut processes = Self { children: Vec::new(), messages };
+        let mut processes = Self {
+            children: Vec::new(),
+            messages,
+        };
         for index in 0..usize::from(options.processes) {
             let mut child = Command::new(&program)
                 .args(options.of_replica())
@@ -33,7 +36,11 @@ impl Processes {
             processes.children.push(child);
             let sender = sender.clone();
             thread::Builder::new().spawn(move || {
-                for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok) {
+                for line in output
+                    .into_iter()
+                    .flat_map(|output| BufReader::new(output).lines())
+                    .map_while(Result::ok)
+                {
                     if let Some(message) = Message::read(&line) {
                         _ = sender.send((index, Some(message)));
                     }
@@ -49,7 +56,7 @@ impl Processes {
         self.messages.recv().await
     }
 
-    /// Tells all to begin; they count the time of the run from this instant.
+    /// Lets all processes begin; they count the time of the run from this instant.
     pub(crate) fn go(&mut self, start: Duration) -> Result<(), Box<dyn Error>> {
         for child in &mut self.children {
             if let Some(input) = &mut child.stdin {

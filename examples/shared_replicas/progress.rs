@@ -26,8 +26,14 @@ impl Progress {
     pub(crate) fn show(&self, at: Duration, run: &Run, policy: &Policy) {
         self.bar.set_position(at.as_millis() as u64);
         let held: usize = run.processes.iter().map(Process::held).sum();
-        let places = places(policy).map(|limit| format!(", {held} of {limit} places held")).unwrap_or_default();
-        self.bar.set_message(format!("{}   {} grants{places}", Human(at), run.grants().count()));
+        let places = places(policy)
+            .map(|limit| format!(", {held} of {limit} places held"))
+            .unwrap_or_default();
+        self.bar.set_message(format!(
+            "{}   {} grants{places}",
+            Human(at),
+            run.grants().count()
+        ));
     }
 
     pub(crate) fn finish(&self) {

@@ -1,4 +1,4 @@
-//! What the processes have told. All times are since the start of the run, by the clock of this machine.
+//! The record of what the processes reported. All times are since the start of the run, by the clock of this machine.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::message::Message;
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) fence: u64,
-    /// When its holder had it, which is later than the store granted it.
+    /// When its holder had the permit, which is later than the store granted it.
     pub(crate) at: Duration,
     pub(crate) waited: Duration,
-    /// When its holder was about to release it, which is before the store has it back. `None`: it holds it still, or did when it was
-    /// killed.
+    /// When its holder was about to release it, which is before the store has it back. `None`: the process still holds it, or held
+    /// it when it was killed.
     pub(crate) ended: Option<Duration>,
     /// Its lease was reclaimed, at an unknown instant.
     pub(crate) lost: bool,
@@ -50,7 +50,12 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(start: Duration, processes: u16) -> Self {
         let processes = (0..processes).map(|_| Process::default()).collect();
-        Self { start, processes, killed: None, end: Duration::ZERO }
+        Self {
+            start,
+            processes,
+            killed: None,
+            end: Duration::ZERO,
+        }
     }
 
     pub(crate) fn record(&mut self, index: usize, message: Message) {
@@ -59,7 +64,13 @@ impl Run {
             Message::Granted { fence, at, waited } => {
                 let at = at.saturating_sub(self.start);
                 process.open.insert(fence, process.grants.len());
-                process.grants.push(Grant { fence, at, waited, ended: None, lost: false });
+                process.grants.push(Grant {
+                    fence,
+                    at,
+                    waited,
+                    ended: None,
+                    lost: false,
+                });
             }
             Message::Released { fence, at } => {
                 if let Some(index) = process.open.remove(&fence) {
@@ -76,12 +87,19 @@ impl Run {
     }
 
     pub(crate) fn finish(&mut self, length: Duration) {
-        self.end = self.grants().filter_map(|(_, grant)| grant.ended).fold(length, Duration::max);
+        self.end = self
+            .grants()
+            .filter_map(|(_, grant)| grant.ended)
+            .fold(length, Duration::max);
     }
 
     /// Whether a process may have ended: it was killed, or holds nothing more.
     pub(crate) fn may_end(&self, index: usize) -> bool {
-        self.processes[index].held() == 0 || self.killed.as_ref().is_some_and(|killed| killed.process == index)
+        self.processes[index].held() == 0
+            || self
+                .killed
+                .as_ref()
+                .is_some_and(|killed| killed.process == index)
     }
 
     /// The process that holds the most permits, if any does.
@@ -92,7 +110,10 @@ impl Run {
 
     /// All grants with the process of each.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (usize, &Grant)> {
-        self.processes.iter().enumerate().flat_map(|(index, process)| process.grants.iter().map(move |grant| (index, grant)))
+        self.processes
+            .iter()
+            .enumerate()
+            .flat_map(|(index, process)| process.grants.iter().map(move |grant| (index, grant)))
     }
 
     /// Until when the holder of a permit surely had it: never, if its lease was lost.
@@ -100,8 +121,15 @@ impl Run {
         if grant.lost {
             return grant.at;
         }
-        let killed = self.killed.as_ref().filter(|killed| killed.process == process);
-        [grant.ended, killed.map(|killed| killed.at)].into_iter().flatten().min().unwrap_or(self.end)
+        let killed = self
+            .killed
+            .as_ref()
+            .filter(|killed| killed.process == process);
+        [grant.ended, killed.map(|killed| killed.at)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.end)
     }
 
     /// Each change of the number of permits that a process holds.

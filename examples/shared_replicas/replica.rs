@@ -1,4 +1,4 @@
-//! One of the processes: its callers acquire permits of the shared limiter, and tell of them.
+//! One of the processes: its callers acquire permits of the shared limiter, and report them.
 
 use std::error::Error;
 use std::io;
@@ -15,24 +15,30 @@ use tollgate::{Permit, SharedLimiter};
 use crate::message::{Message, since_epoch};
 use crate::options::Options;
 
-/// SQLite tells releases to waiters in the same process alone; those of other processes ask this often.
+/// SQLite announces releases only to waiters in the same process. Waiters in other processes ask this often.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// What fails is told to the process that has started this one, which prints it.
+/// Runs one process. Errors go to the process that started it, which prints them.
 pub(crate) async fn run(options: &Options) -> ExitCode {
-    let Err(error) = work(options).await else { return ExitCode::SUCCESS };
+    let Err(error) = work(options).await else {
+        return ExitCode::SUCCESS;
+    };
     say!("{}", Message::Failed(chain(&*error)));
     ExitCode::from(2)
 }
 
 async fn work(options: &Options) -> Result<(), Box<dyn Error>> {
-    let (Some(store), Some(name)) = (&options.store, &options.name) else { return Err("no store".into()) };
-    let limiter = SharedLimiter::builder(AnyStore::open(store)?, name, options.policy.as_str()).poll_every(POLL_EVERY).build()?;
+    let (Some(store), Some(name)) = (&options.store, &options.name) else {
+        return Err("no store".into());
+    };
+    let limiter = SharedLimiter::builder(AnyStore::open(store)?, name, options.policy.as_str())
+        .poll_every(POLL_EVERY)
+        .build()?;
     limiter.limits().await?; // so that the connection is made
     say!("{}", Message::Ready);
     let mut line = String::new();
     if io::stdin().read_line(&mut line)? == 0 {
-        return Ok(()); // whoever has started it is gone
+        return Ok(()); // the process that started it has ended
     }
     let start = Duration::from_micros(line.trim().parse()?);
 
@@ -49,14 +55,29 @@ async fn work(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// One caller: holds one permit after the other.
-async fn call(shared: Arc<(SharedLimiter, Options)>, start: Duration) -> Result<(), tollgate::AcquireError> {
+async fn call(
+    shared: Arc<(SharedLimiter, Options)>,
+    start: Duration,
+) -> Result<(), tollgate::AcquireError> {
     let (limiter, options) = &*shared;
-    let end = Instant::now() + options.run.saturating_sub(since_epoch().saturating_sub(start));
+    let end = Instant::now()
+        + options
+            .run
+            .saturating_sub(since_epoch().saturating_sub(start));
     loop {
         let asked = Instant::now();
-        let Ok(permit) = timeout_at(end, limiter.acquire()).await else { return Ok(()) };
+        let Ok(permit) = timeout_at(end, limiter.acquire()).await else {
+            return Ok(());
+        };
         let (permit, at) = (permit?, since_epoch());
-        say!("{}", Message::Granted { fence: permit.fence(), at, waited: asked.elapsed() });
+        say!(
+            "{}",
+            Message::Granted {
+                fence: permit.fence(),
+                at,
+                waited: asked.elapsed()
+            }
+        );
         hold(permit, options.work(at.saturating_sub(start), random(at))).await;
     }
 }
@@ -66,9 +87,16 @@ async fn hold(permit: Permit, time: Duration) {
         () = sleep(time) => {}
         () = permit.reclaimed() => {}
     }
-    // The instant is read before the permit is asked: if it is live then, it was live at that instant.
+    // The instant is read before the permit is checked: if the permit is live at the check, it was live at that instant.
     let (fence, at) = (permit.fence(), since_epoch());
-    say!("{}", if permit.is_live() { Message::Released { fence, at } } else { Message::Lost { fence } });
+    say!(
+        "{}",
+        if permit.is_live() {
+            Message::Released { fence, at }
+        } else {
+            Message::Lost { fence }
+        }
+    );
 }
 
 /// A number from 0 to 1 that looks random.

@@ -8,16 +8,24 @@ use crate::{Options, Row};
 
 const SIZE: (u32, u32) = (1_260, 460);
 const STRICT: RGBColor = RGBColor(70, 130, 190);
-/// What is less than this has no place on the scales of powers of ten.
+/// The least value on the logarithmic scales.
 const LEAST: f64 = 0.01;
 
 /// Writes the drawing to the file that the options name.
 pub(crate) fn draw(rows: &[Row], options: &Options) -> plot::Outcome {
-    let headline = format!("Processes that share {}, in virtual time", tollgate::Limit::from(options.bucket()));
-    let over = if rows.iter().all(|row| row.over == 0) { "never over the limit" } else { "OVER THE LIMIT" };
+    let headline = format!(
+        "Processes that share {}, in virtual time",
+        tollgate::Limit::from(options.bucket())
+    );
+    let over = if rows.iter().all(|row| row.over == 0) {
+        "never over the limit"
+    } else {
+        "OVER THE LIMIT"
+    };
     let (most, kept) = (options.prefetch, Human(options.kept));
-    let caption =
-        format!("Four callers in each, 1 to 20 ms for a message; {over}. Taken ahead: {most} units at most, for {kept} at most.");
+    let caption = format!(
+        "Four callers in each, 1 to 20 ms for a message; {over}. Prefetched: {most} units at most, for {kept} at most."
+    );
     plot::write(&options.svg, SIZE, (&headline, &caption), |sheet| {
         let areas = sheet.split_evenly((1, 3));
         draw_used(&areas[0], rows)?;
@@ -28,7 +36,13 @@ pub(crate) fn draw(rows: &[Row], options: &Options) -> plot::Outcome {
 
 fn draw_used(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
     let mut chart = plot::frame(area, "Used of the limit", 44, end(rows), 0.0..130.0)?; // room for the legend
-    axes(&mut chart, 7, &|percent| if *percent > 100.5 { String::new() } else { format!("{percent:.0} %") })?;
+    axes(&mut chart, 7, &|percent| {
+        if *percent > 100.5 {
+            String::new()
+        } else {
+            format!("{percent:.0} %")
+        }
+    })?;
     both(&mut chart, rows, |row| row.used * 100.0, true)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
@@ -41,7 +55,13 @@ fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
     let mut chart = plot::frame(area, title, 44, end(rows), lowest..highest + 0.5)?;
     axes(&mut chart, 6, &|power| times(*power, highest))?;
     let equal = vec![(0.0, 0.0), (end(rows), 0.0)];
-    Line { label: Some("an equal share"), points: equal, color: RED, dashed: true }.draw(&mut chart)?;
+    Line {
+        label: Some("an equal share"),
+        points: equal,
+        color: RED,
+        dashed: true,
+    }
+    .draw(&mut chart)?;
     both(&mut chart, rows, |row| power(row.most), true)?;
     both(&mut chart, rows, |row| power(row.fewest), false)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperLeft)
@@ -49,8 +69,17 @@ fn draw_fairness(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
 
 fn draw_calls(area: &Area<'_>, rows: &[Row]) -> plot::Outcome {
     let calls = || rows.iter().map(|row| power(row.calls_a_grant));
-    let (lowest, highest) = (calls().fold(-1.0, f64::min).floor(), calls().fold(1.0, f64::max).ceil());
-    let mut chart = plot::frame(area, "Calls to the store for a grant", 44, end(rows), lowest..highest + 0.5)?;
+    let (lowest, highest) = (
+        calls().fold(-1.0, f64::min).floor(),
+        calls().fold(1.0, f64::max).ceil(),
+    );
+    let mut chart = plot::frame(
+        area,
+        "Calls to the store for a grant",
+        44,
+        end(rows),
+        lowest..highest + 0.5,
+    )?;
     axes(&mut chart, 6, &|power| label(*power, highest))?;
     both(&mut chart, rows, |row| power(row.calls_a_grant), true)?;
     plot::legend(&mut chart, SeriesLabelPosition::UpperLeft)
@@ -74,20 +103,42 @@ fn axes(chart: &mut Chart<'_, '_>, labels: usize, y: &dyn Fn(&f64) -> String) ->
     Ok(())
 }
 
-/// A line for the strict runs and one for those with units ahead, in the legend if `labelled`. Where the two are the same, both can
-/// be seen.
-fn both<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, rows: &[Row], value: impl Fn(&Row) -> f64, labelled: bool) -> plot::Outcome {
-    for (ahead, name, color, dashed) in [(false, "strict", STRICT, false), (true, "units taken ahead", GREEN, true)] {
+/// Draws a line for the strict runs and one for those with prefetched units, in the legend if `labelled`. Where the two coincide,
+/// both can be seen.
+fn both<'a, 'b: 'a>(
+    chart: &mut Chart<'a, 'b>,
+    rows: &[Row],
+    value: impl Fn(&Row) -> f64,
+    labelled: bool,
+) -> plot::Outcome {
+    for (ahead, name, color, dashed) in [
+        (false, "strict", STRICT, false),
+        (true, "prefetched units", GREEN, true),
+    ] {
         let rows = rows.iter().filter(|row| row.ahead == ahead);
-        let points: Vec<_> = rows.map(|row| (f64::from(row.processes).log10(), value(row))).collect();
-        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
-        Line { label: labelled.then_some(name), points, color, dashed }.draw(chart)?;
+        let points: Vec<_> = rows
+            .map(|row| (f64::from(row.processes).log10(), value(row)))
+            .collect();
+        chart.draw_series(
+            points
+                .iter()
+                .map(|point| Circle::new(*point, 3, color.filled())),
+        )?;
+        Line {
+            label: labelled.then_some(name),
+            points,
+            color,
+            dashed,
+        }
+        .draw(chart)?;
     }
     Ok(())
 }
 
 fn end(rows: &[Row]) -> f64 {
-    rows.iter().map(|row| f64::from(row.processes).log10()).fold(1.0, f64::max)
+    rows.iter()
+        .map(|row| f64::from(row.processes).log10())
+        .fold(1.0, f64::max)
 }
 
 fn power(value: f64) -> f64 {
@@ -101,10 +152,18 @@ fn label(power: f64, highest: f64) -> String {
         return String::new();
     }
     let value = 10_f64.powi(power.round() as i32);
-    if value < 1.0 { value.to_string() } else { indicatif::HumanCount(value as u64).to_string() }
+    if value < 1.0 {
+        value.to_string()
+    } else {
+        indicatif::HumanCount(value as u64).to_string()
+    }
 }
 
 fn times(power: f64, highest: f64) -> String {
     let value = label(power, highest);
-    if value.is_empty() { value } else { format!("{value} ×") }
+    if value.is_empty() {
+        value
+    } else {
+        format!("{value} ×")
+    }
 }

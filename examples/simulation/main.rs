@@ -1,13 +1,13 @@
 //! Up to 1,000 processes on one key of a store, in virtual time: how much of the limit they use, how evenly, and how many calls that
-//! takes, strictly and with units that are taken ahead. Every run is checked: all together never exceed the limit.
+//! takes, strictly and with prefetched units. Every run is checked: all together never exceed the limit.
 //!
 //! ```text
 //! cargo run --example simulation --features simulation               # the table and the drawing of BENCHMARKS.md
 //! cargo run --example simulation --features simulation -- --faults   # messages are lost, and processes die
 //! ```
 //!
-//! It is the state machine of the crate that runs, with the rules of its in-memory store, but no runtime: a message takes 1 to 20 ms
-//! each way, and each process has four callers, which ask again as soon as they are granted. It takes a minute, or six seconds with
+//! It runs the state machine of the crate with the rules of its in-memory store, but no runtime: a message takes 1 to 20 ms each
+//! way, and each process has four callers, which ask again as soon as they are granted. It takes a minute, or six seconds with
 //! `--release`.
 //!
 //! It prints a table and writes a drawing to `target/simulation.svg`. The exit code is 0 when the limit held, 1 when it did not, and 2
@@ -42,10 +42,10 @@ struct Options {
     /// Length of each run, in virtual time
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     run: Duration,
-    /// The most units that a process takes ahead
+    /// The most units that a process prefetches
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u64).range(1..))]
     prefetch: u64,
-    /// For how long it keeps them
+    /// How long a process keeps prefetched units
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
     kept: Duration,
     /// Lose messages, cut processes off, and let some of them die
@@ -67,7 +67,9 @@ impl Options {
     /// 1, 3, 10, 30 and so on, and the most.
     fn sizes(&self) -> Vec<u32> {
         let most = self.processes;
-        let sizes = (0..5).flat_map(|power| [10_u32.pow(power), 3 * 10_u32.pow(power)]).take_while(|size| *size < most);
+        let sizes = (0..5)
+            .flat_map(|power| [10_u32.pow(power), 3 * 10_u32.pow(power)])
+            .take_while(|size| *size < most);
         sizes.chain([most]).collect()
     }
 
@@ -83,16 +85,16 @@ impl Options {
     }
 }
 
-/// What one run has shown.
+/// The result of one run.
 struct Row {
     processes: u32,
     ahead: bool,
-    /// Of what the limit admits, from 0 to 1.
+    /// The share used of what the limit admits, from 0 to 1.
     used: f64,
     /// Units above the limit, in any span.
     over: u64,
     calls_a_grant: f64,
-    /// What a process had, as multiples of an equal share.
+    /// The grants of a process, as multiples of an equal share.
     fewest: f64,
     most: f64,
     each: (u64, u64),
@@ -103,7 +105,10 @@ impl Row {
         let granted = outcome.grants.len() as f64;
         let admitted = options.burst as f64 + options.rate as f64 * options.run.as_secs_f64();
         let each = &outcome.of_each;
-        let each = (each.iter().min().copied().unwrap_or(0), each.iter().max().copied().unwrap_or(0));
+        let each = (
+            each.iter().min().copied().unwrap_or(0),
+            each.iter().max().copied().unwrap_or(0),
+        );
         let share = granted / setting.processes as f64;
         Self {
             processes: setting.processes as u32,
@@ -127,7 +132,8 @@ fn over(grants: &[Duration], options: &Options) -> u64 {
         level = level.saturating_sub(since.as_nanos() * u128::from(options.rate)) + UNIT;
         most = most.max(level);
     }
-    most.saturating_sub(u128::from(options.burst) * UNIT).div_ceil(UNIT) as u64
+    most.saturating_sub(u128::from(options.burst) * UNIT)
+        .div_ceil(UNIT) as u64
 }
 
 fn main() -> ExitCode {
@@ -135,20 +141,30 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    let settings = options.sizes().into_iter().flat_map(|size| [false, true].map(|ahead| options.setting(size, ahead)));
+    let settings = options
+        .sizes()
+        .into_iter()
+        .flat_map(|size| [false, true].map(|ahead| options.setting(size, ahead)));
     let settings: Vec<_> = settings.collect();
     // A run takes time by its processes, and a little anyway.
     let length = |setting: &Setting| setting.processes as u64 + 50;
     let progress = ProgressBar::new(settings.iter().map(length).sum());
-    progress.set_style(ProgressStyle::with_template("{bar:40.cyan} {percent} %   {msg}")?);
+    progress.set_style(ProgressStyle::with_template(
+        "{bar:40.cyan} {percent} %   {msg}",
+    )?);
     let mut rows = Vec::new();
     let mut done = 0;
     for setting in &settings {
-        progress.set_message(format!("{} processes", HumanCount(setting.processes as u64)));
+        progress.set_message(format!(
+            "{} processes",
+            HumanCount(setting.processes as u64)
+        ));
         let mut shown = Duration::ZERO;
         let outcome = tollgate::simulation::run(setting, |at| {
             if at > shown {
-                progress.set_position(done + (length(setting) as f64 * at.div_duration_f64(setting.length)) as u64);
+                progress.set_position(
+                    done + (length(setting) as f64 * at.div_duration_f64(setting.length)) as u64,
+                );
                 shown = at + setting.length / 100;
             }
         })?;
@@ -161,19 +177,37 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     say!("\ndrawing  {}", options.svg.display());
     let over = rows.iter().find(|row| row.over > 0);
     if let Some(row) = over {
-        eprintln!("error: {} processes were {} units over the limit", row.processes, row.over);
+        eprintln!(
+            "error: {} processes were {} units over the limit",
+            row.processes, row.over
+        );
     }
-    Ok(if over.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if over.is_some() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
-/// As a table of Markdown.
+/// Prints the rows as a table in Markdown.
 fn print(rows: &[Row], options: &Options) {
-    say!("| processes | taken ahead | used of the limit | over it | calls a grant | grants of a process |");
+    say!(
+        "| processes | prefetched | used of the limit | over it | calls a grant | grants of a process |"
+    );
     say!("|---|---|---|---|---|---|");
     for row in rows {
-        let (processes, used, (fewest, most)) = (HumanCount(row.processes.into()), row.used * 100.0, row.each);
-        let ahead = if row.ahead { format!("{} units", options.prefetch) } else { "no".to_owned() };
+        let (processes, used, (fewest, most)) =
+            (HumanCount(row.processes.into()), row.used * 100.0, row.each);
+        let ahead = if row.ahead {
+            format!("{} units", options.prefetch)
+        } else {
+            "no".to_owned()
+        };
         let (fewest, most) = (HumanCount(fewest), HumanCount(most));
-        say!("| {processes} | {ahead} | {used:.1} % | {} | {:.2} | {fewest} to {most} |", row.over, row.calls_a_grant);
+        say!(
+            "| {processes} | {ahead} | {used:.1} % | {} | {:.2} | {fewest} to {most} |",
+            row.over,
+            row.calls_a_grant
+        );
     }
 }

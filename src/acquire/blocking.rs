@@ -8,8 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::jitter::random_up_to;
-use super::ticket::Ticket;
+use super::ticket::{Ticket, random_up_to};
 use crate::contain_panic::contain_panic;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
@@ -23,11 +22,11 @@ impl Wake for Unpark {
     }
 }
 
-/// Panics where the thread drives tasks: to block it there stops them, and may well be for ever. Only tokio knows; its own blocking
-/// calls panic there.
+/// Panics if the thread drives tasks of a runtime. Blocking such a thread stops its tasks, possibly for ever. Only tokio knows
+/// which threads these are, and its own blocking calls panic there.
 ///
-/// It is asked only in a runtime. In the destructor of a thread-local, those that it needs may be gone, and it would panic, which
-/// aborts the process there.
+/// The check is made only inside a runtime. In the destructor of a thread-local, the thread-locals that tokio needs may be gone.
+/// Tokio would then panic, which aborts the process in a destructor.
 #[track_caller]
 fn refuse_to_block_tasks() {
     if Handle::try_current().is_ok() {
@@ -35,10 +34,13 @@ fn refuse_to_block_tasks() {
     }
 }
 
-/// Refuses where the time cannot be read: in a thread whose thread-locals are gone, tokio's clock panics if one was paused in this
-/// process (with tokio's feature `test-util`).
+/// Refuses the request if the time cannot be read. Tokio's clock panics in a thread whose thread-locals are gone, if a clock was
+/// ever paused in this process (with tokio's feature `test-util`).
 pub(crate) fn check_clock() -> Result<(), AcquireError> {
-    if Handle::try_current().err().is_none_or(|error| !error.is_thread_local_destroyed()) {
+    if Handle::try_current()
+        .err()
+        .is_none_or(|error| !error.is_thread_local_destroyed())
+    {
         return Ok(());
     }
     let mut read = Err(AcquireError::NoRuntime);
@@ -49,9 +51,12 @@ pub(crate) fn check_clock() -> Result<(), AcquireError> {
     read
 }
 
-/// Blocks the thread until the request is answered. So the ticket is never given up.
+/// Blocks the thread until the request is answered, so its ticket is never given up.
 #[track_caller]
-pub(crate) fn acquire(manager: &Arc<Manager>, mut options: RequestOptions) -> Result<Permit, AcquireError> {
+pub(crate) fn acquire(
+    manager: &Arc<Manager>,
+    mut options: RequestOptions,
+) -> Result<Permit, AcquireError> {
     refuse_to_block_tasks();
     check_clock()?;
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -59,13 +64,16 @@ pub(crate) fn acquire(manager: &Arc<Manager>, mut options: RequestOptions) -> Re
         thread::sleep(random_up_to(max));
         options.forgo_jitter();
     }
-    let mut ticket = Ticket::new(RequestOptions { blocking: true, ..options });
+    let mut ticket = Ticket::new(RequestOptions {
+        blocking: true,
+        ..options
+    });
     loop {
         if let Poll::Ready(answer) = ticket.poll_with(manager, &waker) {
             return answer;
         }
         let Some(id) = ticket.queued() else { continue };
-        // An answer before the park leaves a token, so the park returns at once.
+        // An answer that comes before the park leaves a token, so that the park returns at once.
         match manager.run_due_on_blocked_thread(id) {
             Some(at) => thread::park_timeout(at.saturating_duration_since(Instant::now())),
             None => thread::park(),

@@ -1,3 +1,5 @@
+//! The futures of a request that waits.
+
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -7,14 +9,15 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
-use super::ticket::{Ticket, deliver, polled_after_completion};
+use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
+use crate::core::queue::waiter::WaiterId;
 use crate::core::refused::Refused;
 use crate::core::request::Caller;
 use crate::core::schedule::Enqueued;
-use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
 
 /// A future that waits for a permit. [`Limiter::acquire`](crate::Limiter::acquire), which has an example, returns it.
 ///
@@ -35,9 +38,9 @@ pub struct Acquire<'a> {
     progress: Progress,
 }
 
-/// One request in progress. What most requests need fits into two words, because every task that waits holds one.
+/// One request in progress. It is kept to two words, because every waiting task holds one.
 #[derive(Debug)]
-pub(super) enum Progress {
+enum Progress {
     New {
         cost: u32,
         caller: Caller,
@@ -47,30 +50,42 @@ pub(super) enum Progress {
         id: WaiterId,
     },
     Done,
-    /// It has a larger cost, or other options. It is not shared: to drop an `Arc` takes less code than to drop a box, and stays inline.
-    Apart(Arc<Ticket>),
+    /// A request with a larger cost or other options. The `Arc` has one owner. It is used instead of a `Box` because its drop is
+    /// less code, and stays inline.
+    Boxed(Arc<Ticket>),
 }
 
 impl<'a> Acquire<'a> {
     #[inline]
     pub(crate) fn new(manager: &'a Arc<Manager>, options: RequestOptions) -> Self {
-        Self { manager, progress: Progress::new(options) }
+        Self {
+            manager,
+            progress: Progress::new(options),
+        }
     }
 }
 
 impl Progress {
     #[inline]
-    pub(super) fn new(options: RequestOptions) -> Self {
+    fn new(options: RequestOptions) -> Self {
         match u32::try_from(options.cost) {
-            Ok(cost) if options.only_cost() => Self::New { cost, caller: options.caller },
-            _ => Self::Apart(Arc::new(Ticket::new(options))),
+            Ok(cost) if options.only_cost() => Self::New {
+                cost,
+                caller: options.caller,
+            },
+            _ => Self::Boxed(Arc::new(Ticket::new(options))),
         }
     }
 
-    /// Each call must be given the same manager. Not shared with [`Ticket::poll`]: a closure takes 40 instructions more.
+    /// Each call must pass the same manager. The code is not shared with [`Ticket::poll`], because a closure takes 40 more
+    /// instructions.
     #[inline(always)]
-    pub(super) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        // A task that acquires in a loop must let its neighbours have a turn.
+    fn poll(
+        &mut self,
+        manager: &Arc<Manager>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Permit, AcquireError>> {
+        // A task that acquires in a loop must yield to other tasks.
         let progress = ready!(coop::poll_proceed(cx));
         let polled = self.poll_with(manager, cx.waker());
         if polled.is_ready() {
@@ -79,60 +94,79 @@ impl Progress {
         polled
     }
 
-    /// It waits. If observers keep something of that, it takes more room.
+    /// Stores the waiting request. If observers keep data about the wait, the request is boxed.
     #[cold]
     #[inline(never)]
     fn begin_wait(&mut self, manager: &Arc<Manager>, options: RequestOptions, id: WaiterId) {
         if let Some(wait) = manager.begin_wait(&options) {
-            *self = Self::Apart(Arc::new(Ticket::queued_with(options, id, wait)));
+            *self = Self::Boxed(Arc::new(Ticket::queued_with(options, id, wait)));
         }
     }
 
-    /// The future is dropped.
+    /// Gives the request up, because its future is dropped.
     #[inline]
-    pub(super) fn give_up(&mut self, manager: &Arc<Manager>) {
-        if let Self::Queued { .. } | Self::Apart(_) = self {
+    fn give_up(&mut self, manager: &Arc<Manager>) {
+        if let Self::Queued { .. } | Self::Boxed(_) = self {
             self.give_up_unanswered(manager);
         }
     }
 
-    /// Not inlined, so that the drop of an answered future is.
+    /// Not inlined, so that the drop of an answered future can be inlined.
     #[inline(never)]
     fn give_up_unanswered(&mut self, manager: &Arc<Manager>) {
         match *self {
-            Self::Queued { cost, id } => manager.abandon(id, cost.into()),
-            Self::Apart(ref mut ticket) => unshared(ticket).give_up(manager),
+            Self::Queued { cost, id } => manager.out_channel().abandon(id, cost.into()),
+            Self::Boxed(ref mut ticket) => unshared(ticket).give_up(manager),
             Self::New { .. } | Self::Done => {}
         }
     }
 
     #[inline(always)]
-    fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+    fn poll_with(
+        &mut self,
+        manager: &Arc<Manager>,
+        waker: &Waker,
+    ) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = TimedGrant::NOTHING;
         let (plain_cost, asks);
         let enqueued = match *self {
             Self::New { cost, caller } => {
-                (plain_cost, asks) = (cost, Some(caller));
-                manager.acquire(cost.into(), None, || RequestOptions::new(cost.into(), caller), waker, &mut granted)
+                plain_cost = cost;
+                asks = Some(caller);
+                manager.in_channel().acquire(
+                    cost.into(),
+                    None,
+                    || RequestOptions::new(cost.into(), caller),
+                    waker,
+                    &mut granted,
+                )
             }
             Self::Queued { cost, id } => {
-                (plain_cost, asks) = (cost, None);
-                manager.poll(id, cost.into(), waker, &mut granted)
+                plain_cost = cost;
+                asks = None;
+                manager
+                    .out_channel()
+                    .poll(id, cost.into(), waker, &mut granted)
             }
             Self::Done => polled_after_completion(),
-            Self::Apart(ref mut ticket) => {
+            Self::Boxed(ref mut ticket) => {
                 let ticket = unshared(ticket);
-                let enqueued = ready!(advance_apart(ticket, manager, waker, &mut granted));
+                let enqueued = ready!(advance_boxed(ticket, manager, waker, &mut granted));
                 return deliver(manager, ticket.cost(), enqueued, granted);
             }
         };
-        mem::forget(mem::replace(self, Self::Done)); // it was no ticket, so there is nothing to drop
+        mem::forget(mem::replace(self, Self::Done)); // a future without a ticket has nothing to drop
         match enqueued {
-            Ok(Enqueued::Granted(())) => Poll::Ready(Ok(Permit::new(manager, granted, plain_cost.into()))),
+            Ok(Enqueued::Granted(())) => {
+                Poll::Ready(Ok(Permit::new(manager, granted, plain_cost.into())))
+            }
             Ok(Enqueued::Queued(id)) => {
-                *self = Self::Queued { cost: plain_cost, id };
+                *self = Self::Queued {
+                    cost: plain_cost,
+                    id,
+                };
                 if let Some(caller) = asks
-                    && manager.tells_waits()
+                    && manager.is_observed()
                 {
                     self.begin_wait(manager, RequestOptions::new(plain_cost.into(), caller), id);
                 }
@@ -148,7 +182,7 @@ fn unshared(ticket: &mut Arc<Ticket>) -> &mut Ticket {
 }
 
 #[inline(never)]
-fn advance_apart(
+fn advance_boxed(
     ticket: &mut Ticket,
     manager: &Arc<Manager>,
     waker: &Waker,
@@ -177,7 +211,78 @@ impl Drop for Acquire<'_> {
 
 impl fmt::Debug for Acquire<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("progress", &self.progress).finish_non_exhaustive()
+        f.debug_struct("Acquire")
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An [`Acquire`] that borrows nothing, so that it can be spawned, or kept in a struct.
+/// [`Limiter::acquire_owned`](crate::Limiter::acquire_owned), which has an example, returns it.
+///
+/// It is `Unpin`. Its cancel safety, and what happens while it is not polled, are those of [`Acquire`].
+#[must_use = "futures do nothing unless polled"]
+pub struct AcquireOwned {
+    manager: Arc<Manager>,
+    progress: Progress,
+}
+
+impl AcquireOwned {
+    pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
+        Self {
+            manager,
+            progress: Progress::new(options),
+        }
+    }
+}
+
+impl Future for AcquireOwned {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { manager, progress } = &mut *self;
+        progress.poll(manager, cx)
+    }
+}
+
+impl Drop for AcquireOwned {
+    fn drop(&mut self) {
+        let Self { manager, progress } = self;
+        progress.give_up(manager);
+    }
+}
+
+impl fmt::Debug for AcquireOwned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireOwned")
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A future that waits for a permit, and returns it with the status of each limit at the grant or the refusal.
+/// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained), which has an example, returns it.
+///
+/// It borrows nothing. Its cancel safety, and what happens while it is not polled, are those of [`Acquire`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct AcquireExplained(OwnedTicket);
+
+impl AcquireExplained {
+    pub(crate) fn new(manager: Arc<Manager>, mut options: RequestOptions) -> Self {
+        options.ask_for_explanation();
+        Self(OwnedTicket::new(manager, options))
+    }
+}
+
+impl Future for AcquireExplained {
+    type Output = (Result<Permit, AcquireError>, Vec<LimitStatus>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let OwnedTicket {
+            manager, ticket, ..
+        } = &mut self.0;
+        ticket.poll_explained(manager, cx)
     }
 }
 
@@ -185,7 +290,8 @@ impl fmt::Debug for Acquire<'_> {
 mod tests {
     use super::*;
 
-    /// What the `peers` benchmark measures as "heap per waiter, its future in a box", but for the waiter in its line.
+    /// The `peers` benchmark measures this as "heap per waiter, its future in a box", together with the waiter's entry in the
+    /// queue.
     #[test]
     fn a_future_takes_24_bytes() {
         assert_eq!(size_of::<Acquire<'_>>(), 24);

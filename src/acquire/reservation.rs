@@ -1,3 +1,5 @@
+//! A turn that is taken before it is awaited.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -5,18 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::ticket::{Ticket, polled_after_completion};
+use super::ticket::{OwnedTicket, polled_after_completion};
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
 
-/// A turn that is taken now, and used later: [`Limiter::reserve`](crate::Limiter::reserve) returns it.
+/// A place in the queue that is taken now, and used later: [`Limiter::reserve`](crate::Limiter::reserve) returns it.
 ///
 /// It is a request that has joined the queue already, where an [`Acquire`](crate::Acquire) joins it at its first poll. So later
 /// requests go behind it (unless their priority is higher), and it knows its turn. Await it for the permit. To cancel it, drop it:
-/// what it would have taken goes to the next request.
+/// its units go to the next request.
 ///
-/// A permit that was granted counts as in use, whether or not it was taken: see [`Acquire`](crate::Acquire#when-it-is-not-polled).
+/// A permit counts as in use from its grant on, also before the reservation is awaited: see
+/// [`Acquire`](crate::Acquire#when-it-is-not-polled).
 ///
 /// # Examples
 ///
@@ -42,33 +45,53 @@ use crate::permit::Permit;
 /// ```
 #[must_use = "a reservation is cancelled when it is dropped"]
 pub struct Reservation {
-    waiting: Option<(Arc<Manager>, Ticket)>,
+    waiting: Option<OwnedTicket>,
     /// A permit that was granted at once.
     granted: Option<Permit>,
 }
 
 impl Reservation {
-    pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Result<Self, AcquireError> {
-        let mut ticket = Ticket::new(options);
-        match ticket.poll_with(&manager, Waker::noop()) {
+    pub(crate) fn new(
+        manager: Arc<Manager>,
+        options: RequestOptions,
+    ) -> Result<Self, AcquireError> {
+        let mut waiting = OwnedTicket::new(manager, options);
+        let OwnedTicket {
+            manager, ticket, ..
+        } = &mut waiting;
+        match ticket.poll_with(manager, Waker::noop()) {
             Poll::Ready(answer) => answer.map(Self::granted),
-            Poll::Pending => Ok(Self { waiting: Some((manager, ticket)), granted: None }),
+            Poll::Pending => Ok(Self {
+                waiting: Some(waiting),
+                granted: None,
+            }),
         }
     }
 
     pub(crate) fn granted(permit: Permit) -> Self {
-        Self { waiting: None, granted: Some(permit) }
+        Self {
+            waiting: None,
+            granted: Some(permit),
+        }
     }
 
-    /// How long until its turn, as far as is known now: zero when the permit was granted. `None` when only a release or a resume
-    /// helps, whose time is unknown.
+    /// How long until its turn, by what is known now. Zero when the permit was granted. `None` when the turn waits for a release or
+    /// a resume, because the time of these is unknown.
     ///
     /// It is exact if no request with a higher priority comes and none leaves, with up to 64 requests ahead; with more it is a lower
     /// bound. See the [type's example](Reservation#examples).
     #[must_use]
     pub fn ready_in(&self) -> Option<Duration> {
-        let waiting = self.waiting.as_ref().and_then(|(manager, ticket)| Some((manager, ticket.queued()?)));
-        waiting.map_or(Some(Duration::ZERO), |(manager, id)| manager.time_to_turn_of(id))
+        let waiting = self
+            .waiting
+            .as_ref()
+            .and_then(|waiting| Some((&waiting.manager, waiting.ticket.queued()?)));
+        waiting.map_or(Some(Duration::ZERO), |(manager, id)| {
+            manager.ask(|outlook, now| {
+                let turn = outlook.turn_of(now, id).known()?;
+                Some(turn.duration_since(now))
+            })
+        })
     }
 }
 
@@ -80,7 +103,7 @@ impl Future for Reservation {
             return Poll::Ready(Ok(permit));
         }
         match &mut self.waiting {
-            Some((manager, ticket)) => ticket.poll(manager, cx),
+            Some(waiting) => Pin::new(waiting).poll(cx),
             None => polled_after_completion(),
         }
     }
@@ -88,9 +111,6 @@ impl Future for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some((manager, ticket)) = &mut self.waiting {
-            ticket.give_up(manager);
-        }
         if let Some(permit) = self.granted.take() {
             _ = permit.refund();
         }
@@ -99,6 +119,8 @@ impl Drop for Reservation {
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("ready_in", &self.ready_in()).finish_non_exhaustive()
+        f.debug_struct("Reservation")
+            .field("ready_in", &self.ready_in())
+            .finish_non_exhaustive()
     }
 }

@@ -1,3 +1,5 @@
+//! Work that runs under a permit.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -5,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::pin_project;
 
-use super::owned::AcquireOwned;
+use super::future::AcquireOwned;
 use crate::error::{AcquireError, RunError};
 use crate::manager::Watch;
 use crate::permit::Permit;
@@ -22,12 +24,12 @@ pub struct Run<F, A = AcquireOwned> {
     /// Dropped before the permit, so that the place is free only when the work is really over.
     #[pin]
     work: Option<F>,
-    held: Option<Held>,
+    held: Option<UnderPermit>,
     #[pin]
     acquire: A,
 }
 
-struct Held {
+struct UnderPermit {
     /// Completes when the permit is reclaimed. `None`: it has no TTL.
     reclaimed: Option<Watch>,
     permit: Permit,
@@ -35,14 +37,20 @@ struct Held {
 
 impl<F, A> Run<F, A> {
     pub(crate) fn new(acquire: A, work: F) -> Self {
-        Self { work: Some(work), held: None, acquire }
+        Self {
+            work: Some(work),
+            held: None,
+            acquire,
+        }
     }
 }
 
-impl Held {
+impl UnderPermit {
     /// Whether the permit is still live. If it is, the task is woken when it is reclaimed.
     fn poll_live(&mut self, cx: &mut Context<'_>) -> bool {
-        self.reclaimed.as_mut().is_none_or(|reclaimed| Pin::new(reclaimed).poll(cx).is_pending())
+        self.reclaimed
+            .as_mut()
+            .is_none_or(|reclaimed| Pin::new(reclaimed).poll(cx).is_pending())
     }
 }
 
@@ -59,8 +67,15 @@ where
         if this.held.is_none() {
             match ready!(this.acquire.poll(cx)) {
                 // If its TTL passed between the grant and this poll, the future is not polled.
-                Ok(permit) if !permit.is_live() => outcome = Some(Err(RunError::Reclaimed { id: permit.id() })),
-                Ok(permit) => *this.held = Some(Held { reclaimed: permit.watch_reclaim(), permit }),
+                Ok(permit) if !permit.is_live() => {
+                    outcome = Some(Err(RunError::Reclaimed { id: permit.id() }));
+                }
+                Ok(permit) => {
+                    *this.held = Some(UnderPermit {
+                        reclaimed: permit.watch_reclaim(),
+                        permit,
+                    });
+                }
                 Err(error) => outcome = Some(Err(error.into())),
             }
         }
@@ -68,7 +83,11 @@ where
             match work.poll(cx) {
                 Poll::Ready(output) => outcome = Some(Ok(output)),
                 Poll::Pending if held.poll_live(cx) => return Poll::Pending,
-                Poll::Pending => outcome = Some(Err(RunError::Reclaimed { id: held.permit.id() })),
+                Poll::Pending => {
+                    outcome = Some(Err(RunError::Reclaimed {
+                        id: held.permit.id(),
+                    }));
+                }
             }
         }
         this.work.set(None);
@@ -80,6 +99,9 @@ where
 impl<F, A: fmt::Debug> fmt::Debug for Run<F, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let permit = self.held.as_ref().map(|held| &held.permit);
-        f.debug_struct("Run").field("acquire", &self.acquire).field("permit", &permit).finish_non_exhaustive()
+        f.debug_struct("Run")
+            .field("acquire", &self.acquire)
+            .field("permit", &permit)
+            .finish_non_exhaustive()
     }
 }

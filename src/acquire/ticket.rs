@@ -1,16 +1,21 @@
 //! A request in progress, without and with its manager.
 
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::coop;
+use tokio::time::{Sleep, sleep};
 
-use super::jitter::Delay;
+use crate::contain_panic::contain_panic;
+use crate::core::queue::waiter::WaiterId;
 use crate::core::refused::Refused;
 use crate::core::schedule::Enqueued;
-use crate::core::waiter::WaiterId;
 use crate::error::AcquireError;
 use crate::event::EventKind;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
@@ -20,22 +25,19 @@ use crate::snapshot::LimitStatus;
 
 /// One request in progress: not begun, queued, or done.
 ///
-/// It holds no manager, so that its owner chooses how to hold one: every call must be given the same manager. The owner's drop must
+/// It holds no manager, so that its owner chooses how to hold one. Every call must pass the same manager. The owner's drop must
 /// [give the request up](Ticket::give_up).
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    options: RequestOptions,
-    stage: Stage,
+    pub(super) options: RequestOptions,
+    pub(super) stage: TicketStage,
     delay: Delay,
-    /// What observers keep while it waits.
+    /// The data that observers keep while the request waits.
     wait: Option<WaitSpan>,
 }
 
-/// An answer, with what each limit said at that instant.
-pub(super) type Explained = (Result<Permit, AcquireError>, Vec<LimitStatus>);
-
 #[derive(Debug, Clone, Copy)]
-enum Stage {
+pub(super) enum TicketStage {
     New,
     Queued(WaiterId),
     Done,
@@ -44,17 +46,31 @@ enum Stage {
 impl Ticket {
     #[inline]
     pub(crate) fn new(options: RequestOptions) -> Self {
-        Self { options, stage: Stage::New, delay: Delay::default(), wait: None }
+        Self {
+            options,
+            stage: TicketStage::New,
+            delay: Delay::default(),
+            wait: None,
+        }
     }
 
-    /// A request that waits, and that observers keep something of.
+    /// A waiting request, with the data that observers keep about it.
     pub(super) fn queued_with(options: RequestOptions, id: WaiterId, wait: WaitSpan) -> Self {
-        Self { options, stage: Stage::Queued(id), delay: Delay::default(), wait: Some(wait) }
+        Self {
+            options,
+            stage: TicketStage::Queued(id),
+            delay: Delay::default(),
+            wait: Some(wait),
+        }
     }
 
     #[inline(always)]
-    pub(crate) fn poll(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        // A task that acquires in a loop must let its neighbours have a turn.
+    pub(crate) fn poll(
+        &mut self,
+        manager: &Arc<Manager>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Permit, AcquireError>> {
+        // A task that acquires in a loop must yield to other tasks.
         let progress = ready!(coop::poll_proceed(cx));
         let polled = self.poll_with(manager, cx.waker());
         if polled.is_ready() {
@@ -63,14 +79,18 @@ impl Ticket {
         polled
     }
 
-    /// [`Ticket::poll`] for a request that asked for an explanation, with what the limits said at the grant or refusal.
-    pub(super) fn poll_explained(&mut self, manager: &Arc<Manager>, cx: &mut Context<'_>) -> Poll<Explained> {
+    /// [`Ticket::poll`] for a request with an explanation: the answer has the status of each limit at the grant or refusal.
+    pub(super) fn poll_explained(
+        &mut self,
+        manager: &Arc<Manager>,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Result<Permit, AcquireError>, Vec<LimitStatus>)> {
         let progress = ready!(coop::poll_proceed(cx));
         let mut granted = TimedGrant::NOTHING;
         let explained = match ready!(self.advance_after_delay(manager, cx.waker(), &mut granted)) {
             Ok(Enqueued::Queued(_)) => return Poll::Pending,
             Ok(Enqueued::Granted(())) => {
-                let limits = manager.take_explanation(granted.grant.fence);
+                let limits = manager.out_channel().take_explanation(granted.grant.fence);
                 (Ok(Permit::new(manager, granted, self.options.cost)), limits)
             }
             Err(refused) => (Err(refused.error), refused.limits),
@@ -81,28 +101,32 @@ impl Ticket {
 
     /// Resets an answered ticket, for the same request again.
     pub(crate) fn start_over(&mut self) {
-        self.stage = Stage::New;
+        self.stage = TicketStage::New;
     }
 
     #[inline(always)]
     pub(crate) fn give_up(&mut self, manager: &Arc<Manager>) {
-        if let Stage::Queued(id) = self.stage {
-            self.stage = Stage::Done;
-            manager.abandon(id, self.options.cost);
+        if let TicketStage::Queued(id) = self.stage {
+            self.stage = TicketStage::Done;
+            manager.out_channel().abandon(id, self.options.cost);
             self.wait = None;
         }
     }
 
-    /// Where the request waits.
+    /// The id of the request in the queue, while it waits.
     pub(super) fn queued(&self) -> Option<WaiterId> {
         match self.stage {
-            Stage::Queued(id) => Some(id),
+            TicketStage::Queued(id) => Some(id),
             _ => None,
         }
     }
 
     #[inline(always)]
-    pub(super) fn poll_with(&mut self, manager: &Arc<Manager>, waker: &Waker) -> Poll<Result<Permit, AcquireError>> {
+    pub(super) fn poll_with(
+        &mut self,
+        manager: &Arc<Manager>,
+        waker: &Waker,
+    ) -> Poll<Result<Permit, AcquireError>> {
         let mut granted = TimedGrant::NOTHING;
         let enqueued = ready!(self.advance_after_delay(manager, waker, &mut granted));
         deliver(manager, self.options.cost, enqueued, granted)
@@ -112,7 +136,8 @@ impl Ticket {
         self.options.cost
     }
 
-    /// [`Ticket::poll_with`], but that the permit is not made yet.
+    /// [`Ticket::poll_with`], without making the permit. It first waits for the jitter of the request, which has not entered the queue
+    /// yet, so dropping it loses nothing.
     #[inline(always)]
     pub(super) fn advance_after_delay(
         &mut self,
@@ -120,64 +145,74 @@ impl Ticket {
         waker: &Waker,
         granted: &mut TimedGrant,
     ) -> Poll<Result<Enqueued<()>, Refused>> {
-        ready!(self.poll_delay(waker))?;
+        if let (TicketStage::New, Some(max)) = (self.stage, self.options.jitter())
+            && let Err(error) = ready!(self.delay.poll(max, waker))
+        {
+            self.stage = TicketStage::Done;
+            return Poll::Ready(Err(error.into()));
+        }
         Poll::Ready(self.advance(manager, waker, granted))
     }
 
-    /// Waits until the request may ask. It has not entered the queue, so dropping it loses nothing.
+    /// Sends the request to the manager, or reads its answer.
     #[inline(always)]
-    fn poll_delay(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        match (self.stage, self.options.jitter()) {
-            (Stage::New, Some(max)) => self.delay.poll(max, waker).map_err(|error| {
-                self.stage = Stage::Done;
-                error
-            }),
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// Asks, or looks for the answer.
-    #[inline(always)]
-    fn advance(&mut self, manager: &Arc<Manager>, waker: &Waker, granted: &mut TimedGrant) -> Result<Enqueued<()>, Refused> {
+    fn advance(
+        &mut self,
+        manager: &Arc<Manager>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
         let options = &self.options;
         let enqueued = match self.stage {
-            Stage::New => match begin(options, manager) {
-                Ok(timeout) if options.costs().explained() => manager.acquire_explained(options, timeout, waker, granted),
-                Ok(timeout) => manager.acquire(options.cost, timeout, || options.clone(), waker, granted),
+            TicketStage::New => match begin(options, manager) {
+                Ok(timeout) if options.costs().explained() => manager
+                    .in_channel()
+                    .acquire_explained(options, timeout, waker, granted),
+                Ok(timeout) => manager.in_channel().acquire(
+                    options.cost,
+                    timeout,
+                    || options.clone(),
+                    waker,
+                    granted,
+                ),
                 Err(error) => Err(error.into()),
             },
-            Stage::Queued(id) => manager.poll(id, options.cost, waker, granted),
-            Stage::Done => polled_after_completion(),
+            TicketStage::Queued(id) => manager.out_channel().poll(id, options.cost, waker, granted),
+            TicketStage::Done => polled_after_completion(),
         };
         self.stage = match enqueued {
             Ok(Enqueued::Queued(id)) => {
-                if let Stage::New = self.stage
-                    && manager.tells_waits()
+                if let TicketStage::New = self.stage
+                    && manager.is_observed()
                 {
                     self.wait = manager.begin_wait(&self.options);
                 }
-                Stage::Queued(id)
+                TicketStage::Queued(id)
             }
-            _ => Stage::Done,
+            _ => TicketStage::Done,
         };
-        if let (Some(_), Stage::Done) = (&self.wait, self.stage) {
+        if let (Some(_), TicketStage::Done) = (&self.wait, self.stage) {
             self.end_wait(&enqueued, granted);
         }
         if let (Some(_), Ok(Enqueued::Granted(()))) = (&self.options.rare, &enqueued) {
-            manager.limit_ttl(granted.grant, &self.options);
+            manager
+                .release_channel()
+                .limit_ttl(granted.grant, &self.options);
         }
         enqueued
     }
-}
-
-impl Ticket {
+    /// Ends what observers keep about the wait.
     #[cold]
     fn end_wait(&mut self, answer: &Result<Enqueued<()>, Refused>, granted: &TimedGrant) {
         let end = match answer {
-            Ok(_) => WaitEnd::Granted { fence: granted.grant.fence },
+            Ok(_) => WaitEnd::Granted {
+                fence: granted.grant.fence,
+            },
             Err(refused) => WaitEnd::Refused(&refused.error),
         };
-        self.wait.take().into_iter().for_each(|wait| wait.end(end));
+        if let Some(wait) = self.wait.take() {
+            wait.end(end);
+        }
     }
 }
 
@@ -185,7 +220,7 @@ impl Ticket {
 #[inline(always)]
 fn begin(options: &RequestOptions, manager: &Arc<Manager>) -> Result<Option<u64>, AcquireError> {
     if options.rare.is_some() {
-        manager.check_ttl(options)?;
+        manager.release_channel().check_ttl(options)?;
     }
     options.checked_timeout()
 }
@@ -210,16 +245,58 @@ pub(super) fn deliver(
     }
 }
 
+/// The random delay before a request begins, while it lasts.
+#[derive(Debug, Default)]
+struct Delay(Option<Pin<Box<Sleep>>>);
+
+impl Delay {
+    /// Waits for a time from 0 to `max`, from the first poll on. Once that is over, another poll begins another delay.
+    fn poll(&mut self, max: Duration, waker: &Waker) -> Poll<Result<(), AcquireError>> {
+        let Some(delay) = self.0.take().or_else(|| start(random_up_to(max))) else {
+            return Poll::Ready(Err(AcquireError::NoRuntime));
+        };
+        let delay = self.0.insert(delay);
+        let mut polled = Poll::Ready(());
+        // The timer panics if its runtime has ended; the delay is then over.
+        contain_panic(|| polled = delay.as_mut().poll(&mut Context::from_waker(waker)));
+        if polled.is_ready() {
+            self.0 = None;
+        }
+        polled.map(Ok)
+    }
+}
+
+/// `None`: there is no runtime with timers.
+fn start(delay: Duration) -> Option<Pin<Box<Sleep>>> {
+    Handle::try_current().ok()?;
+    let mut started = None;
+    contain_panic(|| started = Some(Box::pin(sleep(delay))));
+    started
+}
+
+/// Uniform, to the nanosecond. Each `RandomState` has other keys than the last.
+pub(crate) fn random_up_to(max: Duration) -> Duration {
+    let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
+    let random = RandomState::new().hash_one(());
+    Duration::from_nanos(((u128::from(random) * (u128::from(nanos) + 1)) >> 64) as u64)
+}
+
 /// A ticket with its manager, for one request after another.
 #[derive(Debug)]
 pub(crate) struct OwnedTicket {
-    manager: Arc<Manager>,
-    ticket: Ticket,
+    pub(super) manager: Arc<Manager>,
+    pub(super) ticket: Ticket,
+    /// Whether the policy had a rate at the latest check by [`OwnedTicket::poll_spent`].
+    had_rate: bool,
 }
 
 impl OwnedTicket {
     pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
-        Self { manager, ticket: Ticket::new(options) }
+        Self {
+            manager,
+            ticket: Ticket::new(options),
+            had_rate: false,
+        }
     }
 
     /// Polls for the permit of the present request; the poll after its answer begins another one.
@@ -230,26 +307,31 @@ impl OwnedTicket {
     }
 
     /// [`OwnedTicket::poll`] for a permit that is dropped at once. A rate makes no permit here. A policy without a rate refuses, because
-    /// it bounds only permits that are held.
+    /// it bounds only permits that are held. Such a request takes no place and does not wait for one.
     #[inline]
     pub(crate) fn poll_spent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AcquireError>> {
-        let Self { manager, ticket } = self;
-        if let Stage::New = ticket.stage
-            && ticket.options.only_cost()
-        {
+        let Self {
+            manager, ticket, ..
+        } = self;
+        if let TicketStage::New = ticket.stage {
             let progress = ready!(coop::poll_proceed(cx));
-            if manager.spend(ticket.options.cost) {
+            if manager.in_channel().spend(ticket.options.cost) {
                 progress.made_progress();
                 return Poll::Ready(Ok(()));
+            }
+            if !self.had_rate {
+                self.check_rate()?;
             }
         }
         match self.poll(cx) {
             Poll::Ready(Ok(permit)) if !permit.holds_place() => Poll::Ready(Ok(())),
-            // Also the permit of a policy with a rate may hold a place.
-            Poll::Ready(permit) => Poll::Ready(permit.and_then(|_permit| self.manager.check_rate())),
+            // The permit of a policy with a rate may also hold a place.
+            Poll::Ready(permit) => Poll::Ready(permit.and_then(|_permit| self.check_rate())),
             // The policy may have been replaced while the request waits.
             Poll::Pending => {
-                let Err(no_rate) = self.manager.check_rate() else { return Poll::Pending };
+                let Err(no_rate) = self.check_rate() else {
+                    return Poll::Pending;
+                };
                 self.ticket.give_up(&self.manager);
                 self.ticket.start_over();
                 Poll::Ready(Err(no_rate))
@@ -258,15 +340,20 @@ impl OwnedTicket {
     }
 
     /// Refuses, if the present policy has no rate.
-    pub(crate) fn check_rate(&self) -> Result<(), AcquireError> {
-        self.manager.check_rate()
+    fn check_rate(&mut self) -> Result<(), AcquireError> {
+        let checked = self.manager.check_rate();
+        self.had_rate = checked.is_ok();
+        checked
     }
 
     /// Reports that the stream of this ticket has ended early.
     #[cold]
     pub(crate) fn tell_stream_ended(&self, error: &AcquireError) {
         let requested_in = self.ticket.options.caller;
-        self.manager.tell_if_observed(|| EventKind::StreamEnded { error: error.clone(), requested_in });
+        self.manager.report_if_observed(|| EventKind::StreamEnded {
+            error: error.clone(),
+            requested_in,
+        });
     }
 }
 
@@ -275,7 +362,9 @@ impl Future for OwnedTicket {
     type Output = Result<Permit, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { manager, ticket } = &mut *self;
+        let Self {
+            manager, ticket, ..
+        } = &mut *self;
         ticket.poll(manager, cx)
     }
 }

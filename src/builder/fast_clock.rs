@@ -1,3 +1,5 @@
+//! The option of a faster clock.
+
 use super::LimiterBuilder;
 use crate::manager::TimeSource;
 
@@ -14,9 +16,9 @@ impl LimiterBuilder {
     ///
     /// - **Waiting** still uses tokio's timers. One that fires before this clock has reached the instant is set again for the rest, by
     ///   at least a tick of a millisecond.
-    /// - **Drift**: the counter is compared with the system's clock every 100 ms, and whenever it has stepped back. In between, the two
-    ///   part by some microseconds; so does a limiter's pace. When a comparison puts the clock back, the limiter's time stands
-    ///   still for as long. By the limiter's own time, no limit is ever exceeded.
+    /// - **Drift**: the counter is compared with the system's clock every 100 ms, and whenever it has stepped back. Between two
+    ///   comparisons the clocks drift apart by some microseconds, and so does a limiter's pace. When a comparison sets the clock
+    ///   back, the limiter's time stands still until the clock has caught up. By the limiter's own time, no limit is ever exceeded.
     /// - **A machine that sleeps**, or a virtual one that is moved: the first reading afterwards compares, so this clock goes on as
     ///   the system's does. Linux does not count the time of a suspended machine, other systems may. A jump of the counter by less
     ///   than 100 ms counts until the next comparison.
@@ -52,7 +54,12 @@ mod tests {
     async fn a_driver_that_wakes_before_its_clock_is_there_sleeps_again_and_does_not_spin() {
         let every = Duration::from_millis(20);
         let (time_source, hand) = TimeSource::by_hand();
-        let limiter = LimiterBuilder { time_source, ..Limiter::builder(Throttle::every(every)) }.build().unwrap();
+        let limiter = LimiterBuilder {
+            time_source,
+            ..Limiter::builder(Throttle::every(every))
+        }
+        .build()
+        .unwrap();
         drop(limiter.acquire().await.unwrap());
         hand.increment(every - Duration::from_nanos(1));
         let mut waiting = Box::pin(limiter.acquire());

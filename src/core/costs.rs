@@ -28,19 +28,25 @@ pub(crate) enum Actual<'a> {
     Nothing,
     /// The plain cost. What it took of units was as estimated.
     Cost(u64),
-    /// Of these units. Of others, and the plain cost, it was as estimated.
+    /// The cost in these units. The plain cost, and that in other units, was as estimated.
     Units(&'a UnitCosts),
 }
 
 impl<'a> Costs<'a> {
     #[inline(always)]
     pub(crate) const fn plain(cost: u64) -> Self {
-        Self { plain: cost, by_unit: None }
+        Self {
+            plain: cost,
+            by_unit: None,
+        }
     }
 
     #[inline(always)]
     pub(crate) fn new(plain: u64, by_unit: &'a Option<Arc<UnitCosts>>) -> Self {
-        Self { plain, by_unit: by_unit.as_ref() }
+        Self {
+            plain,
+            by_unit: by_unit.as_ref(),
+        }
     }
 
     /// Whether the limits are to say how they are at the grant.
@@ -70,7 +76,10 @@ impl UnitCosts {
     }
 
     pub(crate) fn get(&self, unit: Unit) -> Option<u64> {
-        self.costs.iter().find(|(named, _)| *named == unit).map(|(_, cost)| *cost)
+        self.costs
+            .iter()
+            .find(|(named, _)| *named == unit)
+            .map(|(_, cost)| *cost)
     }
 
     pub(crate) fn ask_for_explanation(&mut self) {
@@ -87,7 +96,7 @@ impl UnitCosts {
 }
 
 impl Actual<'_> {
-    /// Of what a limit counts that was charged the `estimate`.
+    /// The actual cost of what a limit counts that was charged the `estimate`.
     pub(crate) fn of(self, counts: Counts, estimate: u64) -> u64 {
         match (self, counts) {
             (Self::Nothing, _) => 0,

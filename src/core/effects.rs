@@ -1,8 +1,9 @@
+//! What a decision is to cause outside the lock, as data.
+
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::core::lease::Lease;
-use crate::core::queue::Front;
+use crate::core::gate::lease::Lease;
 use crate::event::EventKind;
 
 /// How many waiters are answered, or leases reclaimed, before the lock is released and they are woken.
@@ -19,31 +20,36 @@ pub(crate) struct Effects {
     /// Usually one: a release serves the next waiter.
     pub(crate) first: Option<Waker>,
     /// Rare effects, boxed so that the common case moves and drops only a pointer.
-    pub(crate) rest: Option<Box<Rest>>,
+    pub(crate) more: Option<Box<MoreEffects>>,
     /// There is more to do; call [`run_due`](crate::core::schedule::Schedule::run_due) again.
     pub(crate) unfinished: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct MoreEffects {
     pub(crate) wakers: Vec<Waker>,
     /// To be dropped, not woken.
     pub(crate) discarded: Vec<Waker>,
     /// The fences of the permits that were reclaimed.
     pub(crate) reclaimed: Vec<u64>,
-    /// Somebody is to carry calls to the store.
-    pub(crate) sends_for_carrier: bool,
-    /// What the observer is told, in order.
-    pub(crate) events: Vec<Happening>,
+    pub(crate) errands: Vec<Errand>,
+    /// What the observer learns, in order. Ids of permits lack their [random part](EventKind::complete_id).
+    pub(crate) events: Vec<EventKind>,
 }
 
-/// What an observer is told. The manager adds what only it knows: its name, and the random part of permit ids.
+/// What is to be done with the store of a limiter, by a task of its own.
 #[derive(Debug)]
-pub(crate) enum Happening {
-    GrantedAfterWait { fence: u64, request: Front, waited: Duration },
-    Reclaimed(Lease),
-    ReleasedLate { fence: u64, cost: u64 },
-    Other(EventKind),
+pub(crate) enum Errand {
+    /// Start a carrier, which does what the session [says](crate::core::session::SessionStep::next_trip), one trip after another.
+    Carry,
+    /// Begin to renew the leases.
+    RenewLeases,
+    /// Keep the key for this long, if few are kept: until then its requests are denied without a call.
+    KeepDenied(Duration),
+    /// Keep the key for this long: it is paused or closed in this process.
+    KeepHeldBack(Duration),
+    /// Keep the key no longer, if it is neither paused nor closed.
+    EndKeep,
 }
 
 impl Effects {
@@ -52,7 +58,7 @@ impl Effects {
         if self.first.is_none() {
             self.first = waker;
         } else if waker.is_some() {
-            let wakers = &mut self.rest.get_or_insert_default().wakers;
+            let wakers = &mut self.more.get_or_insert_default().wakers;
             if wakers.is_empty() {
                 wakers.reserve(MANY); // a second one is seldom the last
             }
@@ -61,40 +67,45 @@ impl Effects {
     }
 
     pub(super) fn reclaim(&mut self, lease: &Lease) {
-        self.rest.get_or_insert_default().reclaimed.push(lease.fence);
+        self.more
+            .get_or_insert_default()
+            .reclaimed
+            .push(lease.fence);
     }
 
-    pub(crate) fn send_for_carrier(&mut self) {
-        self.rest.get_or_insert_default().sends_for_carrier = true;
+    pub(crate) fn run_errand(&mut self, errand: Errand) {
+        self.more.get_or_insert_default().errands.push(errand);
     }
 
-    pub(super) fn tell(&mut self, happening: Happening) {
-        self.rest.get_or_insert_default().events.push(happening);
+    pub(super) fn tell(&mut self, event: EventKind) {
+        self.more.get_or_insert_default().events.push(event);
     }
 
-    /// Puts events before those that came after the first `told` ones.
-    pub(super) fn tell_before(&mut self, told: usize, events: Vec<EventKind>) {
-        let all = &mut self.rest.get_or_insert_default().events;
-        all.splice(told..told, events.into_iter().map(Happening::Other));
+    /// Puts events before those that came after the first `earlier` ones.
+    pub(super) fn tell_before(&mut self, earlier: usize, events: Vec<EventKind>) {
+        let all = &mut self.more.get_or_insert_default().events;
+        all.splice(earlier..earlier, events);
     }
 
     /// The number of events so far.
-    pub(super) fn told(&self) -> usize {
-        self.rest.as_ref().map_or(0, |rest| rest.events.len())
+    pub(super) fn event_count(&self) -> usize {
+        self.more.as_ref().map_or(0, |more| more.events.len())
     }
 
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {
         if waker.is_some() {
-            self.rest.get_or_insert_default().discarded.extend(waker);
+            self.more.get_or_insert_default().discarded.extend(waker);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.rest.is_none()
+        self.first.is_none() && self.more.is_none()
     }
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.wakers.len() + rest.reclaimed.len() + 1 >= BATCH)
+        self.more
+            .as_ref()
+            .is_some_and(|more| more.wakers.len() + more.reclaimed.len() + 1 >= BATCH)
     }
 }

@@ -1,94 +1,59 @@
-//! A policy with its state: admit, release, settle, reclaim. All limits are charged or none. The caller passes the time.
+//! A policy with its state and its permits: admit, release, settle, reclaim. All limits are charged or none. The caller passes the
+//! time.
 
-mod bans;
-mod by_unit;
-mod change;
-mod decide;
-mod in_word;
-mod local;
-mod settle;
-mod shared;
+pub(crate) mod forecast;
+pub(crate) mod lease;
+pub(crate) mod limit_state;
+pub(crate) mod limits;
+mod measure;
+mod migrate;
+pub(crate) mod plan;
+mod rare_state;
+mod word_form;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-use crate::core::costs::{Costs, UnitCosts};
+use crate::core::costs::{Actual, Costs, UnitCosts};
+use crate::core::gate::forecast::Reclaim;
+use crate::core::gate::lease::{Lease, Leases};
+use crate::core::gate::measure::InFlight;
+use crate::core::gate::plan::Plan;
 use crate::core::grant::{Claim, Grant};
-use crate::core::lease::{Lease, Leases};
-use crate::core::limit_state::LimitState;
-use crate::core::measure::{Account, Measure, charged};
-use crate::core::plan::Plan;
 use crate::core::request::Caller;
-use crate::core::track::Track;
-use crate::policy::Policy;
-use crate::strategy::{Moment, StateWords};
+use crate::core::word::packed_rate::{WordContents, WordValue};
+use crate::policy::Limit;
+use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
 
-pub(crate) use bans::BegunBan;
-pub(crate) use shared::{GrantByStore, Holdings};
+use limits::{Limits, is_unnamed};
+use rare_state::{RareState, refundable_after};
+use word_form::WordForm;
 
-/// A policy with its state.
+/// The limits of a policy, and the permits that they have granted.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    plan: Arc<Plan>,
-    /// The first limit of the policy, stored in place: most policies have only this one.
-    first: LimitState,
-    rest: Box<[LaterLimit]>,
+    limits: Limits,
     leases: Option<Box<Leases>>,
-    // The next three follow from the plan; the fast path reads them here.
-    /// The largest plain cost that can ever be admitted; 0 if a limit counts anything else, because then nothing is decided in place.
-    max_cost: u64,
+    // The next two follow from the plan; the fast path reads them here.
     place: Claim,
     follows_time: bool,
     /// Whether grants have a time although no limit needs it.
     records_grant_time: bool,
     /// The fence of the latest grant, which is the number of grants so far.
     fence: u64,
-    past: Option<Box<Past>>,
-    /// Whether the state fits into a word, apart from its present numbers. It follows from the plan.
-    fits_word: bool,
-    /// Whether a policy of one rate is to be a line.
-    prefers_line: bool,
-    /// The line of the one rate, where it is.
-    track: Option<Box<Track>>,
-}
-
-/// A limit of the policy after the first.
-#[derive(Debug)]
-struct LaterLimit {
-    state: LimitState,
-    /// Its state if all limits admit the request that they are asked about: so each decides once, and none is charged before all
-    /// have.
-    next: StateWords,
-}
-
-/// What few gates have: limits that count by unit or that are in a store, what is left of a former plan, or of units that were reset.
-#[derive(Debug, Default)]
-struct Past {
-    /// What each limit counts; empty if all count the plain cost, and have always done so.
-    measures: Vec<Measure>,
-    /// The units that permits were granted, by fence, until they come back.
-    named: BTreeMap<u64, Arc<UnitCosts>>,
-    /// What is in flight of things that former plans counted and this one does not.
-    owed: Vec<Account>,
-    /// For each limit, the last fence whose grant it cannot refund: it was granted before the limit was added, or its units were
-    /// reset since.
-    refundable_after: Box<[u64]>,
-    /// Where the limits are in a store that processes share.
-    holdings: Option<Box<Holdings>>,
+    /// Present wherever a limit counts anything but the plain cost.
+    rare: Option<Box<RareState>>,
+    word: WordForm,
 }
 
 impl Gate {
     /// A new gate. `records_grant_time`: grants have a time although the policy may need none.
     pub(crate) fn new(plan: impl Into<Arc<Plan>>, now: Moment, records_grant_time: bool) -> Self {
         let plan = plan.into();
-        let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
         Self {
-            first: states.next().expect("a policy is never empty"),
-            rest: states.map(|state| LaterLimit { state, next: StateWords::default() }).collect(),
             leases: plan.ttl().map(|ttl| Box::new(Leases::new(ttl))),
-            max_cost: if plan.counts_by_unit() { 0 } else { plan.max_cost() },
             place: match (plan.holds_places(), plan.counts_by_unit()) {
                 (false, _) => Claim::NONE,
                 (true, false) => Claim::PLACE,
@@ -97,56 +62,55 @@ impl Gate {
             follows_time: records_grant_time || plan.follows_time(),
             records_grant_time,
             fence: 0,
-            past: plan.counts_by_unit().then(|| Box::new(Past::of(plan.limits()))),
-            fits_word: plan.plain_places().is_some() && !records_grant_time,
-            prefers_line: false,
-            track: None,
-            plan,
+            rare: plan.counts_by_unit().then(Box::default),
+            word: WordForm::new(plan.plain_places().is_some() && !records_grant_time),
+            limits: Limits::new(plan, now),
         }
     }
 
-    /// A gate that continues from `fence` with the state of each limit, all of which are words; without states, a new one.
-    pub(crate) fn resume(plan: Arc<Plan>, states: impl Iterator<Item = StateWords>, fence: u64, now: Moment) -> Self {
-        let mut gate = Self { fence, ..Self::new(plan, now, false) };
-        gate.limit_states_mut().zip(states).for_each(|(state, words)| state.set_words(words));
+    /// A gate whose limits are in a store: it counts the places that the store has granted to this process, and decides nothing.
+    pub(crate) fn of_store(plan: Arc<Plan>, now: Moment, ttl: NonZeroU64) -> Self {
+        let holds_places = plan.holds_places();
+        Self {
+            leases: holds_places.then(|| Box::new(Leases::new(ttl))),
+            place: if holds_places {
+                Claim::COUNTED_PLACE
+            } else {
+                Claim::NONE
+            },
+            follows_time: true,
+            records_grant_time: true,
+            fence: 0,
+            rare: Some(Box::default()),
+            word: WordForm::new(false),
+            limits: Limits::of_store(plan, now),
+        }
+    }
+
+    /// A gate that continues from `fence` with the state of each limit, all of which are words.
+    pub(crate) fn resume(
+        plan: Arc<Plan>,
+        states: impl Iterator<Item = StateWords>,
+        fence: u64,
+        now: Moment,
+    ) -> Self {
+        let mut gate = Self {
+            fence,
+            ..Self::new(plan, now, false)
+        };
+        gate.limits.set_states(states);
         gate
     }
 
-    /// The states of all limits; `None` if one of them does not fit into words.
-    pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
-        self.limit_states().map(LimitState::words).collect()
-    }
-
-    /// When it can be forgotten, if nothing is in flight and nothing more is admitted: then it equals a new gate apart from its
-    /// count of grants.
-    pub(crate) fn reset_at(&self, now: Moment) -> Moment {
-        self.limit_states().map(|state| state.forgettable_at(now)).max().unwrap_or(now)
-    }
-
-    pub(crate) fn policy(&self) -> &Policy {
-        self.plan.policy()
-    }
-
-    /// The highest usage of any limit, in units.
-    pub(crate) fn used(&self, now: Moment) -> u64 {
-        self.limit_states().map(|state| state.used(now)).max().unwrap_or(0)
-    }
-
-    /// The largest plain cost that can be admitted in place.
+    /// The policy, and what its limits say.
     #[inline(always)]
-    pub(crate) fn max_cost_in_place(&self) -> u64 {
-        self.max_cost
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
-    /// The largest plain cost that can ever be admitted.
-    pub(crate) fn max_cost(&self) -> u64 {
-        self.plan.max_cost()
-    }
-
-    /// Whether a limit counts anything but the plain cost.
     #[inline(always)]
-    pub(crate) fn counts_by_unit(&self) -> bool {
-        self.max_cost == 0
+    pub(crate) fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
     }
 
     /// Whether permits have a TTL.
@@ -172,15 +136,26 @@ impl Gate {
 
     /// Units in flight; of several concurrency limits, as the first counts them.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.limit_states()
-            .find_map(LimitState::places)
-            .unwrap_or_else(|| self.owed().iter().map(|account| account.units).find(|units| *units > 0).unwrap_or(0))
+        let first = self.limits.places().next();
+        first
+            .or_else(|| {
+                let legacy = self.rare.as_ref()?.legacy_in_flight().next()?;
+                Some(legacy.units)
+            })
+            .unwrap_or(0)
     }
 
     /// Whether any unit is in flight.
     pub(crate) fn is_in_flight(&self) -> bool {
-        let owed = self.owed().iter().map(|account| account.units);
-        self.limit_states().filter_map(LimitState::places).chain(owed).any(|units| units > 0)
+        self.limits.places().any(|units| units > 0) || self.has_legacy_in_flight()
+    }
+
+    /// Whether anything is in flight that only former plans counted.
+    fn has_legacy_in_flight(&self) -> bool {
+        match &self.rare {
+            Some(rare) => rare.legacy_in_flight().next().is_some(),
+            None => false,
+        }
     }
 
     /// The number of grants so far.
@@ -188,10 +163,23 @@ impl Gate {
         self.fence
     }
 
+    /// Sets the fence of the latest grant: other grants have a part in the same sequence.
+    pub(crate) fn set_granted(&mut self, fence: u64) {
+        self.fence = fence;
+    }
+}
+
+/// Grants.
+impl Gate {
     /// Charges all limits, or none. `Err`: until when the costs must wait, [`Moment::NEVER`] if only a release helps.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Result<Grant, Moment> {
-        if self.counts_by_unit() {
+    pub(crate) fn admit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+    ) -> Result<Grant, Moment> {
+        if self.limits.counts_by_unit() {
             return self.admit_by_unit(now, costs, caller);
         }
         self.admit_plain(now, costs.plain, caller)
@@ -199,41 +187,59 @@ impl Gate {
 
     /// [`Gate::admit`] where all limits count the plain cost.
     #[inline(always)]
-    pub(crate) fn admit_plain(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        if !self.rest.is_empty() {
+    pub(crate) fn admit_plain(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Grant, Moment> {
+        if !self.limits.is_one() {
             return self.admit_by_all(now, cost, caller);
         }
-        let next = self.first.decide(now, cost)?;
-        self.first.proceed(now, cost, next);
+        self.limits.admit_by_one(now, cost)?;
         Ok(self.grant(now, cost, caller))
     }
 
     /// [`Gate::admit_plain`] of a policy of several limits.
     #[inline(never)]
     fn admit_by_all(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, Moment> {
-        let first = self.first.decide(now, cost);
-        let mut denied_until = first.err();
-        for LaterLimit { state, next } in &mut self.rest {
-            match state.decide(now, cost) {
-                Ok(decided) => *next = decided,
-                Err(until) => denied_until = denied_until.max(Some(until)),
-            }
-        }
-        if let Some(until) = denied_until {
-            return Err(until);
-        }
-        self.first.proceed(now, cost, first?);
-        for LaterLimit { state, next } in &mut self.rest {
-            state.proceed(now, cost, *next);
-        }
+        self.limits.admit_by_all(now, cost)?;
         Ok(self.grant(now, cost, caller))
     }
 
-    /// Records a grant that all limits have admitted.
+    /// [`Gate::admit`] where a limit counts anything but the plain cost.
+    #[inline(never)]
+    fn admit_by_unit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+    ) -> Result<Grant, Moment> {
+        let grant = if self.limits.admit_by_unit(now, costs)? {
+            self.charge_legacy(costs);
+            self.open_grant(now, costs.plain, caller)
+        } else {
+            self.fence += 1;
+            let claim = if costs.by_unit.is_some() {
+                Claim::NAMED_UNITS
+            } else {
+                Claim::NONE
+            };
+            Grant {
+                fence: self.fence,
+                claim,
+                at: self.time_of_grant(now),
+            }
+        };
+        self.record_units(grant.fence, costs);
+        Ok(grant)
+    }
+
+    /// Records a grant of a plain cost that all limits have admitted.
     #[inline(always)]
     fn grant(&mut self, now: Moment, cost: u64, caller: Caller) -> Grant {
         if self.place == Claim::COUNTED_PLACE {
-            self.charge_owed(Costs::plain(cost));
+            self.charge_legacy(Costs::plain(cost));
         }
         self.open_grant(now, cost, caller)
     }
@@ -243,17 +249,65 @@ impl Gate {
         self.fence += 1;
         let fence = self.fence;
         let claim = match &mut self.leases {
-            Some(leases) if leases.has_ttl() => Claim::of_lease(leases.open(fence, cost, now, caller)),
-            _ => self.reached(now).map_or(self.place, Claim::of_rate),
+            Some(leases) if leases.has_ttl() => {
+                Claim::of_lease(leases.open(fence, cost, now, caller))
+            }
+            _ => self
+                .word
+                .reached(&self.limits, now)
+                .map_or(self.place, Claim::of_rate),
         };
-        Grant { fence, at: self.time_of_grant(now), claim }
+        Grant {
+            fence,
+            at: self.time_of_grant(now),
+            claim,
+        }
     }
 
     #[inline(always)]
     fn time_of_grant(&self, now: Moment) -> Moment {
-        if self.follows_time { now } else { Moment::NEVER }
+        if self.follows_time {
+            now
+        } else {
+            Moment::NEVER
+        }
     }
 
+    /// Counts a grant in what only former plans counted.
+    #[cold]
+    fn charge_legacy(&mut self, costs: Costs<'_>) {
+        if let Some(rare) = &mut self.rare {
+            rare.charge_legacy(costs);
+        }
+    }
+
+    fn record_units(&mut self, fence: u64, costs: Costs<'_>) {
+        if let (Some(by_unit), Some(rare)) = (costs.by_unit, &mut self.rare) {
+            rare.record_units(fence, by_unit);
+        }
+    }
+
+    /// Records a grant that a store has made with this fence: the places that it takes, and the units that it names.
+    pub(crate) fn record(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        fence: u64,
+        caller: Caller,
+    ) -> Claim {
+        self.fence += 1;
+        let holds = self.limits.charge_places(now, costs);
+        self.record_units(fence, costs);
+        match &mut self.leases {
+            Some(leases) if holds => Claim::of_lease(leases.open(fence, costs.plain, now, caller)),
+            _ if costs.by_unit.is_some() => Claim::NAMED_UNITS,
+            _ => Claim::NONE,
+        }
+    }
+}
+
+/// Ends of permits.
+impl Gate {
     /// Releases a permit. `None`, without a change, if it was reclaimed before.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> Option<()> {
@@ -271,36 +325,158 @@ impl Gate {
         Some(())
     }
 
-    /// The units that may be in flight at the same time, now: the least of all concurrency limits.
-    pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
-        self.limit_states().filter_map(|state| state.concurrency(now)).map(|rule| rule.limit).min()
-    }
-
-    /// What each concurrency limit is now, by index.
-    #[cfg(test)]
-    pub(crate) fn concurrencies(&self, now: Moment) -> Vec<Option<u64>> {
-        self.limit_states().map(|state| state.concurrency(now).map(|rule| rule.limit)).collect()
-    }
-
-    /// Records that a request that does not wait was denied. Returns whether that changed a state.
-    pub(crate) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> bool {
-        if !self.counts_by_unit() {
-            // Not `any`, which stops at the first change.
-            return self.limit_states_mut().fold(false, |changed, state| state.note_denial(now, costs.plain) | changed);
+    /// [`Gate::release`], except that a permit whose TTL has passed is left to be reclaimed.
+    pub(crate) fn release_live(
+        &mut self,
+        now: Moment,
+        Grant { fence, claim, .. }: Grant,
+        cost: u64,
+    ) -> Option<()> {
+        if let Some(index) = claim.lease() {
+            self.live_lease(index, fence, now)?;
         }
-        let (states, _, measures) = self.parts();
-        let note = |(index, state): (usize, &mut LimitState)| match charged(measures, index, costs) {
-            0 => false,
-            cost => state.note_denial(now, cost),
+        self.release(fence, cost, claim)
+    }
+
+    /// Releases what the permit of this fence held.
+    #[inline(always)]
+    fn return_places(&mut self, fence: u64, cost: u64) {
+        if self.rare.is_some() {
+            return self.return_measured(fence, cost);
+        }
+        self.limits.release(cost);
+    }
+
+    /// [`Gate::return_places`], by what each limit was charged.
+    #[inline(never)]
+    fn return_measured(&mut self, fence: u64, cost: u64) {
+        let Some(rare) = &mut self.rare else {
+            return;
         };
-        states.enumerate().map(note).fold(false, |changed, change| changed | change)
+        let by_unit = rare.take_units(fence);
+        let costs = Costs::new(cost, &by_unit);
+        self.limits.release_measured(fence, costs);
+        rare.release_legacy(fence, costs);
+        let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
+        if may_be_plain && !self.is_in_flight() {
+            self.forget_measures();
+        }
     }
 
-    /// For each limit: until when it bans, if it does.
-    pub(crate) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
-        self.limit_states().map(move |state| state.banned_until(now))
+    /// All permits that were granted by another measure have come back: from now on, places are plain ones.
+    fn forget_measures(&mut self) {
+        self.limits.forget_measures();
+        if let Some(rare) = &mut self.rare {
+            rare.forget_legacy();
+        }
+        self.place = Claim::PLACE;
+        let is_plain = self.limits.plan().plain_places().is_some();
+        self.word
+            .set_fits(is_plain && !self.records_grant_time && self.leases.is_none());
     }
 
+    /// Releases this many units of places without a lease, whose holders a word has counted.
+    pub(crate) fn return_units(&mut self, units: u64) {
+        self.limits.release(units);
+        if let Some(rare) = &mut self.rare {
+            rare.release_legacy_units(units);
+        }
+    }
+
+    /// The units that a permit was granted, if they are recorded.
+    pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
+        self.rare.as_ref()?.unit_costs(fence)
+    }
+
+    /// Removes the record of the units of a permit that ends.
+    fn forget_units(&mut self, fence: u64) {
+        if let Some(rare) = &mut self.rare {
+            rare.take_units(fence);
+        }
+    }
+
+    /// The permit of this fence will never come back. What a lease holds comes back when its TTL has passed.
+    pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
+        if claim.names_units() {
+            self.forget_units(fence);
+        }
+    }
+
+    /// Releases a permit of `cost` whose work really cost `actual`: the difference is refunded, or charged as a debt. `None`, without
+    /// a change, if it was reclaimed before or is about to be.
+    ///
+    /// A limit that was added after the grant is charged the debt but refunds nothing: the usage that it took over was charged to
+    /// another limit, by another measure.
+    pub(crate) fn settle(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+    ) -> Option<()> {
+        let by_unit = self.unit_costs(grant.fence).cloned();
+        self.release_live(now, grant, cost)?;
+        let settled = actual.of(Counts::Cost, cost);
+        if settled < cost && self.refund_on_line(now, grant, cost - settled).is_some() {
+            return Some(());
+        }
+        let granted_by = granted_by(&self.rare, grant.fence);
+        let costs = Costs::new(cost, &by_unit);
+        self.limits
+            .settle(now, grant.at.known(), costs, actual, granted_by);
+        if settled > cost {
+            self.word.charged();
+        }
+        Some(())
+    }
+
+    /// Refunds `cost` of a grant of one pace that is a line. `None` if the policy is another one.
+    fn refund_on_line(&mut self, now: Moment, grant: Grant, cost: u64) -> Option<()> {
+        let first_granted = granted_by(&self.rare, grant.fence).next() == Some(true);
+        if !first_granted {
+            return None;
+        }
+        self.word.refund(
+            &mut self.limits,
+            now,
+            grant.fence,
+            grant.claim.reached(),
+            cost,
+        )
+    }
+
+    /// Releases a permit of `cost` with a report on its work. `None`, without a change, if it was reclaimed before.
+    ///
+    /// A limit that was added after the grant learns nothing from it. `rtt_nanos` is the time since the grant, if both were read
+    /// from the same clock.
+    pub(crate) fn report(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        rtt_nanos: Option<u64>,
+        outcome: Outcome,
+    ) -> Option<()> {
+        let by_unit = self.unit_costs(grant.fence).cloned();
+        let costs = Costs::new(cost, &by_unit);
+        self.release_live(now, grant, cost)?;
+        let granted_by = granted_by(&self.rare, grant.fence);
+        let latest_fence = self.fence;
+        let sample = |cost, in_flight| Sample {
+            outcome,
+            rtt_nanos,
+            cost,
+            in_flight,
+            fence: grant.fence,
+            latest_fence,
+        };
+        self.limits.learn(now, costs, granted_by, sample);
+        Some(())
+    }
+}
+
+/// Leases.
+impl Gate {
     /// Reclaims the permit whose TTL passed first, if any has passed.
     pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
         let lease = self.leases.as_mut()?.pop_expired(now)?;
@@ -308,77 +484,190 @@ impl Gate {
         Some(lease)
     }
 
-    /// Of a lease in a store, only a [renewal there](Gate::renewed) moves the end.
-    pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
-        if self.is_shared() {
-            return self.live_lease(index, fence, now).is_some();
-        }
-        self.leases.as_mut().is_some_and(|leases| leases.renew(index, fence, now))
+    /// The reclaims to come, first to last.
+    pub(crate) fn reclaims(&self) -> impl Iterator<Item = Reclaim<'_>> {
+        self.leases
+            .iter()
+            .flat_map(|leases| leases.iter())
+            .map(|lease| Reclaim {
+                at: lease.expires_at,
+                fence: lease.fence,
+                costs: Costs {
+                    plain: lease.cost,
+                    by_unit: self.unit_costs(lease.fence),
+                },
+            })
     }
 
-    /// See [`Leases::set_own_ttl`] and [`Gate::renew`].
-    pub(crate) fn set_own_ttl(&mut self, index: Index, fence: u64, now: Moment, own: NonZeroU64, renews: bool) -> bool {
-        if self.is_shared() {
-            return self.live_lease(index, fence, now).is_some();
-        }
-        self.leases.as_mut().is_some_and(|leases| leases.set_own_ttl(index, fence, now, own, renews))
+    /// See [`Leases::renew`].
+    pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
+        self.leases
+            .as_mut()
+            .is_some_and(|leases| leases.renew(index, fence, now))
+    }
+
+    /// See [`Leases::set_own_ttl`].
+    pub(crate) fn set_own_ttl(
+        &mut self,
+        index: Index,
+        fence: u64,
+        now: Moment,
+        own: NonZeroU64,
+        renews: bool,
+    ) -> bool {
+        self.leases
+            .as_mut()
+            .is_some_and(|leases| leases.set_own_ttl(index, fence, now, own, renews))
     }
 
     /// The lease of a permit, while it is live.
-    pub(crate) fn live_lease(&mut self, index: Index, fence: u64, now: Moment) -> Option<&mut Lease> {
-        self.leases.as_mut()?.get_mut(index, fence).filter(|lease| now < lease.expires_at)
+    pub(crate) fn live_lease(
+        &mut self,
+        index: Index,
+        fence: u64,
+        now: Moment,
+    ) -> Option<&mut Lease> {
+        self.leases
+            .as_mut()?
+            .get_mut(index, fence)
+            .filter(|lease| now < lease.expires_at)
     }
 
     #[inline(always)]
     pub(crate) fn next_expiry(&self) -> Moment {
-        self.leases.as_ref().map_or(Moment::NEVER, |leases| leases.next_expiry())
-    }
-
-    /// Releases what the permit of this fence held.
-    #[inline(always)]
-    fn return_places(&mut self, fence: u64, cost: u64) {
-        if self.past.is_some() {
-            return self.return_measured(fence, cost);
-        }
-        self.first.release(cost);
-        self.rest.iter_mut().for_each(|later| later.state.release(cost));
-    }
-
-    /// Releases this many units of places without a lease, whose holders a word has counted.
-    pub(crate) fn return_units(&mut self, units: u64) {
-        self.limit_states_mut().for_each(|state| state.release(units));
-        if let Some(past) = &mut self.past {
-            past.owed.iter_mut().for_each(|account| account.units = account.units.saturating_sub(units));
-        }
-    }
-
-    /// What is in flight of things that only former plans counted.
-    fn owed(&self) -> &[Account] {
-        self.past.as_ref().map_or(&[], |past| &past.owed)
-    }
-
-    /// What each limit counts; empty if it is the plain cost.
-    fn measures(&self) -> &[Measure] {
-        self.past.as_ref().map_or(&[], |past| &past.measures)
-    }
-
-    fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
-        std::iter::once(&self.first).chain(self.rest.iter().map(|later| &later.state))
-    }
-
-    /// The states, the plan and what each limit counts.
-    fn parts(&mut self) -> (impl Iterator<Item = &mut LimitState>, &Plan, &[Measure]) {
-        let Self { plan, first, rest, past, .. } = self;
-        let states = std::iter::once(first).chain(rest.iter_mut().map(|later| &mut later.state));
-        (states, plan, past.as_ref().map_or(&[], |past| &past.measures))
-    }
-
-    fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        std::iter::once(&mut self.first).chain(self.rest.iter_mut().map(|later| &mut later.state))
+        self.leases
+            .as_ref()
+            .map_or(Moment::NEVER, |leases| leases.next_expiry())
     }
 }
 
-/// For each limit, the last fence whose grant it cannot refund, or 0.
-fn refundable_after(past: &Option<Box<Past>>) -> impl Iterator<Item = u64> {
-    past.iter().flat_map(|past| &past.refundable_after).copied().chain(std::iter::repeat(0))
+/// Changes of the usage without a request, and of the plan.
+impl Gate {
+    /// Charges all limits of time that count no named unit, whether or not they admit the cost.
+    pub(crate) fn charge(&mut self, now: Moment, units: u64) {
+        self.limits.charge(now, units);
+        self.word.charged();
+    }
+
+    /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
+    pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
+        self.void_refunds(is_unnamed);
+        self.limits.forgive(now, units);
+    }
+
+    /// Resets all limits of time. After that, no earlier permit can be refunded.
+    pub(crate) fn reset(&mut self, now: Moment) {
+        self.void_refunds(|_| true);
+        self.limits.reset(now);
+        self.word.draw_line(&mut self.limits, now, self.fence);
+    }
+
+    /// Makes all earlier grants non-refundable by these limits.
+    fn void_refunds(&mut self, of: impl Fn(&Limit) -> bool) {
+        let last_fence = |(limit, last): (&Limit, u64)| {
+            if limit.counts_places() || !of(limit) {
+                last
+            } else {
+                self.fence
+            }
+        };
+        let earlier = refundable_after(&self.rare);
+        let limits = self.limits.policy().limits();
+        let refundable_after = limits.iter().zip(earlier).map(last_fence).collect();
+        self.rare
+            .get_or_insert_default()
+            .set_refundable_after(refundable_after);
+    }
+
+    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::migrate::carry_over); permits in flight stay in
+    /// flight, and leases continue with the new TTL.
+    pub(crate) fn set_plan(
+        &mut self,
+        plan: impl Into<Arc<Plan>>,
+        now: Moment,
+        carry: UsageCarryOver,
+    ) {
+        let in_flight = self.places_in_flight();
+        let new = Self {
+            fence: self.fence,
+            ..Self::new(plan, now, self.records_grant_time)
+        };
+        let old = std::mem::replace(self, new);
+        if let Some(mut leases) = old.leases.filter(|leases| !leases.is_empty()) {
+            leases.set_ttl(self.limits.plan().ttl(), now);
+            self.leases = Some(leases);
+            self.follows_time = true; // a renewal needs its moment, because a later plan may have a TTL
+            self.word.set_fits(false);
+        }
+        let same_limits = old.limits.policy().limits() == self.limits.policy().limits();
+        let refundable_after = self.limits.take_over(
+            old.limits,
+            refundable_after(&old.rare),
+            &in_flight,
+            self.fence,
+            now,
+            carry,
+        );
+        let legacy = in_flight.left_over(self.limits.policy().limits());
+        if self.place == Claim::PLACE && (self.limits.is_measured() || !legacy.is_empty()) {
+            self.place = Claim::COUNTED_PLACE;
+            self.word.set_fits(false);
+        }
+        let rare = RareState::after_change(old.rare, legacy, refundable_after);
+        self.rare = Some(Box::new(rare));
+        self.word
+            .go_on_from(old.word, same_limits, &mut self.limits, now, self.fence);
+    }
+
+    /// What is in flight, by the measure of each concurrency limit, and of former ones.
+    fn places_in_flight(&self) -> InFlight {
+        let legacy = self.rare.iter().flat_map(|rare| rare.legacy_in_flight());
+        InFlight::new(self.limits.in_flight_of_each().chain(legacy.cloned()))
+    }
+}
+
+/// A state that fits into a word.
+impl Gate {
+    /// Keeps a policy of one rate as a line if it fits, now and after each change of the policy. Then its grants need no record, and
+    /// [`Gate::settle`] refunds by what each has reached.
+    pub(crate) fn prefer_line(mut self, now: Moment) -> Self {
+        self.word.prefer_line(&mut self.limits, now, self.fence);
+        self
+    }
+
+    /// Whether the policy fits into a word.
+    #[inline(always)]
+    pub(crate) fn fits_word(&self) -> bool {
+        self.word.fits()
+    }
+
+    /// Passes places on from their holder to a waiter, if all are out: then no unit moves. Returns the fence of the grant.
+    #[inline(always)]
+    pub(crate) fn pass_on(&mut self) -> Option<u64> {
+        if !self.word.has_all_places_out(&self.limits) {
+            return None;
+        }
+        self.fence += 1;
+        Some(self.fence)
+    }
+
+    /// What a word is to hold, at `now` or later, so that it can decide; `None` if the present numbers do not fit. The policy must
+    /// [fit](Gate::fits_word).
+    pub(crate) fn opening(&mut self, now: Moment) -> Option<WordContents> {
+        let owes_places = self.has_legacy_in_flight();
+        self.word
+            .opening(&self.limits, now, self.fence, owes_places)
+    }
+
+    /// Takes over what a word held since its [opening](Gate::opening).
+    #[inline(always)]
+    pub(crate) fn take_over(&mut self, content: WordValue, fence: u64) {
+        self.fence = fence;
+        self.word.take_over(&mut self.limits, content);
+    }
+}
+
+/// For each limit, whether it charged the grant of this fence and can refund it.
+fn granted_by(rare: &Option<Box<RareState>>, fence: u64) -> impl Iterator<Item = bool> {
+    refundable_after(rare).map(move |last| fence > last)
 }

@@ -1,3 +1,5 @@
+//! A grant as data, and what its permit holds.
+
 use crate::core::arena::Index;
 use crate::strategy::Moment;
 
@@ -11,16 +13,24 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub(crate) const NOTHING: Self = Self { fence: 0, claim: Claim::NONE, at: Moment::NEVER };
+    pub(crate) const NOTHING: Self = Self {
+        fence: 0,
+        claim: Claim::NONE,
+        at: Moment::NEVER,
+    };
 
     /// A place, granted without a clock: the fence says it all.
     pub(crate) const fn of_place(fence: u64) -> Self {
-        Self { fence, claim: Claim::PLACE, at: Moment::NEVER }
+        Self {
+            fence,
+            claim: Claim::PLACE,
+            at: Moment::NEVER,
+        }
     }
 }
 
-/// What a permit holds until its release: a place, a place until it is reclaimed, or nothing, which is the permit of a rate. One of
-/// a rate may know the value that it [reached](crate::core::line), for its refund.
+/// What a permit holds until its release: a place, a place until it is reclaimed, or nothing, which is the permit of a rate. The permit
+/// of a rate may know the value that it [reached](crate::core::word::packed_rate), for its refund.
 ///
 /// It is one word, so that a grant is moved in registers. Reading an enum as a whole right after its parts were written stalls
 /// the processor for longer than a grant takes.
@@ -41,7 +51,7 @@ impl Claim {
         Self(index.number().into())
     }
 
-    /// Of a rate's grant that reached this value. A value that is too large is not kept.
+    /// The claim of a rate's grant that reached this value. A value that is too large is not kept.
     #[inline(always)]
     pub(crate) fn of_rate(reached: u64) -> Self {
         Self(reached.saturating_add(Self::PLACE.0 + 1))
@@ -70,6 +80,10 @@ impl Claim {
 
     /// The value that a rate's grant reached, if it is kept.
     pub(crate) fn reached(self) -> Option<u64> {
-        if self == Self::NONE { None } else { self.0.checked_sub(Self::PLACE.0 + 1) }
+        if self == Self::NONE {
+            None
+        } else {
+            self.0.checked_sub(Self::PLACE.0 + 1)
+        }
     }
 }

@@ -8,9 +8,9 @@ mod bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::core::limit_state::LimitState;
-use crate::core::plan::Plan;
-use crate::exchange::{Asks, Call, LimitReading, Reply, Settlement, Stop, Until};
+use crate::core::gate::limit_state::LimitState;
+use crate::core::gate::plan::Plan;
+use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, LimitReading, Reply, Settlement};
 use crate::strategy::Moment;
 
 pub(crate) use bytes::Damaged;
@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
     limits: Vec<LimitState>,
     leases: BTreeMap<LeaseId, Lease>,
     by_expiry: BTreeSet<(Moment, LeaseId)>,
-    /// Of the latest grant.
+    /// The fence of the latest grant.
     fence: u64,
     /// The latest instant of a call: a clock that steps back stands still here.
     latest: Moment,
@@ -41,10 +41,22 @@ struct Lease {
 }
 
 impl Ledger {
-    /// Of a key that nothing is kept for.
+    /// The ledger of a key that nothing is kept for.
     pub(crate) fn new(plan: Arc<Plan>, now: Moment) -> Self {
-        let limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
-        Self { plan, limits, leases: BTreeMap::new(), by_expiry: BTreeSet::new(), fence: 0, latest: now, born: now }
+        let limits = plan
+            .rules()
+            .iter()
+            .map(|rule| LimitState::new(rule, now))
+            .collect();
+        Self {
+            plan,
+            limits,
+            leases: BTreeMap::new(),
+            by_expiry: BTreeSet::new(),
+            fence: 0,
+            latest: now,
+            born: now,
+        }
     }
 
     pub(crate) fn plan(&self) -> &Arc<Plan> {
@@ -54,11 +66,20 @@ impl Ledger {
     /// Goes on with another policy: its limits of time are as new, and the leases stay.
     pub(crate) fn replace_policy(&mut self, plan: Arc<Plan>, now: Moment) {
         let now = now.max(self.latest);
-        (self.latest, self.born) = (now, now);
-        self.limits = plan.rules().iter().map(|rule| LimitState::new(rule, now)).collect();
+        self.latest = now;
+        self.born = now;
+        self.limits = plan
+            .rules()
+            .iter()
+            .map(|rule| LimitState::new(rule, now))
+            .collect();
         self.plan = plan;
         // A lease took its costs of limits that are gone. Of the new ones, it takes one place each.
-        let places: Arc<[u64]> = self.limits.iter().map(|limit| u64::from(limit.places().is_some())).collect();
+        let places: Arc<[u64]> = self
+            .limits
+            .iter()
+            .map(|limit| u64::from(limit.places().is_some()))
+            .collect();
         for lease in self.leases.values_mut() {
             lease.costs.clone_from(&places);
             charge(&mut self.limits, now, &lease.costs, 1);
@@ -67,8 +88,15 @@ impl Ledger {
 
     /// When nothing of it matters any more, if no further call comes.
     pub(crate) fn forgettable_at(&self) -> Moment {
-        let limits = self.limits.iter().map(|limit| limit.forgettable_at(self.latest)).max().unwrap_or(self.latest);
-        self.by_expiry.last().map_or(limits, |(last, _)| limits.max(*last))
+        let limits = self
+            .limits
+            .iter()
+            .map(|limit| limit.forgettable_at(self.latest))
+            .max()
+            .unwrap_or(self.latest);
+        self.by_expiry
+            .last()
+            .map_or(limits, |(last, _)| limits.max(*last))
     }
 
     /// Carries out a call. Fences follow the clock where it is ahead of them, so that they rise even after a key was forgotten.
@@ -76,9 +104,18 @@ impl Ledger {
         let now = now.max(self.latest);
         self.latest = now;
         let reclaimed = self.reclaim(now);
-        call.returns.iter().for_each(|number| drop(self.take_lease((call.holder, *number))));
-        call.settlements.iter().for_each(|settlement| self.settle(now, settlement));
-        let lost = call.renewals.iter().copied().filter(|number| !self.renew(now, (call.holder, *number), call.ttl)).collect();
+        call.returns
+            .iter()
+            .for_each(|number| drop(self.take_lease((call.holder, *number))));
+        call.settlements
+            .iter()
+            .for_each(|settlement| self.settle(now, settlement));
+        let lost = call
+            .renewals
+            .iter()
+            .copied()
+            .filter(|number| !self.renew(now, (call.holder, *number), call.ttl))
+            .collect();
         let first_fence = self.fence.saturating_add(1).max(now.nanos() / 1_000);
         let (granted, stop) = self.grant(now, call);
         if granted > 0 {
@@ -86,18 +123,39 @@ impl Ledger {
         }
         let reading = |limit: &LimitState| {
             let report = limit.report(now, 0, 1);
-            let available_at = if limit.places().is_some() { now } else { report.ready_at };
-            LimitReading { remaining: report.remaining, available_at: available_at.nanos(), reset_at: report.reset_at.nanos() }
+            let available_at = if limit.places().is_some() {
+                now
+            } else {
+                report.ready_at
+            };
+            LimitReading {
+                remaining: report.remaining,
+                available_at: available_at.nanos(),
+                reset_at: report.reset_at.nanos(),
+            }
         };
         let limits = self.limits.iter().map(reading).collect();
         let stop = stop.or_else(|| self.stop(now, call.peek.as_deref()?));
-        Reply { now: now.nanos(), granted, first_fence, stop, limits, lost, reclaimed }
+        Reply {
+            now: now.nanos(),
+            granted,
+            first_fence,
+            stop,
+            limits,
+            lost,
+            reclaimed,
+        }
     }
 
     /// Reclaims all leases that have expired.
     fn reclaim(&mut self, now: Moment) -> u64 {
         let mut reclaimed = 0;
-        while let Some((_, id)) = self.by_expiry.first().copied().filter(|(expires_at, _)| *expires_at <= now) {
+        while let Some((_, id)) = self
+            .by_expiry
+            .first()
+            .copied()
+            .filter(|(expires_at, _)| *expires_at <= now)
+        {
             drop(self.take_lease(id));
             reclaimed += 1;
         }
@@ -115,8 +173,13 @@ impl Ledger {
     }
 
     fn settle(&mut self, now: Moment, settlement: &Settlement) {
-        let Settlement { granted_at, charged, actual } = settlement;
-        let granted_at = Some(Moment::from_nanos(*granted_at)).filter(|at| (self.born..=now).contains(at));
+        let Settlement {
+            granted_at,
+            charged,
+            actual,
+        } = settlement;
+        let granted_at =
+            Some(Moment::from_nanos(*granted_at)).filter(|at| (self.born..=now).contains(at));
         for (limit, (charged, actual)) in self.limits.iter_mut().zip(charged.iter().zip(actual)) {
             limit.settle(now, granted_at, *charged, *actual);
         }
@@ -124,7 +187,9 @@ impl Ledger {
 
     /// Returns whether the lease is live.
     fn renew(&mut self, now: Moment, id: LeaseId, ttl: u64) -> bool {
-        let Some(lease) = self.leases.get_mut(&id) else { return false };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return false;
+        };
         let former = std::mem::replace(&mut lease.expires_at, now.plus(ttl));
         self.by_expiry.remove(&(former, id));
         self.by_expiry.insert((lease.expires_at, id));
@@ -132,11 +197,15 @@ impl Ledger {
     }
 
     /// Grants the longest prefix of the asks. Of those that do not wait, the others count as denied.
-    fn grant(&mut self, now: Moment, call: &Call) -> (u64, Option<Stop>) {
+    fn grant(&mut self, now: Moment, call: &Call) -> (u64, Option<DeniedAsk>) {
         let mut granted = 0;
         let mut stop = None;
         for asks in &call.asks {
-            let room = if stop.is_some() { 0 } else { self.room(now, asks) };
+            let room = if stop.is_some() {
+                0
+            } else {
+                self.room(now, asks)
+            };
             granted = room.saturating_add(granted);
             charge(&mut self.limits, now, &asks.costs, room);
             self.open_leases(now, call, asks, room);
@@ -153,7 +222,11 @@ impl Ledger {
 
     /// How many of these asks every limit has room for.
     fn room(&self, now: Moment, asks: &Asks) -> u64 {
-        let asked = self.limits.iter().zip(&asks.costs).filter(|(_, cost)| **cost > 0);
+        let asked = self
+            .limits
+            .iter()
+            .zip(&asks.costs)
+            .filter(|(_, cost)| **cost > 0);
         let room = asked.map(|(limit, cost)| match limit.decide(now, *cost) {
             Ok(_) => limit.report(now, 0, *cost).remaining / cost,
             Err(_) => 0,
@@ -166,12 +239,19 @@ impl Ledger {
         if !limits.any(|(limit, cost)| limit.places().is_some() && *cost > 0) {
             return;
         }
-        let places = |(limit, cost): (&LimitState, &u64)| if limit.places().is_some() { *cost } else { 0 };
+        let places =
+            |(limit, cost): (&LimitState, &u64)| if limit.places().is_some() { *cost } else { 0 };
         let costs: Arc<[u64]> = self.limits.iter().zip(&asks.costs).map(places).collect();
         for number in asks.first..asks.first.saturating_add(count) {
             let (id, expires_at) = ((call.holder, number), now.plus(call.ttl));
             drop(self.take_lease(id)); // a number that is given twice is one lease
-            self.leases.insert(id, Lease { expires_at, costs: Arc::clone(&costs) });
+            self.leases.insert(
+                id,
+                Lease {
+                    expires_at,
+                    costs: Arc::clone(&costs),
+                },
+            );
             self.by_expiry.insert((expires_at, id));
         }
     }
@@ -180,29 +260,51 @@ impl Ledger {
         /// More attempts of one call than this raise no penalty further.
         const MAX: u64 = 1_000;
         for _ in 0..count.min(MAX) {
-            for (limit, cost) in self.limits.iter_mut().zip(&asks.costs).filter(|(_, cost)| **cost > 0) {
+            for (limit, cost) in self
+                .limits
+                .iter_mut()
+                .zip(&asks.costs)
+                .filter(|(_, cost)| **cost > 0)
+            {
                 limit.note_denial(now, *cost);
             }
         }
     }
 
     /// What stops a request of these costs. Of several limits, the one that stops it longest; of these, the first.
-    fn stop(&self, now: Moment, costs: &[u64]) -> Option<Stop> {
-        let mut stop: Option<(Moment, Stop)> = None;
-        for (index, (limit, cost)) in self.limits.iter().zip(costs).enumerate().filter(|(_, (_, cost))| **cost > 0) {
-            let Err(until) = limit.decide(now, *cost) else { continue };
+    fn stop(&self, now: Moment, costs: &[u64]) -> Option<DeniedAsk> {
+        let mut stop: Option<(Moment, DeniedAsk)> = None;
+        for (index, (limit, cost)) in self
+            .limits
+            .iter()
+            .zip(costs)
+            .enumerate()
+            .filter(|(_, (_, cost))| **cost > 0)
+        {
+            let Err(until) = limit.decide(now, *cost) else {
+                continue;
+            };
             let exceeds = *cost > self.plan.limits()[index].capacity();
             let (rank, until) = match until {
-                _ if exceeds => (Moment::NEVER, Until::Never),
+                _ if exceeds => (Moment::NEVER, DeniedUntil::Never),
                 Moment::NEVER if limit.places().is_some() => {
-                    let first_expiry = self.by_expiry.first().map_or(u64::MAX, |(first, _)| first.nanos());
-                    (Moment::LAST, Until::Release { first_expiry })
+                    let first_expiry = self
+                        .by_expiry
+                        .first()
+                        .map_or(u64::MAX, |(first, _)| first.nanos());
+                    (Moment::LAST, DeniedUntil::Release { first_expiry })
                 }
-                Moment::NEVER => (Moment::NEVER, Until::Never),
-                until => (until, Until::Instant(until.nanos())),
+                Moment::NEVER => (Moment::NEVER, DeniedUntil::Never),
+                until => (until, DeniedUntil::Instant(until.nanos())),
             };
             if stop.is_none_or(|(longest, _)| rank > longest) {
-                stop = Some((rank, Stop { limit: index, until }));
+                stop = Some((
+                    rank,
+                    DeniedAsk {
+                        limit: index,
+                        until,
+                    },
+                ));
             }
         }
         stop.map(|(_, stop)| stop)

@@ -15,6 +15,9 @@ pub(crate) struct RefusedRequest {
 
 impl From<AcquireError> for Refused {
     fn from(error: AcquireError) -> Self {
-        Self::new(RefusedRequest { error, limits: Vec::new() })
+        Self::new(RefusedRequest {
+            error,
+            limits: Vec::new(),
+        })
     }
 }

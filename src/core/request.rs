@@ -1,3 +1,5 @@
+//! A request as it waits in the queue.
+
 use std::panic::Location;
 
 use crate::core::costs::Costs;

@@ -1,51 +1,47 @@
-//! The gate and the queue before it, as one deterministic state machine.
+//! A queue in front of an [authority], as one deterministic state machine.
 //!
 //! Every input that depends on time takes `now`. Actions outside (wakers to wake, reclaims to report) are collected in
-//! [`Effects`]; [`Schedule::next_wake`] says when time matters next, and [`Schedule::run_due`] then does what is due. The caller that holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
+//! [`Effects`]; [`Schedule::next_wake`] says when time matters next, and [`Schedule::run_due`] then does what is due. The caller that
+//! holds the lock carries the effects out after unlocking. So a test drives it without a runtime.
 
-mod check;
-mod control;
-mod due;
-mod in_word;
+mod authority;
+mod inputs;
 #[cfg(test)]
 mod model;
-mod release;
-mod room;
-mod shared;
-mod tell;
+mod outlook;
+mod refusals;
+#[cfg(any(test, feature = "_simulation"))]
+pub(crate) mod simulation;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "_simulation")]
-pub(crate) use shared::simulation;
-pub(crate) use shared::{Asked, Outgoing};
-
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use crate::core::answers::Answers;
-use crate::core::arena::Index;
-use crate::core::costs::{Costs, UnitCosts};
-use crate::core::dialogue::{Denial, Dialogue};
+use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::grant::Grant;
-use crate::core::kept::Answer;
-use crate::core::lease::Lease;
-use crate::core::queue::Queue;
+use crate::core::queue::Waiters;
+use crate::core::queue::waiter::WaiterId;
 use crate::core::refused::Refused;
 use crate::core::request::{Caller, Request};
-use crate::core::suspension::Suspension;
-use crate::core::waiter::WaiterId;
-use crate::error::{AcquireError, Misfit};
-use crate::event::ShedReason;
+use crate::core::session::{SessionStep, StoreSession};
+use crate::core::word::packed_rate::{WordContents, WordValue};
+use crate::error::{AcquireError, Misfit, TryAcquireError};
+use crate::event::{Attempt, EventKind, ShedReason, permit_id};
 use crate::overflow::Overflow;
-use crate::policy::Policy;
 use crate::strategy::Moment;
 
+use authority::Authority;
+use outlook::nanos;
+use refusals::Refusals;
+
+pub(crate) use crate::core::queue::Options;
+pub(crate) use outlook::Outlook;
+
 /// Why a request is not admitted in place.
-enum Refusal {
+enum NotAdmitted {
     Closed,
     Misfit(Misfit),
     Blocked,
@@ -68,217 +64,227 @@ pub(crate) enum Enqueued<G> {
     Queued(WaiterId),
 }
 
-/// The options of a schedule.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Options {
-    pub(crate) max_queue: usize,
-    pub(crate) overflow: Overflow,
-    /// Of one priority, the latest request is served first.
-    pub(crate) newest_first: bool,
-    /// An upstream's quota with fewer units remaining is spread out.
-    pub(crate) spread_below: u64,
-    /// Whether an observer is told what happens.
-    pub(crate) observed: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { max_queue: usize::MAX, overflow: Overflow::Reject, newest_first: false, spread_below: 0, observed: false }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    gate: Gate,
-    queue: Queue,
-    /// Shared by the schedules of all keys.
-    options: Arc<Options>,
-    /// What holds all requests back besides the policy; usually nothing.
-    suspension: Option<Box<Suspension>>,
-    /// No further request is accepted.
-    closed: bool,
-    /// It is closed, and those that wait are still served.
-    serves_the_rest: bool,
-    /// All waiters are being dropped: see [`Overflow::Block`].
-    dropping: bool,
-    /// The batch was full before all possible grants were made; late waiters have been decided.
-    serving: bool,
-    /// Grants in slots, not taken yet, that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
-    undelivered: u32,
-    /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
-    front_ready_at: Moment,
-    /// Allocated at the first count: each of a million keys may have a schedule.
-    counts: Option<Box<Counts>>,
-    /// Where the limits are in a store.
-    dialogue: Option<Box<Dialogue>>,
-}
-
-/// How often what happened.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    denied: u64,
-    shed: u64,
-    timed_out: u64,
-    reclaimed: u64,
-    refunded: u64,
-    /// The limit of an adaptive concurrency that an observer was told last; 0: none since the policy was set.
-    told_limit: u64,
+    authority: Authority,
+    waiters: Waiters,
 }
 
 impl Schedule {
     pub(crate) fn new(gate: Gate, options: impl Into<Arc<Options>>) -> Self {
-        let options = options.into();
         Self {
-            gate,
-            queue: Queue::new(options.newest_first),
-            options,
-            suspension: None,
-            closed: false,
-            serves_the_rest: false,
-            dropping: false,
-            serving: false,
-            undelivered: 0,
-            front_ready_at: Moment::NEVER,
-            counts: None,
-            dialogue: None,
+            authority: Authority::Local(gate),
+            waiters: Waiters::new(options.into()),
         }
     }
 
-    /// The same for limits in a store, which the gate knows of.
-    pub(crate) fn with_dialogue(self, dialogue: Dialogue) -> Self {
-        Self { dialogue: Some(Box::new(dialogue)), ..self }
+    /// A schedule of limits in a store.
+    pub(crate) fn of_store(session: StoreSession, options: impl Into<Arc<Options>>) -> Self {
+        Self {
+            authority: Authority::Store(Box::new(session)),
+            waiters: Waiters::new(options.into()),
+        }
     }
 
-    pub(crate) fn policy(&self) -> &Policy {
-        self.gate.policy()
+    /// To ask what changes nothing.
+    pub(crate) fn outlook(&self) -> Outlook<'_> {
+        Outlook {
+            waiters: &self.waiters,
+            authority: &self.authority,
+        }
     }
 
-    /// The highest usage of any limit, in units.
-    pub(crate) fn used(&self, now: Moment) -> u64 {
-        self.gate.used(now)
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 
-    /// Whether permits have a TTL.
-    pub(crate) fn leases_permits(&self) -> bool {
-        self.gate.leases_permits()
+    pub(crate) fn waiters_mut(&mut self) -> &mut Waiters {
+        &mut self.waiters
     }
+}
 
-    /// Whether the limits are in a store.
-    pub(crate) fn asks_a_store(&self) -> bool {
-        self.dialogue.is_some()
-    }
-
-    /// Restarts the TTL of a permit. Returns whether it is live.
-    pub(crate) fn renew(&mut self, now: Moment, index: Index, fence: u64) -> bool {
-        self.gate.renew(index, fence, now)
-    }
-
-    /// The lease of a permit, while it is live.
-    pub(crate) fn live_lease(&mut self, now: Moment, index: Index, fence: u64) -> Option<&mut Lease> {
-        self.gate.live_lease(index, fence, now)
-    }
-
-    /// The units that a permit was granted, if they are recorded.
-    pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
-        self.gate.unit_costs(fence)
-    }
-
-    fn counts(&mut self) -> &mut Counts {
-        self.counts.get_or_insert_default()
-    }
-
-    #[inline(always)]
-    fn has_room(&self) -> bool {
-        self.queue.len() < self.options.max_queue.min(Queue::MAX_LEN)
-    }
-
-    fn suspended(&self) -> Option<Suspension> {
-        self.suspension.as_deref().copied()
-    }
-
+/// Time.
+impl Schedule {
     /// Whether `now` matters to what is decided; if not, any value will do.
     pub(crate) fn follows_time(&self) -> bool {
-        self.gate.follows_time() || self.queue.has_deadlines() || self.suspension.is_some()
+        self.authority.gate().follows_time()
+            || self.waiters.queue.has_deadlines()
+            || self.waiters.is_suspended()
     }
 
-    /// Whether `now` matters to the inputs: to what is decided, or to what an observer is told.
+    /// Whether `now` matters to the inputs: to what is decided, or to what an observer learns.
     pub(crate) fn reads_clock(&self) -> bool {
-        self.follows_time() || self.queue.knows_arrivals()
+        self.follows_time() || self.waiters.queue.knows_arrivals()
     }
 
     /// When time matters next: the front's turn, the first TTL, the first deadline.
+    #[inline]
     pub(crate) fn next_wake(&self) -> Moment {
-        self.front_ready_at.min(self.gate.next_expiry()).min(self.queue.next_deadline())
+        self.outlook().next_wake()
     }
 
     /// When time matters next to a caller that blocks its thread for a queued request and runs the timer there.
     pub(crate) fn wake_of(&self, id: WaiterId) -> Moment {
-        if self.queue.is_front(id) { self.next_wake() } else { self.queue.deadline(id) }
+        if self.waiters.queue.is_front(id) {
+            self.next_wake()
+        } else {
+            self.waiters.queue.deadline(id)
+        }
+    }
+}
+
+/// What is done when time has passed, or when something has changed for the waiters.
+impl Schedule {
+    /// Something has changed for the front of the queue.
+    pub(super) fn reevaluate_front(&mut self, now: Moment, effects: &mut Effects) {
+        self.waiters.recheck_front(now);
+        self.run_due(now, effects);
     }
 
-    /// Whether all waiters are to be refused.
-    pub(crate) fn refuses_waiters(&self) -> bool {
-        self.closed && !self.serves_the_rest
+    /// Does what was due before an input, which must not change how that ends: the timer may be late, or no runtime with a driver
+    /// may be left. No timer runs for the end of a pause while no request waits.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, now: Moment, effects: &mut Effects) {
+        if self.is_due(now) {
+            self.run_due(now, effects);
+        }
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
+    /// Whether [`Schedule::run_due`] has something to do.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.next_wake() <= now || self.waiters.has_ended_suspension(now)
     }
 
-    /// No request waits, and no permit holds a place.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty() && self.undelivered == 0 && !self.gate.is_in_flight() && self.in_flight_locally() == 0
+    /// Does what is due, in the order of time; at one instant, permits are reclaimed first, then the front is served, then
+    /// waiters at their deadline are refused, so that a grant wins a tie with a deadline.
+    ///
+    /// A timer may be late, by any time. Whether a waiter is granted or refused is decided as of the instant at which it was due
+    /// ([`Refusals::refuse_late`]); but a grant is charged at `now`, when it is made. If it were charged at the instant at which
+    /// it was due, several grants that were due one after another would be made at once, and a window that starts now would hold
+    /// more than its limit. Charged at `now`, each is admitted like any other grant, so no limit is exceeded. The price: of
+    /// several late grants, the rate may admit only the first. The other waiters then wait for the rate, or are refused if their
+    /// deadline has passed.
+    pub(crate) fn run_due(&mut self, now: Moment, effects: &mut Effects) {
+        if self.waiters.may_be_late(now) {
+            self.refusals(now, effects).refuse_late();
+        }
+        if self.waiters.is_suspended() {
+            self.waiters.end_suspension(now, effects);
+        }
+        while let Some(lease) = (!effects.is_full())
+            .then(|| self.authority.reclaim_one(now))
+            .flatten()
+        {
+            self.waiters.counts_mut().reclaimed += 1;
+            effects.reclaim(&lease);
+            if self.waiters.is_observed() {
+                effects.tell(EventKind::Reclaimed {
+                    id: permit_id(0, lease.fence),
+                    fence: lease.fence,
+                    cost: lease.cost,
+                    held: lease.expires_at.duration_since(lease.granted_at),
+                    acquired_in: lease.caller,
+                });
+            }
+        }
+        if self.waiters.is_emptying() {
+            self.refusals(now, effects).refuse_all();
+            if self.waiters.is_empty() {
+                self.authority.serve(now, &mut self.waiters, effects); // what came back goes to the store
+            }
+            return;
+        }
+        if self.waiters.queue.has_misfits() {
+            self.refusals(now, effects).refuse_impossible();
+        }
+        self.authority.serve(now, &mut self.waiters, effects);
+        if self.waiters.queue.next_deadline() <= now {
+            self.refusals(now, effects).refuse_all_expired();
+        }
+        effects.unfinished = effects.is_full() || self.waiters.queue.has_misfits();
     }
 
-    /// The number of grants of places so far, if it [is drained](Schedule::is_drained).
-    pub(crate) fn drained_after(&self) -> Option<u64> {
-        self.is_drained().then(|| if self.gate.holds_places() { self.gate.granted() } else { 0 })
+    fn refusals<'a>(&'a mut self, now: Moment, effects: &'a mut Effects) -> Refusals<'a> {
+        let Self { waiters, authority } = self;
+        Refusals {
+            now,
+            authority,
+            waiters,
+            effects,
+        }
+    }
+}
+
+/// A word before the lock holds the state in its place.
+impl Schedule {
+    /// Whether a word may decide: the policy fits, no request waits, and nothing else holds requests back.
+    #[inline(always)]
+    pub(crate) fn fits_word(&self) -> bool {
+        self.authority.gate().fits_word() && self.waiters.leaves_all_to_limits()
     }
 
-    pub(crate) fn has_waiters(&self) -> bool {
-        !self.queue.is_empty()
+    /// What a word is to hold, and the fence of the latest grant; `None` if it cannot decide.
+    pub(crate) fn opening(&mut self, now: Moment) -> Option<(WordContents, u64)> {
+        if !self.fits_word() {
+            return None;
+        }
+        let gate = self.authority.gate_mut();
+        Some((gate.opening(now)?, gate.granted()))
     }
 
-    /// See [`Queue::answers`].
-    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
-        self.queue.answers()
+    /// Takes over what a word held.
+    #[inline(always)]
+    pub(crate) fn take_over(&mut self, content: WordValue, fence: u64) {
+        self.authority.gate_mut().take_over(content, fence);
     }
+}
 
-    /// See [`Queue::take_wakers`].
-    pub(crate) fn take_wakers(&mut self, except: Option<WaiterId>) -> Vec<Waker> {
-        self.queue.take_wakers(except)
-    }
-
-    /// See [`Queue::replace_waker`].
-    pub(crate) fn replace_waker(&mut self, id: WaiterId, waker: Waker) -> Result<Waker, Waker> {
-        self.queue.replace_waker(id, waker)
-    }
-
+/// Requests that may wait.
+impl Schedule {
     /// The common and fastest case: no request waits, nothing is due, and only the gate decides.
     #[inline(always)]
-    pub(crate) fn admit_in_place(&mut self, now: Moment, cost: u64, caller: Caller) -> Result<Grant, NotInPlace> {
-        let undecided = self.closed || !self.queue.is_empty() || cost.wrapping_sub(1) >= self.gate.max_cost_in_place();
-        if undecided || self.gate.next_expiry() <= now || self.suspension.is_some() {
+    pub(crate) fn admit_in_place(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<Grant, NotInPlace> {
+        let Some(gate) = self.authority.deciding_gate_mut() else {
+            return Err(NotInPlace::Undecided);
+        };
+        let undecided = !self.waiters.leaves_all_to_limits()
+            || cost.wrapping_sub(1) >= gate.limits().max_cost_in_place();
+        if undecided || gate.next_expiry() <= now {
             return Err(NotInPlace::Undecided);
         }
-        self.gate.admit_plain(now, cost, caller).map_err(|_| NotInPlace::Denied)
+        gate.admit_plain(now, cost, caller)
+            .map_err(|_| NotInPlace::Denied)
     }
 
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
     /// Takes the `waker` if the request is queued.
     #[inline(always)]
-    pub(crate) fn enqueue_behind(&mut self, now: Moment, request: &Request<'_>, waker: &mut Option<Waker>) -> Option<WaiterId> {
-        let waits =
-            !self.queue.is_empty() && !self.closed && self.next_wake() > now && !self.queue.would_be_front(request.priority);
-        let fits = request.costs.plain.wrapping_sub(1) < self.gate.max_cost_in_place() || self.asks_for(request.costs);
+    pub(crate) fn enqueue_behind(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        waker: &mut Option<Waker>,
+    ) -> Option<WaiterId> {
+        let Self { waiters, authority } = self;
+        let waits = !waiters.is_empty()
+            && !waiters.is_closed()
+            && !waiters.queue.would_be_front(request.priority);
         if waits
-            && fits
-            && self.has_room()
-            && self.suspension.is_none()
+            && authority.admits_behind(request.costs, waiters)
+            && waiters.has_room()
+            && !waiters.is_suspended()
             && request.deadline == Moment::NEVER
-            && !self.options.observed
+            && !waiters.is_observed()
+            && self.next_wake() > now
         {
-            return Some(self.queue.push(request, waker.take()?, self.gate.grants_bare_places()));
+            let bare_place = self.authority.gate().grants_bare_places();
+            return Some(self.waiters.push(request, waker.take()?, bare_place));
         }
         None
     }
@@ -291,130 +297,349 @@ impl Schedule {
         waker: &mut Option<Waker>,
         effects: &mut Effects,
     ) -> Result<Enqueued<Grant>, Refused> {
-        let &Request { costs, priority, deadline, caller, .. } = request;
-        match self.admit(now, costs, caller, effects) {
+        let &Request {
+            costs,
+            priority,
+            deadline,
+            caller,
+            ..
+        } = request;
+        let refused = match self.admit(now, costs, caller, effects) {
             Ok(grant) => {
                 self.explain(now, costs, grant.fence);
                 return Ok(Enqueued::Granted(grant));
             }
-            Err(Refusal::Closed) => return Err(self.refusal(now, costs, AcquireError::Closed)),
-            Err(Refusal::Misfit(misfit)) => return Err(self.refusal(now, costs, misfit.into())),
-            Err(Refusal::Blocked) => {
-                self.shed(request, ShedReason::Blocked, effects);
-                return Err(self.refusal(now, costs, AcquireError::Blocked { retry_after: self.options.overflow.penalty() }));
+            Err(NotAdmitted::MustWait) => None,
+            Err(NotAdmitted::Closed) => Some(AcquireError::Closed),
+            Err(NotAdmitted::Misfit(misfit)) => Some(misfit.into()),
+            Err(NotAdmitted::Blocked) => {
+                self.waiters.shed(request, ShedReason::Blocked, effects);
+                let retry_after = self.waiters.options().overflow.penalty();
+                Some(AcquireError::Blocked { retry_after })
             }
-            Err(Refusal::MustWait) => {}
+        };
+        if let Some(error) = refused {
+            return Err(self.outlook().refusal(now, costs, error));
         }
         // A request that need not wait takes no room in a full queue.
-        if !self.has_room()
-            && !self.queue.is_empty()
-            && self.queue.would_be_front(priority)
-            && let Some(grant) = self.admit_next(now, costs, caller, effects)
+        if !self.waiters.has_room()
+            && !self.waiters.is_empty()
+            && self.waiters.queue.would_be_front(priority)
+            && let Some(grant) =
+                self.authority
+                    .admit(now, costs, caller, &mut self.waiters, effects)
         {
             self.explain(now, costs, grant.fence);
             self.reevaluate_front(now, effects); // the grant may have delayed the turn of the front
             return Ok(Enqueued::Granted(grant));
         }
         if deadline != Moment::NEVER {
-            let turn = self.earliest_turn(now, request);
+            let turn = self.outlook().earliest_turn(now, request);
             // No waiter is dropped for a request that will not stay.
-            let passes_by = deadline <= now && !self.has_room();
+            let passes_by = deadline <= now && !self.waiters.has_room();
             if passes_by || turn > deadline {
-                let ahead = self.queue.units_ahead_of(priority);
-                let turn = if self.dialogue.is_some() { self.reported_ready_at(now, ahead, costs) } else { turn };
-                return Err(self.time_out(now, ahead, turn, request, None, effects));
+                let ahead = self.waiters.queue.units_ahead_of(priority);
+                let ready_at = || self.outlook().ready_at(now, ahead, costs, true);
+                let turn = self.authority.reported_turn(turn, ready_at);
+                let mut refusals = self.refusals(now, effects);
+                return Err(refusals.time_out(ahead, turn, request, None));
             }
         }
-        self.make_room(now, request, effects).map_err(|error| self.refusal(now, costs, error))?;
+        self.make_room(now, request, effects)
+            .map_err(|error| self.outlook().refusal(now, costs, error))?;
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
-        let bare_place = self.gate.grants_bare_places() && !costs.explained();
-        let id = self.queue.push(request, waker, bare_place);
-        self.watch_leader();
-        if !self.queue.is_front(id) && self.front_ready_at > now && deadline > now {
-            return Ok(self.waits(now, id)); // nothing to decide before the requests ahead are served
+        let bare_place = self.authority.gate().grants_bare_places() && !costs.explained();
+        let id = self.waiters.push(request, waker, bare_place);
+        if !self.waiters.queue.is_front(id) && self.waiters.front_ready_at() > now && deadline > now
+        {
+            // Nothing is to be decided before the requests ahead are served.
+            self.waiters.note_arrival(now, id);
+            return Ok(Enqueued::Queued(id));
         }
         self.run_due(now, effects);
-        match self.poll(id, Waker::noop()) {
+        match self.waiters.poll(id, Waker::noop()) {
             Ok(answer) => answer.map(Enqueued::Granted),
-            Err(_) => Ok(self.waits(now, id)),
+            Err(_) => {
+                self.waiters.note_arrival(now, id);
+                Ok(Enqueued::Queued(id))
+            }
         }
     }
 
-    /// Takes the answer to a queued request out of its slot, if there is one; see [`Queue::poll`].
-    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
-        let answer = self.queue.poll(id, waker)?;
-        self.undelivered -= u32::from(answer.as_ref().is_ok_and(|grant| !grant.claim.holds_place()));
-        Ok(answer)
+    /// Decides in place: no request waits, and the authority admits.
+    fn admit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> Result<Grant, NotAdmitted> {
+        self.precheck(now, costs, effects)?;
+        self.authority
+            .admit(now, costs, caller, &mut self.waiters, effects)
+            .ok_or(NotAdmitted::MustWait)
     }
 
-    /// Decides in place: no request waits, and the gate admits.
-    fn admit(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Result<Grant, Refusal> {
-        self.check_in(now, costs, effects)?;
-        self.admit_next(now, costs, caller, effects).ok_or(Refusal::MustWait)
-    }
-
-    /// Admits a request that no other goes before, if that needs no call to a store.
-    #[inline(always)]
-    fn admit_next(&mut self, now: Moment, costs: Costs<'_>, caller: Caller, effects: &mut Effects) -> Option<Grant> {
-        if self.dialogue.is_some() {
-            return self.admit_without_call(now, costs, caller, effects);
+    /// The checks before the authority.
+    fn precheck(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        effects: &mut Effects,
+    ) -> Result<(), NotAdmitted> {
+        if self.waiters.is_closed() {
+            return Err(NotAdmitted::Closed);
         }
-        self.admit_front(now, costs, caller).ok()
-    }
-
-    /// The checks before the gate.
-    fn check_in(&mut self, now: Moment, costs: Costs<'_>, effects: &mut Effects) -> Result<(), Refusal> {
-        if self.closed {
-            return Err(Refusal::Closed);
-        }
-        self.gate.fits(costs).map_err(Refusal::Misfit)?;
+        self.authority
+            .gate()
+            .limits()
+            .fits(costs)
+            .map_err(NotAdmitted::Misfit)?;
         self.catch_up(now, effects);
-        if let Some(suspension) = &mut self.suspension
+        let penalty = self.waiters.options().overflow.penalty();
+        if let Some(suspension) = self.waiters.suspension_mut()
             && suspension.is_blocked(now)
         {
-            suspension.block(now, nanos(self.options.overflow.penalty()));
-            return Err(Refusal::Blocked);
+            suspension.block(now, nanos(penalty));
+            return Err(NotAdmitted::Blocked);
         }
-        if !self.queue.is_empty() {
-            return Err(Refusal::MustWait); // no barging
+        if !self.waiters.is_empty() {
+            return Err(NotAdmitted::MustWait); // no barging
         }
         Ok(())
     }
 
-    /// Admits the next request, or says when to check again.
-    #[inline(always)]
-    fn admit_front(&mut self, now: Moment, costs: Costs<'_>, caller: Caller) -> Result<Grant, Moment> {
-        let ready = self.suspended().map_or(now, |suspension| suspension.ready_at(now, costs.plain));
-        if ready > now {
-            return Err(ready);
+    /// Keeps what each limit says after a grant, if the request asked for it. A grant without a call to the store is not explained.
+    fn explain(&mut self, now: Moment, costs: Costs<'_>, fence: u64) {
+        if costs.explained()
+            && let Some(gate) = self.authority.deciding_gate()
+        {
+            let limits = gate.limits().statuses(now);
+            self.waiters.untaken.explain(fence, limits);
         }
-        let grant = self.gate.admit(now, costs, caller)?;
-        if let Some(suspension) = &mut self.suspension {
-            suspension.note_grant(now, costs.plain);
+    }
+
+    /// Makes room for a new request in a full queue, or refuses it.
+    fn make_room(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        effects: &mut Effects,
+    ) -> Result<(), AcquireError> {
+        let &Request {
+            costs, priority, ..
+        } = request;
+        if self.waiters.has_room() {
+            return Ok(());
         }
-        Ok(grant)
-    }
-
-    /// See [`Gate::ready_at`]. A pause without an end is ignored.
-    fn ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
-        self.ready_after(self.known_denial(now, costs), now, ahead, costs)
-    }
-
-    /// [`Schedule::ready_at`] as it is reported: what a store has denied of other costs says nothing about these.
-    fn reported_ready_at(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
-        let is_of_these = |denial: &&Denial| denial.is_of(&self.gate.costs_of_each(costs));
-        self.ready_after(self.known_denial(now, costs).filter(is_of_these), now, ahead, costs)
-    }
-
-    fn ready_after(&self, denial: Option<&Denial>, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
-        let suspended_until =
-            self.suspended().and_then(|suspension| suspension.ready_at(now, costs.plain).known()).unwrap_or(now);
-        let denial = denial.filter(|denial| !denial.ends_by_release);
-        let denied_until = denial.and_then(|denial| denial.ready_at.known()).unwrap_or(now);
-        self.gate.ready_at(now, ahead, costs).max(suspended_until).max(denied_until)
+        let overflow = self.waiters.options().overflow;
+        if let Overflow::Block { penalty } = overflow {
+            self.waiters.suspend().block(now, nanos(penalty));
+            self.waiters.drop_all();
+            self.waiters.shed(request, ShedReason::Blocked, effects);
+            self.run_due(now, effects);
+            return Err(AcquireError::Blocked {
+                retry_after: penalty,
+            });
+        }
+        let Some(victim) = self.waiters.queue.victim(overflow, priority) else {
+            self.waiters.shed(request, ShedReason::QueueFull, effects);
+            let ahead = self.waiters.queue.units_ahead_of(priority);
+            return Err(AcquireError::QueueFull {
+                retry_after: self.outlook().retry_after(now, ahead, costs),
+            });
+        };
+        self.refusals(now, effects).drop_waiter(victim);
+        self.waiters.set_front_ready_at(now); // the front may have changed: check again
+        Ok(())
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// Requests that do not wait.
+impl Schedule {
+    /// Grants `cost` now, or charges nothing.
+    pub(crate) fn try_acquire(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> Result<Grant, TryAcquireError> {
+        self.admit(now, costs, caller, effects)
+            .map_err(|refusal| self.refuse(now, costs, refusal, caller, effects))
+    }
+
+    /// What [`Schedule::try_acquire`] would answer at the same moment; a denial counts as one, unless the caller then `waits`.
+    pub(crate) fn would_acquire(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        waits: bool,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> Result<(), TryAcquireError> {
+        let admits = |schedule: &Self| {
+            schedule.waiters.resumes_at(now, costs.plain) <= now
+                && schedule.authority.gate().limits().would_admit(now, costs)
+        };
+        let asked = self.precheck(now, costs, effects).and_then(|()| {
+            if admits(self) {
+                Ok(())
+            } else {
+                Err(NotAdmitted::MustWait)
+            }
+        });
+        match asked {
+            Err(NotAdmitted::MustWait | NotAdmitted::Blocked) if waits => {
+                Err(TryAcquireError::Denied(self.outlook().check(now, costs)))
+            }
+            asked => asked.map_err(|refusal| self.refuse(now, costs, refusal, caller, effects)),
+        }
+    }
+
+    /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place). No observer learns of
+    /// it.
+    pub(crate) fn deny_in_place(
+        &mut self,
+        now: Moment,
+        cost: u64,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
+        self.deny(now, Costs::plain(cost), false, effects)
+    }
+
+    /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, its cost is
+    /// 0 or above the maximum, or there is an observer.
+    pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
+        let gate = self.authority.gate();
+        let decision = gate.limits().decide_plain(now, 0, cost);
+        if decision.is_allowed()
+            || cost.wrapping_sub(1) >= gate.limits().max_cost_in_place()
+            || self.waiters.is_observed()
+        {
+            return None;
+        }
+        self.waiters.counts_mut().denied += 1;
+        Some(TryAcquireError::Denied(decision))
+    }
+
+    /// Answers a request that does not wait and is not admitted.
+    fn refuse(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        refusal: NotAdmitted,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
+        match refusal {
+            NotAdmitted::Closed => TryAcquireError::Closed,
+            NotAdmitted::Misfit(misfit) => misfit.into(),
+            NotAdmitted::Blocked | NotAdmitted::MustWait => {
+                let blocked = matches!(refusal, NotAdmitted::Blocked);
+                if self.waiters.is_observed() {
+                    self.deny_and_tell(now, costs, blocked, caller, effects)
+                } else {
+                    self.deny(now, costs, blocked, effects)
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn deny_and_tell(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        blocked: bool,
+        caller: Caller,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
+        let attempt = Attempt {
+            now,
+            cost: costs.plain,
+            requested_in: caller,
+            bans: self.authority.gate().limits().bans(now).collect(),
+        };
+        let earlier = effects.event_count();
+        let denial = self.deny(now, costs, blocked, effects);
+        if let TryAcquireError::Denied(decision) = &denial {
+            let bans = self.authority.gate().limits().bans(now);
+            effects.tell_before(earlier, attempt.denied(decision, bans)); // what the denial caused comes after it
+        }
+        denial
+    }
+
+    /// Denies a request that does not wait. `blocked`: without having asked the limits.
+    #[inline]
+    fn deny(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        blocked: bool,
+        effects: &mut Effects,
+    ) -> TryAcquireError {
+        if !blocked
+            && self
+                .authority
+                .gate_mut()
+                .limits_mut()
+                .note_denial(now, costs)
+        {
+            self.reevaluate_front(now, effects); // a ban ends with a reset, which may be sooner than before
+        }
+        self.waiters.counts_mut().denied += 1;
+        TryAcquireError::Denied(self.outlook().check(now, costs))
+    }
+}
+
+/// Limits in a store.
+impl Schedule {
+    /// The session, to give it an input that changes nothing for the waiters. `None`: the limits are of this process.
+    pub(crate) fn session<'a>(
+        &'a mut self,
+        now: Moment,
+        effects: &'a mut Effects,
+    ) -> Option<SessionStep<'a>> {
+        let session = self.authority.session_mut()?;
+        Some(session.step(now, &mut self.waiters, effects))
+    }
+
+    /// Gives the session an input, and then does what it has changed for the waiters.
+    pub(crate) fn change_session<R>(
+        &mut self,
+        now: Moment,
+        effects: &mut Effects,
+        input: impl FnOnce(&mut SessionStep<'_>) -> R,
+    ) -> Option<R> {
+        let result = input(&mut self.session(now, effects)?);
+        self.reevaluate_front(now, effects);
+        Some(result)
+    }
+
+    /// [`Schedule::try_acquire`] of limits in a store: it is granted or denied by the next call. It times out where it is denied.
+    pub(crate) fn try_at_store(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        waker: &mut Option<Waker>,
+        effects: &mut Effects,
+    ) -> Result<Enqueued<Grant>, Refused> {
+        match self.precheck(now, request.costs, effects) {
+            Err(NotAdmitted::Closed) => return Err(AcquireError::Closed.into()),
+            Err(NotAdmitted::Misfit(misfit)) => return Err(AcquireError::from(misfit).into()),
+            Ok(()) | Err(NotAdmitted::Blocked | NotAdmitted::MustWait) => {}
+        }
+        if let Some(mut session) = self.session(now, effects)
+            && let Some(grant) = session.try_acquire(request)?
+        {
+            return Ok(Enqueued::Granted(grant));
+        }
+        let enqueued = self.request(now, request, waker, effects)?;
+        if let Enqueued::Queued(id) = enqueued {
+            // It is asked for where a request that waits would not be.
+            self.change_session(now, effects, |session| session.add_try(id));
+        }
+        Ok(enqueued)
+    }
 }

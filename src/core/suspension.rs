@@ -8,7 +8,7 @@ use crate::strategy::Moment;
 /// What holds every request back. Each part ends at a moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
-    /// For each [`Scope`], until when; [`Moment::NEVER`]: until a [`Suspension::resume`].
+    /// For each [`PauseScope`], until when; [`Moment::NEVER`]: until a [`Suspension::resume`].
     paused_until: [Option<Moment>; 2],
     /// Until when every request is refused; each request in the meantime restarts that time.
     blocked_until: Option<Moment>,
@@ -17,7 +17,7 @@ pub(crate) struct Suspension {
 
 /// What is paused and resumed. Neither ends a pause of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum PauseScope {
     Limiter,
     /// All keys of a keyed limiter.
     AllKeys,
@@ -25,12 +25,12 @@ pub(crate) enum Scope {
 
 /// What holds all keys of a keyed limiter back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(crate) struct AllKeysHold {
     pub(crate) closed: bool,
     pub(crate) paused_until: Option<Moment>,
 }
 
-impl Hold {
+impl AllKeysHold {
     /// Whether it holds nothing back, now or later.
     pub(crate) fn is_over(self, now: Moment) -> bool {
         !self.closed && self.paused_until <= Some(now)
@@ -61,16 +61,19 @@ struct Spread {
 /// The units that an upstream's signal still allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Budget {
-    /// Below zero, more was used than there was: what is given back makes up for that first.
+    /// Negative if more units were used than the quota had. Units that are given back make up for these first.
     left: i128,
     /// The latest grant at the signal. The upstream may have counted it and earlier ones, so their refunds add nothing.
     fence: u64,
 }
 
 impl Budget {
-    /// News of the quota has the debt in it.
+    /// The budget after a new signal, which has counted the units that were used beyond the quota.
     fn without_debt(self) -> Self {
-        Self { left: self.left.max(0), ..self }
+        Self {
+            left: self.left.max(0),
+            ..self
+        }
     }
 
     fn settle(&mut self, fence: u64, cost: u64, actual: u64) {
@@ -89,38 +92,54 @@ impl Spread {
 impl Suspension {
     /// Whether it holds back no request, now or later.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        self.paused_until[Scope::AllKeys as usize] <= Some(now) && self.is_over_but_for_all_keys(now)
+        self.paused_until[PauseScope::AllKeys as usize] <= Some(now)
+            && self.is_over_but_for_all_keys(now)
     }
 
     /// [`Suspension::is_over`], apart from a pause of all keys.
     pub(crate) fn is_over_but_for_all_keys(&self, now: Moment) -> bool {
-        let paused = self.paused_until[Scope::Limiter as usize] > Some(now);
+        let paused = self.paused_until[PauseScope::Limiter as usize] > Some(now);
         !paused && !self.is_blocked(now) && self.spread.is_none_or(|spread| spread.until <= now)
     }
 
     /// The earliest instant at which `cost` can be granted; [`Moment::NEVER`] if only [`Suspension::resume`] helps. A cost above
     /// the rest of an upstream's quota waits until the quota resets.
     pub(crate) fn ready_at(&self, now: Moment, cost: u64) -> Moment {
-        let next = |spread: Spread| if cost > spread.left() { spread.until } else { spread.next.min(spread.until) };
+        let next = |spread: Spread| {
+            if cost > spread.left() {
+                spread.until
+            } else {
+                spread.next.min(spread.until)
+            }
+        };
         let spread = self.spread.map_or(now, next);
         let [limiter, all_keys] = self.paused_until;
-        [limiter, all_keys, self.blocked_until].into_iter().flatten().fold(spread.max(now), Moment::max)
+        [limiter, all_keys, self.blocked_until]
+            .into_iter()
+            .flatten()
+            .fold(spread.max(now), Moment::max)
     }
 
     /// The largest cost that an upstream's spread quota has left.
     pub(crate) fn units_left(&self, now: Moment) -> u64 {
-        self.spread.filter(|spread| spread.until > now).map_or(u64::MAX, |spread| spread.left())
+        self.spread
+            .filter(|spread| spread.until > now)
+            .map_or(u64::MAX, |spread| spread.left())
     }
 
     /// `None` when it is not paused; the longest duration when the pause has no end.
     pub(crate) fn paused_for(&self, now: Moment) -> Option<Duration> {
         let [limiter, all_keys] = self.paused_until;
         let until = limiter.max(all_keys).filter(|until| *until > now)?;
-        Some(until.known().map_or(Duration::MAX, |until| until.duration_since(now)))
+        Some(
+            until
+                .known()
+                .map_or(Duration::MAX, |until| until.duration_since(now)),
+        )
     }
 
-    /// Of two pauses the later end counts: a second denial must not shorten the first. Returns whether the end has moved.
-    pub(crate) fn pause(&mut self, scope: Scope, until: Moment) -> bool {
+    /// The later end of two pauses counts: a second denial must not shorten the first. Returns whether the end has moved.
+    pub(crate) fn pause(&mut self, scope: PauseScope, until: Moment) -> bool {
         let paused_until = &mut self.paused_until[scope as usize];
         let moves = *paused_until < Some(until);
         *paused_until = (*paused_until).max(Some(until));
@@ -128,21 +147,27 @@ impl Suspension {
     }
 
     /// Ends a pause; that of a limiter with the spreading of an upstream's quota. Returns whether there was a pause.
-    pub(crate) fn resume(&mut self, scope: Scope) -> bool {
-        if scope == Scope::Limiter {
+    pub(crate) fn resume(&mut self, scope: PauseScope) -> bool {
+        if scope == PauseScope::Limiter {
             self.spread = None;
         }
         self.paused_until[scope as usize].take().is_some()
     }
 
-    /// Whether a pause has ended by itself.
-    pub(crate) fn has_paused(&self, now: Moment) -> bool {
-        self.paused_until.iter().flatten().any(|until| *until <= now)
+    /// Whether a pause has ended by itself and was not [removed](Suspension::end_pauses).
+    pub(crate) fn has_ended_pause(&self, now: Moment) -> bool {
+        self.paused_until
+            .iter()
+            .flatten()
+            .any(|until| *until <= now)
     }
 
-    /// When pauses ended, first to last, as far as they have ended by themselves; they are forgotten now.
+    /// Removes the pauses that have ended by themselves. Returns when they ended, first to last.
     pub(crate) fn end_pauses(&mut self, now: Moment) -> [Option<Moment>; 2] {
-        let mut ended = self.paused_until.each_mut().map(|until| until.take_if(|until| *until <= now));
+        let mut ended = self
+            .paused_until
+            .each_mut()
+            .map(|until| until.take_if(|until| *until <= now));
         ended.sort_unstable();
         ended
     }
@@ -152,19 +177,38 @@ impl Suspension {
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, fence: u64) {
         /// Most upstreams state a reset in whole seconds. One that is later by more than that belongs to another quota.
         const SAME: u64 = 1_000_000_000;
-        let known = self.spread.filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
-        let news = Budget { left: units.into(), fence };
+        let known = self
+            .spread
+            .filter(|spread| spread.until > now && until <= spread.until.plus(SAME));
+        let signal = Budget {
+            left: units.into(),
+            fence,
+        };
         let (binding, latest) = match known {
             // Strictly, both signals still count. One budget that allows less than either is simpler.
-            Some(spread) if spread.left() <= units => {
-                (spread.binding.without_debt(), Budget { left: spread.latest.without_debt().left.min(units.into()), ..news })
-            }
-            _ => (news, news),
+            Some(spread) if spread.left() <= units => (
+                spread.binding.without_debt(),
+                Budget {
+                    left: spread.latest.without_debt().left.min(units.into()),
+                    ..signal
+                },
+            ),
+            _ => (signal, signal),
         };
-        let spread = Spread { interval: 0, next: now, until, binding, latest };
+        let spread = Spread {
+            interval: 0,
+            next: now,
+            until,
+            binding,
+            latest,
+        };
         let interval = until.since(now).div_ceil(spread.left().max(1));
         let next = known.map_or(now, |spread| spread.next.min(now.plus(interval)));
-        self.spread = Some(Spread { interval, next, ..spread });
+        self.spread = Some(Spread {
+            interval,
+            next,
+            ..spread
+        });
     }
 
     /// `cost` was granted.
@@ -183,7 +227,9 @@ impl Suspension {
             spread.binding.settle(fence, cost, actual);
             spread.latest.settle(fence, cost, actual);
             if fence == latest && fence > spread.binding.fence {
-                spread.next = spread.next.minus(spread.interval.saturating_mul(cost.saturating_sub(actual)));
+                spread.next = spread
+                    .next
+                    .minus(spread.interval.saturating_mul(cost.saturating_sub(actual)));
             }
         }
     }
@@ -209,25 +255,28 @@ mod tests {
     #[test]
     fn the_later_end_of_two_pauses_stands() {
         let mut suspension = Suspension::default();
-        suspension.pause(Scope::Limiter, at(100));
-        suspension.pause(Scope::Limiter, at(50));
+        suspension.pause(PauseScope::Limiter, at(100));
+        suspension.pause(PauseScope::Limiter, at(50));
         assert_eq!(suspension.ready_at(at(10), 1), at(100));
         assert!(!suspension.is_over(at(99)) && suspension.is_over(at(100)));
-        suspension.resume(Scope::Limiter);
+        suspension.resume(PauseScope::Limiter);
         assert!(suspension.is_over(at(10)));
     }
 
     #[test]
     fn a_limiter_and_all_keys_are_paused_and_resumed_apart() {
         let mut suspension = Suspension::default();
-        suspension.pause(Scope::Limiter, at(50));
-        suspension.pause(Scope::AllKeys, at(100));
-        suspension.resume(Scope::Limiter);
+        suspension.pause(PauseScope::Limiter, at(50));
+        suspension.pause(PauseScope::AllKeys, at(100));
+        suspension.resume(PauseScope::Limiter);
         assert_eq!(suspension.ready_at(at(10), 1), at(100));
         assert!(suspension.is_over_but_for_all_keys(at(10)) && !suspension.is_over(at(99)));
-        suspension.pause(Scope::Limiter, at(50));
-        suspension.resume(Scope::AllKeys);
-        assert_eq!((suspension.ready_at(at(10), 1), suspension.is_over(at(10))), (at(50), false));
+        suspension.pause(PauseScope::Limiter, at(50));
+        suspension.resume(PauseScope::AllKeys);
+        assert_eq!(
+            (suspension.ready_at(at(10), 1), suspension.is_over(at(10))),
+            (at(50), false)
+        );
     }
 
     #[test]
@@ -277,7 +326,11 @@ mod tests {
         suspension.note_grant(at(0), 1);
         suspension.spread(at(S / 2), 9, at(60 * S), 0);
         assert_eq!(suspension.ready_at(at(S / 2), 1), at(S / 2));
-        assert_eq!(suspension.ready_at(at(S / 2), 10), at(60 * S), "more than there is waits for the next one");
+        assert_eq!(
+            suspension.ready_at(at(S / 2), 10),
+            at(60 * S),
+            "more than there is waits for the next one"
+        );
     }
 
     /// A fixed bug: units used beyond what was left were forgotten, and a refund then made one count that was gone.
@@ -289,6 +342,10 @@ mod tests {
         suspension.note_grant(at(121), 1);
         suspension.settle(1, 1, 3, 2);
         suspension.settle(2, 1, 0, 2);
-        assert_eq!(suspension.ready_at(at(121), 1), at(185), "the upstream has counted all three");
+        assert_eq!(
+            suspension.ready_at(at(121), 1),
+            at(185),
+            "the upstream has counted all three"
+        );
     }
 }

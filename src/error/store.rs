@@ -1,7 +1,6 @@
 //! What can go wrong with a store that processes share.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub enum StoreError {
     Unreachable {
         /// The store, without any password.
         store: String,
-        /// What its client says.
+        /// The error of the client library.
         source: Cause,
     },
     /// There was no reply within the deadline, or the connection broke. Whether the call was carried out is unknown.
@@ -26,14 +25,16 @@ pub enum StoreError {
     Unanswered {
         /// The store, without any password.
         store: String,
-        /// The deadline, where it has passed.
+        /// The deadline, if it has passed.
         after: Option<Duration>,
-        /// What its client says, where it says something.
+        /// The error of the client library, if there is one.
         source: Option<Cause>,
     },
     /// The store has sent a reply that no store may send: see [`Reply`](crate::store::Reply). It is a fault of the store. Whether the call
     /// was carried out is unknown.
-    #[error("the store {store} has sent a reply that is wrong, which is a fault of the store: {fault}")]
+    #[error(
+        "the store {store} has sent a reply that is wrong, which is a fault of the store: {fault}"
+    )]
     BadReply {
         /// The store, without any password.
         store: String,
@@ -45,11 +46,13 @@ pub enum StoreError {
     Refused {
         /// The store, without any password.
         store: String,
-        /// What the store says.
+        /// The error that the store returned.
         source: Cause,
     },
-    /// The call came to the store after nobody awaited its reply any more, and was not carried out.
-    #[error("the call came to the store {store} too late, and was not carried out; raise the deadline if this happens often")]
+    /// The call came to the store after its caller had given up, and was not carried out.
+    #[error(
+        "the call came to the store {store} too late, and was not carried out; raise the deadline if this happens often"
+    )]
     TooLate {
         /// The store, without any password.
         store: String,
@@ -66,16 +69,18 @@ pub enum StoreError {
         /// The policy of the call, as text.
         given: String,
     },
-    /// What the store holds for the key is not what a limiter has written.
+    /// The data that the store holds for the key was not written by a limiter, or is damaged.
     #[error("the store {store} holds something else at {at:?}, or it is damaged; reset the key")]
     Damaged {
         /// The store, without any password.
         store: String,
-        /// Where it is.
+        /// The place of the data in the store.
         at: String,
     },
     /// The tables of the store are of a later version of this crate.
-    #[error("the tables of the store {store} have version {found}; this version of tollgate knows {known}: update it")]
+    #[error(
+        "the tables of the store {store} have version {found}; this version of tollgate knows {known}: update it"
+    )]
     NewerSchema {
         /// The store, without any password.
         store: String,
@@ -94,14 +99,14 @@ pub enum StoreError {
         store: String,
         /// The limit, as text.
         limit: String,
-        /// Why not.
+        /// Why the store cannot keep it.
         reason: &'static str,
     },
 }
 
 impl StoreError {
-    /// Whether it says that the store is down, will refuse other calls, too, or cannot be relied on: what is asked then follows
-    /// [the rule](crate::store::OnStoreDown) of the limiter.
+    /// Whether the store is down, will refuse other calls, too, or cannot be relied on. Requests then follow [the
+    /// rule](crate::store::OnStoreDown) of the limiter.
     #[must_use]
     pub const fn is_down(&self) -> bool {
         matches!(
@@ -114,7 +119,7 @@ impl StoreError {
         )
     }
 
-    /// Whether the call may have been carried out all the same.
+    /// Whether the call may have been carried out despite this error.
     pub(crate) const fn may_have_run(&self) -> bool {
         matches!(self, Self::Unanswered { .. } | Self::BadReply { .. })
     }
@@ -124,13 +129,13 @@ impl StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReplyFault {
-    /// The instant of the call is none that the clock of a store shows.
+    /// The instant of the call is outside the range of a store's clock.
     #[error("its instant is {now}; the clock of a store shows 1 to 2^64 - 2")]
     Instant {
         /// The instant.
         now: u64,
     },
-    /// More is granted than was asked for.
+    /// The reply grants more asks than the call had.
     #[error("it grants {granted} of {asked} asks")]
     GrantsTooMany {
         /// How many asks were granted.
@@ -138,8 +143,10 @@ pub enum ReplyFault {
         /// How many asks the call had.
         asked: u64,
     },
-    /// The fences of the grants are none, or too high to rise further.
-    #[error("its first fence is {first_fence}; those of {granted} grants must lie between 1 and 2^63")]
+    /// The fences of the grants are 0, or too high to rise further.
+    #[error(
+        "its first fence is {first_fence}; those of {granted} grants must lie between 1 and 2^63"
+    )]
     Fence {
         /// The fence of the first grant.
         first_fence: u64,
@@ -162,7 +169,7 @@ pub enum ReplyFault {
         /// How many asks the call had.
         asked: u64,
     },
-    /// The limit that stops an ask is none of the policy.
+    /// The limit that stops an ask is not in the policy.
     #[error("it says that limit {limit} stops an ask; the policy has {limits}, counted from 0")]
     UnknownLimit {
         /// The index of the limit.
@@ -170,7 +177,7 @@ pub enum ReplyFault {
         /// How many limits the policy has.
         limits: usize,
     },
-    /// An ask is stopped until an instant that has come.
+    /// An ask is stopped until an instant that has already passed.
     #[error("it says that an ask is stopped until {until}; that is not after its instant, {now}")]
     StopIsOver {
         /// Until when the ask is said to be stopped, or when the first lease is said to expire.
@@ -178,7 +185,7 @@ pub enum ReplyFault {
         /// The instant of the call.
         now: u64,
     },
-    /// The reply has not one reading for each limit.
+    /// The number of readings differs from the number of limits.
     #[error("it has {found} readings of limits; the policy has {limits} limits")]
     Readings {
         /// How many readings the reply has.
@@ -186,7 +193,7 @@ pub enum ReplyFault {
         /// How many limits the policy has.
         limits: usize,
     },
-    /// A limit is said to admit more than it ever does.
+    /// A limit is said to admit more than its capacity.
     #[error("it says that limit {limit} admits {remaining} units; its capacity is {capacity}")]
     Remaining {
         /// The index of the limit.
@@ -196,19 +203,19 @@ pub enum ReplyFault {
         /// The most that it admits.
         capacity: u64,
     },
-    /// A lease is said to be lost that the call did not renew.
+    /// The reply says that a lease was lost, and the call did not renew it.
     #[error("it says that lease {number} was lost; the call did not renew it")]
     NotRenewed {
         /// The number of the lease.
         number: u64,
     },
-    /// A call is said to have come too late that may come at any time.
+    /// The reply says that the call came too late, and the call may come at any time.
     #[error("it says that the call came too late; the call may come at any time")]
     NeverTooLate,
-    /// A page of keys is followed by itself.
+    /// The next page of keys is the same page.
     #[error("it says that a page of keys is followed by itself")]
     PageRepeats,
-    /// More keys are said to have been purged than were to be.
+    /// The reply says that more keys were purged than the call allowed.
     #[error("it says that {purged} keys were purged, of {max} at most")]
     PurgedTooMany {
         /// How many keys are said to have been purged.
@@ -219,7 +226,8 @@ pub enum ReplyFault {
 }
 
 /// The error of a client library behind a [`StoreError`]: its `source()`. Two are equal if they print the same.
-#[derive(Clone)]
+#[derive(Debug, Clone, Error)]
+#[error(transparent)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
@@ -243,21 +251,3 @@ impl PartialEq for Cause {
 }
 
 impl Eq for Cause {}
-
-impl fmt::Debug for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
-    }
-}
-
-impl Error for Cause {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source()
-    }
-}

@@ -1,3 +1,5 @@
+//! The error of one limiter of a group.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,10 +51,17 @@ of_the_member!(AcquireError, TryAcquireError, RunError);
 
 impl<E> GroupError<E> {
     pub(super) fn map<F>(self, map: impl FnOnce(E) -> F) -> GroupError<F> {
-        GroupError { member: self.member, name: self.name, error: map(self.error) }
+        GroupError {
+            member: self.member,
+            name: self.name,
+            error: map(self.error),
+        }
     }
 }
 
 fn display_member(member: usize, name: Option<&str>) -> String {
-    name.map_or_else(|| format!("limiter {member} of the group"), |name| format!("the limiter `{name}`"))
+    name.map_or_else(
+        || format!("limiter {member} of the group"),
+        |name| format!("the limiter `{name}`"),
+    )
 }

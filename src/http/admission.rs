@@ -12,15 +12,15 @@ use std::time::Duration;
 use pin_project::pin_project;
 
 use super::answer::Refusal;
-use super::identity::Everyone;
-use crate::acquire::AcquireExplained;
+use super::identity::NoKey;
+use crate::acquire::{AcquireExplained, PermitRequest, TryAcquireShared};
 use crate::core::request::Caller;
-use crate::error::{AcquireError, TryAcquireError};
+use crate::error::TryAcquireError;
 use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
 use crate::limiter::{Handle, Limiter};
 use crate::permit::Permit;
-use crate::shared::{SharedLimiter, TryAcquireShared};
+use crate::shared::SharedLimiter;
 use crate::snapshot::LimitStatus;
 
 /// A limiter that a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key) can ask for this key. Limiters
@@ -28,42 +28,55 @@ use crate::snapshot::LimitStatus;
 ///
 /// | limiter | keys |
 /// |---|---|
-/// | [`Limiter`] | [`Everyone`] |
+/// | [`Limiter`] | [`NoKey`] |
 /// | [`KeyedLimiter<K>`](KeyedLimiter) | `K` |
-/// | [`SharedLimiter`] | [`Everyone`], or a [`StoreKey`]: each has [limits of its own](SharedLimiter::key) |
-/// | [`Chosen`] | those of its function |
-pub trait Admits<K>: Asks<K> {}
+/// | [`SharedLimiter`] | [`NoKey`], or a [`StoreKey`]: each has [limits of its own](SharedLimiter::key) |
+/// | [`ChosenLimiter`] | those of its function |
+pub trait Admits<K>: AsksLimiter<K> {}
 
-impl<K, L: Asks<K>> Admits<K> for L {}
+impl<K, L: AsksLimiter<K>> Admits<K> for L {}
 
 /// Seals [`Admits`], because its module is private.
-pub trait Asks<K> {
-    fn ask(&self, key: &K, terms: Terms) -> Asked;
+pub trait AsksLimiter<K> {
+    fn ask(&self, key: &K, terms: AskTerms) -> Admission;
 
     /// The limiter of this key.
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError>;
 
-    fn penalize(&self, key: &K, units: u64);
+    fn penalize(&self, key: &K, units: u64) {
+        if let Ok(limiter) = self.limiter_of(key) {
+            limiter.penalize(units);
+        }
+    }
 
-    /// Tells the observers, if there are any. Without a key it is of a request whose key is unknown.
+    /// Reports an event to the observers, if there are any. `key` is `None` for a request whose key is unknown.
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind);
 }
 
-/// What a layer asks for each request.
+/// The options with which a layer asks its limiter for each request.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct AskTerms {
     pub(super) cost: u64,
     pub(super) wait: Option<Duration>,
-    /// Whether the answer says what each limit said. One after a wait always does: a refusal is told by it.
+    /// Whether the answer has the state of each limit. An answer after a wait always has it, because a refusal is written from
+    /// it.
     pub(super) is_explained: bool,
     /// Where the layer was made.
     pub(super) caller: Caller,
 }
 
+impl AskTerms {
+    /// The request with this cost. It counts as requested where the layer was made.
+    fn of<T>(self, mut request: PermitRequest<T>) -> PermitRequest<T> {
+        request.options.caller = self.caller;
+        request.cost(self.cost)
+    }
+}
+
 type Answer = Result<(Permit, Vec<LimitStatus>), Box<Refusal>>;
 
 #[derive(Debug)]
-pub enum Asked {
+pub enum Admission {
     Now(Answer),
     Later(Asking),
 }
@@ -81,59 +94,71 @@ impl Future for Asking {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         Poll::Ready(match self.project() {
-            AskingProjection::Waiting(acquire) => after_wait(ready!(acquire.poll(cx))),
-            AskingProjection::Store(acquire) => at_once((ready!(acquire.poll(cx)), Vec::new())),
+            AskingProjection::Waiting(acquire) => {
+                explained(Refusal::of_wait, ready!(acquire.poll(cx)))
+            }
+            AskingProjection::Store(acquire) => {
+                explained(Refusal::at_once, (ready!(acquire.poll(cx)), Vec::new()))
+            }
             AskingProjection::Boxed(acquire) => ready!(acquire.as_mut().poll(cx)),
         })
     }
 }
 
-fn after_wait((granted, limits): (Result<Permit, AcquireError>, Vec<LimitStatus>)) -> Answer {
+/// The answer of a limiter as that of a layer.
+#[inline]
+fn explained<E>(
+    refusal_of: fn(E, Vec<LimitStatus>) -> Refusal,
+    (granted, limits): (Result<Permit, E>, Vec<LimitStatus>),
+) -> Answer {
     match granted {
         Ok(permit) => Ok((permit, limits)),
-        Err(error) => Err(Box::new(Refusal::of_wait(error, limits))),
+        Err(error) => Err(Box::new(refusal_of(error, limits))),
     }
 }
 
-fn at_once((granted, limits): (Result<Permit, TryAcquireError>, Vec<LimitStatus>)) -> Answer {
-    match granted {
-        Ok(permit) => Ok((permit, limits)),
-        Err(error) => Err(Box::new(Refusal::at_once(error, limits))),
-    }
-}
-
-impl Asks<Everyone> for Limiter {
-    fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
-        let request = self.request().cost(terms.cost).requested_in(terms.caller);
+impl AsksLimiter<NoKey> for Limiter {
+    fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
+        let request = terms.of(self.request());
         match (terms.wait, terms.is_explained) {
-            (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
-            (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
-            (Some(wait), _) => Asked::Later(Asking::Waiting(request.timeout(wait).acquire_explained())),
+            (None, true) => {
+                Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
+            }
+            (None, false) => Admission::Now(explained(
+                Refusal::at_once,
+                (request.try_acquire(), Vec::new()),
+            )),
+            (Some(wait), _) => {
+                Admission::Later(Asking::Waiting(request.timeout(wait).acquire_explained()))
+            }
         }
     }
 
-    fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
+    fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
         Ok(self.clone())
     }
 
-    fn penalize(&self, _: &Everyone, units: u64) {
-        Self::penalize(self, units); // the limiter's own method
-    }
-
-    fn tell(&self, _: Option<&Everyone>, event: impl FnOnce() -> EventKind) {
-        self.manager().tell_if_observed(event);
+    fn tell(&self, _: Option<&NoKey>, event: impl FnOnce() -> EventKind) {
+        self.manager().report_if_observed(event);
     }
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
-    fn ask(&self, key: &K, terms: Terms) -> Asked {
-        let request = self.request(key).cost(terms.cost).requested_in(terms.caller);
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> AsksLimiter<K> for KeyedLimiter<K> {
+    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
+        let request = terms.of(self.request(key));
         match (terms.wait, terms.is_explained) {
-            (None, true) => Asked::Now(at_once(request.try_acquire_explained())),
-            (None, false) => Asked::Now(at_once((request.try_acquire(), Vec::new()))),
+            (None, true) => {
+                Admission::Now(explained(Refusal::at_once, request.try_acquire_explained()))
+            }
+            (None, false) => Admission::Now(explained(
+                Refusal::at_once,
+                (request.try_acquire(), Vec::new()),
+            )),
             (Some(wait), _) => {
                 let acquire = request.timeout(wait).acquire_explained();
-                Asked::Later(Asking::Boxed(Box::pin(async { after_wait(acquire.await) })))
+                Admission::Later(Asking::Boxed(Box::pin(async {
+                    explained(Refusal::of_wait, acquire.await)
+                })))
             }
         }
     }
@@ -142,8 +167,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
         self.limiter(key)
     }
 
+    /// The limiter's own method charges a key without a manager.
     fn penalize(&self, key: &K, units: u64) {
-        let _is_known = Self::penalize(self, key, units); // the limiter's own method
+        let _is_known = Self::penalize(self, key, units);
     }
 
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
@@ -151,43 +177,37 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Asks<K> for KeyedLimiter<K> {
     }
 }
 
-impl Asks<Everyone> for SharedLimiter {
-    fn ask(&self, _: &Everyone, terms: Terms) -> Asked {
-        let request = self.request().cost(terms.cost).requested_in(terms.caller);
-        Asked::Later(match (terms.wait, terms.is_explained) {
+impl AsksLimiter<NoKey> for SharedLimiter {
+    fn ask(&self, _: &NoKey, terms: AskTerms) -> Admission {
+        let request = terms.of(self.request());
+        Admission::Later(match (terms.wait, terms.is_explained) {
             (None, true) => {
                 let acquire = request.try_acquire_explained();
-                Asking::Boxed(Box::pin(async { at_once(acquire.await) }))
+                Asking::Boxed(Box::pin(async {
+                    explained(Refusal::at_once, acquire.await)
+                }))
             }
             (None, false) => Asking::Store(request.try_acquire()),
             (Some(wait), _) => Asking::Waiting(request.timeout(wait).acquire_explained()),
         })
     }
 
-    fn limiter_of(&self, _: &Everyone) -> Result<Limiter, TryAcquireError> {
+    fn limiter_of(&self, _: &NoKey) -> Result<Limiter, TryAcquireError> {
         Ok(self.handle())
     }
 
-    fn penalize(&self, _: &Everyone, units: u64) {
-        Self::penalize(self, units); // the limiter's own method
-    }
-
-    fn tell(&self, _: Option<&Everyone>, event: impl FnOnce() -> EventKind) {
+    fn tell(&self, _: Option<&NoKey>, event: impl FnOnce() -> EventKind) {
         Self::tell(self, self.key_bytes(), event); // the limiter's own method
     }
 }
 
-impl<K: StoreKey> Asks<K> for SharedLimiter {
-    fn ask(&self, key: &K, terms: Terms) -> Asked {
-        of_key(self, key).ask(&Everyone, terms)
+impl<K: StoreKey> AsksLimiter<K> for SharedLimiter {
+    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
+        of_key(self, key).ask(&NoKey, terms)
     }
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
         Ok(of_key(self, key).handle())
-    }
-
-    fn penalize(&self, key: &K, units: u64) {
-        of_key(self, key).penalize(units);
     }
 
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
@@ -206,38 +226,34 @@ fn bytes_of(key: &impl StoreKey) -> Vec<u8> {
 }
 
 /// A limiter for each key, by a function. See [`LimitLayer::choose`](super::LimitLayer::choose).
-pub struct Chosen<F>(pub(super) Arc<F>);
+pub struct ChosenLimiter<F>(pub(super) Arc<F>);
 
-impl<K, L: Admits<Everyone>, F: Fn(&K) -> L> Asks<K> for Chosen<F> {
-    fn ask(&self, key: &K, terms: Terms) -> Asked {
-        (self.0)(key).ask(&Everyone, terms)
+impl<K, L: Admits<NoKey>, F: Fn(&K) -> L> AsksLimiter<K> for ChosenLimiter<F> {
+    fn ask(&self, key: &K, terms: AskTerms) -> Admission {
+        (self.0)(key).ask(&NoKey, terms)
     }
 
     fn limiter_of(&self, key: &K) -> Result<Limiter, TryAcquireError> {
-        (self.0)(key).limiter_of(&Everyone)
+        (self.0)(key).limiter_of(&NoKey)
     }
 
-    fn penalize(&self, key: &K, units: u64) {
-        (self.0)(key).penalize(&Everyone, units);
-    }
-
-    /// Without a key there is no limiter whose observers could be told.
+    /// Without a key there is no limiter whose observers could hear of it.
     fn tell(&self, key: Option<&K>, event: impl FnOnce() -> EventKind) {
         if let Some(key) = key {
-            (self.0)(key).tell(Some(&Everyone), event);
+            (self.0)(key).tell(Some(&NoKey), event);
         }
     }
 }
 
-impl<F> Clone for Chosen<F> {
+impl<F> Clone for ChosenLimiter<F> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<F> fmt::Debug for Chosen<F> {
+impl<F> fmt::Debug for ChosenLimiter<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Chosen(..)")
+        f.write_str("ChosenLimiter(..)")
     }
 }
 

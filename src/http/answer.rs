@@ -1,16 +1,16 @@
-//! What a client is told whose request was refused.
+//! The answer to a request that was refused.
 
 use std::error::Error;
 use std::iter::successors;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 use thiserror::Error;
 
-use super::fields::{FieldValues, KnownPolicies, ProblemType, RateLimitFields, set_retry_pushback};
-use super::grpc::{self, Code};
+use super::fields::{FieldValues, ProblemType, RateLimitFields};
+use super::grpc;
 use super::identity::NoIdentity;
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError, TryAcquireError};
@@ -29,17 +29,17 @@ pub enum Refusal {
     Denied {
         /// Which limit denied, and when to retry.
         decision: Decision,
-        /// What each limit said then. May be empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
+        /// The state of each limit at the refusal. May be empty with [`RateLimitStyle::None`](super::RateLimitStyle::None).
         limits: Vec<LimitStatus>,
         /// Whether each key has limits of its own, so that others may have capacity left.
         by_key: bool,
     },
-    /// It waited for as long as it may, or is known to wait longer: status 429 or 503, as of [`Refusal::Denied`].
+    /// The request waited for the longest wait, or is known to need longer: status 429 or 503, as for [`Refusal::Denied`].
     #[error("no permit within the longest wait: {decision}")]
     TimedOut {
         /// Which limit denied then, and when to retry.
         decision: Decision,
-        /// What each limit said then, as in [`Refusal::Denied`].
+        /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
         /// As in [`Refusal::Denied`].
         by_key: bool,
@@ -49,11 +49,11 @@ pub enum Refusal {
     QueueFull {
         /// As in [`AcquireError::TimedOut`].
         retry_after: Option<Duration>,
-        /// What each limit said then, as in [`Refusal::Denied`].
+        /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
-    /// Who sends it is unknown: status 403. The body says [what is missing](NoIdentity::detail).
-    #[error("who sends the request is unknown")]
+    /// The client is unknown: status 403. The body says [what is missing](NoIdentity::detail).
+    #[error("the client that sends the request is unknown")]
     NoIdentity(#[source] NoIdentity),
     /// The limiter knows as many keys as it may: status 503.
     #[error("the limiter already holds {max} keys, its most")]
@@ -70,17 +70,17 @@ pub enum Refusal {
         max: u64,
         /// The limit with this capacity.
         limit: Box<Limit>,
-        /// What each limit said then, as in [`Refusal::Denied`].
+        /// The state of each limit at the refusal, as in [`Refusal::Denied`].
         limits: Vec<LimitStatus>,
     },
-    /// The store of the limits has not answered, and the limiter was told to [fail](crate::store::OnStoreDown::Error) then: status 503.
+    /// The store of the limits has not answered, and the limiter is set to [fail](crate::store::OnStoreDown::Error) then: status 503.
     #[error("the store of the limiter failed")]
     Store(#[source] Box<StoreError>),
     /// The limiter is closed: status 503.
     #[error("the limiter is closed")]
     Closed,
-    /// The limiter cannot be asked in this way, whatever is sent: the policy of a tier is invalid, a unit that it counts has no cost, …:
-    /// status 500.
+    /// The configuration does not let the limiter decide any request: the policy of a tier is invalid, or a unit that it counts
+    /// has no cost. Status 500.
     #[error("the limiter cannot be asked")]
     Misconfigured(#[source] Box<dyn Error + Send + Sync>),
 }
@@ -92,7 +92,9 @@ impl Refusal {
         match self {
             Self::NoIdentity(_) => StatusCode::FORBIDDEN,
             Self::ExceedsLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            _ => self.problem_type().map_or(StatusCode::INTERNAL_SERVER_ERROR, ProblemType::status),
+            _ => self
+                .problem_type()
+                .map_or(StatusCode::INTERNAL_SERVER_ERROR, ProblemType::status),
         }
     }
 
@@ -114,17 +116,15 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
-        self.code() as i32
-    }
-
-    fn code(&self) -> Code {
         match self {
-            Self::NoIdentity(_) => Code::Unauthenticated,
-            Self::ExceedsLimit { .. } => Code::FailedPrecondition,
+            Self::NoIdentity(_) => grpc::UNAUTHENTICATED,
+            Self::ExceedsLimit { .. } => grpc::FAILED_PRECONDITION,
             _ => match self.problem_type() {
-                Some(ProblemType::QuotaExceeded | ProblemType::AbnormalUsage) => Code::ResourceExhausted,
-                Some(ProblemType::ReducedCapacity) => Code::Unavailable,
-                None => Code::Internal,
+                Some(ProblemType::QuotaExceeded | ProblemType::AbnormalUsage) => {
+                    grpc::RESOURCE_EXHAUSTED
+                }
+                Some(ProblemType::ReducedCapacity) => grpc::UNAVAILABLE,
+                None => grpc::INTERNAL,
             },
         }
     }
@@ -133,13 +133,15 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied { decision, .. } | Self::TimedOut { decision, .. } => decision.retry_after(),
+            Self::Denied { decision, .. } | Self::TimedOut { decision, .. } => {
+                decision.retry_after()
+            }
             Self::QueueFull { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
 
-    /// What each limit said when it refused the request. Empty where no limit was asked; may be with
+    /// The state of each limit at the refusal. Empty where no limit was asked; may be with
     /// [`RateLimitStyle::None`](super::RateLimitStyle::None).
     #[must_use]
     pub fn limits(&self) -> &[LimitStatus] {
@@ -155,7 +157,7 @@ impl Refusal {
     /// The problem type of the answer; `None` where it is not about limits: [`NoIdentity`](Self::NoIdentity),
     /// [`ExceedsLimit`](Self::ExceedsLimit), [`Misconfigured`](Self::Misconfigured).
     ///
-    /// With it, an answer of [one's own](super::LimitLayer::on_refusal) can have an error code and be a problem all the same:
+    /// With it, an answer of [your own](super::LimitLayer::on_refusal) can have an error code and still be a problem document:
     ///
     /// ```
     /// use bytes::Bytes;
@@ -176,23 +178,35 @@ impl Refusal {
     #[must_use]
     pub fn problem_type(&self) -> Option<ProblemType> {
         Some(match self {
-            Self::NoIdentity(_) | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => return None,
-            Self::Denied { decision, by_key, .. } | Self::TimedOut { decision, by_key, .. } => match decision.denied_by() {
-                Some(Limit::MaxConcurrency(_)) if !by_key => ProblemType::ReducedCapacity,
+            Self::NoIdentity(_) | Self::ExceedsLimit { .. } | Self::Misconfigured(_) => {
+                return None;
+            }
+            Self::Denied {
+                decision, by_key, ..
+            }
+            | Self::TimedOut {
+                decision, by_key, ..
+            } => match decision.denied_by() {
+                Some(limit) if limit.counts_places() && !by_key => ProblemType::ReducedCapacity,
                 denied_by => ProblemType::of_denial(denied_by),
             },
             _ => ProblemType::ReducedCapacity,
         })
     }
 
-    fn values(&self) -> FieldValues<'_> {
+    /// What the header fields of the refusal show.
+    pub(super) fn values(&self) -> FieldValues<'_> {
         match self {
-            Self::Denied { decision, limits, .. } | Self::TimedOut { decision, limits, .. } => {
-                FieldValues::denied(limits, decision)
+            Self::Denied {
+                decision, limits, ..
             }
+            | Self::TimedOut {
+                decision, limits, ..
+            } => FieldValues::denied(limits, decision),
             _ => {
                 let values = FieldValues::refused(self.limits());
-                self.retry_after().map_or(values, |after| values.retry_after(after))
+                self.retry_after()
+                    .map_or(values, |after| values.retry_after(after))
             }
         }
     }
@@ -233,12 +247,18 @@ impl Refusal {
                     Self::NoIdentity(unknown) => format!(r#","detail":"{}""#, unknown.detail()),
                     _ => String::new(),
                 };
-                format!(r#"{{"type":"about:blank","title":"{title}","status":{}{detail}}}"#, status.as_u16()).into()
+                format!(
+                    r#"{{"type":"about:blank","title":"{title}","status":{}{detail}}}"#,
+                    status.as_u16()
+                )
+                .into()
             }
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = self.status();
-        response.headers_mut().insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, ProblemType::CONTENT_TYPE);
         response
     }
 
@@ -264,7 +284,10 @@ impl Refusal {
             Self::NoIdentity(unknown) => Some(unknown.detail()),
             _ => fields.name_of_denier(&self.values()),
         };
-        grpc::trailers_only(self.code(), &detail.map_or_else(|| title.to_owned(), |detail| format!("{title}: {detail}")))
+        grpc::trailers_only(
+            self.grpc_code(),
+            &detail.map_or_else(|| title.to_owned(), |detail| format!("{title}: {detail}")),
+        )
     }
 
     fn title(&self) -> &'static str {
@@ -274,10 +297,13 @@ impl Refusal {
         }
     }
 
-    /// Why the layer has refused by itself; `None` where the limiter tells of it.
+    /// Why the layer itself refused the request; `None` if the limiter reports the refusal.
     pub(super) const fn reason(&self) -> Option<RefusedReason> {
         Some(match self {
-            Self::Denied { .. } | Self::TimedOut { .. } | Self::QueueFull { .. } | Self::TooManyKeys { .. } => return None,
+            Self::Denied { .. }
+            | Self::TimedOut { .. }
+            | Self::QueueFull { .. }
+            | Self::TooManyKeys { .. } => return None,
             Self::NoIdentity(_) => RefusedReason::NoIdentity,
             Self::ExceedsLimit { .. } => RefusedReason::ExceedsLimit,
             Self::Store(_) => RefusedReason::StoreFailed,
@@ -286,51 +312,68 @@ impl Refusal {
         })
     }
 
-    /// The errors behind it, or it alone, in words.
+    /// The chain of errors behind it as text, or this error if there is none.
     pub(super) fn in_words(&self) -> String {
         let first = self.source().unwrap_or(self);
         let errors = successors(Some(first), |&error| error.source());
-        errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        errors
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
     }
 
-    /// Adds the fields of the refusal.
-    pub(super) fn write(&self, fields: &RateLimitFields, headers: &mut HeaderMap, jitter: Duration, known: &KnownPolicies) {
-        fields.write_at(headers, &self.values().jitter(jitter), Some(known), SystemTime::now);
-    }
-
-    /// Adds the wait as clients of gRPC read it.
-    pub(super) fn write_retry_pushback(&self, headers: &mut HeaderMap, jitter: Duration) {
-        if let Some(wait) = self.retry_after() {
-            set_retry_pushback(headers, wait.saturating_add(jitter));
-        }
-    }
-}
-
-impl Refusal {
-    /// Of a request that may have waited; `limits` are those that the refusal came with.
+    /// The refusal of a request that may have waited; `limits` are those that the refusal came with.
     pub(super) fn of_wait(error: AcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
             AcquireError::Closed => Self::Closed,
-            AcquireError::TimedOut { decision: Some(decision), .. } => {
-                Self::TimedOut { decision: *decision, limits, by_key: false }
-            }
+            AcquireError::TimedOut {
+                decision: Some(decision),
+                ..
+            } => Self::TimedOut {
+                decision: *decision,
+                limits,
+                by_key: false,
+            },
             AcquireError::QueueFull { retry_after }
             | AcquireError::Shed { retry_after }
-            | AcquireError::TimedOut { retry_after, decision: None } => Self::QueueFull { retry_after, limits },
-            AcquireError::Blocked { retry_after } => Self::QueueFull { retry_after: Some(retry_after), limits },
-            AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
+            | AcquireError::TimedOut {
+                retry_after,
+                decision: None,
+            } => Self::QueueFull {
+                retry_after,
+                limits,
+            },
+            AcquireError::Blocked { retry_after } => Self::QueueFull {
+                retry_after: Some(retry_after),
+                limits,
+            },
+            AcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit {
+                cost,
+                max,
+                limit,
+                limits,
+            },
             AcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
             AcquireError::Store(error) => Self::Store(error),
             error => Self::Misconfigured(Box::new(error)),
         }
     }
 
-    /// Of a request that did not wait; `limits` are those that the decision came with.
+    /// The refusal of a request that did not wait; `limits` are those that the decision came with.
     pub(super) fn at_once(error: TryAcquireError, limits: Vec<LimitStatus>) -> Self {
         match error {
-            TryAcquireError::Denied(decision) => Self::Denied { decision, limits, by_key: false },
+            TryAcquireError::Denied(decision) => Self::Denied {
+                decision,
+                limits,
+                by_key: false,
+            },
             TryAcquireError::Closed => Self::Closed,
-            TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit { cost, max, limit, limits },
+            TryAcquireError::ExceedsLimit { cost, max, limit } => Self::ExceedsLimit {
+                cost,
+                max,
+                limit,
+                limits,
+            },
             TryAcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
             TryAcquireError::Store(error) => Self::Store(error),
             TryAcquireError::NotAsked(error) => Self::of_wait(*error, limits),

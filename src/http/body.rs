@@ -1,10 +1,10 @@
-mod held;
-mod limited;
+//! The bodies of answers: they hold a permit until they have ended, and report the outcome then.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
+use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
@@ -12,15 +12,12 @@ use pin_project::pin_project;
 use crate::permit::Permit;
 use crate::strategy::Outcome;
 
-pub use limited::LimitBody;
-
-pub(super) use held::Held;
-
 /// The body of a response, with the permit under which it is sent or received. The permit is released when the body has ended or
 /// failed, or is dropped.
 ///
 /// In the answer of an [`OutboundLayer`](super::OutboundLayer), or of a [`LimitLayer`](super::LimitLayer) within its
-/// [`LimitBody`], the outcome is [reported](Permit::report) when the body has ended. When it fails or is dropped before, only an overload is.
+/// [`LimitBody`], the outcome is [reported](Permit::report) when the body has ended. If the body fails or is dropped before, only
+/// an overload is reported.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -39,26 +36,42 @@ pub(super) use held::Held;
 pub struct PermitBody<B> {
     #[pin]
     body: B,
-    held: Held,
-    /// What the head has announced, less what was sent: in bytes.
+    held: HeldPermit,
+    /// The bytes that the head announced and that are not sent yet.
     left: Option<u64>,
 }
 
 impl<B> PermitBody<B> {
-    /// A body that holds this permit. One that has nothing to send keeps it all the same until it is dropped.
+    /// A body that holds this permit. An empty body also keeps it until it is dropped.
     pub const fn new(body: B, permit: Option<Permit>) -> Self {
-        Self { body, held: Held::new(permit, Outcome::Ignored), left: None }
+        Self {
+            body,
+            held: HeldPermit::new(permit, Outcome::Ignored),
+            left: None,
+        }
     }
 
-    /// Of an answer with this head. Nobody polls a body that has nothing to send.
-    pub(super) fn of_answer(head: &HeaderMap, body: B, mut held: Held, until_head: bool) -> Self
+    /// The body of an answer with this head. A body that has nothing to send is never polled.
+    pub(super) fn of_answer(
+        head: &HeaderMap,
+        body: B,
+        mut held: HeldPermit,
+        until_head: bool,
+    ) -> Self
     where
         B: Body,
     {
         if until_head || body.is_end_stream() {
             held.complete();
         }
-        let announced = || head.get(CONTENT_LENGTH)?.to_str().ok().filter(|text| !text.starts_with('+'))?.parse().ok();
+        let announced = || {
+            head.get(CONTENT_LENGTH)?
+                .to_str()
+                .ok()
+                .filter(|text| !text.starts_with('+'))?
+                .parse()
+                .ok()
+        };
         let left = if held.holds() { announced() } else { None };
         Self { body, held, left }
     }
@@ -74,7 +87,10 @@ impl<B: Body> Body for PermitBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         if let (Some(left), Some(Ok(frame))) = (this.left.as_mut(), &frame) {
@@ -84,7 +100,11 @@ impl<B: Body> Body for PermitBody<B> {
             Some(Err(_)) => this.held.give_up(),
             None => this.held.complete(),
             // A server does not ask for a frame after the last one.
-            Some(Ok(frame)) if frame.is_trailers() || *this.left == Some(0) || this.body.is_end_stream() => this.held.complete(),
+            Some(Ok(frame))
+                if frame.is_trailers() || *this.left == Some(0) || this.body.is_end_stream() =>
+            {
+                this.held.complete();
+            }
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame)
@@ -96,5 +116,118 @@ impl<B: Body> Body for PermitBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// The body of an answer through a [`LimitLayer`](crate::http::LimitLayer): that of the service, which holds the permit, or that of a
+/// refusal.
+#[pin_project]
+#[derive(Debug)]
+pub struct LimitBody<B>(#[pin] BodyContent<B>);
+
+#[pin_project(project = ContentProjection)]
+#[derive(Debug)]
+enum BodyContent<B> {
+    OfService(#[pin] PermitBody<B>),
+    OfRefusal(Bytes),
+}
+
+impl<B> LimitBody<B> {
+    pub(super) const fn of_service(body: PermitBody<B>) -> Self {
+        Self(BodyContent::OfService(body))
+    }
+
+    pub(super) const fn of_refusal(body: Bytes) -> Self {
+        Self(BodyContent::OfRefusal(body))
+    }
+}
+
+/// An empty body.
+impl<B> Default for LimitBody<B> {
+    fn default() -> Self {
+        Self::of_refusal(Bytes::new())
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for LimitBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().0.project() {
+            ContentProjection::OfService(body) => body.poll_frame(cx),
+            ContentProjection::OfRefusal(bytes) => {
+                let bytes = std::mem::take(bytes);
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            BodyContent::OfService(body) => body.is_end_stream(),
+            BodyContent::OfRefusal(bytes) => bytes.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            BodyContent::OfService(body) => body.size_hint(),
+            BodyContent::OfRefusal(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
+
+/// A permit, and what its limiter learns of the work when it ends.
+#[derive(Debug)]
+pub(super) struct HeldPermit {
+    permit: Option<Permit>,
+    outcome: Outcome,
+}
+
+impl HeldPermit {
+    pub(super) const fn new(permit: Option<Permit>, outcome: Outcome) -> Self {
+        Self { permit, outcome }
+    }
+
+    /// Whether the limiter waits for the end of the work.
+    pub(super) fn holds(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::may_hold_place)
+    }
+
+    /// The work is done.
+    pub(super) fn complete(&mut self) {
+        if let Some(permit) = self.permit.take().filter(Permit::may_hold_place) {
+            permit.report(self.outcome);
+        }
+    }
+
+    /// The work was broken off, so its duration means nothing. Only an overload is reported.
+    pub(super) fn give_up(&mut self) {
+        if self.outcome == Outcome::Overloaded {
+            self.complete();
+        }
+        self.permit = None;
+    }
+}
+
+impl Drop for HeldPermit {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// How a call went, by the status of its answer.
+///
+/// 408, 429, 503, 504 and 529 are an overload, and so is no answer: mostly a timeout, or a connection that failed. Other errors say
+/// nothing about the load: they may have taken no work.
+pub(super) fn outcome_of(status: Option<StatusCode>) -> Outcome {
+    match status.map(|status| status.as_u16()) {
+        Some(408 | 429 | 503 | 504 | 529) | None => Outcome::Overloaded,
+        Some(400..) => Outcome::Ignored,
+        Some(_) => Outcome::Ok,
     }
 }

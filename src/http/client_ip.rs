@@ -1,3 +1,5 @@
+//! Finds the address of the client in a request, also behind proxies.
+
 mod address;
 mod chain;
 mod error;
@@ -22,7 +24,7 @@ pub use error::{ClientIpError, NoClientIp};
 /// |---|---|
 /// | nothing: clients connect to it | [`ClientIp::peer`] |
 /// | proxies whose addresses are known | [`ClientIp::behind_networks`] |
-/// | a fixed number of proxies, by which alone it can be reached | [`ClientIp::behind_hops`] |
+/// | a fixed number of proxies, and no way around them | [`ClientIp::behind_hops`] |
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -50,9 +52,9 @@ pub use error::{ClientIpError, NoClientIp};
 ///
 /// # Behind proxies
 ///
-/// Each proxy appends the address that it got the request from to one [header](Self::header). This must be the header that
-/// these proxies append to, because any other passes through them as the client has sent it. Several lines of the header are
-/// one list. It is read from the right: what is on the left of the proxies' own elements can have been written by anybody.
+/// Each proxy appends the address that it got the request from to one [header](Self::header). This must be the header that these
+/// proxies append to, because any other passes through them as the client has sent it. Several lines of the header are one list.
+/// It is read from the right: any client can have written what is on the left of the proxies' own elements.
 ///
 /// **With trusted networks**, the client is the first address from the right that is in none of them; the peer of the
 /// connection is the rightmost. So a header from an untrusted peer is ignored. When all addresses are trusted, the client is
@@ -107,7 +109,12 @@ enum Proxies {
 
 impl ClientIp {
     const fn new(proxies: Proxies) -> Self {
-        Self { proxies, header: ForwardedHeader::XForwardedFor, ipv4_prefix: 32, ipv6_prefix: 56 }
+        Self {
+            proxies,
+            header: ForwardedHeader::XForwardedFor,
+            ipv4_prefix: 32,
+            ipv6_prefix: 56,
+        }
     }
 
     /// The client is the peer of the connection. Headers are ignored.
@@ -132,7 +139,7 @@ impl ClientIp {
     ///
     /// # Errors
     ///
-    /// A network that is not understood, none at all, or networks that trust everybody. See [`ClientIpError`].
+    /// A network that cannot be parsed, an empty list, or networks that trust every address. See [`ClientIpError`].
     ///
     /// ```
     /// use tollgate::http::{ClientIp, ClientIpError};
@@ -142,7 +149,9 @@ impl ClientIp {
     /// assert!(matches!(error, ClientIpError::TrustsEverybody { family: "IPv4", .. }));
     /// # Ok::<(), ClientIpError>(())
     /// ```
-    pub fn behind_networks<N: Display>(networks: impl IntoIterator<Item = N>) -> Result<Self, ClientIpError> {
+    pub fn behind_networks<N: Display>(
+        networks: impl IntoIterator<Item = N>,
+    ) -> Result<Self, ClientIpError> {
         let networks = networks.into_iter().map(|network| network.to_string());
         Networks::new(networks).map(|networks| Self::new(Proxies::In(networks)))
     }
@@ -171,7 +180,9 @@ impl ClientIp {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn behind_hops(hops: u8) -> Result<Self, ClientIpError> {
-        NonZeroU8::new(hops).map(|hops| Self::new(Proxies::Hops(hops))).ok_or(ClientIpError::ZeroHops)
+        NonZeroU8::new(hops)
+            .map(|hops| Self::new(Proxies::Hops(hops)))
+            .ok_or(ClientIpError::ZeroHops)
     }
 
     /// The header that the proxies append to, by default [`ForwardedHeader::XForwardedFor`]. The other one is not read.
@@ -255,17 +266,30 @@ impl ClientIp {
             Proxies::In(networks) => self.first_untrusted(networks, peer?, headers)?,
             Proxies::Hops(hops) => self.behind_last(*hops, headers)?,
         };
-        let prefix = if client.is_ipv4() { 96 + self.ipv4_prefix } else { self.ipv6_prefix };
+        let prefix = if client.is_ipv4() {
+            96 + self.ipv4_prefix
+        } else {
+            self.ipv6_prefix
+        };
         Ok(client.mask(prefix).to_ip())
     }
 
-    fn first_untrusted(&self, networks: &Networks, peer: Address, headers: &HeaderMap) -> Result<Address, NoClientIp> {
+    fn first_untrusted(
+        &self,
+        networks: &Networks,
+        peer: Address,
+        headers: &HeaderMap,
+    ) -> Result<Address, NoClientIp> {
         if !networks.contain(peer) {
             return Ok(peer);
         }
-        let mut leftmost = Err(NoClientIp::NoHeader { header: self.header });
+        let mut leftmost = Err(NoClientIp::NoHeader {
+            header: self.header,
+        });
         for (from_right, element) in (1..).zip(self.header.elements(headers)) {
-            let address = element.and_then(|element| element.address()).map_err(|obstacle| self.stop(obstacle, from_right))?;
+            let address = element
+                .and_then(|element| self.header.address(element))
+                .map_err(|obstacle| self.stop(obstacle, from_right))?;
             if !networks.contain(address) {
                 return Ok(address);
             }
@@ -278,14 +302,21 @@ impl ClientIp {
         let mut found = 0;
         for element in self.header.elements(headers) {
             found += 1;
-            let element = element.map_err(|obstacle| self.stop(obstacle, found))?;
+            let stop = |obstacle| self.stop(obstacle, found);
+            let element = element.map_err(stop)?;
             if found == usize::from(hops.get()) {
-                return element.address().map_err(|obstacle| self.stop(obstacle, found));
+                return self.header.address(element).map_err(stop);
             }
         }
         match found {
-            0 => Err(NoClientIp::NoHeader { header: self.header }),
-            _ => Err(NoClientIp::TooFewHops { header: self.header, hops: hops.get(), found }),
+            0 => Err(NoClientIp::NoHeader {
+                header: self.header,
+            }),
+            _ => Err(NoClientIp::TooFewHops {
+                header: self.header,
+                hops: hops.get(),
+                found,
+            }),
         }
     }
 
@@ -299,5 +330,9 @@ impl ClientIp {
 }
 
 fn checked_prefix(prefix: u8, max: u8) -> Result<u8, ClientIpError> {
-    if (1..=max).contains(&prefix) { Ok(prefix) } else { Err(ClientIpError::PrefixOutOfRange { prefix, max }) }
+    if (1..=max).contains(&prefix) {
+        Ok(prefix)
+    } else {
+        Err(ClientIpError::PrefixOutOfRange { prefix, max })
+    }
 }

@@ -15,10 +15,10 @@ use http::header::RETRY_AFTER;
 use thiserror::Error;
 
 use merge::{
-    GRPC_RETRY_PUSHBACK, RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE, add_to_list, set_dictionary,
-    set_retry_after, set_triple,
+    GRPC_RETRY_PUSHBACK, RATELIMIT, RATELIMIT_POLICY, RATELIMIT_TRIPLE, X_RATELIMIT_TRIPLE,
+    add_to_list, set_dictionary, set_retry_after, set_triple,
 };
-use text::{Text, policies, put_name, put_number, states, windows};
+use text::FieldText;
 use values::Tightness;
 
 pub use problem::ProblemType;
@@ -90,16 +90,17 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 ///   | [`SlidingWindow::counter`](crate::SlidingWindow::counter) | the latest unit leaves, but in its window at the latest |
 ///   | [`Penalty`](crate::Penalty) | the counter is zero |
 ///
-///   A concurrency has no `t`, nor has a limit that is full. Of a penalty that bans, `t` may be the time until it
-///   [forgives](crate::Penalty::forgive_after): beside another limit that denied, and where the counter takes longer to fall than that.
+///   A concurrency has no `t`, nor has a limit that is full. For a penalty that bans, `t` may be the time until it
+///   [forgives](crate::Penalty::forgive_after): beside another limit that denied, and where the counter takes longer to fall than
+///   that.
 /// - `qu` is left out for costs and requests, and is `concurrent-requests` for a concurrency. A limit that
 ///   [counts](crate::Counts) a named unit has that name: name it `content-bytes` if that is what it counts. A concurrency of such a
 ///   unit has `concurrent-` before it.
 ///
 /// # One limit
 ///
-/// The styles with one limit describe the tightest: the one with the smallest share left, which is none for the limit that denied;
-/// of those the one with the latest reset. They leave a concurrency out, as it has no reset.
+/// The styles with one limit describe the tightest: the one with the smallest share left. The limit that denied has no share
+/// left. Among equal shares, it is the one with the latest reset. A concurrency is left out, because it has no reset.
 ///
 /// # Fields that are there already
 ///
@@ -109,7 +110,7 @@ use super::upstream::{Item, quota_and_window, quota_policy, service_limit};
 /// belongs into a trailer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitFields {
-    /// As between the quotes of a string.
+    /// With the escapes that it has between the quotes of a string.
     name: Arc<str>,
     pub(super) style: RateLimitStyle,
 }
@@ -118,10 +119,10 @@ pub struct RateLimitFields {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyNameError {
-    /// It is empty.
+    /// The name is empty.
     #[error("the name of a policy is empty")]
     Empty,
-    /// It is longer than 256 bytes.
+    /// The name is longer than 256 bytes.
     #[error("the name of a policy has {len} bytes; at most {max} are allowed")]
     TooLong {
         /// Its length in bytes.
@@ -129,7 +130,7 @@ pub enum PolicyNameError {
         /// The longest length that is allowed.
         max: usize,
     },
-    /// It has another character than those of ASCII that print. This is the first of them.
+    /// The name has a character that is not printable ASCII. This is the first one.
     #[error("the name of a policy contains {0:?}; only printable ASCII is allowed")]
     Character(char),
 }
@@ -158,14 +159,20 @@ impl RateLimitFields {
             return Err(PolicyNameError::Character(other));
         }
         if name.len() > Self::MAX_NAME {
-            return Err(PolicyNameError::TooLong { len: name.len(), max: Self::MAX_NAME });
+            return Err(PolicyNameError::TooLong {
+                len: name.len(),
+                max: Self::MAX_NAME,
+            });
         }
         // A string of JSON has the same two escapes among these characters.
         let name = name.replace('\\', r"\\").replace('"', r#"\""#);
-        Ok(Self { name: name.into(), style: RateLimitStyle::default() })
+        Ok(Self {
+            name: name.into(),
+            style: RateLimitStyle::default(),
+        })
     }
 
-    /// In which fields it is said.
+    /// Sets the style of the fields.
     ///
     /// ```
     /// use std::time::SystemTime;
@@ -197,12 +204,18 @@ impl RateLimitFields {
         known: Option<&KnownPolicies>,
         now: impl Fn() -> SystemTime,
     ) {
-        let now = || now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = || {
+            now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default()
+        };
         let after = if values.is_denied() {
             values.retry_after_seconds()
         } else {
             // An inner layer, or the application, may have refused what was granted here.
-            values.spent_for().filter(|_| headers.contains_key(RETRY_AFTER))
+            values
+                .spent_for()
+                .filter(|_| headers.contains_key(RETRY_AFTER))
         };
         if let Some(after) = after {
             let raised = set_retry_after(headers, after, now);
@@ -216,24 +229,35 @@ impl RateLimitFields {
         };
         match (self.style, tightest) {
             (RateLimitStyle::Draft10, _) => {
-                let policies = || policies(&self.name, values);
-                let is_policy = |item: &Item<'_>| quota_policy(item).map(|_| ());
-                match known.and_then(|known| known.field(values, policies)) {
-                    Some(known) => add_to_list(headers, &RATELIMIT_POLICY, is_policy, known),
-                    None => add_to_list(headers, &RATELIMIT_POLICY, is_policy, &policies()),
-                }
-                add_to_list(headers, &RATELIMIT, |item| service_limit(item).map(|_| ()), &states(&self.name, values));
+                let policies = || values.policies(&self.name).value();
+                let known = known.and_then(|known| known.field(values, policies));
+                let field = known.cloned().or_else(policies);
+                let is_policy = |item: &Item<'_>| quota_policy(item).is_some();
+                add_to_list(headers, &RATELIMIT_POLICY, is_policy, field);
+                let is_state = |item: &Item<'_>| service_limit(item).is_some();
+                let states = values.states(&self.name).value();
+                add_to_list(headers, &RATELIMIT, is_state, states);
             }
             (RateLimitStyle::None, _) | (_, None) => {}
             (RateLimitStyle::Draft7, Some(tightest)) => {
-                add_to_list(headers, &RATELIMIT_POLICY, quota_and_window, &windows(values));
+                let is_policy = |item: &Item<'_>| quota_and_window(item).is_some();
+                let windows = values.windows().value();
+                add_to_list(headers, &RATELIMIT_POLICY, is_policy, windows);
                 set_dictionary(headers, tightest);
             }
-            (RateLimitStyle::Draft6, Some(tightest)) => set_triple(headers, &RATELIMIT_TRIPLE, tightest),
-            (RateLimitStyle::XSeconds, Some(tightest)) => set_triple(headers, &X_RATELIMIT_TRIPLE, tightest),
+            (RateLimitStyle::Draft6, Some(tightest)) => {
+                set_triple(headers, &RATELIMIT_TRIPLE, tightest);
+            }
+            (RateLimitStyle::XSeconds, Some(tightest)) => {
+                set_triple(headers, &X_RATELIMIT_TRIPLE, tightest);
+            }
             (RateLimitStyle::XUnix, Some(tightest)) => {
                 let reset = values::whole_seconds(now()).saturating_add(tightest.reset);
-                set_triple(headers, &X_RATELIMIT_TRIPLE, Tightness { reset, ..tightest });
+                set_triple(
+                    headers,
+                    &X_RATELIMIT_TRIPLE,
+                    Tightness { reset, ..tightest },
+                );
             }
         }
     }
@@ -266,16 +290,15 @@ impl RateLimitFields {
     /// ```
     #[must_use]
     pub fn problem(&self, values: &FieldValues<'_>, problem: ProblemType) -> Vec<u8> {
-        let mut body = Text::new();
+        let mut body = FieldText::new();
         body.put(b"{\"type\":\"");
         body.put(problem.uri().as_bytes());
         body.put(b"\",\"title\":\"");
         body.put(problem.title().as_bytes());
-        body.put(b"\",\"status\":");
-        put_number(&mut body, problem.status().as_u16().into());
+        body.put_number(b"\",\"status\":", problem.status().as_u16().into());
         body.put(b",\"violated-policies\":[");
         if let Some(index) = values.denied_by() {
-            put_name(&mut body, &self.name, values, index);
+            values.put_name(&mut body, &self.name, index);
         }
         body.put(b"]}");
         body.as_bytes().to_vec()
@@ -283,8 +306,8 @@ impl RateLimitFields {
 
     /// The name of the limit that denied, between quotes.
     pub(super) fn name_of_denier(&self, values: &FieldValues<'_>) -> Option<String> {
-        let mut name = Text::new();
-        put_name(&mut name, &self.name, values, values.denied_by()?);
+        let mut name = FieldText::new();
+        values.put_name(&mut name, &self.name, values.denied_by()?);
         Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
     }
 }

@@ -9,32 +9,38 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// A status code of gRPC that a refusal has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Code {
-    ResourceExhausted = 8,
-    FailedPrecondition = 9,
-    Internal = 13,
-    Unavailable = 14,
-    Unauthenticated = 16,
-}
+// The status codes that a refusal has.
+pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+pub(super) const FAILED_PRECONDITION: i32 = 9;
+pub(super) const INTERNAL: i32 = 13;
+pub(super) const UNAVAILABLE: i32 = 14;
+pub(super) const UNAUTHENTICATED: i32 = 16;
 
 /// Whether a request or an answer is one of gRPC: `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is none: its clients
 /// read the status from the body.
 pub(super) fn is_message(headers: &HeaderMap) -> bool {
     const TYPE: &[u8] = b"application/grpc";
-    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
-    let without_parameters = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let Some(content_type) = headers.get(CONTENT_TYPE) else {
+        return false;
+    };
+    let without_parameters = content_type
+        .as_bytes()
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
     let parts = without_parameters.split_at_checked(TYPE.len());
-    parts.is_some_and(|(start, rest)| start.eq_ignore_ascii_case(TYPE) && (rest.is_empty() || rest[0] == b'+'))
+    parts.is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(TYPE) && (rest.is_empty() || rest[0] == b'+')
+    })
 }
 
 /// An answer without a message, which the specification calls "Trailers-Only": the status stands in the head.
-pub(super) fn trailers_only(code: Code, message: &str) -> Response<Bytes> {
+pub(super) fn trailers_only(code: i32, message: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(&STATUS, HeaderValue::from(code as u16));
+    headers.insert(&STATUS, HeaderValue::from(code));
     if let Ok(message) = HeaderValue::from_str(&percent_encoded(message)) {
         headers.insert(&MESSAGE, message);
     }
@@ -95,13 +101,28 @@ mod tests {
             headers.extend(content_type.map(|of| (CONTENT_TYPE, HeaderValue::from_static(of))));
             http_status(StatusCode::OK, &headers).as_u16()
         };
-        assert_eq!([Some("application/grpc"), Some("Application/gRPC+proto; a=b")].map(status_of), [429; 2]);
-        assert_eq!([None, Some("application/json"), Some("application/grpc-web")].map(status_of), [200; 3]);
+        assert_eq!(
+            [
+                Some("application/grpc"),
+                Some("Application/gRPC+proto; a=b")
+            ]
+            .map(status_of),
+            [429; 2]
+        );
+        assert_eq!(
+            [None, Some("application/json"), Some("application/grpc-web")].map(status_of),
+            [200; 3]
+        );
     }
 
     #[test]
     fn a_message_is_percent_encoded() {
-        let message = |text: &str| trailers_only(Code::Internal, text).headers()[&MESSAGE].to_str().unwrap().to_owned();
+        let message = |text: &str| {
+            trailers_only(INTERNAL, text).headers()[&MESSAGE]
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
         assert_eq!(message("a \"b\" ~\\"), "a \"b\" ~\\");
         assert_eq!(message("100 %\n\u{e9}\u{7f}"), "100 %25%0A%C3%A9%7F");
     }

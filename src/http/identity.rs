@@ -1,4 +1,4 @@
-//! Who sends a request: the key under which a [`LimitLayer`](super::LimitLayer) limits it.
+//! The identity of a client: the key under which a [`LimitLayer`](super::LimitLayer) limits it.
 
 mod client_address;
 mod header;
@@ -9,14 +9,14 @@ use http::Request;
 
 pub use client_address::ClientAddress;
 pub use header::HeaderKey;
-pub use kinds::{By, ByFuture, Everyone, Identifies, OrShared};
+pub use kinds::{Identifies, KeyedBy, KeyedByFuture, NoKey, OrShared};
 pub use no_identity::{FoundKey, NoIdentity};
 
-pub(super) use kinds::{FindsKey, Identified};
+pub(super) use kinds::Identified;
 
-/// Finds out who sends a request.
+/// Finds the client that sends a request.
 ///
-/// | who | identity |
+/// | client | identity |
 /// |---|---|
 /// | the address of the client | a [`ClientIp`](super::ClientIp), or [`ClientIp::peer_from`](super::ClientIp::peer_from) |
 /// | a header, a bearer token | a [`HeaderKey`] |
@@ -25,11 +25,11 @@ pub(super) use kinds::{FindsKey, Identified};
 ///
 /// A closure names the type of its parameter, as in `|request: &Request<Body>| …`.
 ///
-/// **The address of the peer** is known to the server alone, which must put it into the extensions of each request. Axum does so if it
-/// serves `router.into_make_service_with_connect_info::<SocketAddr>()`, and [`ClientIp::peer_from`](super::ClientIp::peer_from) takes it
-/// from there. Where either is missing, every request is answered with 403: its body says `the request has no address of a peer`, and the
-/// observers of the limiter are told what to do about it ([`EventKind::Refused`](crate::EventKind::Refused), which a `TracingObserver`
-/// logs).
+/// **The address of the peer** is known only to the server, which must put it into the extensions of each request. Axum does so
+/// if it serves `router.into_make_service_with_connect_info::<SocketAddr>()`, and
+/// [`ClientIp::peer_from`](super::ClientIp::peer_from) takes it from there. Where either is missing, every request is answered
+/// with 403: its body says `the request has no address of a peer`, and the observers of the limiter learn what to do about it
+/// ([`EventKind::Refused`](crate::EventKind::Refused), which a `TracingObserver` logs).
 ///
 /// **A client must not be able to choose its key**: it would have a new budget with each request. Verify what a header says before it
 /// becomes a key, or limit addresses as well.
@@ -51,11 +51,11 @@ pub trait Identity<B> {
     /// The key of the limits.
     type Key;
 
-    /// Who sends the request.
+    /// The key of the client that sends the request.
     ///
     /// # Errors
     ///
-    /// [`NoIdentity`]: why that is unknown.
+    /// [`NoIdentity`], which says why the client is unknown.
     fn identify(&self, request: &Request<B>) -> Result<Self::Key, NoIdentity>;
 }
 
@@ -67,7 +67,7 @@ impl<B, R: FoundKey, F: Fn(&Request<B>) -> R> Identity<B> for F {
     }
 }
 
-/// Both must be known. Where neither is, the first says why.
+/// Both identities must find a key. If neither does, the error is that of the first.
 impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
     type Key = (One::Key, Other::Key);
 

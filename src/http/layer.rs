@@ -1,27 +1,26 @@
 //! A layer of tower that limits what comes through it.
 
-mod future;
-mod options;
+mod answer;
 mod service;
-mod settings;
-mod shared;
 
+use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::Request;
-use tower_layer::Layer;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
 
-use options::Options;
-use shared::Shared;
+pub use service::{LimitFuture, LimitService};
 
-pub use future::LimitFuture;
-pub use service::LimitService;
-
-use super::admission::{Admits, Chosen};
-use super::fields::KnownPolicies;
-use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
+use super::admission::{Admits, AskTerms, ChosenLimiter};
+use super::answer::Refusal;
+use super::body::outcome_of;
+use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
+use super::identity::{FoundKey, KeyedBy, KeyedByFuture, NoKey, OrShared};
+use crate::core::request::Caller;
+use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
 /// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
 /// [`Limiter`](crate::Limiter), a [`KeyedLimiter`](crate::KeyedLimiter), or a [`SharedLimiter`](crate::SharedLimiter) for each request.
@@ -50,15 +49,15 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 /// # }
 /// ```
 ///
-/// # What a client is told
+/// # What a client sees
 ///
-/// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the decision that
-/// granted or refused, and are never a second look. Where no limit decided there are none: when the key is unknown or there is no room
-/// for it, the limiter is closed, or a store was not asked (also where the process then decides alone). In styles with one limit, a
-/// concurrency alone has none.
+/// Every answer, of a refusal or of the service, has the [fields](super::RateLimitFields) of the limits. They come from the
+/// decision that granted or refused, and are never a second look. Where no limit decided there are none: when the key is unknown
+/// or there is no room for it, the limiter is closed, or a store was not asked (also in a local fallback). In styles with one
+/// limit, a policy of only a concurrency has none.
 ///
-/// A [`Refusal`](super::Refusal) is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where
-/// there is no capacity, whoever asks; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
+/// A [`Refusal`] is answered with 429 where a quota is used up (the places of a key are a quota, too), and with 503 where
+/// there is no capacity for any client; the body is `application/problem+json`, unless [`on_refusal`](Self::on_refusal) makes another.
 ///
 /// A refused call of gRPC, a POST with the content type `application/grpc` or `application/grpc+…`, is answered in gRPC: with status 200 and
 /// no message, and in the head with
@@ -78,13 +77,13 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 ///
 /// # How long a permit is held
 ///
-/// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails all
-/// release it. (A page that was left has not gone away while the browser keeps it for the way back, in Chromium for up to a minute.)
-/// [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last frame, which it may be
-/// sending still. A `String` is a single frame, so its permit is released before it has been sent: send large answers as streams. A
-/// client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded connection (a WebSocket) does not,
-/// because its answer has no body: let its handler acquire one. A permit whose [TTL](crate::MaxConcurrency::ttl) passes ends no request:
-/// another is let in beside it.
+/// Until the body of the answer has ended, or is dropped: a client that goes away, a handler that panics and a service that fails
+/// all release it. (A browser may keep a page that the user has left, and its connections, for the back button: Chromium does for
+/// up to a minute.) [`until_head`](Self::until_head) releases it earlier. The body has ended when the server has taken its last
+/// frame, which it may be sending still. A `String` is a single frame, so its permit is released before it has been sent: send
+/// large answers as streams. A client that reads a stream slowly holds the permit for as long as the server lets it. An upgraded
+/// connection (a WebSocket) does not, because its answer has no body: let its handler acquire one. A permit whose
+/// [TTL](crate::MaxConcurrency::ttl) passes ends no request: another is let in beside it.
 ///
 /// # A concurrency that adapts
 ///
@@ -95,12 +94,13 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 ///
 /// # A store that is down
 ///
-/// What becomes of a request then is the rule of the [`SharedLimiter`](crate::SharedLimiter#when-the-store-is-down), whose events say so.
+/// Requests then follow the rule of the [`SharedLimiter`](crate::SharedLimiter#when-the-store-is-down), whose events report it.
 ///
 /// # What operators see
 ///
-/// The observers of the limiter are told what it denies, and also what it does not decide and the layer refuses: with 403, 413 or 500,
-/// and with 503 where the limiter is closed or its store fails. That is [`EventKind::Refused`](crate::EventKind::Refused), with the reason.
+/// The observers of the limiter get its denials, and also the requests that the layer refuses without a decision of the limiter:
+/// with 403, 413 or 500, and with 503 where the limiter is closed or its store fails. That is
+/// [`EventKind::Refused`](crate::EventKind::Refused), with the reason.
 ///
 /// # A key
 ///
@@ -116,10 +116,11 @@ use super::identity::{By, ByFuture, Everyone, FoundKey, OrShared};
 /// ```
 #[derive(Debug)]
 #[must_use = "a layer limits nothing until it is put around a service"]
-pub struct LimitLayer<L, I = Everyone> {
+pub struct LimitLayer<L, I = NoKey> {
     limiter: L,
     identity: Arc<I>,
-    options: Options,
+    options: LayerOptions,
+    known_policies: KnownPolicies,
 }
 
 impl<L: Clone> LimitLayer<L> {
@@ -129,17 +130,22 @@ impl<L: Clone> LimitLayer<L> {
     /// The bound of the queue, where requests [wait](Self::wait), is that of the limiter's builder.
     #[track_caller]
     pub fn new(limiter: L) -> Self {
-        Self { limiter, identity: Arc::new(Everyone), options: Options::new(Location::caller()) }
+        Self {
+            limiter,
+            identity: Arc::new(NoKey),
+            options: LayerOptions::new(Location::caller()),
+            known_policies: KnownPolicies::default(),
+        }
     }
 }
 
-impl<F> LimitLayer<Chosen<F>> {
+impl<F> LimitLayer<ChosenLimiter<F>> {
     /// Asks the limiter that the function chooses for a key: a [`SharedLimiter`](crate::SharedLimiter) or a [`Limiter`](crate::Limiter).
     /// So keys of a shared limiter have tiers, each with the policy of its plan. (A [`KeyedLimiter`](crate::KeyedLimiter) has
     /// [tiers](crate::KeyedLimiterBuilder::tiers) itself.)
     ///
-    /// The function is called for each request. It returns clones or [keys](crate::SharedLimiter::key) of limiters that it has: a new
-    /// one would admit whatever comes.
+    /// The function is called for each request. It returns clones or [keys](crate::SharedLimiter::key) of limiters that it has: a
+    /// limiter that is new for each request would admit everything.
     ///
     /// ```
     /// use axum::body::Body;
@@ -162,11 +168,11 @@ impl<F> LimitLayer<Chosen<F>> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn choose<K, M: Admits<Everyone>>(limiter_of: F) -> Self
+    pub fn choose<K, M: Admits<NoKey>>(limiter_of: F) -> Self
     where
         F: Fn(&K) -> M,
     {
-        Self::new(Chosen(Arc::new(limiter_of)))
+        Self::new(ChosenLimiter(Arc::new(limiter_of)))
     }
 }
 
@@ -196,8 +202,8 @@ impl<L> LimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn by<I>(self, identity: I) -> LimitLayer<L, By<I>> {
-        self.identified(By(identity))
+    pub fn by<I>(self, identity: I) -> LimitLayer<L, KeyedBy<I>> {
+        self.identified(KeyedBy(identity))
     }
 
     /// Limits each key that a future finds, in a database for instance. The future borrows nothing; while it runs, nothing is taken
@@ -231,18 +237,23 @@ impl<L> LimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn by_future<B, G, F>(self, key_of: F) -> LimitLayer<L, ByFuture<F>>
+    pub fn by_future<B, G, F>(self, key_of: F) -> LimitLayer<L, KeyedByFuture<F>>
     where
         F: Fn(&Request<B>) -> G,
         G: Future<Output: FoundKey> + 'static,
     {
-        self.identified(ByFuture(key_of))
+        self.identified(KeyedByFuture(key_of))
     }
 }
 
 impl<L, I> LimitLayer<L, I> {
     fn identified<J>(self, identity: J) -> LimitLayer<L, J> {
-        LimitLayer { limiter: self.limiter, identity: Arc::new(identity), options: self.options }
+        LimitLayer {
+            limiter: self.limiter,
+            identity: Arc::new(identity),
+            options: self.options,
+            known_policies: self.known_policies,
+        }
     }
 
     /// Requests whose key is unknown share this one, and so one budget. By default they are refused.
@@ -258,21 +269,271 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn or_shared<K>(self, key: K) -> LimitLayer<L, OrShared<Arc<I>, K>> {
-        LimitLayer { limiter: self.limiter, identity: Arc::new(OrShared { inner: self.identity, key }), options: self.options }
+        let inner = Arc::clone(&self.identity);
+        self.identified(OrShared { inner, key })
+    }
+
+    /// Gives the limits a name in the fields, by default `default`. Layers that are stacked need different names, and
+    /// one [style](Self::style). The tiers of one layer share its name: a client sees only the quota of its own tier.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::LimitLayer;
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).name("api")?; // RateLimit: "api";r=99;t=1
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimitFields::new`].
+    pub fn name(mut self, name: &str) -> Result<Self, PolicyNameError> {
+        self.options.fields = RateLimitFields::new(name)?.style(self.options.fields.style);
+        Ok(self)
+    }
+
+    /// Sets the header fields in which clients see the limits. With [`RateLimitStyle::None`] there is only a `Retry-After`, and a
+    /// decision is faster.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{LimitLayer, RateLimitStyle};
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).style(RateLimitStyle::XSeconds); // X-RateLimit-Remaining: 99
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn style(mut self, style: RateLimitStyle) -> Self {
+        self.options.fields = self.options.fields.style(style);
+        self
+    }
+
+    /// What each request takes: 1 to the smallest [capacity](crate::Limit::capacity) of the limits. Defaults to 1. With 0, every request
+    /// is answered with 500, and with more than the capacity with 413.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    /// use tollgate::http::LimitLayer;
+    ///
+    /// let limiter = Limiter::new("100/min")?;
+    /// let cheap = LimitLayer::new(limiter.clone());
+    /// let dear = LimitLayer::new(limiter).cost(10); // around other routes
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cost(mut self, units: u64) -> Self {
+        self.options.cost = units;
+        self
+    }
+
+    /// Lets a request wait for its permit, at most this long; a time above 100 years counts as 100 years. One that is known to
+    /// wait longer is refused at once. Bound the [queue](crate::LimiterBuilder::max_queue), too, which has no bound by default: a
+    /// request that finds it full is answered with 503. A [`Penalty`](crate::Penalty) counts no attempt that may wait: it belongs
+    /// into a layer of its own, without this.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::http::LimitLayer;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::builder(MaxConcurrency::new(8)).max_queue(100).build()?;
+    /// let layer = LimitLayer::new(limiter).wait(Duration::from_millis(500));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.options.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
+        self
+    }
+
+    /// Releases the permit when the head of the answer is there, and not at the end of its body: for long downloads that take no
+    /// capacity.
+    ///
+    /// ```
+    /// use tollgate::http::LimitLayer;
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let layer = LimitLayer::new(Limiter::new(MaxConcurrency::new(8))?).until_head();
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn until_head(mut self) -> Self {
+        self.options.until_head = true;
+        self
+    }
+
+    /// Adds a random time of 0 to `max`, any duration, to each `Retry-After`, so that refused clients do not all come back at once.
+    /// Defaults to none.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Limiter;
+    /// use tollgate::http::LimitLayer;
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).retry_jitter(Duration::from_secs(5));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn retry_jitter(mut self, max: Duration) -> Self {
+        self.options.jitter = Some(max);
+        self
+    }
+
+    /// Answers refusals by a function of your own. The layer adds its fields to the answer. To log a refusal, or to add something to the
+    /// default answer, begin with [`Refusal::response`].
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Response, StatusCode};
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{LimitLayer, Refusal};
+    ///
+    /// let layer = LimitLayer::new(Limiter::new("100/min")?).on_refusal(|refusal| {
+    ///     let text = match refusal {
+    ///         Refusal::Denied { decision, .. } => format!("slow down: {decision}"),
+    ///         _ => refusal.to_string(),
+    ///     };
+    ///     let mut response = Response::new(Bytes::from(text));
+    ///     *response.status_mut() = refusal.status();
+    ///     response
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// The function answers calls of gRPC too, which without it are [answered in gRPC](LimitLayer#what-a-client-sees). In front
+    /// of a server of gRPC, begin with [`Refusal::grpc_response`], or answer with a status of tonic's:
+    ///
+    /// ```ignore
+    /// let layer = layer.on_refusal(|refusal| tonic::Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http());
+    /// ```
+    pub fn on_refusal(
+        mut self,
+        respond: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.options.respond = Some(Arc::new(respond));
+        self
+    }
+
+    /// Says how a call went, by the status of its answer, to a concurrency that [adapts](crate::Adapt); `None`: the service failed
+    /// with an error.
+    ///
+    /// By default 408, 429, 503, 504 and an error are [overloads](Outcome::Overloaded). Other statuses from 400 on say
+    /// [nothing](Outcome::Ignored) about the load, and the rest is [`Outcome::Ok`]. The 429 of a layer further in is an overload, too:
+    /// where that layer limits clients, say that it is ignored.
+    ///
+    /// An answer of gRPC without a message, such as an error of a unary call or a refusal of a layer further in, has its `grpc-status` in the
+    /// head; the function gets the status of HTTP for which it stands, such as 429 for `RESOURCE_EXHAUSTED`. A status that follows messages,
+    /// in the trailers, is not seen.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tollgate::http::LimitLayer;
+    /// use tollgate::{Adapt, Limiter, MaxConcurrency, Outcome};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient()))?;
+    /// let layer = LimitLayer::new(limiter).classify(|status| match status {
+    ///     Some(StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE) | None => Outcome::Overloaded,
+    ///     Some(_) => Outcome::Ok,
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn classify(
+        mut self,
+        outcome_of: impl Fn(Option<StatusCode>) -> Outcome + Send + Sync + 'static,
+    ) -> Self {
+        self.options.classify = Arc::new(outcome_of);
+        self
+    }
+
+    /// Charges the key so many units, by the status of the service's answer; 0 charges nothing. For gRPC it is the status as in
+    /// [`classify`](Self::classify). See [`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize), and
+    /// [`SharedLimiter::penalize`](crate::SharedLimiter::penalize), which charges the key for all processes. What the layer
+    /// itself refuses is not charged: a [`Penalty`](crate::Penalty) counts denied attempts by itself.
+    ///
+    /// Requests that are under way are not stopped: with a [`MaxConcurrency`](crate::MaxConcurrency) in the policy no client can try a
+    /// thousand passwords at once. The fields of an answer that is charged say what was left before.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use http::StatusCode;
+    /// use tollgate::http::{ClientIp, LimitLayer};
+    /// use tollgate::{KeyedLimiter, MaxConcurrency, Penalty, Rate};
+    ///
+    /// let policy = Penalty::new(100, Rate::per_second(10)).and(MaxConcurrency::new(4));
+    /// let limiter = KeyedLimiter::<IpAddr>::new(policy)?;
+    /// let layer = LimitLayer::new(limiter).by(ClientIp::peer()).penalize(|status| match status {
+    ///     StatusCode::UNAUTHORIZED => 20, // guesses passwords
+    ///     StatusCode::NOT_FOUND => 5,     // looks for holes
+    ///     _ => 0,
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn penalize(
+        mut self,
+        units_for: impl Fn(StatusCode) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.options.penalty = Some(Arc::new(units_for));
+        self
     }
 }
 
+/// A clone may get another name, so it does not keep the text of the policies.
 impl<L: Clone, I> Clone for LimitLayer<L, I> {
     fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), identity: Arc::clone(&self.identity), options: self.options.clone() }
+        Self {
+            limiter: self.limiter.clone(),
+            identity: Arc::clone(&self.identity),
+            options: self.options.clone(),
+            known_policies: KnownPolicies::default(),
+        }
     }
 }
 
-impl<S, L: Clone, I> Layer<S> for LimitLayer<L, I> {
-    type Service = LimitService<S, L, I>;
+type Respond = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
+type Classify = Arc<dyn Fn(Option<StatusCode>) -> Outcome + Send + Sync>;
+type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
 
-    fn layer(&self, inner: S) -> LimitService<S, L, I> {
-        let Self { limiter, identity, options } = self.clone();
-        LimitService::new(inner, Arc::new(Shared { limiter, identity, options, known_policies: KnownPolicies::default() }))
+/// What a layer does beside asking its limiter.
+#[derive(Clone)]
+struct LayerOptions {
+    fields: RateLimitFields,
+    cost: u64,
+    wait: Option<Duration>,
+    until_head: bool,
+    jitter: Option<Duration>,
+    respond: Option<Respond>,
+    classify: Classify,
+    penalty: Option<Charge>,
+    caller: Caller,
+}
+
+impl LayerOptions {
+    fn new(caller: Caller) -> Self {
+        let fields = RateLimitFields::new("default").expect("it is printable ASCII");
+        Self {
+            fields,
+            cost: 1,
+            wait: None,
+            until_head: false,
+            jitter: None,
+            respond: None,
+            classify: Arc::new(outcome_of),
+            penalty: None,
+            caller,
+        }
+    }
+
+    fn terms(&self) -> AskTerms {
+        let is_explained = self.fields.style != RateLimitStyle::None;
+        AskTerms {
+            cost: self.cost,
+            wait: self.wait,
+            is_explained,
+            caller: self.caller,
+        }
+    }
+}
+
+impl fmt::Debug for LayerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayerOptions")
+            .field("fields", &self.fields)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,6 @@
 
 mod classify;
 mod error;
-mod future;
 mod retry;
 mod service;
 
@@ -23,12 +22,11 @@ use crate::upstream::UpstreamSignal;
 
 pub use classify::{ByStatus, OutboundClassifier};
 pub use error::OutboundError;
-pub use future::OutboundFuture;
 pub use retry::{Cloned, NoRetry, OutboundRetry, Retry};
-pub use service::OutboundService;
+pub use service::{OutboundFuture, OutboundService};
 
-/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its own
-/// limits holds back everybody who uses the same limiter, or the same key of it.
+/// A tower [`Layer`](tower_layer::Layer) for HTTP clients: each request waits for a permit, and what the upstream says about its
+/// own limits holds back all users of the same limiter, or of the same key of it.
 ///
 /// The permit is held until the body of the response has ended or is dropped, or [until its head](Self::until_head). A permit whose
 /// [TTL](crate::MaxConcurrency::ttl) passes ends no request: let the client's own timeout be shorter.
@@ -39,7 +37,7 @@ pub use service::OutboundService;
 /// - *Quotas*: it is paused while a quota of requests is spent. With [`spread_below`](crate::LimiterBuilder::spread_below), the last
 ///   requests of a quota are spread until its reset. A quota of another [unit](Self::cost_of) pauses it when it is spent and a cost of
 ///   that unit is given, and is never spread.
-/// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter are told.
+/// - *Malformed fields* are ignored; [observers](crate::EventKind::UpstreamMalformed) of the limiter get an event.
 /// - *Adaptive concurrency*: each outcome is [reported](crate::Permit::report), by the [status](ByStatus) or [otherwise](Self::classify);
 ///   the round trip lasts until the permit ends. A timeout in a layer inside this one is an overload; one outside drops the call, and
 ///   nothing is reported.
@@ -100,10 +98,10 @@ pub use service::OutboundService;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// What an upstream says holds back this process alone: every other one learns it by a denial of its own. `spread_below` has no effect. A
-/// process forgets a key, with what the store has [granted ahead](crate::SharedLimiterBuilder::prefetch), when no request or body of it is
-/// left; one that was paused, or denied by the store, when that has ended and others have been paused or denied. The store forgets a key
-/// when its whole budget is back.
+/// The answer of an upstream holds back only this process: every other process learns from a denial of its own. `spread_below`
+/// has no effect. A process forgets a key, with its [prefetched](crate::SharedLimiterBuilder::prefetch) units, when no request or
+/// body of it is left. If the key was paused, or denied by the store, it is forgotten after that has ended and other keys have
+/// been paused or denied. The store forgets a key when its whole budget is back.
 ///
 /// # reqwest
 ///
@@ -125,7 +123,7 @@ pub use service::OutboundService;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct OutboundLayer<C = ByStatus, R = NoRetry> {
-    common: Common,
+    common: OutboundCommon,
     classifier: C,
     retry: R,
 }
@@ -136,7 +134,7 @@ type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
 
 /// What does not depend on the inner service.
 #[derive(Clone)]
-struct Common {
+struct OutboundCommon {
     limiter_of: Arc<LimiterOf>,
     reader_of: Arc<dyn Fn(&Parts) -> UpstreamReader + Send + Sync>,
     costs: Vec<(Arc<str>, Arc<CostOf>)>,
@@ -176,28 +174,35 @@ impl OutboundLayer {
         limiter: impl Admits<K> + Send + Sync + 'static,
         key_of: impl Fn(&Parts) -> K + Send + Sync + 'static,
     ) -> Self {
-        Self::of(Location::caller(), Arc::new(move |parts| limiter.limiter_of(&key_of(parts))))
+        Self::of(
+            Location::caller(),
+            Arc::new(move |parts| limiter.limiter_of(&key_of(parts))),
+        )
     }
 
     fn of(caller: &'static Location<'static>, limiter_of: Arc<LimiterOf>) -> Self {
-        let common = Common {
+        let common = OutboundCommon {
             limiter_of,
             reader_of: Arc::new(|_| UpstreamReader::new(UpstreamFamily::RetryAfter)),
             costs: Vec::new(),
             options: RequestOptions::new(1, caller),
             until_head: false,
         };
-        Self { common, classifier: ByStatus, retry: NoRetry }
+        Self {
+            common,
+            classifier: ByStatus,
+            retry: NoRetry,
+        }
     }
 }
 
 impl<C, R> OutboundLayer<C, R> {
-    /// Sets what reads the answers. Defaults to one that reads `Retry-After` alone. See the [type's example](Self#examples).
+    /// Sets the reader of the answers. Defaults to one that reads only `Retry-After`. See the [type's example](Self#examples).
     pub fn upstream(self, reader: UpstreamReader) -> Self {
         self.upstream_by(move |_| reader)
     }
 
-    /// Sets what reads the answer to each request, where hosts send fields of different families.
+    /// Sets the reader of the answer to each request, where hosts send fields of different families.
     ///
     /// ```
     /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
@@ -211,7 +216,10 @@ impl<C, R> OutboundLayer<C, R> {
     /// });
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn upstream_by(mut self, reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static) -> Self {
+    pub fn upstream_by(
+        mut self,
+        reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static,
+    ) -> Self {
         self.common.reader_of = Arc::new(reader_of);
         self
     }
@@ -220,7 +228,11 @@ impl<C, R> OutboundLayer<C, R> {
     /// Defaults to no timeout. After it, the error is [`OutboundError::Acquire`]. See the [type's example](Self#examples).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         let longest = Duration::from_nanos(MAX_SPAN_NANOS);
-        self.common.options.timeout = Some(if timeout.as_nanos() > longest.as_nanos() { longest } else { timeout });
+        self.common.options.timeout = Some(if timeout.as_nanos() > longest.as_nanos() {
+            longest
+        } else {
+            timeout
+        });
         self
     }
 
@@ -239,14 +251,18 @@ impl<C, R> OutboundLayer<C, R> {
     /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
     ///
     /// #[derive(Clone)]
-    /// struct Tokens(u64); // whoever makes the request knows
+    /// struct Tokens(u64); // the caller knows
     ///
     /// let layer = OutboundLayer::new(Limiter::new("500/min per request and 100000 tokens/min")?)
     ///     .upstream(UpstreamReader::new(UpstreamFamily::OpenAi))
     ///     .cost_of("tokens", |request| request.extensions.get().map_or(1_000, |Tokens(count)| *count));
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn cost_of(mut self, unit: &str, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+    pub fn cost_of(
+        mut self,
+        unit: &str,
+        cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static,
+    ) -> Self {
         self.common.costs.push((unit.into(), Arc::new(cost)));
         self
     }
@@ -289,7 +305,11 @@ impl<C, R> OutboundLayer<C, R> {
     where
         F: Fn(Result<&http::response::Parts, &E>) -> Outcome,
     {
-        OutboundLayer { common: self.common, classifier: classify, retry: self.retry }
+        OutboundLayer {
+            common: self.common,
+            classifier: classify,
+            retry: self.retry,
+        }
     }
 
     /// Sends a request again that the upstream has denied with 429 (or what the [family](UpstreamFamily) adds to it), up to `times` times.
@@ -304,7 +324,7 @@ impl<C, R> OutboundLayer<C, R> {
         self.retry_with(times, Cloned)
     }
 
-    /// [`retry`](Self::retry) with a closure that clones the body; of one that it does not clone, nothing is retried.
+    /// [`retry`](Self::retry) with a closure that clones the body. A request whose body it does not clone is not retried.
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;
@@ -317,14 +337,24 @@ impl<C, R> OutboundLayer<C, R> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn retry_with<F>(self, times: u32, clone: F) -> OutboundLayer<C, Retry<F>> {
-        let Self { common, classifier, .. } = self;
-        OutboundLayer { common, classifier, retry: Retry { times, unavailable: false, clone } }
+        let Self {
+            common, classifier, ..
+        } = self;
+        OutboundLayer {
+            common,
+            classifier,
+            retry: Retry {
+                times,
+                unavailable: false,
+                clone,
+            },
+        }
     }
 }
 
 impl<C, F> OutboundLayer<C, Retry<F>> {
-    /// Retries after 503, too. A request that was answered so may have been carried out in part: it is for upstreams that say with it that
-    /// they have not begun, or for requests that may be carried out twice.
+    /// Retries after 503, too. A request with that answer may have been carried out in part. Use this for upstreams that send 503
+    /// only before they begin, or for requests that may be carried out twice.
     ///
     /// ```
     /// use tollgate::http::OutboundLayer;
@@ -339,8 +369,8 @@ impl<C, F> OutboundLayer<C, Retry<F>> {
     }
 }
 
-impl Common {
-    /// What a request asks of which limiter.
+impl OutboundCommon {
+    /// The limiter for a request, and the options of the request to it.
     fn plan(&self, parts: &Parts) -> Result<(Limiter, RequestOptions), AcquireError> {
         let limiter = (self.limiter_of)(parts).map_err(|error| match error {
             TryAcquireError::TooManyKeys { max } => AcquireError::TooManyKeys { max },
@@ -358,9 +388,12 @@ impl Common {
     fn heed(&self, answer: &UpstreamAnswer<'_>, limiter: &Limiter) {
         limiter.apply_upstream_signal(&answer.signal());
         // What is left of another unit must not be spread over requests.
-        let pauses = self.costs.iter().filter_map(|(unit, _)| answer.signal_for(unit).pause());
+        let pauses = self
+            .costs
+            .iter()
+            .filter_map(|(unit, _)| answer.signal_for(unit).pause());
         pauses.for_each(|pause| limiter.pause_for(pause));
-        // The first is told with the rest of the answer.
+        // The first is passed on with the rest of the answer.
         for field in answer.malformed().iter().skip(1) {
             limiter.apply_upstream_signal(&UpstreamSignal::new().malformed(field));
         }
@@ -368,8 +401,14 @@ impl Common {
 }
 
 fn host_of(parts: &Parts) -> String {
-    let of_field = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
-    // Not the user and the password before it. A port may be written with zeros before it, or be empty.
+    let of_field = || {
+        parts
+            .headers
+            .get(http::header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .map(str::to_owned)
+    };
+    // The user and the password before the host are left out. A port may be written with zeros before it, or be empty.
     let of_uri = parts.uri.authority().map(|authority| {
         let own_port = match parts.uri.scheme_str() {
             Some("http") => Some(80),
@@ -390,6 +429,8 @@ fn host_of(parts: &Parts) -> String {
 
 impl<C, R> fmt::Debug for OutboundLayer<C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundLayer").field("until_head", &self.common.until_head).finish_non_exhaustive()
+        f.debug_struct("OutboundLayer")
+            .field("until_head", &self.common.until_head)
+            .finish_non_exhaustive()
     }
 }

@@ -9,17 +9,21 @@ mod time;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
-use read::Reading;
+
+use answer::Few;
+use read::AnswerReader;
 
 pub use answer::{UpstreamAnswer, UpstreamQuota};
 pub use family::{ResetFormat, UpstreamFamily};
 
-pub(super) use read::{count_of, first_count, quota_and_window, quota_policy, service_limit, structured_lines};
-pub(super) use structured::{Item, Malformed, dictionary, list};
+pub(super) use read::{
+    QuotaCounts, first_count, only_line, quota_and_window, quota_policy, service_limit,
+};
+pub(super) use structured::{Item, list, structured_lines};
 pub(super) use time::{http_date, seconds};
 
 /// Reads what the answers of an upstream say about its limits: `Retry-After`, and the fields of one
-/// [family](UpstreamFamily). It allocates nothing, and reads no clock.
+/// [family](UpstreamFamily). It reads no clock, and allocates only while it checks a partition key or a string with escapes.
 ///
 /// It never fails: what is malformed is ignored, and [named](UpstreamAnswer::malformed). No duration that it returns is longer than
 /// [`max_wait`](Self::max_wait). An instant is measured against the `Date` of the answer, if there is one, so that the clocks
@@ -55,7 +59,10 @@ impl UpstreamReader {
     /// A reader with a [`max_wait`](Self::max_wait) of one hour. See the [type's example](Self#examples).
     #[must_use]
     pub const fn new(family: UpstreamFamily) -> Self {
-        Self { family, max_wait: Duration::from_secs(3_600) }
+        Self {
+            family,
+            max_wait: Duration::from_secs(3_600),
+        }
     }
 
     /// The longest duration that it returns, from zero on; longer ones are cut down to it. It bounds how long a faulty or hostile
@@ -74,7 +81,10 @@ impl UpstreamReader {
     /// ```
     #[must_use]
     pub const fn max_wait(self, longest: Duration) -> Self {
-        Self { max_wait: longest, ..self }
+        Self {
+            max_wait: longest,
+            ..self
+        }
     }
 
     /// Reads one answer, which arrived at `now`. See the [type's example](Self#examples).
@@ -82,8 +92,28 @@ impl UpstreamReader {
     /// `Retry-After` is read after a status of 400 and above, where it is in whole seconds or a date; what is negative, has a
     /// fraction (but for Discord and Shopify, which send some), or was sent twice is malformed.
     #[must_use]
-    pub fn read<'h>(&self, status: StatusCode, headers: &'h HeaderMap, now: SystemTime) -> UpstreamAnswer<'h> {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Reading::new(self.family, self.max_wait, status, headers, now).read()
+    pub fn read<'h>(
+        &self,
+        status: StatusCode,
+        headers: &'h HeaderMap,
+        now: SystemTime,
+    ) -> UpstreamAnswer<'h> {
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let reader = AnswerReader {
+            form: self.family.form(),
+            status,
+            headers,
+            now,
+            sent: now,
+            answer: UpstreamAnswer {
+                limited: false,
+                retry_after: None,
+                quotas: Few::new(),
+                malformed: Few::new(),
+            },
+        };
+        reader.read(self.max_wait)
     }
 }

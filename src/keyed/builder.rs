@@ -1,40 +1,40 @@
+//! How a keyed limiter is built.
+
 #[cfg(feature = "quanta")]
 mod fast_clock;
 
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use uuid::Uuid;
 
-use super::any_table::AnyTable;
-use super::event::{KeyedLimiterEvent, KeyedObserver, OnKeyedEvent};
 use super::idle::{KeptHash, is_plain};
-use super::key_state::MAX_WORDS;
+use super::idle_state::MAX_WORDS;
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
-use super::shards::Shards;
-use super::shared::{Numbers, Shared};
-use super::table::Table;
+use super::shards::{Shards, WhenFull};
+use super::shared::{KeyedShared, Numbers};
+use super::table::{AnyTable, KeyTable};
 use super::tier::{TierOf, Tiers};
-use super::when_full::WhenFull;
-use crate::builder::shared_options;
-use crate::core::plan::Plan;
+use crate::builder::{shared_options, since_epoch};
+use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
-use crate::manager::{Clock, Common, Origin, SharedDriver, TimeSource, TimerHost};
-use crate::observe::{FormatKey, Observer, Observers, format_by_debug, format_nothing};
+use crate::manager::{Clock, PerLimiter, PerPlan, SharedDriver, TimeSource, TimerHost};
+use crate::observe::{
+    FormatKey, KeyedObservers, LimiterEvent, Observer, Observers, format_by_debug, format_nothing,
+};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 
-/// Keys that a shard is made for. With these its table of 2,068 slots is well filled, and has room (for 1,654) for random
-/// variation. Moving so few keys to a larger table takes some tens of microseconds.
+/// The number of keys that a shard is sized for. They fill its table of 2,068 slots well, and leave room for random variation (up
+/// to 1,654 keys). Moving so few keys to a larger table takes some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1_536;
-/// Enough shards that two threads seldom meet in one, if there are enough keys to fill them.
+/// Enough shards that two threads seldom use the same one, if there are enough keys to fill them.
 const FEW_SHARDS: usize = 16;
 const MIN_KEYS_PER_SHARD: usize = 32;
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -79,35 +79,34 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Errors
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is.
-    pub fn new(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> Result<Self, ConfigError> {
+    pub fn new(
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
         Self::builder(policy).build()
     }
 
     /// A keyed limiter with options of its own. See [`KeyedLimiterBuilder`]. An invalid policy is an error of
     /// [`build`](KeyedLimiterBuilder::build).
-    pub fn builder(policy: impl TryInto<Policy, Error: Into<ConfigError>>) -> KeyedLimiterBuilder<K> {
-        KeyedLimiterBuilder::new(policy.try_into().map_err(Into::into))
-    }
-}
-
-impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
-    fn new(policy: Result<Policy, ConfigError>) -> Self {
-        let (options, time_source, when_full) = (Options::default(), TimeSource::TOKIO, WhenFull::Deny);
-        Self {
-            policy,
+    pub fn builder(
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> KeyedLimiterBuilder<K> {
+        KeyedLimiterBuilder {
+            policy: policy.try_into().map_err(Into::into),
             name: None,
             max_keys: DEFAULT_MAX_KEYS,
-            when_full,
+            when_full: WhenFull::Deny,
             tier_of: None,
             settles: false,
             precise_timer: false,
-            options,
-            time_source,
+            options: Options::default(),
+            time_source: TimeSource::TOKIO,
             observers: Observers::NONE,
             format_key: format_nothing,
         }
     }
+}
 
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     shared_options!();
 
     /// Sets how many keys are known at most (at least 1). Defaults to a million. A reset key counts until a call checks it.
@@ -171,16 +170,16 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         self
     }
 
-    /// Calls `observer` for each event, under the terms of [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event).
+    /// Calls `observer` for each event of each key. It is [`observer`](Self::observer) for a closure, whose argument needs no type here.
     ///
     /// ```
-    /// use tollgate::{KeyedLimiterEvent, KeyedLimiter, Rate, TokenBucket};
+    /// use tollgate::{EventKind, KeyedLimiter, Rate, TokenBucket};
     ///
     /// let (events, seen) = std::sync::mpsc::channel();
     /// let limiter = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1), 1))
     ///     .max_keys(1)
     ///     .on_event(move |event| {
-    ///         if let KeyedLimiterEvent::TooManyKeys { key, .. } = event {
+    ///         if let (EventKind::TooManyKeys, Some(key)) = (event.kind, event.key_as::<&str>()) {
     ///             events.send(*key).unwrap();
     ///         }
     ///     })
@@ -189,15 +188,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     /// assert_eq!(seen.try_recv(), Ok("bob"));
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn on_event(mut self, observer: impl Fn(KeyedLimiterEvent<'_, K>) + Send + Sync + 'static) -> Self {
-        self.observers = self.observers.and(OnKeyedEvent::new(observer));
-        self
+    pub fn on_event(self, observer: impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) -> Self
+    where
+        K: fmt::Debug,
+    {
+        self.observer(observer)
     }
 
-    /// Tells `observer` of each event of each key, and of requests that wait, under the terms of
-    /// [`LimiterBuilder::on_event`](crate::LimiterBuilder::on_event). [`Observer`] and [`ObservedKey`](crate::ObservedKey) have examples.
+    /// Adds an observer of the events of each key, and of requests that wait, as
+    /// [`LimiterBuilder::observer`](crate::LimiterBuilder::observer) does. [`Observer`] and [`ObservedKey`](crate::ObservedKey) have examples.
     ///
-    /// It may be called several times, and beside [`on_event`](Self::on_event), which keys that are not `Debug` need.
+    /// Keys are `Debug`, so that an observer can write them without their type.
     pub fn observer(mut self, observer: impl Observer) -> Self
     where
         K: fmt::Debug,
@@ -213,84 +214,89 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     ///
     /// [`ConfigError`] when a limit of the policy is invalid, with the limit, or when its text is. [`ConfigError::ZeroKeys`].
     pub fn build(self) -> Result<KeyedLimiter<K>, ConfigError> {
-        let Self {
-            policy,
-            name,
-            max_keys,
-            when_full,
-            tier_of,
-            settles,
-            precise_timer,
-            options,
-            time_source,
-            observers,
-            format_key,
-        } = self;
-        if max_keys == 0 {
+        if self.max_keys == 0 {
             return Err(ConfigError::ZeroKeys);
         }
-        let policy = policy?;
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let plan = Plan::new(policy.clone(), since_epoch)?;
-        let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
-        let (width, tiered) = (plan.width().filter(|_| !settles), tier_of.is_some());
-        let shared = Shared {
-            decides_at_once: (!tiered && width.is_some_and(|width| width <= MAX_WORDS)).into(),
-            time_source,
-            numbers: Numbers::default(),
-            tier_of,
-            name: name.clone(),
-            observer: observers.is_some().then(|| Arc::new(KeyedObserver { observers, format: format_key })),
+        let since_epoch = since_epoch();
+        let plan = Plan::new(self.policy.clone()?, since_epoch)?;
+        let width = plan.width().filter(|_| !self.settles);
+        // The table is as narrow as the policy allows. Tiers are not known yet, so their keys get three words beside the number of
+        // the tier.
+        let table = match (is_plain::<K>(), self.tier_of.is_some(), width.unwrap_or(0)) {
+            (true, false, 0..=1) => AnyTable::Plain1(self.table(plan, since_epoch)),
+            (true, false, 2) => AnyTable::Plain2(self.table(plan, since_epoch)),
+            (true, ..) => AnyTable::Plain4(self.table(plan, since_epoch)),
+            (false, false, 0..=1) => AnyTable::Hashed1(self.table(plan, since_epoch)),
+            (false, false, 2) => AnyTable::Hashed2(self.table(plan, since_epoch)),
+            (false, ..) => AnyTable::Hashed4(self.table(plan, since_epoch)),
         };
-        let options = Arc::new(Options { observed: shared.observer.is_some(), ..options });
-        let origin =
-            Arc::new(Origin { name, since_epoch, timer_host: TimerHost::SharedDriver(SharedDriver::new(precise_timer)) });
-        let common = Common::new(Arc::new(plan), options, origin, id_prefix, Clock::new(time_source));
-        let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
-        let parts = Parts { shared, policy, common, settles, hasher, max_keys, when_full };
-        // As narrow as the policy allows; tiers, which are not known yet, get three words beside their number.
-        let table = match (is_plain::<K>(), tiered, width.unwrap_or(0)) {
-            (true, false, 0..=1) => AnyTable::Plain1(parts.table()),
-            (true, false, 2) => AnyTable::Plain2(parts.table()),
-            (true, ..) => AnyTable::Plain4(parts.table()),
-            (false, false, 0..=1) => AnyTable::Hashed1(parts.table()),
-            (false, false, 2) => AnyTable::Hashed2(parts.table()),
-            (false, ..) => AnyTable::Hashed4(parts.table()),
-        };
-        Ok(KeyedLimiter { table: Arc::new(table) })
+        Ok(KeyedLimiter {
+            table: Arc::new(table),
+        })
     }
-}
 
-/// The parts of a table of any width.
-struct Parts<K> {
-    shared: Shared<K>,
-    policy: Policy,
-    common: Common,
-    settles: bool,
-    hasher: SeedableRandomState,
-    max_keys: usize,
-    when_full: WhenFull,
-}
-
-impl<K: Hash + Eq + Clone + Send + Sync + 'static> Parts<K> {
-    fn table<const W: usize, H: KeptHash>(self) -> Table<K, W, H> {
-        let Self { shared, policy, common, settles, hasher, max_keys, when_full } = self;
-        let tiered = shared.tier_of.is_some();
-        let words = match (settles, tiered) {
+    /// The table, with `W` words for an idle key.
+    fn table<const W: usize, H: KeptHash>(
+        self,
+        plan: Plan,
+        since_epoch: Duration,
+    ) -> KeyTable<K, W, H> {
+        let (policy, tiered) = (plan.policy().clone(), self.tier_of.is_some());
+        let words = match (self.settles, tiered) {
             (true, _) => 0, // every permit has a handle of its limiter, so no key is idle
             (false, true) => W - 1,
             (false, false) => W,
         };
-        let few = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
-        let number = max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
-        let at_once = shared.decides_at_once.load(Relaxed).then(|| Arc::new(common.plan.deep_clone()));
+        let width = plan.width().filter(|_| !self.settles && !tiered);
+        let decides_at_once = width.is_some_and(|width| width <= MAX_WORDS);
+        let observed = self.observers.is_some();
+        let observer = KeyedObservers {
+            name: self.name.clone(),
+            observers: self.observers,
+            format: self.format_key,
+        };
+        let shared = KeyedShared {
+            decides_at_once: decides_at_once.into(),
+            time_source: self.time_source,
+            numbers: Numbers::default(),
+            tier_of: self.tier_of,
+            name: self.name.clone(),
+            observer: observed.then(|| Arc::new(observer)),
+        };
+        let options = Options {
+            observed,
+            ..self.options
+        };
+        let origin = PerLimiter {
+            name: self.name,
+            since_epoch,
+            timer_host: TimerHost::SharedDriver(SharedDriver::new(self.precise_timer)),
+        };
+        let (id_prefix, hash_seed) = Uuid::new_v4().as_u64_pair();
+        let common = PerPlan::new(
+            Arc::new(plan),
+            Arc::new(options),
+            Arc::new(origin),
+            id_prefix,
+            Clock::new(self.time_source),
+        );
+        let hasher = SeedableRandomState::with_seed(hash_seed, SharedSeed::global_random());
+        let few = (self.max_keys / MIN_KEYS_PER_SHARD).clamp(1, FEW_SHARDS);
+        let number = self.max_keys.div_ceil(KEYS_PER_SHARD).clamp(few, 1 << 15);
+        let at_once = decides_at_once.then(|| Arc::new(common.plan.deep_clone()));
         let shards = (0..number).map(|_| {
             let common = common.with_plan(Arc::new(common.plan.deep_clone()));
             let (clock, id_prefix) = (common.clock(), common.id_prefix(shared.numbers.next()));
-            Shard::new(clock, id_prefix, Tiers::new(policy.clone(), common, tiered, words), hasher.clone(), at_once.clone())
+            Shard::new(
+                clock,
+                id_prefix,
+                Tiers::new(policy.clone(), common, tiered, words),
+                hasher.clone(),
+                at_once.clone(),
+            )
         });
-        let shards = Shards::new(shards, hasher.clone(), max_keys, when_full);
-        Table::new(shared, shards)
+        let shards = Shards::new(shards, hasher.clone(), self.max_keys, self.when_full);
+        KeyTable::new(shared, shards)
     }
 }
 

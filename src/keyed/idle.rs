@@ -1,22 +1,37 @@
+//! A key in a table: idle, when it is only its state, or active; and how it is found.
+
 use std::any::TypeId;
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use foldhash::quality::SeedableRandomState;
 
-use super::key_ref::KeyRef;
-use super::key_state::Word;
+use super::idle_state::KeyWord;
+use crate::manager::Manager;
 
-/// A key that is only its state.
+/// A key in a table of its shard.
 #[derive(Debug)]
-pub(super) struct Idle<K, const W: usize, H> {
+pub(super) struct KeyEntry<K, V, H> {
     pub(super) key: K,
-    /// The state of its limits. Where keys have tiers, the last word is the number of the tier.
-    pub(super) words: [Word; W],
-    pub(super) hash: H,
+    /// The words of an idle key, or the manager of an active one.
+    pub(super) value: V,
+    hash: H,
 }
 
-impl<K: Hash + Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
+/// A key that is only the state of its limits. Where keys have tiers, the last word is the number of the tier.
+pub(super) type Idle<K, const W: usize, H> = KeyEntry<K, [KeyWord; W], H>;
+
+/// A key with a manager.
+pub(super) type Active<K, H> = KeyEntry<K, Arc<Manager>, H>;
+
+impl<K: Hash + Eq, V, H: KeptHash> KeyEntry<K, V, H> {
+    pub(super) fn new(hash: u64, key: K, value: V) -> Self {
+        let hash = H::keep(hash);
+        Self { key, value, hash }
+    }
+
     #[inline(always)]
     pub(super) fn is(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> bool {
         self.hash.may_be(hash) && key.is(&self.key)
@@ -27,14 +42,14 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Idle<K, W, H> {
     }
 }
 
-/// The hash of an idle key, where it is kept beside the key.
+/// The hash of a key, where it is kept beside the key.
 ///
 /// A table that moves keys needs their hashes, under its lock, where no foreign code may run: it could panic halfway through, or
 /// use the limiter. And a lookup compares a key with several others: for a text, each of these can be a cache miss. So the hash is
 /// kept, and `Eq` is called only for keys with equal hashes. That takes 8 bytes a key, half as much again for the smallest keys.
 /// [Numbers and addresses](is_plain) run no foreign code and lie in the table as a whole: for these, no hash is kept.
 pub(super) trait KeptHash: Copy + std::fmt::Debug + Send + 'static {
-    /// Whether the keys may run foreign code, or a copy of one may take long.
+    /// Whether a call on the key may run foreign code, or a copy of it may take long.
     const FOREIGN: bool;
 
     fn keep(hash: u64) -> Self;
@@ -80,5 +95,28 @@ pub(super) fn is_plain<K: 'static>() -> bool {
     macro_rules! any_of {
         ($($key:ty),*) => { [$(TypeId::of::<$key>()),*].contains(&TypeId::of::<K>()) };
     }
-    any_of!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, bool, char, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr)
+    any_of!(
+        u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, bool, char, IpAddr,
+        Ipv4Addr, Ipv6Addr, SocketAddr
+    )
+}
+
+/// A borrowed form of a key: the key itself, or what it is made of, such as `str` for a `String`.
+pub(super) trait KeyRef<K>: Hash {
+    /// The `Eq` of the borrowed form.
+    fn is(&self, key: &K) -> bool;
+
+    fn to_key(&self) -> K;
+}
+
+impl<Q: Hash + Eq + ToOwned + ?Sized> KeyRef<Q::Owned> for Q {
+    #[inline(always)]
+    fn is(&self, key: &Q::Owned) -> bool {
+        let key: &Self = key.borrow();
+        key == self
+    }
+
+    fn to_key(&self) -> Q::Owned {
+        self.to_owned()
+    }
 }

@@ -1,25 +1,36 @@
-mod charge;
-mod control;
-mod totals;
+//! The handle of a keyed limiter: requests, numbers, and changes to one key or to all of them.
+//!
+//! A change to all keys goes to one part of the keys after the other, each under its own lock, so that no call waits for all of them.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::hash::Hash;
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use super::acquire::{KeyedAcquire, KeyedAcquireOwned};
-use super::any_table::{AnyTable, with_table};
-use super::request::KeyedPermitRequest;
+use tokio::task::coop;
+use tokio::time::Instant;
+
+use super::drain::drained;
+use super::idle::KeyRef;
+use super::shard::Change;
 use super::snapshot::KeySnapshot;
-use crate::acquire::Run;
+use super::table::{Admitted, AnyTable, with_table};
+use crate::acquire::{
+    AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run, blocking_acquire, check_clock,
+};
+use crate::carry_over::UsageCarryOver;
 use crate::core::costs::Costs;
 use crate::decision::Decision;
-use crate::error::{AcquireError, TryAcquireError};
+use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;
 use crate::manager::RequestOptions;
 use crate::permit::Permit;
-use crate::snapshot::LimitStatus;
+use crate::policy::Policy;
+use crate::snapshot::{KeyTotals, LimitStatus};
 
 /// One limiter for each key: for each client, user or endpoint. Clones share the same limiters.
 ///
@@ -52,10 +63,10 @@ use crate::snapshot::LimitStatus;
 /// is freed when the key becomes idle or is forgotten.
 ///
 /// Where the policy of a key is one [`MaxConcurrency`](crate::MaxConcurrency) that neither has a TTL nor adapts, an active key of 8
-/// bytes takes at most 96 bytes in all, as long as it is only acquired, tried, released, checked and looked at in snapshots. It takes
-/// the memory above from the first request that waits for it, and from any other call that changes it ([`KeyedLimiter::penalize`],
-/// [`Permit::refund`](crate::Permit::refund), `pause_for`, a [group](crate::LimiterGroup), …). In a limiter with an
-/// [observer](crate::KeyedLimiterBuilder::on_event), each active key takes it.
+/// bytes takes at most 96 bytes in all, as long as callers only acquire, try, release and check it, and read its snapshots. It
+/// takes the memory above from the first request that waits for it, and from any other call that changes it
+/// ([`KeyedLimiter::penalize`], [`Permit::refund`](crate::Permit::refund), `pause_for`, a [group](crate::LimiterGroup), …). In a
+/// limiter with an [observer](crate::KeyedLimiterBuilder::observer), each active key takes the memory above.
 ///
 /// # The code of a key
 ///
@@ -74,10 +85,10 @@ use crate::snapshot::LimitStatus;
 /// with [`settle_permits`](crate::KeyedLimiterBuilder::settle_permits), or use the key's own [`limiter`](KeyedLimiter::limiter),
 /// which can also be paused and observed.
 ///
-/// A refund needs to know the key, and what the grant found: keeping both would make every permit larger and every grant slower, for
-/// the few that are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
-/// [`penalize`](KeyedLimiter::penalize) the key by the difference. (A reward refunds the latest usage of the key, whichever grant it
-/// is of.)
+/// A refund needs the key and the usage that the grant found. Keeping both would make every permit larger and every grant slower,
+/// although few permits are settled. To correct an estimate without them, [`reward`](KeyedLimiter::reward) or
+/// [`penalize`](KeyedLimiter::penalize) the key by the difference. (A reward refunds the latest usage of the key, regardless of
+/// which grant caused it.)
 ///
 /// # Closing
 ///
@@ -226,13 +237,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         self.request(key).blocking_acquire()
     }
 
-    /// A request with a cost, a priority or a timeout. See [`KeyedPermitRequest`].
+    /// A request with a cost, a priority or a timeout. See [`PermitRequest`](PermitRequest#examples).
     #[track_caller]
-    pub fn request<'a, Q>(&'a self, key: &'a Q) -> KeyedPermitRequest<'a, K, Q>
+    pub fn request<'a, Q>(&'a self, key: &'a Q) -> PermitRequest<(&'a Self, &'a Q)>
     where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        KeyedPermitRequest { table: &self.table, key, options: RequestOptions::new(1, Location::caller()) }
+        PermitRequest::new((self, key), 1, Location::caller())
     }
 
     /// Takes one unit of the key now, or nothing. See the [type's example](KeyedLimiter#examples).
@@ -260,7 +271,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        with_table!(&*self.table, |table| table.try_acquire(key, cost, Location::caller()))
+        with_table!(&*self.table, |table| table.try_acquire(
+            key,
+            cost,
+            Location::caller()
+        ))
     }
 
     /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
@@ -272,7 +287,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
         with_table!(&*self.table, |table| table.check(key, Costs::plain(cost)))
     }
 
-    /// What each limit of the key says now; nothing if the policy of its tier is invalid. An unknown key stays unknown. See
+    /// The status of each limit of the key; empty if the policy of its tier is invalid. An unknown key stays unknown. See
     /// [`Limiter::limits`].
     #[must_use]
     pub fn limits<Q>(&self, key: &Q) -> Vec<LimitStatus>
@@ -310,7 +325,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Ok(Limiter::from_manager(with_table!(&*self.table, |table| table.manager(key))?))
+        Ok(Limiter::from_manager(with_table!(&*self.table, |table| {
+            table.manager(key)
+        })?))
     }
 
     /// The numbers of a key; `None` when it is not known, and so has its whole budget.
@@ -346,26 +363,51 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// ```
     pub fn snapshots(&self) -> impl Iterator<Item = (K, KeySnapshot)> + use<K> {
         let table = Arc::clone(&self.table);
-        (0..).map_while(move |shard| with_table!(&*table, |table| table.snapshots(shard))).flatten()
+        (0..)
+            .map_while(move |shard| with_table!(&*table, |table| table.snapshots(shard)))
+            .flatten()
+    }
+
+    /// Sums over all keys, also over those that were forgotten: grants, denials, units in flight and more.
+    ///
+    /// It locks one part of the keys at a time, and goes through those that are [active](KeyedLimiter#memory), which takes up to a
+    /// microsecond for each; idle keys, however many, take no time. The numbers of one part are of one moment, those of different parts
+    /// are not. A permit whose TTL has passed is reclaimed by a timer or by the next call for its key, and counts as in flight until then.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate, TokenBucket, WhenFull};
+    ///
+    /// let builder = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1), 1)).max_keys(1);
+    /// let per_client = builder.when_full(WhenFull::EvictSoonestReset).build()?;
+    /// for client in ["alice", "alice", "bob"] {
+    ///     let _ = per_client.try_acquire(&client);
+    /// }
+    /// let totals = per_client.totals();
+    /// assert_eq!((per_client.len(), totals.granted, totals.denied), (1, 2, 1));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn totals(&self) -> KeyTotals {
+        with_table!(&*self.table, |table| table.totals())
     }
 
     /// The [name](crate::KeyedLimiterBuilder::name), if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        with_table!(&*self.table, |table| table.name())
+        with_table!(&*self.table, |table| table.shared.name.as_deref())
     }
 
     /// The most keys that are known at once: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn max_keys(&self) -> usize {
-        with_table!(&*self.table, |table| table.max_keys())
+        with_table!(&*self.table, |table| table.shards.max_keys())
     }
 
     /// The number of known keys: those with usage, and some that are reset but not forgotten yet. See
     /// [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn len(&self) -> usize {
-        with_table!(&*self.table, |table| table.len())
+        with_table!(&*self.table, |table| table.shards.len())
     }
 
     /// Whether no key is known.
@@ -373,18 +415,556 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Charges the key `units`, whether or not its limits admit them: later requests wait for them. A [`Penalty`](crate::Penalty)
+    /// is raised up to its ceiling, and bans only at a denied attempt; a [`MaxConcurrency`](crate::MaxConcurrency) is not
+    /// charged. Returns whether the key is known now; a full table may have no room for it.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Penalty, Rate};
+    /// let per_client = KeyedLimiter::new(Penalty::new(10, Rate::per_second(1)))?;
+    /// assert!(per_client.penalize(&"eve", 10)); // a wrong password
+    /// assert!(per_client.try_acquire(&"eve").is_err());
+    /// per_client.reward(&"eve", 10); // it was a typo
+    /// assert!(per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use = "`false` says that the key was not charged, because there is no room for it"]
+    pub fn penalize<Q>(&self, key: &Q, units: u64) -> bool
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.penalize(key, units))
+    }
+
+    /// Refunds up to `units` of recent usage, the latest first. Permits in flight keep their places, and a ban stays
+    /// ([`reset`](Self::reset) ends it). See [`KeyedLimiter::penalize`].
+    pub fn reward<Q>(&self, key: &Q, units: u64)
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.reward(key, units));
+    }
+
+    /// Resets the key: its whole budget is back. Permits in flight keep their places, and waiting requests their position.
+    /// Returns whether the key was known.
+    ///
+    /// ```
+    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    /// let per_client = KeyedLimiter::new(TokenBucket::new(Rate::per_minute(1), 1))?;
+    /// assert!(per_client.try_acquire(&"eve").is_ok() && per_client.try_acquire(&"eve").is_err());
+    /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn reset<Q>(&self, key: &Q) -> bool
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        with_table!(&*self.table, |table| table.reset(key))
+    }
+
+    /// Replaces the policy of all keys, known and new ones, while they are in use. See [`KeyedLimiter::set_policy_with`].
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is; [`ConfigError::HasTiers`]. Then nothing changes.
+    pub fn set_policy(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> Result<(), ConfigError> {
+        self.set_policy_with(policy, UsageCarryOver::AsIs)
+    }
+
+    /// Replaces the policy of all keys, known and new ones, while they are in use. For each key, queued requests keep their
+    /// position and usage carries over, by the rules of [`Limiter::set_policy_with`](crate::Limiter::set_policy_with). A policy
+    /// that was set at a key's own [`limiter`](KeyedLimiter::limiter) is replaced, too.
+    ///
+    /// It takes about half a microsecond for each known key. Meanwhile other calls go on: a part of the keys at a time is locked,
+    /// 1,536 on average of a full limiter. A call that runs at the same time finds the former policy or the new one.
+    ///
+    /// A key keeps the size that it was built with: one word, two or four, whichever the limits of the first policy need. Where the
+    /// limits of a later one need more, all keys with usage become [active](KeyedLimiter#memory), which takes two microseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a limit of the policy is invalid, or its text is. [`ConfigError::HasTiers`] where keys have
+    /// [tiers](crate::KeyedLimiterBuilder::tiers): their function says the policy of each key, and may change its answer at any
+    /// time. In both cases nothing changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FixedWindow, KeyedLimiter, UsageCarryOver};
+    ///
+    /// let per_minute = |units| FixedWindow::new(units, Duration::from_secs(60));
+    /// let per_user = KeyedLimiter::<u64>::new(per_minute(100))?;
+    /// let _used = per_user.try_acquire_many(&7, 60)?;
+    /// per_user.set_policy(per_minute(200))?;
+    /// assert_eq!((per_user.check(&7, 1).remaining(), per_user.check(&8, 1).remaining()), (140, 200));
+    /// per_user.set_policy_with(per_minute(20), UsageCarryOver::InProportion)?;
+    /// assert_eq!((per_user.check(&7, 1).remaining(), per_user.check(&8, 1).remaining()), (14, 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_policy_with(
+        &self,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+        carry: UsageCarryOver,
+    ) -> Result<(), ConfigError> {
+        let policy = policy.try_into().map_err(Into::into)?;
+        with_table!(&*self.table, |table| table.set_policy(policy, carry))
+    }
+
+    /// The present policy: the one that the limiter was built with, or that [`KeyedLimiter::set_policy`] set last. With
+    /// [tiers](crate::KeyedLimiterBuilder::tiers), that of the builder.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, MaxConcurrency};
+    ///
+    /// let per_user = KeyedLimiter::<u64>::new(MaxConcurrency::new(8))?;
+    /// per_user.set_policy("8 concurrent and 100/min")?;
+    /// assert_eq!(per_user.policy().to_string(), "8 concurrent and 100/min");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        with_table!(&*self.table, |table| table
+            .shards
+            .get(0)
+            .tiers
+            .own()
+            .policy
+            .clone())
+    }
+
+    /// Grants nothing for `duration`, for all keys, known and new ones: requests wait, in order, and
+    /// [`try_acquire`](KeyedLimiter::try_acquire) is denied.
+    ///
+    /// Zero changes nothing; [`Duration::MAX`] lasts until [`KeyedLimiter::resume`]. Of several pauses, the one that ends last
+    /// counts. Permits in flight stay valid, and their TTLs run on.
+    ///
+    /// A single key is paused at its own [`limiter`](KeyedLimiter::limiter). A key is served when neither it nor the whole is
+    /// paused: resuming one does not end the other's pause. Keys that are idle when the pause begins take no more memory for it;
+    /// a key with permits in flight becomes as large as any [active](KeyedLimiter#memory) one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_user = KeyedLimiter::<u64>::new(TokenBucket::new(Rate::per_second(10), 10))?;
+    /// per_user.pause_for(Duration::from_secs(30));
+    /// assert!(per_user.check(&7, 1).is_paused());
+    /// let start = tokio::time::Instant::now();
+    /// let _permit = per_user.acquire(&8).await?;
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause_for(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        if nanos > 0 {
+            with_table!(&*self.table, |table| table.change(Change::Pause(nanos)));
+        }
+    }
+
+    /// Grants nothing before `instant` on tokio's clock, for all keys. An instant that has passed changes nothing. See
+    /// [`KeyedLimiter::pause_for`].
+    pub fn pause_until(&self, instant: Instant) {
+        self.pause_for(instant.saturating_duration_since(Instant::now()));
+    }
+
+    /// Ends the pauses of all keys now. A pause of a key's own [`limiter`](KeyedLimiter::limiter) goes on.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{KeyedLimiter, MaxConcurrency};
+    /// let per_user = KeyedLimiter::<u64>::new(MaxConcurrency::new(8))?;
+    /// per_user.pause_for(Duration::MAX);
+    /// assert!(per_user.try_acquire(&7).is_err());
+    /// per_user.resume();
+    /// assert!(per_user.try_acquire(&7).is_ok());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn resume(&self) {
+        with_table!(&*self.table, |table| table.change(Change::Resume));
+    }
+
+    /// Refuses all waiting and all later requests, of all keys, with [`AcquireError::Closed`]; a key
+    /// that is not known stays so. Permits in flight stay valid. See [`KeyedLimiter::drained`] for an example.
+    pub fn close(&self) {
+        with_table!(&*self.table, |table| table.change(Change::Close));
+    }
+
+    /// Refuses all later requests, of all keys, with [`AcquireError::Closed`], and serves those that wait.
+    /// They can still be refused by [`KeyedLimiter::close`]. A key that is not known stays so. [`KeyedLimiter::drained`] returns when
+    /// all of them are served and their permits are back.
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, KeyedLimiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_user = KeyedLimiter::<u64>::new(MaxConcurrency::new(1))?;
+    /// let permit = per_user.acquire(&7).await?;
+    /// let waiting = tokio::spawn(per_user.acquire_owned(&7));
+    /// tokio::task::yield_now().await;
+    /// per_user.close_to_new();
+    /// assert_eq!(per_user.acquire(&8).await.unwrap_err(), AcquireError::Closed);
+    /// drop(permit);
+    /// drop(waiting.await??); // served
+    /// per_user.drained().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close_to_new(&self) {
+        with_table!(&*self.table, |table| table.change(Change::CloseToNew));
+    }
+
+    /// Whether [`KeyedLimiter::close`] or [`KeyedLimiter::close_to_new`] was called on this handle or on a clone, and has reached all
+    /// keys. See [`KeyedLimiter::drained`] for an example.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        // The last shard that a change reaches.
+        with_table!(&*self.table, |table| table.shards.get(0).is_closed())
+    }
+
+    /// Waits for an instant at which no request of any key waits and every permit that holds a place was released or reclaimed;
+    /// it is there already if nothing is in use. After [`KeyedLimiter::close`] that lasts. While the limiter is open, new requests
+    /// may come at any time, also before the caller goes on.
+    ///
+    /// Only permits of a [`MaxConcurrency`](crate::MaxConcurrency) hold a place; it does not wait for those of other limits.
+    ///
+    /// Waiting for it slows no grant or release: it waits for one key in use after the other, and then makes sure, by looking at
+    /// all keys twice, that none was granted a place in between. So while the limiter is open and places are granted all the time,
+    /// it may miss a drained instant that is shorter than such a look.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and called again at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{AcquireError, KeyedLimiter, MaxConcurrency};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_user = KeyedLimiter::<u64>::new(MaxConcurrency::new(2))?;
+    /// let permit = per_user.acquire(&7).await?;
+    /// tokio::spawn(async move { permit.release() });
+    /// per_user.close();
+    /// assert!(per_user.is_closed());
+    /// assert_eq!(per_user.acquire(&8).await.unwrap_err(), AcquireError::Closed);
+    /// per_user.drained().await;
+    /// assert!(per_user.snapshots().all(|(_, user)| user.in_flight == 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drained(&self) {
+        drained(&self.table).await;
+    }
 }
 
 impl<K> Clone for KeyedLimiter<K> {
     fn clone(&self) -> Self {
-        Self { table: Arc::clone(&self.table) }
+        Self {
+            table: Arc::clone(&self.table),
+        }
     }
 }
 
 impl<K> fmt::Debug for KeyedLimiter<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (len, max_keys) =
-            (with_table!(&*self.table, |table| table.len()), with_table!(&*self.table, |table| table.max_keys()));
-        f.debug_struct("KeyedLimiter").field("len", &len).field("max_keys", &max_keys).finish_non_exhaustive()
+        let (len, max_keys) = (
+            with_table!(&*self.table, |table| table.shards.len()),
+            with_table!(&*self.table, |table| table.shards.max_keys()),
+        );
+        f.debug_struct("KeyedLimiter")
+            .field("len", &len)
+            .field("max_keys", &max_keys)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request for a key of a [`KeyedLimiter`].
+impl<'a, K, Q> PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+    /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire) and of [`PermitRequest::acquire`](crate::PermitRequest::acquire).
+    pub fn acquire(self) -> KeyedAcquire<'a, K, Q> {
+        let (limiter, key) = self.target;
+        KeyedAcquire {
+            table: &limiter.table,
+            key,
+            stage: KeyedStage::New(self.options),
+        }
+    }
+
+    /// [`PermitRequest::acquire`] as a future that borrows nothing. See
+    /// [`KeyedLimiter::acquire_owned`](crate::KeyedLimiter::acquire_owned).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_owned(self) -> KeyedAcquireOwned<K> {
+        let (limiter, key) = self.target;
+        KeyedAcquireOwned {
+            table: Arc::clone(&limiter.table),
+            key: key.to_owned(),
+            stage: KeyedStage::New(self.options),
+        }
+    }
+
+    /// Waits for the permit, and runs the future while it holds it. See [`KeyedLimiter::run`](crate::KeyedLimiter::run).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeyedLimiter::run`](crate::KeyedLimiter::run) and of [`PermitRequest::acquire`].
+    pub fn run<F: Future>(self, future: F) -> Run<F, KeyedAcquireOwned<K>> {
+        Run::new(self.acquire_owned(), future)
+    }
+
+    /// Takes what the request costs now, or nothing. See [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::try_acquire`](crate::PermitRequest::try_acquire), and those of
+    /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
+    pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
+        let (limiter, key) = self.target;
+        with_table!(&*limiter.table, |table| table
+            .try_request(key, &self.options))
+    }
+
+    /// [`PermitRequest::try_acquire`], with the status of each limit of the key right after the decision. See
+    /// [`PermitRequest::try_acquire_explained`](crate::PermitRequest::try_acquire_explained).
+    ///
+    /// ```
+    /// # use tollgate::KeyedLimiter;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let per_user = KeyedLimiter::new("10/min and 100/h").unwrap();
+    /// let (answer, limits) = per_user.request(&"alice").cost(3).try_acquire_explained();
+    /// assert_eq!((answer.is_ok(), limits[0].remaining, limits[1].remaining), (true, 7, 97));
+    /// # }
+    /// ```
+    pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
+        let (limiter, key) = self.target;
+        with_table!(&*limiter.table, |table| table
+            .try_request_explained(key, &self.options))
+    }
+
+    /// [`PermitRequest::acquire_owned`], with the status of each limit of the key when the permit was granted, or the request
+    /// refused. See [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained). There are no limits if the key
+    /// was not admitted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`].
+    pub fn acquire_explained(
+        self,
+    ) -> impl Future<Output = (Result<Permit, AcquireError>, Vec<LimitStatus>)> + use<K, Q> {
+        let (limiter, key) = self.target;
+        let (table, key, options) = (Arc::clone(&limiter.table), key.to_owned(), self.options);
+        async move {
+            // A task that acquires in a loop must yield to other tasks.
+            coop::consume_budget().await;
+            let mut limits = Vec::new();
+            match with_table!(&*table, |table| table.admit(
+                &key,
+                &options,
+                Some(&mut limits)
+            )) {
+                Ok(Admitted::Granted(permit)) => (Ok(permit), limits),
+                Ok(Admitted::ToManager(manager)) => AcquireExplained::new(manager, options).await,
+                Err(error) => (Err(error), limits),
+            }
+        }
+    }
+
+    /// Joins the queue of the key now. See [`Limiter::reserve`](crate::Limiter::reserve). A reservation that was granted at once
+    /// cannot be given back if the permits of the key have [no handle of their limiter](crate::KeyedLimiter#permits).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{KeyedLimiter, Throttle};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let per_host = KeyedLimiter::new(Throttle::every(Duration::from_secs(1)))?;
+    /// let (first, second) = (per_host.request(&"a").reserve()?, per_host.request(&"a").reserve()?);
+    /// assert_eq!((first.ready_in(), second.ready_in()), (Some(Duration::ZERO), Some(Duration::from_secs(1))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`] that are known at once.
+    pub fn reserve(self) -> Result<Reservation, AcquireError> {
+        let (limiter, key) = self.target;
+        match with_table!(&*limiter.table, |table| table.admit(
+            key,
+            &self.options,
+            None
+        ))? {
+            Admitted::Granted(permit) => Ok(Reservation::granted(permit)),
+            Admitted::ToManager(manager) => Reservation::new(manager, self.options),
+        }
+    }
+
+    /// What [`PermitRequest::try_acquire`] would answer now; it takes nothing. See
+    /// [`KeyedLimiter::check`](crate::KeyedLimiter::check).
+    pub fn check(self) -> Decision {
+        let (limiter, key) = self.target;
+        with_table!(&*limiter.table, |table| table
+            .check(key, self.options.costs()))
+    }
+
+    /// Blocks the thread until it has the permit. See [`KeyedLimiter::blocking_acquire`](crate::KeyedLimiter::blocking_acquire).
+    ///
+    /// # Panics
+    ///
+    /// In a task, like the blocking functions of tokio: use `acquire` there, or `tokio::task::spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PermitRequest::acquire`]; [`AcquireError::NoRuntime`] only where
+    /// [`Limiter::blocking_acquire`](crate::Limiter::blocking_acquire) says.
+    #[track_caller]
+    pub fn blocking_acquire(self) -> Result<Permit, AcquireError> {
+        check_clock()?;
+        let (limiter, key) = self.target;
+        match with_table!(&*limiter.table, |table| table.admit(
+            key,
+            &self.options,
+            None
+        ))? {
+            Admitted::Granted(permit) => Ok(permit),
+            Admitted::ToManager(manager) => blocking_acquire(&manager, self.options),
+        }
+    }
+}
+
+/// [`PermitRequest::acquire`], so that a request can be awaited itself.
+impl<'a, K, Q> IntoFuture for PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = KeyedAcquire<'a, K, Q>;
+
+    fn into_future(self) -> KeyedAcquire<'a, K, Q> {
+        self.acquire()
+    }
+}
+
+/// A future that waits for a permit of a key. [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire), which has an example, returns
+/// it.
+///
+/// Its cancel safety, and what happens while it is not polled, are those of [`Acquire`](crate::Acquire).
+#[must_use = "futures do nothing unless polled"]
+pub struct KeyedAcquire<'a, K, Q: ?Sized = K> {
+    table: &'a Arc<AnyTable<K>>,
+    key: &'a Q,
+    stage: KeyedStage,
+}
+
+/// A [`KeyedAcquire`] that borrows nothing: it has a key of its own.
+/// [`KeyedLimiter::acquire_owned`](crate::KeyedLimiter::acquire_owned), which has an example, returns it.
+#[must_use = "futures do nothing unless polled"]
+pub struct KeyedAcquireOwned<K> {
+    table: Arc<AnyTable<K>>,
+    key: K,
+    stage: KeyedStage,
+}
+
+#[derive(Debug)]
+enum KeyedStage {
+    New(RequestOptions),
+    /// The request waits at the key's manager.
+    Waiting(AcquireOwned),
+    Done,
+}
+
+impl KeyedStage {
+    fn poll<K: Hash + Eq + Clone + Send + Sync + 'static>(
+        &mut self,
+        table: &AnyTable<K>,
+        key: &(impl KeyRef<K> + ?Sized),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Permit, AcquireError>> {
+        if let Self::New(options) = self {
+            // A task that acquires in a loop must yield to other tasks.
+            ready!(coop::poll_proceed(cx)).made_progress();
+            match with_table!(table, |table| table.admit(key, options, None)) {
+                Ok(Admitted::ToManager(manager)) => {
+                    *self = Self::Waiting(AcquireOwned::new(manager, options.clone()));
+                }
+                Ok(Admitted::Granted(permit)) => {
+                    *self = Self::Done;
+                    return Poll::Ready(Ok(permit));
+                }
+                Err(error) => {
+                    *self = Self::Done;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let Self::Waiting(acquire) = self else {
+            panic!("an acquire future was polled after it had completed")
+        };
+        let answer = ready!(Pin::new(acquire).poll(cx));
+        *self = Self::Done;
+        Poll::Ready(answer)
+    }
+}
+
+impl<K, Q> Future for KeyedAcquire<'_, K, Q>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { table, key, stage } = &mut *self;
+        stage.poll(table, *key, cx)
+    }
+}
+
+/// The key is never pinned.
+impl<K> Unpin for KeyedAcquireOwned<K> {}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Future for KeyedAcquireOwned<K> {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { table, key, stage } = &mut *self;
+        stage.poll(table, key, cx)
+    }
+}
+
+impl<K, Q: ?Sized> fmt::Debug for KeyedAcquire<'_, K, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedAcquire")
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> fmt::Debug for KeyedAcquireOwned<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedAcquireOwned")
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@
 //! Removed keys are collected in [`Removed`] and dropped when no lock is held.
 
 mod change;
-mod evict;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -16,24 +15,26 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 
 use foldhash::quality::SeedableRandomState;
 
-use super::idle::{Idle, KeptHash};
-use super::key_ref::KeyRef;
-use super::key_state::{KeyState, Word};
+use super::idle::{Active, Idle, KeptHash, KeyEntry, KeyRef};
+use super::idle_key::IdleKey;
+use super::idle_state::{IdleState, KeyWord};
 use super::probing::Probing;
+use super::snapshot::KeySnapshot;
 use super::tier::{Tier, Tiers};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
-use crate::core::plan::Plan;
-use crate::core::suspension::Hold;
-use crate::manager::{Clock, Last, Manager, Rest};
+use crate::core::gate::plan::Plan;
+use crate::core::suspension::AllKeysHold;
+use crate::manager::{AtRest, Clock, FinalTotals, Manager, ManagerParts, PerPlan};
+use crate::observe::Observers;
 use crate::policy::Policy;
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
 pub(super) use self::change::{Change, Changed};
 
-/// What a grant to an idle key needs comes first, next to the lock.
+/// The fields that a grant to an idle key needs come first, next to the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard<K, const W: usize, H> {
@@ -42,8 +43,8 @@ pub(super) struct Shard<K, const W: usize, H> {
     /// The plan of all keys, if all can be idle and none has a tier: an idle key is then found and decided at once. All shards
     /// share it.
     pub(super) plan: Option<Arc<Plan>>,
-    /// What holds all keys back; [`Shard::hold_at`] tells whether it is over.
-    pub(super) hold: Option<Box<Hold>>,
+    /// The pause or the closing of all keys; [`Shard::hold_at`] removes it when it is over.
+    pub(super) hold: Option<Box<AllKeysHold>>,
     /// The random part of the ids of permits of idle keys.
     pub(super) id_prefix: u64,
     /// The fence of the latest grant to an idle key, at least.
@@ -55,27 +56,14 @@ pub(super) struct Shard<K, const W: usize, H> {
     pub(super) changes: u64,
     /// How many managers that granted places were removed.
     removals: u64,
-    /// What was counted of idle keys, and of managers that were removed. Its grants are less by the fence, which counts those to idle
-    /// keys, and by the fences that the present managers have begun with.
+    /// The counts of idle keys, and of managers that were removed. Its `granted` does not include the grants to idle keys, which
+    /// `fence` counts. The fences with which the present managers began are subtracted.
     pub(super) counted: KeyTotals,
     /// Calls other than grants to idle keys.
     accesses: u32,
     /// Where the next check for removable keys begins.
     idle_cursor: usize,
     active_cursor: usize,
-}
-
-#[derive(Debug)]
-struct Active<K, H> {
-    key: K,
-    hash: H,
-    manager: Arc<Manager>,
-}
-
-impl<K: Hash, H: KeptHash> Active<K, H> {
-    fn hash(&self, hasher: &SeedableRandomState) -> u64 {
-        self.hash.of(&self.key, hasher)
-    }
 }
 
 /// How many keys a call checks for removal. Checking an active key takes some hundred nanoseconds, an idle one or one that
@@ -99,11 +87,11 @@ pub(super) enum Location {
     Absent,
 }
 
-/// What a look at the keys of one shard finds.
+/// The result of a look at the keys of one shard.
 pub(super) struct Look {
     /// The keys in use.
     pub(super) in_use: Vec<Arc<Manager>>,
-    /// How many keys were asked.
+    /// How many keys were looked at.
     pub(super) asked: usize,
     /// It changes with each grant of a place.
     pub(super) mark: u64,
@@ -111,7 +99,7 @@ pub(super) struct Look {
     pub(super) closed: bool,
 }
 
-/// What was removed from a shard: keys, and managers with their observers, whose drops run foreign code.
+/// Keys and managers (with their observers) that were removed from a shard. Their drops run foreign code.
 #[derive(Debug)]
 pub(super) struct Removed<K> {
     keys: Vec<K>,
@@ -120,7 +108,10 @@ pub(super) struct Removed<K> {
 
 impl<K> Default for Removed<K> {
     fn default() -> Self {
-        Self { keys: Vec::new(), managers: Vec::new() }
+        Self {
+            keys: Vec::new(),
+            managers: Vec::new(),
+        }
     }
 }
 
@@ -129,18 +120,26 @@ impl<K> Removed<K> {
     pub(super) fn discard(self) {
         let Self { keys, managers } = self;
         keys.into_iter().for_each(|key| contain_panic(|| drop(key)));
-        managers.into_iter().for_each(|manager| contain_panic(|| drop(manager)));
+        managers
+            .into_iter()
+            .for_each(|manager| contain_panic(|| drop(manager)));
     }
 
-    fn key(&mut self, key: K) {
+    fn key(&mut self, key: Option<K>) {
         if std::mem::needs_drop::<K>() {
-            self.keys.push(key);
+            self.keys.extend(key);
         }
     }
 }
 
 impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
-    pub(super) fn new(clock: Clock, id_prefix: u64, tiers: Tiers, hasher: SeedableRandomState, plan: Option<Arc<Plan>>) -> Self {
+    pub(super) fn new(
+        clock: Clock,
+        id_prefix: u64,
+        tiers: Tiers,
+        hasher: SeedableRandomState,
+        plan: Option<Arc<Plan>>,
+    ) -> Self {
         Self {
             clock,
             idle: Probing::new(),
@@ -172,8 +171,8 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.accesses.is_multiple_of(EVERY)
     }
 
-    /// What holds all keys back now.
-    pub(super) fn hold_at(&mut self, now: Moment) -> Option<Hold> {
+    /// The pause or the closing of all keys, if it still holds.
+    pub(super) fn hold_at(&mut self, now: Moment) -> Option<AllKeysHold> {
         let hold = **self.hold.as_ref()?;
         if hold.is_over(now) {
             self.hold = None;
@@ -186,31 +185,43 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         self.hold.as_ref().is_some_and(|hold| hold.closed)
     }
 
-    /// Which keys are in use: with a waiter or a place in flight.
+    /// The keys in use: those with a waiter or a place in flight.
     pub(super) fn look(&self) -> Look {
         let (mut in_use, mut mark) = (Vec::new(), self.removals);
-        for manager in self.active.iter().map(|active| &active.manager) {
-            match manager.drained_after() {
+        for manager in self.active.iter().map(|active| &active.value) {
+            match manager.active_key().drained_after() {
                 Some(0) => {}
-                Some(grants) => mark = mark.wrapping_add(self.hasher.hash_one((manager.id_prefix(), grants))),
+                Some(grants) => {
+                    mark = mark.wrapping_add(self.hasher.hash_one((manager.id_prefix(), grants)));
+                }
                 None => in_use.push(Arc::clone(manager)),
             }
         }
-        Look { in_use, asked: self.active.len(), mark, closed: self.is_closed() }
+        Look {
+            in_use,
+            asked: self.active.len(),
+            mark,
+            closed: self.is_closed(),
+        }
     }
 
     /// Sums over its keys, also over those that were removed.
     pub(super) fn totals(&self) -> KeyTotals {
-        let mut totals = KeyTotals { granted: self.counted.granted.wrapping_add(self.fence), ..self.counted };
-        self.active.iter().for_each(|active| totals.add(active.manager.totals()));
+        let mut totals = KeyTotals {
+            granted: self.counted.granted.wrapping_add(self.fence),
+            ..self.counted
+        };
+        self.active
+            .iter()
+            .for_each(|active| totals.add(active.value.totals()));
         totals
     }
 
     /// The `Eq` of keys runs here; nothing has changed when it panics.
     pub(super) fn locate(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Location {
-        let is_it = |active: &Active<K, H>| active.hash.may_be(hash) && key.is(&active.key);
-        if let Some(active) = self.active.find(hash, is_it).and_then(|slot| self.active.get(slot)) {
-            return Location::Active(Arc::clone(&active.manager));
+        let active = self.active.find(hash, |active| active.is(hash, key));
+        if let Some(active) = active.and_then(|slot| self.active.get(slot)) {
+            return Location::Active(Arc::clone(&active.value));
         }
         match self.idle.find(hash, |idle| idle.is(hash, key)) {
             Some(slot) => Location::Idle { slot },
@@ -219,12 +230,14 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// The state of an idle key.
-    pub(super) fn key_state(&mut self, slot: usize) -> Option<KeyState<'_>> {
-        Some(self.tiers.state(&mut self.idle.get_mut(slot)?.words))
+    pub(super) fn key_state(&mut self, slot: usize) -> Option<IdleState<'_>> {
+        Some(self.tiers.state(&mut self.idle.get_mut(slot)?.value))
     }
 
     pub(super) fn tier_at(&self, slot: usize) -> usize {
-        self.idle.get(slot).map_or(0, |idle| self.tiers.number_in(&idle.words))
+        self.idle
+            .get(slot)
+            .map_or(0, |idle| self.tiers.number_in(&idle.value))
     }
 
     /// The policy of an idle key.
@@ -235,38 +248,76 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     /// Inserts a reset idle key of a known tier. Returns its slot.
     pub(super) fn insert_new(&mut self, hash: u64, key: K, tier: usize, now: Moment) -> usize {
         let mut words = self.tiers.words(tier);
-        self.tiers.state(&mut words).fill(now);
+        self.tiers.state(&mut words).reset(now);
         self.insert_idle(hash, key, words)
     }
 
-    fn insert_idle(&mut self, hash: u64, key: K, words: [Word; W]) -> usize {
-        let idle = Idle { key, words, hash: H::keep(hash) };
+    fn insert_idle(&mut self, hash: u64, key: K, words: [KeyWord; W]) -> usize {
+        let idle = KeyEntry::new(hash, key, words);
         self.idle.insert(hash, idle, |idle| idle.hash(&self.hasher))
     }
 
     /// The manager has begun with the present fence.
     pub(super) fn insert_active(&mut self, hash: u64, key: K, manager: Arc<Manager>) {
         self.counted.granted = self.counted.granted.wrapping_sub(self.fence);
-        let active = Active { key, hash: H::keep(hash), manager };
-        self.active.insert(hash, active, |active| active.hash(&self.hasher));
+        let active = KeyEntry::new(hash, key, manager);
+        self.active
+            .insert(hash, active, |active| active.hash(&self.hasher));
+    }
+
+    /// An idle key, for a request.
+    pub(super) fn idle_key(
+        &mut self,
+        slot: usize,
+        hold: Option<AllKeysHold>,
+        now: Moment,
+    ) -> Option<IdleKey<'_>> {
+        let idle = self.idle.get_mut(slot)?;
+        Some(IdleKey {
+            state: self.tiers.state(&mut idle.value),
+            hold,
+            id_prefix: self.id_prefix,
+            fence: &mut self.fence,
+            denied: &mut self.counted.denied,
+            now,
+            origin: self.clock.origin(),
+        })
+    }
+
+    /// The manager of a key that was idle.
+    pub(super) fn open_manager(
+        &self,
+        common: Arc<PerPlan>,
+        gate: Gate,
+        number: u64,
+        hold: Option<AllKeysHold>,
+        observer: Observers,
+    ) -> Arc<Manager> {
+        let schedule = common.schedule(gate);
+        Manager::open(ManagerParts {
+            schedule: schedule.held_back(hold.unwrap_or_default()),
+            common,
+            number,
+            clock: self.clock.clone(),
+            observer,
+        })
     }
 
     /// Gives an idle key another tier. Its usage carries over.
     pub(super) fn change_tier(&mut self, slot: usize, tier: usize, now: Moment) {
-        let plan = Arc::clone(self.tiers.get(Ok(tier)).plan());
-        let Some(mut gate) = self.key_state(slot).map(|key_state| key_state.gate(0, now)) else { return };
-        gate.set_plan(plan, now, UsageCarryOver::AsIs);
-        let mut words = self.tiers.words(tier);
-        if let Some(states) = gate.states() {
-            self.tiers.state(&mut words).restore(states.into_iter());
-        }
         if let Some(idle) = self.idle.get_mut(slot) {
-            idle.words = words;
+            let gate = self.tiers.state(&mut idle.value).gate(0, now);
+            idle.value = self.tiers.carry_over(gate, tier, UsageCarryOver::AsIs, now);
         }
     }
 
     /// Takes an idle key out, for a manager of its tier or of another.
-    pub(super) fn take_idle(&mut self, slot: usize, tier: Option<Tier>, now: Moment) -> Option<(K, Gate)> {
+    pub(super) fn take_idle(
+        &mut self,
+        slot: usize,
+        tier: Option<Tier>,
+        now: Moment,
+    ) -> Option<(K, Gate)> {
         let fence = self.fence;
         let mut gate = self.key_state(slot)?.gate(fence, now);
         if let Some(tier) = tier {
@@ -276,12 +327,20 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// Checks a few idle keys and a few active ones. Reset keys are removed; active ones that are not needed become idle.
-    pub(super) fn reap(&mut self, Samples { idle, active }: Samples, now: Moment, removed: &mut Removed<K>) {
+    pub(super) fn reap(
+        &mut self,
+        Samples { idle, active }: Samples,
+        now: Moment,
+        removed: &mut Removed<K>,
+    ) {
         for _ in 0..idle.min(self.idle.slots()) {
             self.idle_cursor = before(self.idle_cursor, self.idle.slots());
             let slot = self.idle_cursor;
-            if self.key_state(slot).is_some_and(|key_state| key_state.reset_at(now) <= now) {
-                self.remove_idle(slot).into_iter().for_each(|key| removed.key(key));
+            if self
+                .key_state(slot)
+                .is_some_and(|key_state| key_state.reset_at(now) <= now)
+            {
+                removed.key(self.remove_idle(slot));
             }
         }
         for _ in 0..active.min(self.active.len()) {
@@ -291,6 +350,59 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
         }
         self.idle.shrink(|idle| idle.hash(&self.hasher));
         self.active.shrink(|active| active.hash(&self.hasher));
+    }
+
+    /// Checks a few keys, and removes the one that would be reset first: an idle one, or if there is none, an active one whose
+    /// manager is not needed. If none of these can be removed, active ones are checked until one can, at most `most`. Returns the
+    /// key, and when it would have been reset.
+    pub(super) fn evict(
+        &mut self,
+        samples: Samples,
+        most: usize,
+        now: Moment,
+        removed: &mut Removed<K>,
+    ) -> Option<(K, Moment)> {
+        self.evict_idle(samples.idle, now)
+            .or_else(|| self.evict_active(samples.active, most, removed))
+    }
+
+    fn evict_idle(&mut self, samples: usize, now: Moment) -> Option<(K, Moment)> {
+        let slots = self.idle.slots();
+        let start = self.idle_cursor.min(slots);
+        let below_cursor_first = (0..start).rev().chain((start..slots).rev());
+        let (reset_at, slot) = below_cursor_first
+            .filter_map(|slot| Some((self.key_state(slot)?.reset_at(now), slot)))
+            .take(samples)
+            .min()?;
+        self.idle_cursor = slot;
+        Some((self.remove_idle(slot)?, reset_at))
+    }
+
+    fn evict_active(
+        &mut self,
+        samples: usize,
+        most: usize,
+        removed: &mut Removed<K>,
+    ) -> Option<(K, Moment)> {
+        let mut soonest: Option<(Moment, usize)> = None;
+        for sample in 0..most.min(self.active.len()) {
+            if sample >= samples && soonest.is_some() {
+                break;
+            }
+            let slot = self.next_active()?;
+            let reset_at = self
+                .unshared(slot)
+                .and_then(|manager| manager.active_key().rest())
+                .map(|rest| rest.reset_at);
+            if let Some(reset_at) = reset_at
+                && soonest.is_none_or(|soonest| reset_at < soonest.0)
+            {
+                soonest = Some((reset_at, slot));
+            }
+        }
+        let (reset_at, slot) = soonest?;
+        let last = self.unshared(slot)?.active_key().rest()?.last;
+        Some((self.remove_active(slot, last, removed)?.1, reset_at))
     }
 
     fn remove_idle(&mut self, slot: usize) -> Option<K> {
@@ -313,63 +425,95 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     fn unshared(&self, slot: usize) -> Option<&Arc<Manager>> {
         #[cfg(test)]
         CHECKED.set(CHECKED.get() + 1);
-        let manager = self.active.get(slot).map(|active| &active.manager).filter(|manager| Arc::strong_count(manager) == 1);
-        fence(Acquire); // what was done by a handle happened before its drop, whose decrement the count has seen
+        let manager = self
+            .active
+            .get(slot)
+            .map(|active| &active.value)
+            .filter(|manager| Arc::strong_count(manager) == 1);
+        fence(Acquire); // every act of a handle happened before its drop, and the count has seen the decrement of that drop
         manager
     }
 
     /// Makes an active key idle if its manager is not needed; a reset one is removed.
     fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) {
-        let Some(manager) = self.unshared(slot) else { return };
-        let Some(Rest { is_new, last, .. }) = manager.rest() else { return };
+        let Some(key) = self.unshared(slot).map(Manager::active_key) else {
+            return;
+        };
+        let Some(AtRest { is_new, last, .. }) = key.rest() else {
+            return;
+        };
         if is_new {
-            self.remove_active(slot, last, removed).into_iter().for_each(|(_, key)| removed.key(key));
+            let key = self.remove_active(slot, last, removed);
+            removed.key(key.map(|(_, key)| key));
             return;
         }
         if !self.tiers.any_fits() {
             return;
         }
-        let Some(resting) = manager.at_rest() else { return };
-        let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states) else { return };
-        let mut words = self.tiers.words(tier);
-        self.tiers.state(&mut words).restore(states.iter().copied());
+        let Some(resting) = key.at_rest() else {
+            return;
+        };
+        let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states)
+        else {
+            return;
+        };
+        let words = self.tiers.restored(tier, states.iter().copied());
         if let Some((hash, key)) = self.remove_active(slot, last, removed) {
             self.insert_idle(hash, key, words);
         }
     }
 
     /// Removes an active key whose manager is not needed. If the key returns, its fences continue from here.
-    fn remove_active(&mut self, slot: usize, last: Last, removed: &mut Removed<K>) -> Option<(u64, K)> {
-        let Active { key, hash, manager } = self.active.remove(slot, |active| active.hash(&self.hasher))?;
-        removed.managers.push(manager);
+    fn remove_active(
+        &mut self,
+        slot: usize,
+        last: FinalTotals,
+        removed: &mut Removed<K>,
+    ) -> Option<(u64, K)> {
+        let active = self
+            .active
+            .remove(slot, |active| active.hash(&self.hasher))?;
+        let hash = active.hash(&self.hasher);
+        removed.managers.push(active.value);
         let fence = self.fence.max(last.totals.granted);
         self.counted.add(last.totals);
         self.counted.granted = self.counted.granted.wrapping_sub(fence - self.fence);
         self.fence = fence;
         self.removals += u64::from(last.holds_places);
-        last.clock.into_iter().for_each(|clock| self.clock.catch_up(clock));
-        Some((hash.of(&key, &self.hasher), key))
+        if let Some(clock) = last.clock {
+            self.clock.catch_up(clock);
+        }
+        Some((hash, active.key))
     }
 
     /// The idle keys with their states, and the active ones with their managers. The `Clone` of keys runs here; nothing changes
     /// when it panics.
-    #[expect(clippy::type_complexity, reason = "said once")]
-    pub(super) fn snapshots<S>(
-        &mut self,
-        of_idle: impl Fn(&KeyState<'_>, Option<Hold>, Moment) -> S,
-    ) -> (Vec<(K, S)>, Vec<(K, Arc<Manager>)>)
+    #[expect(clippy::type_complexity, reason = "it has one caller")]
+    pub(super) fn snapshots(&mut self) -> (Vec<(K, KeySnapshot)>, Vec<(K, Arc<Manager>)>)
     where
         K: Clone,
     {
         let now = self.clock.now();
         let hold = self.hold_at(now);
-        let Self { idle, active, tiers, .. } = self;
-        let idle = idle.iter_mut().map(|idle| (idle.key.clone(), of_idle(&tiers.state(&mut idle.words), hold, now))).collect();
-        (idle, active.iter().map(|active| (active.key.clone(), Arc::clone(&active.manager))).collect())
+        let idle = self.idle.iter_mut().map(|KeyEntry { key, value, .. }| {
+            let state = self.tiers.state(value);
+            (key.clone(), KeySnapshot::of_idle(&state, hold, now))
+        });
+        let active = self.active.iter();
+        (
+            idle.collect(),
+            active
+                .map(|active| (active.key.clone(), Arc::clone(&active.value)))
+                .collect(),
+        )
     }
 }
 
 /// The slot that is checked after this one. A removal moves keys from later slots to earlier ones: these were just checked.
 fn before(slot: usize, slots: usize) -> usize {
-    if 0 < slot && slot <= slots { slot - 1 } else { slots.saturating_sub(1) }
+    if 0 < slot && slot <= slots {
+        slot - 1
+    } else {
+        slots.saturating_sub(1)
+    }
 }

@@ -8,38 +8,53 @@ use foldhash::quality::SeedableRandomState;
 
 use super::idle::KeptHash;
 use super::shard::{Removed, Samples, Shard};
-use super::when_full::WhenFull;
 use crate::strategy::Moment;
+
+/// What happens to a new key when [`max_keys`](crate::KeyedLimiterBuilder::max_keys) keys are known and none that was checked is
+/// reset. See [`KeyedLimiterBuilder::when_full`](crate::KeyedLimiterBuilder::when_full) for an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// It is refused with [`TooManyKeys`](crate::TryAcquireError::TooManyKeys): no known key gets its usage back.
+    #[default]
+    Deny,
+    /// A search compares up to 32 idle keys, or 8 active ones if none is idle. The key among them that would be reset first is
+    /// forgotten and gets its usage back. Keys with permits in flight or waiting requests, and keys whose limiter is held, stay.
+    ///
+    /// With `max_keys` of at most 1,024, a new key is refused only if all known keys have to stay. In a larger table the search
+    /// is bounded, so that a refusal does not take longer the more keys there are: a new key is refused if all checked keys
+    /// have to stay, about 150 of them. Keys that another call is using are not checked.
+    EvictSoonestReset,
+}
 
 const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
 /// When there is no room for a new key: in its shard, and in one more.
-const WHEN_FULL: Samples = Samples { idle: 64, active: 3 };
-/// Of these, the one that would be reset first is evicted. If none can be, [`Shard::evict`] checks some more.
-const EVICTION: Samples = Samples { idle: 32, active: 8 };
+const WHEN_FULL: Samples = Samples {
+    idle: 64,
+    active: 3,
+};
+/// The keys to choose from at an eviction: the one that would be reset first is evicted. If none can be evicted, [`Shard::evict`]
+/// checks some more.
+const EVICTION: Samples = Samples {
+    idle: 32,
+    active: 8,
+};
 
-/// Where a key that can be evicted is searched for, if there is none among the first ones.
-#[derive(Clone, Copy)]
-struct Search {
-    /// Active keys that are checked in a shard. A manager with another handle is recognised at once.
-    active: usize,
-    /// Shards that are searched after the new key's own.
-    shards: usize,
-}
-
-/// The work of a refusal does not grow with the number of keys.
-const BOUNDED: Search = Search { active: 48, shards: 2 };
-/// In a table of at most [`SMALL`] keys, which is all in the processor's caches.
-const COMPLETE: Search = Search { active: usize::MAX, shards: usize::MAX };
+/// A table of at most so many keys fits the processor's caches, so it is searched as a whole for a key that can be evicted.
 const SMALL: usize = 1_024;
+/// The bounds of that search in a larger table, where the work of a refusal must not grow with the number of keys: active keys
+/// that are checked in a shard (a manager with another handle is recognised at once), and shards after the new key's own.
+const SEARCHED_ACTIVE: usize = 48;
+const SEARCHED_SHARDS: usize = 2;
 
 /// Two cache lines, which processors load together: no two shards share them.
 #[repr(align(128))]
-struct Locked<K, const W: usize, H>(Mutex<Shard<K, W, H>>);
+struct LockedShard<K, const W: usize, H>(Mutex<Shard<K, W, H>>);
 
 pub(super) type ShardGuard<'a, K, const W: usize, H> = MutexGuard<'a, Shard<K, W, H>>;
 
 pub(super) struct Shards<K, const W: usize, H> {
-    shards: Box<[Locked<K, W, H>]>,
+    shards: Box<[LockedShard<K, W, H>]>,
     hasher: SeedableRandomState,
     when_full: WhenFull,
     max_keys: usize,
@@ -69,8 +84,15 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         max_keys: usize,
         when_full: WhenFull,
     ) -> Self {
-        let shards = shards.map(|shard| Locked(Mutex::new(shard))).collect();
-        Self { shards, hasher, when_full, max_keys, len: AtomicUsize::new(0), next: AtomicUsize::new(0) }
+        let shards = shards.map(|shard| LockedShard(Mutex::new(shard))).collect();
+        Self {
+            shards,
+            hasher,
+            when_full,
+            max_keys,
+            len: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+        }
     }
 
     #[inline(always)]
@@ -82,7 +104,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     /// changed.
     #[inline(always)]
     pub(super) fn lock(&self, hash: u64) -> ShardGuard<'_, K, W, H> {
-        // Other bits than those that choose the slot.
+        // These bits differ from those that choose the slot.
         let index = (u64::from((hash >> 25) as u32) * self.shards.len() as u64) >> 32;
         self.get(index as usize)
     }
@@ -90,14 +112,21 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     /// The shard of this number, below [`Shards::count`].
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> ShardGuard<'_, K, W, H> {
-        self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index]
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a shard, by what may remove keys.
+    /// Changes a shard by a call that may remove keys.
     pub(super) fn change(&self, index: usize, change: impl FnOnce(&mut Shard<K, W, H>)) {
-        let mut shard = self.get(index);
+        self.count_removed(&mut self.get(index), change);
+    }
+
+    /// [`Shards::change`] for a shard that is locked.
+    fn count_removed(&self, shard: &mut Shard<K, W, H>, change: impl FnOnce(&mut Shard<K, W, H>)) {
         let before = shard.len();
-        change(&mut shard);
+        change(shard);
         self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 
@@ -107,11 +136,16 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
     }
 
     /// Checks a few keys for removal.
-    pub(super) fn reap_some(&self, shard: &mut Shard<K, W, H>, now: Moment, removed: &mut Removed<K>) {
+    pub(super) fn reap_some(
+        &self,
+        shard: &mut Shard<K, W, H>,
+        now: Moment,
+        removed: &mut Removed<K>,
+    ) {
         self.reap(shard, ON_THE_WAY, now, removed);
     }
 
-    /// The same with a guard, which is dropped here, and then the removed keys.
+    /// [`Shards::reap_some`] for a guard, which is dropped before the removed keys are.
     #[cold]
     pub(super) fn reap_and_unlock(&self, mut shard: ShardGuard<'_, K, W, H>, now: Moment) {
         let mut removed = Removed::default();
@@ -120,10 +154,14 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         removed.discard();
     }
 
-    fn reap(&self, shard: &mut Shard<K, W, H>, samples: Samples, now: Moment, removed: &mut Removed<K>) {
-        let before = shard.len();
-        shard.reap(samples, now, removed);
-        self.len.fetch_sub(before - shard.len(), Relaxed);
+    fn reap(
+        &self,
+        shard: &mut Shard<K, W, H>,
+        samples: Samples,
+        now: Moment,
+        removed: &mut Removed<K>,
+    ) {
+        self.count_removed(shard, |shard| shard.reap(samples, now, removed));
     }
 
     /// Counts one more key, if there is room. Otherwise a few keys are checked here and in other shards that are not locked: the
@@ -150,14 +188,24 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         if self.when_full == WhenFull::Deny {
             return false;
         }
-        let search = if self.max_keys <= SMALL { COMPLETE } else { BOUNDED };
-        let others = (first_other..self.shards.len()).chain(0..first_other).take(search.shards);
-        *evicted = shard.evict(EVICTION, search.active, now, removed).or_else(|| {
-            others.filter_map(|index| self.try_lock(index)).find_map(|mut other| {
-                let now = other.clock.now();
-                other.evict(EVICTION, search.active, now, removed)
-            })
-        });
+        let (most_active, most_shards) = if self.max_keys <= SMALL {
+            (usize::MAX, usize::MAX)
+        } else {
+            (SEARCHED_ACTIVE, SEARCHED_SHARDS)
+        };
+        let others = (first_other..self.shards.len())
+            .chain(0..first_other)
+            .take(most_shards);
+        *evicted = shard
+            .evict(EVICTION, most_active, now, removed)
+            .or_else(|| {
+                others
+                    .filter_map(|index| self.try_lock(index))
+                    .find_map(|mut other| {
+                        let now = other.clock.now();
+                        other.evict(EVICTION, most_active, now, removed)
+                    })
+            });
         evicted.is_some() // the new key takes its place
     }
 
@@ -185,7 +233,10 @@ mod tests {
     fn checked(keys: u64) -> usize {
         const REFUSALS: u64 = 100;
         let builder = KeyedLimiter::<u64>::builder(MaxConcurrency::new(1)).max_keys(keys as usize);
-        let keyed = builder.when_full(WhenFull::EvictSoonestReset).build().unwrap();
+        let keyed = builder
+            .when_full(WhenFull::EvictSoonestReset)
+            .build()
+            .unwrap();
         let _held: Vec<_> = (0..keys).map(|key| keyed.limiter(&key).unwrap()).collect();
         CHECKED.set(0);
         assert!((keys..keys + REFUSALS).all(|key| keyed.try_acquire(&key).is_err()));
@@ -194,7 +245,11 @@ mod tests {
 
     #[test]
     fn a_refusal_checks_all_keys_of_a_small_table_and_few_of_a_large_one() {
-        assert!((1_024..=1_040).contains(&checked(1_024)), "{}", checked(1_024));
+        assert!(
+            (1_024..=1_040).contains(&checked(1_024)),
+            "{}",
+            checked(1_024)
+        );
         for keys in [1_025, 40_000] {
             assert!(checked(keys) <= 160, "{} for {keys} keys", checked(keys));
         }

@@ -1,41 +1,46 @@
+//! What all keys of a keyed limiter share.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use super::event::{KeyedObserver, OfKey};
-use super::key_ref::KeyRef;
+use super::idle::KeyRef;
 use super::tier::TierOf;
 use crate::contain_panic::contain_panic;
-use crate::event::{EventKind, LimiterEvent};
+use crate::event::EventKind;
 use crate::manager::TimeSource;
-use crate::observe::Observers;
+use crate::observe::{KeyedObservers, Observers};
 
 /// The data that all keys share.
-pub(super) struct Shared<K> {
+pub(super) struct KeyedShared<K> {
     /// Whether an idle key is likely to be decided at once: the shards have a plan for that.
     pub(super) decides_at_once: AtomicBool,
     pub(super) time_source: TimeSource,
     pub(super) numbers: Numbers,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) name: Option<Arc<str>>,
-    pub(super) observer: Option<Arc<KeyedObserver>>,
+    pub(super) observer: Option<Arc<KeyedObservers>>,
 }
 
-impl<K: Send + Sync + 'static> Shared<K> {
-    /// Tells the observer what has happened to a key that has no manager. Called outside every lock.
+impl<K: Send + Sync + 'static> KeyedShared<K> {
+    /// Reports an event of a key without a manager to the observer. Called outside every lock.
     pub(super) fn emit(&self, key: &K, kind: EventKind) {
         self.tell(Some(key), || kind);
     }
 
-    /// [`Shared::emit`], also for a request whose key is unknown.
+    /// [`KeyedShared::emit`], also for a request whose key is unknown.
     pub(super) fn tell(&self, key: Option<&K>, kind: impl FnOnce() -> EventKind) {
         if let Some(observer) = &self.observer {
-            observer.emit(key, &LimiterEvent::new(self.name.clone(), kind()));
+            observer.emit(key, &kind());
         }
     }
 
-    /// [`Shared::emit`] for a borrowed key. Where it cannot be cloned, the call goes on without.
+    /// [`KeyedShared::emit`] for a borrowed key. If the key cannot be cloned, the event is not reported.
     #[cold]
-    pub(super) fn emit_of_idle(&self, key: &(impl KeyRef<K> + ?Sized), kinds: impl IntoIterator<Item = EventKind>) {
+    pub(super) fn emit_of_idle(
+        &self,
+        key: &(impl KeyRef<K> + ?Sized),
+        kinds: impl IntoIterator<Item = EventKind>,
+    ) {
         contain_panic(|| {
             let key = &key.to_key();
             kinds.into_iter().for_each(|kind| self.emit(key, kind));
@@ -43,11 +48,13 @@ impl<K: Send + Sync + 'static> Shared<K> {
     }
 }
 
-impl<K: Clone + Send + Sync + 'static> Shared<K> {
+impl<K: Clone + Send + Sync + 'static> KeyedShared<K> {
     /// The observer of the manager of this key, which clones it.
     pub(super) fn observer_of(&self, key: &K) -> Observers {
-        let of_all = self.observer.as_ref().map(Arc::clone);
-        of_all.map_or(Observers::NONE, |of_all| Observers::new(OfKey { of_all, key: key.clone() }))
+        let observer = self.observer.as_ref();
+        observer.map_or(Observers::NONE, |observer| {
+            observer.of_key(Some(key.clone()))
+        })
     }
 }
 

@@ -1,8 +1,10 @@
+//! The numbers of one key, at one instant.
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key_state::KeyState;
-use crate::core::suspension::Hold;
+use super::idle_state::IdleState;
+use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::manager::Manager;
 use crate::strategy::Moment;
@@ -42,12 +44,21 @@ impl KeySnapshot {
         }
     }
 
-    pub(super) fn of_idle(key_state: &KeyState<'_>, hold: Option<Hold>, now: Moment) -> Self {
+    pub(super) fn of_idle(
+        key_state: &IdleState<'_>,
+        hold: Option<AllKeysHold>,
+        now: Moment,
+    ) -> Self {
         Self::new(key_state.used(now), &key_state.decide(hold, now, 1), 0, 0)
     }
 
     pub(super) fn of_active(manager: &Arc<Manager>) -> Self {
         let numbers = manager.snapshot();
-        Self::new(manager.used(), &manager.check_one(), numbers.in_flight, numbers.queued)
+        Self::new(
+            manager.ask(|outlook, now| outlook.limits().used(now)),
+            &manager.ask(|outlook, now| outlook.check_one(now)),
+            numbers.in_flight,
+            numbers.queued,
+        )
     }
 }

@@ -1,9 +1,11 @@
-use super::any_table::with_table;
+//! Events that layers report.
+
 use super::limiter::KeyedLimiter;
+use super::table::with_table;
 use crate::event::EventKind;
 
 impl<K: Send + Sync + 'static> KeyedLimiter<K> {
-    /// Tells the observers, if there are any, of what has changed nothing: of a key, or of a request whose key is unknown.
+    /// Reports an event of a key, or of a request whose key is unknown. It changes nothing.
     pub(crate) fn tell(&self, key: Option<&K>, kind: impl FnOnce() -> EventKind) {
         with_table!(&*self.table, |table| table.shared.tell(key, kind));
     }

@@ -1,10 +1,15 @@
+//! The policies of a keyed limiter.
+
 use std::sync::Arc;
 
-use super::key_state::{KeyState, Word};
-use crate::core::plan::Plan;
+use super::idle_state::{IdleState, KeyWord};
+use crate::carry_over::UsageCarryOver;
+use crate::core::gate::Gate;
+use crate::core::gate::plan::Plan;
 use crate::error::ConfigError;
-use crate::manager::Common;
+use crate::manager::PerPlan;
 use crate::policy::Policy;
+use crate::strategy::{Moment, StateWords};
 
 pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
 
@@ -12,8 +17,8 @@ pub(super) type TierOf<K> = Box<dyn Fn(&K) -> Policy + Send + Sync>;
 #[derive(Debug, Clone)]
 pub(super) struct Tier {
     pub(super) policy: Policy,
-    /// What the managers of its keys in this shard have in common.
-    pub(super) common: Arc<Common>,
+    /// The data that the managers of its keys in this shard share.
+    pub(super) common: Arc<PerPlan>,
     /// Whether the state of a key fits into the words of an idle key.
     pub(super) fits: bool,
 }
@@ -35,8 +40,12 @@ impl Tiers {
     /// How many tiers a shard keeps. A key of any further tier is always active.
     const MAX: usize = 64;
 
-    pub(super) fn new(policy: Policy, common: Common, tiered: bool, words: usize) -> Self {
-        Self { seen: vec![Tier::new(policy, common, words)], tiered, words }
+    pub(super) fn new(policy: Policy, common: PerPlan, tiered: bool, words: usize) -> Self {
+        Self {
+            seen: vec![Tier::new(policy, common, words)],
+            tiered,
+            words,
+        }
     }
 
     pub(super) fn own(&self) -> &Tier {
@@ -52,7 +61,9 @@ impl Tiers {
 
     /// The tier of a policy; without one, the limiter's own.
     pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<TierRef, ConfigError> {
-        let Some(policy) = policy else { return Ok(Ok(0)) };
+        let Some(policy) = policy else {
+            return Ok(Ok(0));
+        };
         if let Some(known) = self.position(policy) {
             return Ok(Ok(known));
         }
@@ -60,7 +71,10 @@ impl Tiers {
         let plan = Plan::new(policy.clone(), own.since_epoch())?;
         let tier = Tier::new(policy.clone(), own.with_plan(Arc::new(plan)), self.words);
         if self.seen.len() == Self::MAX {
-            return Ok(Err(Tier { fits: false, ..tier }));
+            return Ok(Err(Tier {
+                fits: false,
+                ..tier
+            }));
         }
         self.seen.push(tier);
         Ok(Ok(self.seen.len() - 1))
@@ -72,7 +86,8 @@ impl Tiers {
 
     /// The number of a tier whose keys can be idle.
     pub(super) fn number_of(&self, policy: &Policy) -> Option<usize> {
-        self.position(policy).filter(|number| self.seen[*number].fits)
+        self.position(policy)
+            .filter(|number| self.seen[*number].fits)
     }
 
     pub(super) fn get(&self, tier: TierRef) -> Tier {
@@ -89,29 +104,63 @@ impl Tiers {
         self.seen.iter().any(|tier| tier.fits)
     }
 
-    pub(super) fn number_in<const W: usize>(&self, words: &[Word; W]) -> usize {
-        if self.tiered { words[W - 1].get() as usize } else { 0 }
+    pub(super) fn number_in<const W: usize>(&self, words: &[KeyWord; W]) -> usize {
+        if self.tiered {
+            words[W - 1].get() as usize
+        } else {
+            0
+        }
     }
 
     /// The words of an idle key of a tier, with all else zero.
-    pub(super) fn words<const W: usize>(&self, number: usize) -> [Word; W] {
-        let mut words = [Word::ZERO; W];
+    pub(super) fn words<const W: usize>(&self, number: usize) -> [KeyWord; W] {
+        let mut words = [KeyWord::ZERO; W];
         if self.tiered {
-            words[W - 1] = Word::new(number as u64);
+            words[W - 1] = KeyWord::new(number as u64);
         }
         words
     }
 
+    /// The words of an idle key of a tier, from the states of its limits.
+    pub(super) fn restored<const W: usize>(
+        &self,
+        number: usize,
+        states: impl Iterator<Item = StateWords>,
+    ) -> [KeyWord; W] {
+        let mut words = self.words(number);
+        self.state(&mut words).restore(states);
+        words
+    }
+
+    /// The words of an idle key of a tier, with the usage of a gate.
+    pub(super) fn carry_over<const W: usize>(
+        &self,
+        mut gate: Gate,
+        number: usize,
+        carry: UsageCarryOver,
+        now: Moment,
+    ) -> [KeyWord; W] {
+        gate.set_plan(Arc::clone(self.seen[number].plan()), now, carry);
+        self.restored(number, gate.limits().states().into_iter().flatten())
+    }
+
     /// The state of an idle key, with the plan of its tier.
-    pub(super) fn state<'a, const W: usize>(&'a self, words: &'a mut [Word; W]) -> KeyState<'a> {
+    pub(super) fn state<'a, const W: usize>(
+        &'a self,
+        words: &'a mut [KeyWord; W],
+    ) -> IdleState<'a> {
         self.seen[self.number_in(words)].state(words)
     }
 }
 
 impl Tier {
-    fn new(policy: Policy, common: Common, words: usize) -> Self {
+    fn new(policy: Policy, common: PerPlan, words: usize) -> Self {
         let fits = common.plan.width().is_some_and(|width| width <= words);
-        Self { policy, common: Arc::new(common), fits }
+        Self {
+            policy,
+            common: Arc::new(common),
+            fits,
+        }
     }
 
     pub(super) fn plan(&self) -> &Arc<Plan> {
@@ -119,7 +168,10 @@ impl Tier {
     }
 
     /// The state of an idle key of this tier.
-    pub(super) fn state<'a>(&'a self, words: &'a mut [Word]) -> KeyState<'a> {
-        KeyState { plan: self.plan(), words }
+    pub(super) fn state<'a>(&'a self, words: &'a mut [KeyWord]) -> IdleState<'a> {
+        IdleState {
+            plan: self.plan(),
+            words,
+        }
     }
 }

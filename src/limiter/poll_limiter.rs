@@ -1,9 +1,10 @@
-use std::fmt;
+//! A limiter that is polled for permits, for hand-written futures.
+
 use std::panic::Location;
 use std::task::{Context, Poll};
 
 use super::Limiter;
-use crate::acquire::{OwnedTicket, PermitRequest};
+use crate::acquire::OwnedTicket;
 use crate::core::request::Caller;
 use crate::error::AcquireError;
 use crate::permit::Permit;
@@ -29,6 +30,7 @@ use crate::permit::Permit;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct PollLimiter {
     limiter: Limiter,
     ticket: OwnedTicket,
@@ -44,8 +46,12 @@ impl PollLimiter {
     }
 
     fn with_caller(limiter: Limiter, caller: Caller) -> Self {
-        let ticket = PermitRequest::new(limiter.manager(), 1, caller).into_ticket();
-        Self { limiter, ticket, caller }
+        let ticket = limiter.ticket(caller);
+        Self {
+            limiter,
+            ticket,
+            caller,
+        }
     }
 
     /// Polls for a permit of one unit. If it must wait, the task of the latest poll is woken when the request is answered; the poll
@@ -68,11 +74,5 @@ impl PollLimiter {
 impl Clone for PollLimiter {
     fn clone(&self) -> Self {
         Self::with_caller(self.limiter.clone(), self.caller)
-    }
-}
-
-impl fmt::Debug for PollLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollLimiter").field("limiter", &self.limiter).field("ticket", &self.ticket).finish_non_exhaustive()
     }
 }

@@ -1,101 +1,148 @@
-//! Operations on a whole limiter: policy change, pause, close, snapshot.
+//! Operations on a whole limiter: policy change, pause, close, snapshot, and its numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::lock::Manager;
 use crate::carry_over::UsageCarryOver;
-use crate::core::plan::Plan;
+use crate::core::costs::Costs;
+use crate::core::gate::plan::Plan;
 use crate::core::schedule::Schedule;
-use crate::core::suspension::Scope;
+use crate::core::suspension::PauseScope;
+use crate::core::word::packed_rate::WordValue;
+use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError};
 use crate::event::EventKind;
+use crate::manager::parts::Manager;
 use crate::policy::Policy;
-use crate::snapshot::LimiterSnapshot;
+use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 use crate::upstream::UpstreamSignal;
 
 impl Manager {
     /// The present policy.
     pub(crate) fn policy(self: &Arc<Self>) -> Policy {
-        self.ask(|schedule, _| schedule.policy().clone())
+        self.ask(|outlook, _| outlook.limits().policy().clone())
     }
 
     /// Refuses a request that holds no permit, if the present policy bounds nothing but held permits.
     pub(crate) fn check_rate(self: &Arc<Self>) -> Result<(), AcquireError> {
-        self.ask(|schedule, _| match schedule.policy() {
-            policy if policy.only_places() => Err(AcquireError::NoRate { policy: policy.clone() }),
+        self.ask(|outlook, _| match outlook.limits().policy() {
+            policy if policy.only_places() => Err(AcquireError::NoRate {
+                policy: policy.clone(),
+            }),
             _ => Ok(()),
         })
     }
 
     /// Replaces the policy; queued requests keep their position.
-    pub(crate) fn set_policy(self: &Arc<Self>, policy: Policy, carry: UsageCarryOver) -> Result<(), ConfigError> {
-        let plan = Plan::new(policy, self.since_epoch())?;
-        self.with_timer_after_due(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
+    pub(crate) fn set_policy(
+        self: &Arc<Self>,
+        policy: Policy,
+        carry: UsageCarryOver,
+    ) -> Result<(), ConfigError> {
+        let plan = Plan::new(policy, self.common().since_epoch())?;
+        self.control(|schedule, now, effects| {
+            schedule.set_plan(now, plan, carry, effects);
+        });
         Ok(())
-    }
-
-    /// The largest cost that a request that does not wait would get now.
-    pub(crate) fn available(self: &Arc<Self>) -> u64 {
-        self.ask(Schedule::available)
     }
 
     /// Grants nothing for this long; [`Duration::MAX`]: until it is resumed.
     pub(crate) fn pause_for(self: &Arc<Self>, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.with_timer_after_due(|schedule, now, effects| schedule.pause(now, Scope::Limiter, now.plus(nanos), effects));
-        if let Some(link) = self.store_link().filter(|_| !duration.is_zero()) {
-            link.kept.keep_paused(self, duration);
-        }
+        self.control(|schedule, now, effects| {
+            schedule.pause(now, PauseScope::Limiter, now.plus(nanos), effects);
+        });
     }
 
     pub(crate) fn resume(self: &Arc<Self>) {
-        self.with_timer_after_due(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
-        if let Some(link) = self.store_link() {
-            link.kept.forget(&**self, || self.is_closed_or_paused());
-        }
+        self.control(|schedule, now, effects| {
+            schedule.resume(now, PauseScope::Limiter, effects);
+        });
     }
 
-    fn is_closed_or_paused(&self) -> bool {
-        let (state, now) = self.lock_now();
-        state.schedule.is_closed() || state.schedule.is_paused(now)
+    pub(crate) fn is_closed_or_paused(&self) -> bool {
+        let mut state = self.lock();
+        let now = state.now();
+        state.schedule.waiters().is_closed() || state.schedule.outlook().is_paused(now)
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {
         if let Some(field) = signal.malformed {
-            self.tell_if_observed(|| EventKind::UpstreamMalformed { field });
+            self.report_if_observed(|| EventKind::UpstreamMalformed { field });
         }
         if let Some(pause) = signal.pause() {
             self.pause_for(pause);
-        } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after) {
+        } else if let (Some(remaining), Some(reset_after)) = (signal.remaining, signal.reset_after)
+        {
             let nanos = u64::try_from(reset_after.as_nanos()).unwrap_or(u64::MAX);
-            self.with_timer_after_due(|schedule, now, effects| schedule.spread(now, remaining, now.plus(nanos), effects));
+            self.control(|schedule, now, effects| {
+                schedule.spread(now, remaining, now.plus(nanos), effects);
+            });
         }
     }
 
     pub(crate) fn close(self: &Arc<Self>) {
-        self.after_due(Schedule::close);
-        self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
+        self.visit_after_due().give(Schedule::close);
     }
 
     pub(crate) fn close_to_new(self: &Arc<Self>) {
-        self.after_due(Schedule::close_to_new);
-        self.store_link().iter().for_each(|link| link.kept.keep_closed(self));
+        self.visit_after_due().give(Schedule::close_to_new);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        !self.state.is_only_a_word() && self.lock().schedule.is_closed()
+        !self.state.is_only_a_word() && self.lock().schedule.waiters().is_closed()
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {
-        let mut snapshot = self.ask(Schedule::snapshot);
+        let mut snapshot = self.ask(|outlook, now| outlook.snapshot(now));
         snapshot.denied += self.denied_by_word();
         snapshot
     }
 
+    /// Charges units without a request.
+    pub(crate) fn charge(self: &Arc<Self>, units: u64) {
+        self.control(|schedule, now, effects| schedule.charge(now, units, effects));
+    }
+
+    /// What each limit says.
+    pub(crate) fn limits(self: &Arc<Self>) -> Vec<LimitStatus> {
+        self.ask(|outlook, now| outlook.limits().statuses(now))
+    }
+
+    /// The decision on a request that does not wait, if it came now.
+    pub(crate) fn check(self: &Arc<Self>, costs: Costs<'_>) -> Decision {
+        self.ask(|outlook, now| outlook.check(now, costs))
+    }
+
+    /// What can be summed over keys, without what is due by now.
+    pub(crate) fn totals(&self) -> KeyTotals {
+        self.totals_of_word()
+            .unwrap_or_else(|| self.totals_of(&self.lock().schedule))
+    }
+
+    /// The same for a manager that is only a word of places.
+    pub(super) fn totals_of_word(&self) -> Option<KeyTotals> {
+        let (WordValue::Places { units }, granted) = self.state.content_of_word()? else {
+            return None;
+        };
+        let in_flight = self.common().plan.plain_places()?.saturating_sub(units);
+        Some(KeyTotals {
+            in_flight,
+            granted,
+            denied: self.denied_by_word(),
+            ..KeyTotals::default()
+        })
+    }
+
+    pub(super) fn totals_of(&self, schedule: &Schedule) -> KeyTotals {
+        let mut totals = schedule.outlook().totals();
+        totals.denied += self.denied_by_word();
+        totals
+    }
+
     /// How many requests were denied while there was no state that counts them.
-    pub(super) fn denied_by_word(&self) -> u64 {
+    fn denied_by_word(&self) -> u64 {
         u64::from(self.denied.load(Relaxed))
     }
 }

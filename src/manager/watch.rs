@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::lock::Manager;
-use super::watchers::{Awaited, WatcherId};
 use crate::core::arena::Index;
+use crate::manager::lock::watchers::{Awaited, WatcherId};
+use crate::manager::parts::Manager;
+use crate::manager::visit::Visit;
 
 /// Completes when what it awaits has happened.
 #[derive(Debug)]
@@ -21,23 +22,19 @@ pub(crate) struct Watch {
 
 impl Manager {
     /// Completes when the permit is not live any more.
-    pub(crate) fn reclaimed(self: &Arc<Self>, index: Index, fence: u64) -> Watch {
-        Watch { manager: Arc::clone(self), awaited: Awaited::Reclaim(fence), lease: Some(index), id: None }
+    pub(crate) fn reclaimed(self: &Arc<Self>, lease: Index, fence: u64) -> Watch {
+        let mut watch = self.watch(Awaited::Reclaim(fence));
+        watch.lease = Some(lease);
+        watch
     }
 
-    /// Completes when no request waits, and every place was released.
-    pub(crate) fn drained(self: &Arc<Self>) -> Watch {
-        Watch { manager: Arc::clone(self), awaited: Awaited::Drain, lease: None, id: None }
-    }
-
-    /// Completes when new requests are refused.
-    pub(crate) fn closed_to_new(self: &Arc<Self>) -> Watch {
-        Watch { manager: Arc::clone(self), awaited: Awaited::CloseToNew, lease: None, id: None }
-    }
-
-    /// Completes when all requests are refused, also those that wait.
-    pub(crate) fn closed(self: &Arc<Self>) -> Watch {
-        Watch { manager: Arc::clone(self), awaited: Awaited::Close, lease: None, id: None }
+    pub(crate) fn watch(self: &Arc<Self>, awaited: Awaited) -> Watch {
+        Watch {
+            manager: Arc::clone(self),
+            awaited,
+            lease: None,
+            id: None,
+        }
     }
 }
 
@@ -46,22 +43,33 @@ impl Future for Watch {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone(); // outside the lock: a clone runs foreign code
-        let Self { manager, awaited, lease, id } = &mut *self;
-        let (mut state, now) = manager.lock_and_advance();
-        let (happened, needs_driver) = match (*awaited, *lease) {
-            (Awaited::Reclaim(fence), Some(index)) => (state.schedule.live_lease(now, index, fence).is_none(), true),
-            (Awaited::CloseToNew, _) => (state.schedule.is_closed(), false),
-            (Awaited::Close, _) => (state.schedule.refuses_waiters(), false),
-            // Only the passing of time reclaims a leaked permit, and the driver may have ended with its runtime.
-            _ => (state.schedule.is_drained(), state.schedule.leases_permits()),
+        let Self {
+            manager,
+            awaited,
+            lease,
+            id,
+        } = &mut *self;
+        let Visit { mut state, now, .. } = manager.visit_after_due();
+        let has_happened = match (*awaited, *lease) {
+            (Awaited::Reclaim(fence), Some(lease)) => {
+                state.schedule.live_lease(now, lease, fence).is_none()
+            }
+            _ => state.has_happened(*awaited),
         };
-        if happened {
+        if has_happened {
             return Poll::Ready(());
         }
-        let replaced = state.watchers.get_or_insert_default().watch(*awaited, id, waker);
-        let driver = if needs_driver { state.ensure_driver_here().ok().flatten() } else { None };
+        let watchers = state.watchers.get_or_insert_default();
+        let replaced = watchers.watch(*awaited, id, waker);
+        // Only the passing of time reclaims a leaked permit, and the driver may have ended with its runtime.
+        let needs_driver = match awaited {
+            Awaited::Reclaim(_) => true,
+            Awaited::Drain => state.schedule.outlook().leases_permits(),
+            Awaited::CloseToNew | Awaited::Close => false,
+        };
+        let driver = needs_driver.then(|| state.ensure_driver_here());
         drop(state);
-        if let Some(runtime) = driver {
+        if let Some(Ok(Some(runtime))) = driver {
             manager.timer_host().start(manager, runtime);
         }
         drop(replaced);
@@ -73,7 +81,10 @@ impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let mut state = self.manager.lock();
-            let waker = state.watchers.as_mut().and_then(|watchers| watchers.unwatch(self.awaited, id));
+            let waker = state
+                .watchers
+                .as_mut()
+                .and_then(|watchers| watchers.unwatch(self.awaited, id));
             state.drop_unused_watchers();
             drop(state);
             drop(waker); // outside the lock
@@ -85,6 +96,7 @@ impl Drop for Watch {
 mod tests {
     use futures_util::FutureExt;
 
+    use super::*;
     use crate::limiter::Limiter;
     use crate::strategy::MaxConcurrency;
 
@@ -95,14 +107,25 @@ mod tests {
         let manager = limiter.manager();
         let _place = limiter.try_acquire().unwrap();
         for close in [Limiter::close_to_new, Limiter::close] {
-            let mut watches = [manager.closed_to_new(), manager.closed(), manager.drained()];
-            let completed = watches.iter_mut().filter_map(FutureExt::now_or_never).count();
+            let mut watches = [
+                manager.watch(Awaited::CloseToNew),
+                manager.watch(Awaited::Close),
+                manager.watch(Awaited::Drain),
+            ];
+            let completed = watches
+                .iter_mut()
+                .filter_map(FutureExt::now_or_never)
+                .count();
             assert_eq!(completed, usize::from(limiter.is_closed()));
             assert!(manager.lock().watchers.is_some());
             drop(watches);
             assert!(manager.lock().watchers.is_none());
 
-            let mut watch = if limiter.is_closed() { manager.closed() } else { manager.closed_to_new() };
+            let mut watch = if limiter.is_closed() {
+                manager.watch(Awaited::Close)
+            } else {
+                manager.watch(Awaited::CloseToNew)
+            };
             assert!((&mut watch).now_or_never().is_none());
             close(&limiter);
             assert!(manager.lock().watchers.is_none());

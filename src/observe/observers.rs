@@ -1,14 +1,16 @@
+//! The observers of a limiter, and how they are called.
+
 use std::fmt;
+use std::sync::Arc;
 
-use super::tell::tell;
-use super::wait::{OpenWait, WaitEnd, WaitSpan, WaitStart};
-use super::{Observation, Observer};
+use super::wait::{OpenWait, WaitEnd, WaitSpan, WaitStart, call};
+use super::{FormatKey, LimiterEvent, ObservedKey, Observer};
 use crate::contain_panic::contain_panic;
-use crate::event::LimiterEvent;
+use crate::event::EventKind;
 
-/// Those who are told, outside every lock.
+/// The observers of a limiter. They are called outside every lock.
 ///
-/// A thin pointer: each of a million keys has one of these, and most have nobody to tell.
+/// A thin pointer, because each of a million keys has one, and most have no observer.
 #[derive(Default)]
 pub(crate) struct Observers(Option<Box<Box<dyn Observer>>>);
 
@@ -19,7 +21,7 @@ impl Observers {
         Self(Some(Box::new(Box::new(observer))))
     }
 
-    /// Calls another one after those so far. A panic in one does not keep the others from being called.
+    /// Adds an observer, which is called after those so far. A panic in one does not keep the others from being called.
     pub(crate) fn and(self, next: impl Observer) -> Self {
         match self.0 {
             None => Self::new(next),
@@ -27,57 +29,94 @@ impl Observers {
         }
     }
 
-    /// [`Observers::and`] for a closure of `on_event`.
-    pub(crate) fn and_call(self, closure: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        self.and(OnEvent(closure))
-    }
-
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Passes on what a part of the limiter was told.
-    pub(crate) fn pass_on(&self, what: &Observation<'_>) {
+    pub(crate) fn emit(&self, event: &LimiterEvent<'_>) {
         if let Some(observer) = &self.0 {
-            observer.observe(what);
+            call(|| observer.observe(event));
         }
     }
 
-    /// The same for a wait.
-    pub(crate) fn pass_on_wait(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
-        self.0.as_ref()?.wait_begins(wait)
-    }
-
-    pub(crate) fn emit(&self, what: &Observation<'_>) {
-        if let Some(observer) = &self.0 {
-            tell(|| observer.observe(what));
-        }
-    }
-
-    /// Tells that a request waits.
+    /// Reports that a request waits.
     pub(crate) fn open(&self, wait: &WaitStart<'_>) -> Option<WaitSpan> {
         let mut span = None;
         if let Some(observer) = &self.0 {
-            tell(|| span = observer.wait_begins(wait).map(WaitSpan::new));
+            call(|| span = observer.wait_begins(wait).map(WaitSpan::new));
         }
         span
     }
 }
 
-struct OnEvent<F>(F);
+/// The observers of a limiter with keys.
+#[derive(Debug)]
+pub(crate) struct KeyedObservers {
+    /// The name of the limiter with all its keys.
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) observers: Observers,
+    pub(crate) format: FormatKey,
+}
 
-impl<F: Fn(&LimiterEvent) + Send + Sync + 'static> Observer for OnEvent<F> {
-    fn observe(&self, what: &Observation<'_>) {
-        self.0(what.event);
+impl KeyedObservers {
+    /// Reports an event of a key, or of none.
+    pub(crate) fn emit<K: Send + Sync + 'static>(&self, key: Option<&K>, kind: &EventKind) {
+        let key = key.map(|key| ObservedKey::new(key, self.format));
+        self.observers.emit(&LimiterEvent {
+            key,
+            ..LimiterEvent::new(self.name.as_ref(), kind)
+        });
+    }
+
+    /// The observers of the manager of one key, or of requests without a key.
+    pub(crate) fn of_key<K: Send + Sync + 'static>(self: &Arc<Self>, key: Option<K>) -> Observers {
+        if !self.observers.is_some() {
+            return Observers::NONE;
+        }
+        let keyed = Arc::clone(self);
+        Observers::new(OfKey { keyed, key })
+    }
+}
+
+/// Adds the key to what the manager of one key reports.
+struct OfKey<K> {
+    keyed: Arc<KeyedObservers>,
+    key: Option<K>,
+}
+
+impl<K: Send + Sync + 'static> OfKey<K> {
+    fn key(&self) -> Option<ObservedKey<'_>> {
+        let key = self.key.as_ref();
+        key.map(|key| ObservedKey::new(key, self.keyed.format))
+    }
+}
+
+impl<K: Send + Sync + 'static> Observer for OfKey<K> {
+    fn observe(&self, event: &LimiterEvent<'_>) {
+        if let Some(observer) = &self.keyed.observers.0 {
+            observer.observe(&LimiterEvent {
+                limiter: self.keyed.name.as_ref(),
+                key: self.key(),
+                ..*event
+            });
+        }
+    }
+
+    fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
+        self.keyed.observers.0.as_ref()?.wait_begins(&WaitStart {
+            limiter: self.keyed.name.as_ref(),
+            key: self.key(),
+            ..*wait
+        })
     }
 }
 
 struct Both<A, B>(A, B);
 
 impl<B: Observer> Observer for Both<Box<dyn Observer>, B> {
-    fn observe(&self, what: &Observation<'_>) {
-        contain_panic(|| self.0.observe(what));
-        self.1.observe(what);
+    fn observe(&self, event: &LimiterEvent<'_>) {
+        contain_panic(|| self.0.observe(event));
+        self.1.observe(event);
     }
 
     fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
@@ -101,6 +140,10 @@ impl OpenWait for Both<Box<dyn OpenWait>, Box<dyn OpenWait>> {
 
 impl fmt::Debug for Observers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_some() { "Observers(..)" } else { "Observers(none)" })
+        f.write_str(if self.is_some() {
+            "Observers(..)"
+        } else {
+            "Observers(none)"
+        })
     }
 }

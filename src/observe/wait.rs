@@ -1,14 +1,17 @@
+//! The waits of requests, as observers see them.
+
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ObservedKey;
-use super::tell::tell;
+use crate::contain_panic::contain_panic;
 use crate::error::AcquireError;
 use crate::priority::Priority;
 
-/// A request that begins to wait: what [`Observer::wait_begins`](crate::Observer::wait_begins) is told.
+/// A request that begins to wait: the argument of [`Observer::wait_begins`](crate::Observer::wait_begins).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct WaitStart<'a> {
@@ -36,9 +39,9 @@ pub enum WaitEnd<'a> {
         /// The [fence](crate::Permit::fence) of the permit.
         fence: u64,
     },
-    /// The request has this error.
+    /// The request failed with this error.
     Refused(&'a AcquireError),
-    /// The future was dropped before it had an answer.
+    /// The future was dropped before the request was answered.
     Cancelled,
 }
 
@@ -50,13 +53,13 @@ pub enum WaitEnd<'a> {
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
-/// use tollgate::{Limiter, MaxConcurrency, Observation, Observer, OpenWait, WaitEnd, WaitStart};
+/// use tollgate::{Limiter, MaxConcurrency, LimiterEvent, Observer, OpenWait, WaitEnd, WaitStart};
 ///
 /// struct Waits(Sender<String>);
 /// struct Open(Sender<String>);
 ///
 /// impl Observer for Waits {
-///     fn observe(&self, _: &Observation<'_>) {}
+///     fn observe(&self, _: &LimiterEvent<'_>) {}
 ///     fn wait_begins(&self, wait: &WaitStart<'_>) -> Option<Box<dyn OpenWait>> {
 ///         self.0.send(format!("waits for {}", wait.cost)).unwrap();
 ///         Some(Box::new(Open(self.0.clone())))
@@ -70,8 +73,8 @@ pub enum WaitEnd<'a> {
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (told, seen) = channel();
-/// let limiter = Limiter::builder(MaxConcurrency::new(8)).observer(Waits(told)).build()?;
+/// let (sender, seen) = channel();
+/// let limiter = Limiter::builder(MaxConcurrency::new(8)).observer(Waits(sender)).build()?;
 /// let permit = limiter.acquire_many(8).await?; // it does not wait
 /// let mut waiting = tokio_test::task::spawn(limiter.acquire_many(3));
 /// assert!(waiting.poll().is_pending());
@@ -101,7 +104,7 @@ impl WaitSpan {
 
     fn end_once(&mut self, end: WaitEnd<'_>) {
         if let Some(wait) = self.0.take() {
-            tell(|| wait.end(end));
+            call(|| wait.end(end));
         }
     }
 }
@@ -109,6 +112,25 @@ impl WaitSpan {
 impl Drop for WaitSpan {
     fn drop(&mut self) {
         self.end_once(WaitEnd::Cancelled);
+    }
+}
+
+/// Calls an observer. An observer that calls a limiter may cause an event, for which it is called again. Without a bound, such
+/// calls would overflow the stack.
+pub(super) fn call(observer: impl FnOnce()) {
+    /// The most calls of observers within one another. An observer that causes n events at each one is called n + 1 times, not
+    /// for ever.
+    const DEEPEST: u8 = 2;
+    thread_local! {
+        static DEPTH: Cell<u8> = const { Cell::new(0) };
+    }
+    let depth = DEPTH.get();
+    if depth < DEEPEST {
+        DEPTH.set(depth + 1);
+        contain_panic(observer);
+        DEPTH.set(depth);
+    } else {
+        contain_panic(|| drop(observer));
     }
 }
 

@@ -13,7 +13,9 @@ use crate::strategy::Moment;
 #[non_exhaustive]
 pub enum SplitError {
     /// Each part must have at least one unit.
-    #[error("a permit of {cost} has no part of {units} that leaves another; split off at least 1, and fewer than it has")]
+    #[error(
+        "a permit of {cost} has no part of {units} that leaves another; split off at least 1, and fewer than it has"
+    )]
     OutOfRange {
         /// The units that were to be split off.
         units: u64,
@@ -21,13 +23,17 @@ pub enum SplitError {
         cost: u64,
     },
     /// It is the permit of a rate, which holds no place: its parts would release nothing.
-    #[error("the permit holds no place that could be split: its policy has no limit of concurrency")]
+    #[error(
+        "the permit holds no place that could be split: its policy has no limit of concurrency"
+    )]
     NoPlace,
-    /// It has a [TTL](crate::MaxConcurrency::ttl). It is reclaimed whole.
+    /// The permit has a [TTL](crate::MaxConcurrency::ttl), so it is reclaimed whole.
     #[error("a permit with a TTL is reclaimed whole, and cannot be split; acquire several permits")]
     HasTtl,
     /// A limit of its policy [counts](crate::Counts) requests or a named unit. Its cost does not say what each part would hold.
-    #[error("a permit whose policy counts requests or named units cannot be split; acquire several permits")]
+    #[error(
+        "a permit whose policy counts requests or named units cannot be split; acquire several permits"
+    )]
     CountsByUnit,
 }
 
@@ -35,7 +41,7 @@ pub enum SplitError {
 #[derive(Debug, Error)]
 #[error("{kind}")]
 pub struct MergeError {
-    /// Why.
+    /// Why the permits were not merged.
     pub kind: MergeErrorKind,
     /// The permit that was to be added. Dropping it releases it.
     pub permit: Permit,
@@ -66,8 +72,8 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// A [`SplitError`], for a number out of this range, and for a permit that cannot be split: of nothing but rates, with a TTL, or
-    /// of a policy that counts requests or named units. The permit then stays as it is.
+    /// A [`SplitError`], for a number out of this range, and for a permit that cannot be split: one of rates only, one with a TTL,
+    /// or one of a policy that counts requests or named units. The permit then stays as it is.
     ///
     /// ```
     /// use tollgate::{Limiter, MaxConcurrency};
@@ -89,7 +95,11 @@ impl Permit {
             return Err(SplitError::OutOfRange { units, cost });
         }
         self.cost -= units;
-        Ok(Self { manager: self.manager.clone(), cost: units, ..*self })
+        Ok(Self {
+            manager: self.manager.clone(),
+            cost: units,
+            ..*self
+        })
     }
 
     /// Adds the units of another permit, which is gone then. The two may be parts of one permit. They may also be of two requests
@@ -116,14 +126,18 @@ impl Permit {
     /// ```
     pub fn merge(&mut self, mut other: Self) -> Result<(), MergeError> {
         if let Err(kind) = self.check_mergeable(&other) {
-            return Err(MergeError { kind, permit: other });
+            return Err(MergeError {
+                kind,
+                permit: other,
+            });
         }
         self.cost = self.cost.saturating_add(other.cost);
         other.manager = None; // its drop releases nothing
         Ok(())
     }
 
-    /// Only a place by the plain cost is divisible. Units of other kinds are recorded for the whole grant, by its fence or its lease.
+    /// Checks that the permit holds a place by the plain cost. Only such a place is divisible: other units are recorded for the
+    /// whole grant, by its fence or its lease.
     fn check_divisible(&self) -> Result<(), SplitError> {
         match self.grant.claim {
             Claim::PLACE => Ok(()),
@@ -134,12 +148,23 @@ impl Permit {
     }
 
     fn check_mergeable(&self, other: &Self) -> Result<(), MergeErrorKind> {
-        self.check_divisible().and_then(|()| other.check_divisible()).map_err(MergeErrorKind::Indivisible)?;
-        if !self.manager.iter().zip(&other.manager).any(|(manager, other)| Arc::ptr_eq(manager, other)) {
+        self.check_divisible()
+            .and_then(|()| other.check_divisible())
+            .map_err(MergeErrorKind::Indivisible)?;
+        if !self
+            .manager
+            .iter()
+            .zip(&other.manager)
+            .any(|(manager, other)| Arc::ptr_eq(manager, other))
+        {
             return Err(MergeErrorKind::OtherLimiter);
         }
         // A refund is bounded by the grants made since, and a sample is timed from the grant.
         let is_timeless = self.grant.at == Moment::NEVER && other.grant.at == Moment::NEVER;
-        if self.grant.fence == other.grant.fence || is_timeless { Ok(()) } else { Err(MergeErrorKind::OtherGrant) }
+        if self.grant.fence == other.grant.fence || is_timeless {
+            Ok(())
+        } else {
+            Err(MergeErrorKind::OtherGrant)
+        }
     }
 }

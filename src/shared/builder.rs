@@ -1,5 +1,6 @@
-use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex};
+//! How a shared limiter is built.
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -7,14 +8,13 @@ use uuid::Uuid;
 use super::SharedLimiter;
 use super::keys::{Keys, SharedBy};
 use crate::builder::queue_options;
-use crate::core::dialogue::{Ahead, OnDown};
-use crate::core::plan::Plan;
+use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
+use crate::core::session::{OnDown, PrefetchOptions, SessionOptions};
 use crate::error::{ConfigError, StoreError};
-use crate::event::LimiterEvent;
-use crate::exchange::OnStoreDown;
+use crate::exchange::{OnStoreDown, Scope};
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
-use crate::observe::{Observer, Observers};
+use crate::observe::{FormatKey, KeyedObservers, LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::{Limit, Policy};
 use crate::store::Store;
@@ -50,17 +50,22 @@ pub struct SharedLimiterBuilder {
     probe_every: Duration,
     on_store_down: OnStoreDown,
     replaces_policy: bool,
-    /// Units taken ahead, and how long they are kept.
+    /// The most prefetched units, and how long they are kept.
     prefetch: Option<(u64, Duration)>,
     observer: Observers,
 }
 
-impl SharedLimiterBuilder {
-    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>, policy: Result<Policy, ConfigError>) -> Self {
-        Self {
-            store,
-            name,
-            policy,
+impl SharedLimiter {
+    /// Starts to build a limiter with options. See [`SharedLimiterBuilder`].
+    pub fn builder(
+        store: impl Store,
+        name: impl Into<String>,
+        policy: impl TryInto<Policy, Error: Into<ConfigError>>,
+    ) -> SharedLimiterBuilder {
+        SharedLimiterBuilder {
+            store: Arc::new(store),
+            name: name.into().into(),
+            policy: policy.try_into().map_err(Into::into),
             options: Options::default(),
             deadline: Duration::from_secs(1),
             lease: Duration::from_secs(30),
@@ -73,17 +78,20 @@ impl SharedLimiterBuilder {
             observer: Observers::NONE,
         }
     }
+}
 
-    /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After it, what was asked follows
-    /// [the rule](Self::on_store_down). A call may be carried out by the store all the same: then its units count as used, and its
-    /// places come back. A store may give it up earlier: Redis does so after 500 ms, unless its builder has another timeout.
+impl SharedLimiterBuilder {
+    /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After the deadline, the requests of the
+    /// call follow [the rule](Self::on_store_down). The store may carry the call out all the same. Its units then count as used,
+    /// and its places are given back. A store may give a call up earlier: Redis does so after 500 ms, unless its builder has
+    /// another timeout.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets what becomes of requests while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for an
-    /// example.
+    /// Sets how requests are answered while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for
+    /// an example.
     pub fn on_store_down(mut self, rule: OnStoreDown) -> Self {
         self.on_store_down = rule;
         self
@@ -103,9 +111,9 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Sets how often the store is asked for a place that is awaited, where it tells nobody of releases: every 1 ns to 100 years, 100 ms
-    /// by default. Each time it is from half to one and a half times as long. Where the store [tells](crate::store::Store::listen),
-    /// messages may be lost: then it is asked a tenth as often.
+    /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns to 100
+    /// years, 100 ms by default. Each interval is randomised, from half to one and a half times as long. If the store [announces
+    /// releases](crate::store::Store::listen), requests still ask, a tenth as often, because messages may be lost.
     pub fn poll_every(mut self, interval: Duration) -> Self {
         self.poll_every = interval;
         self
@@ -118,7 +126,8 @@ impl SharedLimiterBuilder {
     /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
     /// [deadline](Self::deadline).
     ///
-    /// Of one limiter, one call at a time asks, for all keys. A pause is 100 ms at most at first, and grows to a third of this time.
+    /// A limiter probes with one call at a time, for all keys. The pause between probes is 100 ms at most at first, and grows to a
+    /// third of this time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -137,15 +146,15 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Takes units of rates ahead, `max_units` at most, each for `kept_for` at most. Defaults to none.
+    /// Prefetches units of rates: `max_units` at most, each kept for `kept_for` at most. Defaults to no prefetch.
     ///
-    /// A call then asks for more than is waited for: twice what was used since the last call. The store charges these units at once, and
-    /// the process grants them without another call, so that a hot key is not bound by round trips. What is not used in time goes back,
-    /// as far as a refund [can be proved](crate::Permit::settle). The store never charges more than the limits admit, for all processes
-    /// together. But a unit may be used up to `kept_for` after it was charged: as seen from outside, a span of any length may hold what
-    /// the limits admit in that span and `kept_for`.
+    /// A call then asks for more units than requests wait for: twice the units used since the last call. The store charges these
+    /// units at once, and the process grants them without another call, so that a hot key is not bound by round trips. Prefetched
+    /// units that are not used in time are refunded, as far as a refund [can be proved](crate::Permit::settle). The store never
+    /// charges more than the limits admit, for all processes together. But a unit may be used up to `kept_for` after it was
+    /// charged: as seen from outside, a span of any length may hold as many units as the limits admit in that span plus `kept_for`.
     ///
-    /// Such a grant is not [explained](crate::SharedPermitRequest::try_acquire_explained): a layer of HTTP writes no fields then.
+    /// Such a grant is not [explained](crate::PermitRequest::try_acquire_explained): a layer of HTTP writes no fields then.
     ///
     /// At most 2^32 units, for 1 ns to 100 years. It is for policies that have no [`MaxConcurrency`](crate::MaxConcurrency) and
     /// count the plain cost: for any other, [`build`](Self::build) fails.
@@ -172,10 +181,10 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Goes on with this policy where the store has another one for a key, whose usage is dropped. Processes with the other policy get
-    /// [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
-    /// [check](SharedLimiter::check) does not, and gets that error before. An observer is told of each key whose policy is
-    /// [replaced](crate::EventKind::PolicyChanged), which takes one call more.
+    /// Uses this policy for a key for which the store has another one, and drops the usage of that one. Processes with the other
+    /// policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
+    /// [check](SharedLimiter::check) does not, and gets that error before. An observer gets an
+    /// [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more call.
     pub fn replace_policy(mut self) -> Self {
         self.replaces_policy = true;
         self
@@ -183,13 +192,13 @@ impl SharedLimiterBuilder {
 
     queue_options!();
 
-    /// As for [one process](crate::LimiterBuilder::on_event). The events of a key have `name/key` as the name of their limiter.
-    pub fn on_event(mut self, observer: impl Fn(&LimiterEvent) + Send + Sync + 'static) -> Self {
-        self.observer = self.observer.and_call(observer);
-        self
+    /// Calls `observer` for each event. It is [`observer`](Self::observer) for a closure, whose argument needs no type here.
+    pub fn on_event(self, observer: impl Fn(&LimiterEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer(observer)
     }
 
-    /// As for [one process](crate::LimiterBuilder::observer). The observer is told the key, and the name of the limiter without it.
+    /// Adds an observer of the events of each key, and of requests that wait, as
+    /// [`LimiterBuilder::observer`](crate::LimiterBuilder::observer) does. An event of the empty key has no key.
     ///
     /// Each request whose units are in the store waits for a reply, and so begins a wait.
     pub fn observer(mut self, observer: impl Observer) -> Self {
@@ -199,8 +208,8 @@ impl SharedLimiterBuilder {
 
     /// Builds the limiter. It calls no store yet.
     ///
-    /// Where the store [tells](crate::store::Store::listen) of releases and the current runtime has threads of its own, a task of that
-    /// runtime listens, which saves its waiters a switch of threads; otherwise a thread listens.
+    /// If the store [announces releases](crate::store::Store::listen) and the current runtime has threads of its own, a task of
+    /// that runtime listens. That saves its waiters a switch of threads. Otherwise a thread listens.
     ///
     /// # Errors
     ///
@@ -211,84 +220,126 @@ impl SharedLimiterBuilder {
         let Self {
             store,
             name,
-            policy,
-            options,
-            deadline,
-            lease,
-            max_hold,
-            poll_every,
-            probe_every,
-            on_store_down,
-            replaces_policy,
-            prefetch,
             observer,
+            ..
         } = self;
-        let kept_for = prefetch.map(|(_, kept_for)| kept_for);
+        let kept_for = self.prefetch.map(|(_, kept_for)| kept_for);
         let durations = [
-            ("deadline", Some(deadline)),
-            ("lease", Some(lease)),
-            ("max_hold", max_hold),
-            ("poll_every", Some(poll_every)),
-            ("probe_every", Some(probe_every)),
+            ("deadline", Some(self.deadline)),
+            ("lease", Some(self.lease)),
+            ("max_hold", self.max_hold),
+            ("poll_every", Some(self.poll_every)),
+            ("probe_every", Some(self.probe_every)),
             ("prefetch", kept_for),
         ];
-        if let Some((option, _)) = durations.into_iter().find(|(_, duration)| *duration == Some(Duration::ZERO)) {
+        if let Some((option, _)) = durations
+            .into_iter()
+            .find(|(_, duration)| *duration == Some(Duration::ZERO))
+        {
             return Err(ConfigError::ZeroOption { option });
         }
-        let ahead = prefetch.map(|(max, kept_for)| Ahead { max, kept_for: nonzero_nanos(kept_for).get() });
-        let plan = Arc::new(Plan::new(policy?, Duration::ZERO)?);
-        store.supports(plan.policy()).map_err(|error| ConfigError::Store(Box::new(error)))?;
-        if let Some(limit) =
-            plan.limits().iter().find(|limit| ahead.is_some() && (limit.counts_places() || limit.counts() != Counts::Cost))
-        {
-            let reason = "prefetch takes units of the plain cost ahead, and no places";
-            let unsupported = StoreError::Unsupported { store: store.name(), limit: limit.to_string(), reason };
-            return Err(ConfigError::Store(Box::new(unsupported)));
+        let plan = Arc::new(Plan::new(self.policy?, Duration::ZERO)?);
+        store
+            .supports(plan.policy())
+            .map_err(|error| ConfigError::Store(Box::new(error)))?;
+        if self.prefetch.is_some() {
+            let unfit = |limit: &Limit| limit.counts_places() || limit.counts() != Counts::Cost;
+            let reason = "prefetch is for units of the plain cost, not for places";
+            check_limits(&*store, &plan, unfit, reason)?;
         }
-        let on_down = on_down(on_store_down, &*store)?;
-        let ttl = plan.ttl().unwrap_or(nonzero_nanos(lease));
-        let options = Arc::new(Options { observed: observer.is_some(), ..options });
-        let keys = Arc::new(Keys { managers: Mutex::default() });
+        let on_down = on_down(self.on_store_down, &*store)?;
+        let options = Arc::new(Options {
+            observed: observer.is_some(),
+            ..self.options
+        });
         // When the store is back, the breaker may have just begun a pause, the key that probes then may have just been refused, and
         // another key may be refused just before that probe succeeds.
-        let longest_pause = probe_every.max(Duration::from_millis(1)) / 3;
-        let link = Arc::new(StoreLink::new(store, name, deadline, longest_pause, observer, Arc::clone(&keys) as _));
+        let longest_pause = self.probe_every.max(Duration::from_millis(1)) / 3;
+        let observer = Arc::new(KeyedObservers {
+            name: Some(Arc::clone(&name)),
+            observers: observer,
+            format: FORMAT_KEY,
+        });
+        let keys = Arc::<Keys>::default();
+        let link = Arc::new(StoreLink::new(
+            store,
+            name,
+            self.deadline,
+            longest_pause,
+            observer,
+            Arc::clone(&keys) as _,
+        ));
         let listener = crate::store::ReleaseListener::new(&keys, Keys::released);
         let tells = plan.holds_places() && link.store.listen(&link.name, listener);
+        let poll_every = self.poll_every.saturating_mul(if tells { 10 } else { 1 });
+        let key = Arc::<[u8]>::default();
+        let session = SessionOptions {
+            scope: Scope {
+                limiter: Arc::clone(&link.name),
+                key: Arc::clone(&key),
+            },
+            holder: Uuid::new_v4().as_u64_pair().0,
+            first_lease: 0,
+            ttl: plan.ttl().unwrap_or(nonzero_nanos(self.lease)),
+            max_hold: self.max_hold.map(|max| nonzero_nanos(max).get()),
+            deadline: nonzero_nanos(self.deadline).get(),
+            polls_every: nonzero_nanos(poll_every).get(),
+            longest_back_off: nonzero_nanos(longest_pause).get(),
+            on_down,
+            replaces_policy: self.replaces_policy,
+            store: link.store.name().into(),
+            prefetch: self.prefetch.map(|(max, kept_for)| PrefetchOptions {
+                max,
+                kept_for: nonzero_nanos(kept_for).get(),
+            }),
+        };
         let shared = Arc::new(SharedBy {
             link,
             plan,
             options,
-            holder: Uuid::new_v4().as_u64_pair().0,
-            ttl,
-            max_hold: max_hold.map(|max| nonzero_nanos(max).get()),
-            polls_every: nonzero_nanos(poll_every.saturating_mul(if tells { 10 } else { 1 })).get(),
-            longest_back_off: nonzero_nanos(longest_pause).get(),
-            deadline: nonzero_nanos(deadline).min(NonZeroU64::MAX).get(),
-            on_down,
-            replaces_policy,
-            ahead,
+            session,
             keys,
             driver: SharedDriver::new(false),
         });
-        Ok(SharedLimiter::of_key(shared, Arc::default()))
+        Ok(SharedLimiter::of_key(shared, key))
     }
 }
 
+/// Formats a key as text with escapes.
+const FORMAT_KEY: FormatKey = |key, f| {
+    let bytes: &[u8] = key.downcast_ref::<Arc<[u8]>>().map_or(&[], |key| key);
+    write!(f, "\"{}\"", bytes.escape_ascii())
+};
+
 /// The rule with its policy checked.
 fn on_down(rule: OnStoreDown, store: &dyn Store) -> Result<OnDown, ConfigError> {
-    let policy = match rule {
-        OnStoreDown::Error => return Ok(OnDown::Error),
-        OnStoreDown::Deny => return Ok(OnDown::Deny),
-        OnStoreDown::Allow => return Ok(OnDown::Allow),
-        OnStoreDown::Local(policy) => policy,
+    Ok(match rule {
+        OnStoreDown::Error => OnDown::Error,
+        OnStoreDown::Deny => OnDown::Deny,
+        OnStoreDown::Allow => OnDown::Allow,
+        OnStoreDown::Local(policy) => {
+            let plan = Plan::new(policy, Duration::ZERO)?;
+            let has_ttl = |limit: &Limit| limit.description().lease_ttl().is_some();
+            let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
+            check_limits(store, &plan, has_ttl, reason)?;
+            OnDown::Local(Arc::new(plan))
+        }
+    })
+}
+
+/// Fails with the first limit that is `unsupported`, if there is one.
+fn check_limits(
+    store: &dyn Store,
+    plan: &Plan,
+    unsupported: impl Fn(&Limit) -> bool,
+    reason: &'static str,
+) -> Result<(), ConfigError> {
+    let Some(limit) = plan.limits().iter().find(|limit| unsupported(limit)) else {
+        return Ok(());
     };
-    let plan = Plan::new(policy, Duration::ZERO)?;
-    let has_ttl = |limit: &&Limit| matches!(limit, Limit::MaxConcurrency(places) if places.get_ttl().is_some());
-    if let Some(limit) = plan.limits().iter().find(has_ttl) {
-        let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
-        let unsupported = StoreError::Unsupported { store: store.name(), limit: limit.to_string(), reason };
-        return Err(ConfigError::Store(Box::new(unsupported)));
-    }
-    Ok(OnDown::Local(Arc::new(plan)))
+    Err(ConfigError::Store(Box::new(StoreError::Unsupported {
+        store: store.name(),
+        limit: limit.to_string(),
+        reason,
+    })))
 }

@@ -1,17 +1,17 @@
+//! Events that layers report.
+
 use std::sync::Arc;
 
 use super::SharedLimiter;
-use crate::event::{EventKind, LimiterEvent};
-use crate::observe::Observation;
+use crate::event::EventKind;
 
 impl SharedLimiter {
-    /// Tells the observers, if there are any, of an event that no manager tells. The key need not be in use.
+    /// Reports an event of a key that its manager does not report. The key need not be in use.
     pub(crate) fn tell(&self, key: &[u8], kind: impl FnOnce() -> EventKind) {
-        let shared = &self.shared;
-        if shared.link.observer.is_some() {
-            let key: Arc<[u8]> = key.into();
-            let event = LimiterEvent::new(Some(shared.name_of(&key)), kind());
-            shared.observers_of(&key).emit(&Observation::new(&event));
+        let observer = &self.shared.link.observer;
+        if observer.observers.is_some() {
+            let key = Some(key).filter(|key| !key.is_empty());
+            observer.emit(key.map(Arc::<[u8]>::from).as_ref(), &kind());
         }
     }
 }

@@ -4,7 +4,7 @@
 //! claims. [`tests!`](crate::store::conformance::tests) makes a test of each. The stores of this crate are tested by the same functions.
 //!
 //! Claims wait for the store's clock, at most some seconds, and expect a runtime whose clock is not paused. They hold of a store while
-//! nobody else calls it for their limiters.
+//! no other caller uses their limiters.
 //!
 //! ```
 //! use tollgate::store::MemoryStore;
@@ -39,6 +39,8 @@ use std::sync::Arc;
 use crate::store::Store;
 
 pub use fault::Broken;
+#[cfg(test)]
+pub(crate) use oracle::POLICIES;
 
 macro_rules! claims {
     ($($(#[doc = $doc:literal])* $module:ident::$claim:ident;)*) => {
@@ -73,7 +75,7 @@ macro_rules! claims {
 }
 
 claims! {
-    /// Of several asks, the longest prefix is granted that the limits admit; the reply says when the next one would be.
+    /// The longest prefix of several asks is granted that the limits admit; the reply says when the next one would be.
     asks::asks_are_granted_in_order_up_to_the_limit;
     /// Each limit of the policy is charged for a grant, or none is; the first limit that denies is named.
     asks::all_limits_admit_or_none_is_charged;
@@ -96,8 +98,8 @@ claims! {
     beginnings::a_bucket_that_starts_low_refills_under_another_policy;
     /// A key whose bucket is filling is kept until it is full at least, and not for ever, also if it was only denied.
     beginnings::a_key_that_starts_low_is_kept_until_it_is_full;
-    /// A key that was only denied, peeked at or read is not kept where all its limits are as new: so no caller fills the store with keys
-    /// that it makes up.
+    /// A key that was only denied, peeked at or read is not kept if all its limits are as before the first call. So no caller can
+    /// fill the store with invented keys.
     beginnings::a_key_that_is_as_new_is_not_kept;
     /// A window from the first grant opens with a grant, and not with a denial before it.
     beginnings::a_window_from_the_first_grant_opens_with_a_grant;
@@ -116,8 +118,8 @@ claims! {
     leases::a_lease_that_was_not_renewed_is_reclaimed;
     /// A renewed lease ends a TTL after its renewal, or at most 100 ms later.
     leases::renewals_extend_leases;
-    /// The fences of a key rise with every grant, whoever it is made to, and also after a reset; they are at least the microseconds since
-    /// 1970.
+    /// The fences of a key rise with every grant, for all holders, and also after a reset; they are at least the microseconds
+    /// since 1970.
     leases::fences_rise_over_holders_and_resets;
     /// A call with another policy than the key has is an error, unless it replaces the policy or the state has expired.
     keys::another_policy_is_an_error_or_replaces_the_stored_one;
@@ -125,9 +127,9 @@ claims! {
     keys::keys_are_listed_page_by_page;
     /// After a reset a key has all its units, its leases are lost, and other keys are as before.
     keys::a_reset_key_is_as_new;
-    /// Of a grant from before a reset, or before another policy, a settlement refunds nothing: the limits do not hold it any more.
+    /// A settlement of a grant from before a reset, or before another policy, refunds nothing: the limits do not hold it any more.
     keys::nothing_is_refunded_of_grants_from_before_a_reset;
-    /// Names and keys of any bytes and of any length up to 80,000 bytes are told apart.
+    /// Names and keys of any bytes and of any length up to 80,000 bytes are distinct.
     keys::any_name_and_key_is_kept_apart;
     /// Keys whose state no longer matters are neither listed nor kept after a purge; others are.
     keys::expired_keys_are_purged;
@@ -137,7 +139,7 @@ claims! {
     contention::no_place_is_held_twice;
     /// Callers that drop their calls at any time leave nothing locked.
     contention::a_caller_that_gives_up_leaves_nothing_locked;
-    /// If the store [listens](Store::listen), listeners are told of each key that has got places back.
+    /// If the store [listens](Store::listen), listeners are notified of each key whose places were released.
     contention::listeners_are_told;
     /// A concurrency that adapts, which learns from the work of one process, is not supported.
     asks::a_concurrency_that_adapts_is_refused;
@@ -153,7 +155,7 @@ macro_rules! __conformance_tests {
     ($store:expr) => {
         $crate::__conformance_tests!(@keeping async { ($store, ()) });
     };
-    // What lives as long as the store is returned beside it.
+    // A value that must live as long as the store is returned beside it.
     (@keeping $store_and_more:expr) => {
         $crate::__conformance_tests!(@each $store_and_more,
             asks_are_granted_in_order_up_to_the_limit

@@ -1,60 +1,46 @@
-//! Who wants to be told of releases.
+//! The listeners for releases in this process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ReleaseListener;
 
 /// The listeners of a store, each with its limiter.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(Mutex<Listening>);
-
-#[derive(Debug, Default)]
-struct Listening {
-    listeners: Vec<(Arc<str>, ReleaseListener)>,
-    /// Whether a task receives messages for them.
-    #[cfg(feature = "postgres")]
-    served: bool,
-}
+pub(super) struct Listeners(Mutex<Vec<(Arc<str>, ReleaseListener)>>);
 
 impl Listeners {
-    /// Without those that are closed.
-    fn open(&self) -> MutexGuard<'_, Listening> {
-        let mut listening = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listening.listeners.retain(|(_, listener)| !listener.is_closed());
-        listening
-    }
-
     pub(super) fn add(&self, limiter: &Arc<str>, listener: ReleaseListener) {
-        self.open().listeners.push((Arc::clone(limiter), listener));
+        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.push((Arc::clone(limiter), listener));
     }
 
-    /// Whether they are served already; from now on they are.
-    #[cfg(feature = "postgres")]
-    pub(super) fn begin_to_serve(&self) -> bool {
-        std::mem::replace(&mut self.open().served, true)
+    /// Those that are not closed. The closed ones are removed.
+    fn open(&self) -> Vec<(Arc<str>, ReleaseListener)> {
+        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|(_, listener)| !listener.is_closed());
+        listeners.clone()
     }
 
-    /// Whether anybody listens. If not, the next listener is to be served anew.
-    #[cfg(feature = "postgres")]
-    pub(super) fn are_served(&self) -> bool {
-        let mut listening = self.open();
-        listening.served = !listening.listeners.is_empty();
-        listening.served
+    /// The limiters that have a listener, each once.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(super) fn limiters(&self) -> std::collections::BTreeSet<Arc<str>> {
+        self.open()
+            .into_iter()
+            .map(|(limiter, _)| limiter)
+            .collect()
     }
 
-    /// Tells all that messages may have been lost.
-    #[cfg(feature = "postgres")]
-    pub(super) fn hear_again(&self) {
-        let told = self.open().listeners.clone();
-        told.iter().for_each(|(_, listener)| listener.hears_again());
+    /// Calls the listeners of this limiter, or of all, without the lock, since a listener is foreign code.
+    pub(super) fn each(&self, limiter: Option<&str>, call: impl Fn(&ReleaseListener)) {
+        for (of, listener) in self.open() {
+            if limiter.is_none_or(|limiter| *of == *limiter) {
+                call(&listener);
+            }
+        }
     }
 
-    /// Tells those of this limiter. None of them is called under the lock.
+    /// Notifies the listeners of this limiter.
     pub(super) fn released(&self, limiter: &str, key: &[u8]) {
-        let listening = self.open();
-        let of_limiter = listening.listeners.iter().filter(|(of, _)| **of == *limiter);
-        let told: Vec<_> = of_limiter.map(|(_, listener)| listener.clone()).collect();
-        drop(listening);
-        told.iter().for_each(|listener| listener.released(key));
+        self.each(Some(limiter), |listener| listener.released(key));
     }
 }

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use super::listeners::Listeners;
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::core::ledger::Ledger;
-use crate::core::plan::Plan;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -20,27 +19,27 @@ use crate::strategy::Moment;
 /// A store in the memory of this process, for tests and for programs of one process. Clones share it.
 ///
 /// Its clock is tokio's: it follows a paused one. Each [reset](crate::SharedLimiter::reset) moves it on by a nanosecond, so that what was
-/// granted before is told from what is granted after. It keeps no key longer than its state matters.
+/// granted before is distinct from what is granted after. It keeps no key longer than its state matters.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryShared {
     built: Instant,
     /// The wall clock when it was built.
     since_epoch: Duration,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptState>,
     listeners: Listeners,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptState {
     ledgers: HashMap<Scope, Ledger>,
     /// A purge is made when there are as many keys as this.
     purge_at: usize,
-    /// So many nanoseconds the clock was moved on.
+    /// How many nanoseconds the clock was moved on, one for each reset.
     resets: u64,
 }
 
@@ -54,9 +53,11 @@ impl MemoryStore {
     /// An empty store.
     #[must_use]
     pub fn new() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryShared {
                 built: Instant::now(),
                 since_epoch,
                 kept: Mutex::default(),
@@ -79,27 +80,37 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, KeptState> {
+        self.shared
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The clock is read under the lock: what comes after a reset is later than all that came before it.
-    fn lock_now(&self) -> (MutexGuard<'_, Kept>, Moment) {
+    fn lock_now(&self) -> (MutexGuard<'_, KeptState>, Moment) {
         let kept = self.lock();
-        let now = self.shared.since_epoch + self.shared.built.elapsed() + Duration::from_nanos(kept.resets);
-        (kept, Moment::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).min(Moment::LAST))
+        let now = self.shared.since_epoch
+            + self.shared.built.elapsed()
+            + Duration::from_nanos(kept.resets);
+        (
+            kept,
+            Moment::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).min(Moment::LAST),
+        )
     }
 
     fn answer(&self, call: &Call) -> Result<Reply, StoreError> {
         let (mut kept, now) = self.lock_now();
         if call.valid_until.is_some_and(|until| until <= now.nanos()) {
-            return Err(StoreError::TooLate { store: NAME.to_owned() });
+            return Err(StoreError::too_late(NAME));
         }
         kept.make_room(now);
         let reply = kept.ledger(now, call)?.call(now, call);
         drop(kept);
         if !call.returns.is_empty() || reply.reclaimed > 0 {
-            self.shared.listeners.released(&call.scope.limiter, &call.scope.key);
+            self.shared
+                .listeners
+                .released(&call.scope.limiter, &call.scope.key);
         }
         Ok(reply)
     }
@@ -107,27 +118,25 @@ impl MemoryStore {
 
 const NAME: &str = "in memory";
 
-impl Kept {
+impl KeptState {
     fn ledger(&mut self, now: Moment, call: &Call) -> Result<&mut Ledger, StoreError> {
-        match self.ledgers.entry(call.scope.clone()) {
-            Entry::Vacant(vacant) => Ok(vacant.insert(Ledger::new(plan(&call.policy)?, now))),
-            Entry::Occupied(mut occupied) => {
-                let ledger = occupied.get_mut();
-                let stored = ledger.plan().policy();
-                if *stored == call.policy {
-                    return Ok(occupied.into_mut());
-                }
-                if ledger.forgettable_at() <= now {
-                    *ledger = Ledger::new(plan(&call.policy)?, now);
-                } else if call.replaces_policy {
-                    ledger.replace_policy(plan(&call.policy)?, now);
-                } else {
-                    let (stored, given) = (stored.to_string(), call.policy.to_string());
-                    return Err(StoreError::PolicyDiffers { limiter: Arc::clone(&call.scope.limiter), stored, given });
-                }
-                Ok(occupied.into_mut())
-            }
+        let plan = || super::plan(&call.policy);
+        let ledger = match self.ledgers.entry(call.scope.clone()) {
+            Entry::Vacant(vacant) => vacant.insert(Ledger::new(plan()?, now)),
+            Entry::Occupied(occupied) => occupied.into_mut(),
+        };
+        let stored = ledger.plan().policy();
+        if *stored == call.policy {
+            return Ok(ledger);
         }
+        if ledger.forgettable_at() <= now {
+            *ledger = Ledger::new(plan()?, now);
+        } else if call.replaces_policy {
+            ledger.replace_policy(plan()?, now);
+        } else {
+            return Err(StoreError::policy_differs(call, stored.to_string()));
+        }
+        Ok(ledger)
     }
 
     /// Purges when the keys have doubled since the last purge: so each key costs a constant time.
@@ -150,18 +159,14 @@ impl Kept {
     }
 }
 
-fn plan(policy: &Policy) -> Result<Arc<Plan>, StoreError> {
-    Plan::new(policy.clone(), Duration::ZERO).map(Arc::new).map_err(StoreError::Policy)
-}
-
 impl Store for MemoryStore {
     fn name(&self) -> String {
         NAME.to_owned()
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        super::shares(NAME, policy)?;
-        plan(policy).map(drop)
+        super::check_supported(NAME, policy)?;
+        super::plan(policy).map(drop)
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
@@ -177,8 +182,15 @@ impl Store for MemoryStore {
     fn keys(&self, limiter: &Arc<str>, _: Option<Vec<u8>>, _: usize) -> StoreFuture<KeyPage> {
         let (mut kept, now) = self.lock_now();
         kept.purge(now, usize::MAX);
-        let keys = kept.ledgers.keys().filter(|scope| scope.limiter == *limiter).map(|scope| Arc::clone(&scope.key));
-        Box::pin(ready(Ok(KeyPage { keys: keys.collect(), next: None })))
+        let keys = kept
+            .ledgers
+            .keys()
+            .filter(|scope| scope.limiter == *limiter)
+            .map(|scope| Arc::clone(&scope.key));
+        Box::pin(ready(Ok(KeyPage {
+            keys: keys.collect(),
+            next: None,
+        })))
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {

@@ -1,37 +1,36 @@
 //! A store in MariaDB or MySQL.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder};
-use tokio::sync::Semaphore;
 
 use super::listeners::Listeners;
-use super::sql::known::Known;
-use super::sql::table::{Awaited, Purge, carry_out, in_task};
-use super::sql::{Policies, rows};
+use super::sql::pool::Pool;
+use super::sql::table::{SqlServer, call, in_task};
+use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::error::{Cause, StoreError};
+use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use server::{NOW, SCHEMA, Server, bytes, hex, id};
+use server::{MysqlServer, NOW, SCHEMA, bytes, hex, id};
 
 mod server;
 
 /// A store in MariaDB 10.3 or later, or MySQL 8. Clones share it.
 ///
-/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if it
-/// changes nothing, such as a denial; otherwise two. What takes one may be decided as of an instant that is a round trip earlier, and
-/// its leases end so much later in the server. Where several processes write a key at the same time, a call locks its row. What is
-/// known of keys takes 64 MiB at most.
+/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if
+/// it changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant that is a round
+/// trip earlier. Its leases then end that much later in the server. Where several processes write a key at the same time, a call
+/// locks its row. The cache of known keys takes 64 MiB at most.
 ///
-/// Up to eight connections are made, and anew when they break. Calls must be made in a tokio runtime with `enable_all`.
+/// A store makes up to eight connections, and replaces those that break. Calls must be made in a tokio runtime with `enable_all`.
 ///
-/// Places that come back are told to waiters in this process; those of other processes poll.
+/// Waiters in this process are notified of released places; those of other processes poll.
 ///
-/// What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants are
-/// not kept. A sliding log is written anew by each call, in about twenty bytes an entry.
+/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
+/// are not kept. Each call rewrites a sliding log, in about twenty bytes an entry.
 ///
 /// # Examples
 ///
@@ -43,7 +42,7 @@ mod server;
 /// ```
 #[derive(Clone)]
 pub struct MysqlStore {
-    server: Arc<Server>,
+    server: Arc<MysqlServer>,
 }
 
 /// How a [`MysqlStore`] is opened.
@@ -72,12 +71,18 @@ const NAME: &str = "MySQL";
 impl MysqlStoreOptions {
     /// Tables that are missing are created.
     pub const fn new() -> Self {
-        Self { creates_tables: true, timeout: Duration::from_secs(5) }
+        Self {
+            creates_tables: true,
+            timeout: Duration::from_secs(5),
+        }
     }
 
     /// Whether tables that are missing are created. Otherwise [`MysqlStore::schema`] must have been run.
     pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self { creates_tables, ..self }
+        Self {
+            creates_tables,
+            ..self
+        }
     }
 
     /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
@@ -94,28 +99,29 @@ impl MysqlStoreOptions {
     pub fn open(self, url: &str) -> Result<MysqlStore, StoreError> {
         match Opts::from_url(url) {
             Ok(opts) => Ok(self.open_with(opts)),
-            Err(error) => Err(StoreError::Unreachable { store: NAME.to_owned(), source: Cause::new(error) }),
+            Err(error) => Err(StoreError::unreachable(NAME, error)),
         }
     }
 
     /// A store with these options of mysql_async. Its features have TLS. It does not connect yet.
     #[must_use]
     pub fn open_with(self, opts: Opts) -> MysqlStore {
-        let name = format!("{NAME} at {}:{}/{}", opts.ip_or_hostname(), opts.tcp_port(), opts.db_name().unwrap_or_default());
-        let server = Server {
-            name,
-            // Whether an update has changed a row is told by the number of rows that changed.
+        let name = format!(
+            "{NAME} at {}:{}/{}",
+            opts.ip_or_hostname(),
+            opts.tcp_port(),
+            opts.db_name().unwrap_or_default()
+        );
+        let server = MysqlServer {
+            sql: SqlServer::new(name, self.creates_tables, self.timeout),
+            // Whether an update has changed a row shows in the number of rows that changed.
             opts: OptsBuilder::from_opts(opts).client_found_rows(false).into(),
-            creates_tables: self.creates_tables,
-            timeout: self.timeout,
-            idle: Mutex::default(),
-            connections: Arc::new(Semaphore::new(8)),
-            policies: Policies::default(),
-            known: Known::default(),
+            connections: Pool::new(8),
             listeners: Listeners::default(),
-            purge: Purge::default(),
         };
-        MysqlStore { server: Arc::new(server) }
+        MysqlStore {
+            server: Arc::new(server),
+        }
     }
 }
 
@@ -140,18 +146,14 @@ impl MysqlStore {
     pub const fn schema() -> &'static str {
         SCHEMA
     }
-
-    fn order<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Server>, Awaited) -> F) -> StoreFuture<T>
-    where
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        in_task(&self.server.name, |awaited| work(Arc::clone(&self.server), awaited))
-    }
 }
 
 impl fmt::Debug for MysqlStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("MysqlStore").field("name", &self.server.name).finish_non_exhaustive()
+        formatter
+            .debug_struct("MysqlStore")
+            .field("name", &self.server.sql.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -163,27 +165,19 @@ fn ids(limiter: &str) -> String {
 
 impl Store for MysqlStore {
     fn name(&self) -> String {
-        self.server.name.clone()
+        self.server.sql.name().to_owned()
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        super::shares(&self.server.name, policy)?;
-        self.server.policies.rules(policy).map(drop)
+        self.server.sql.rules.supports(policy)
     }
 
-    fn call(&self, call: Call) -> StoreFuture<Reply> {
-        // In a task: a connection whose answer nobody awaits could not be used again.
-        self.order(async move |server, awaited| {
-            let reply = carry_out(&server, call, &awaited).await;
-            if server.purge.is_due() {
-                let server = Arc::clone(&server);
-                tokio::spawn(async move { server.purge_some().await.ok() });
-            }
-            reply
-        })
+    fn call(&self, of: Call) -> StoreFuture<Reply> {
+        // The statement runs in a task, because a connection whose answer is not awaited could not be used again.
+        in_task(&self.server, |server, awaited| call(server, of, awaited))
     }
 
-    /// Tells of releases in this process, and returns `false`: those of other processes are not told.
+    /// Notifies of releases in this process, and returns `false`, because it does not see those in other processes.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.server.listeners.add(limiter, listener);
         false
@@ -191,21 +185,29 @@ impl Store for MysqlStore {
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
         let max = max.max(1);
-        let from = from.map(|from| format!("AND id > {}", hex(&from))).unwrap_or_default();
+        let from = from
+            .map(|from| format!("AND id > {}", hex(&from)))
+            .unwrap_or_default();
         let (ids, limit) = (ids(limiter), rows(max));
-        let select = format!("SELECT id, k FROM tollgate_keys WHERE {ids} {from} AND expires > {NOW} ORDER BY id LIMIT {limit}");
-        self.order(async move |server, _| {
-            let found = server.ask(&select).await?.rows;
-            let keys = found.iter().map(|row| bytes(row, 1).map(Arc::from)).collect::<Option<Vec<_>>>();
-            let next = if found.len() == max { found.last().and_then(|row| bytes(row, 0)) } else { None };
-            let keys = keys.ok_or_else(|| server.damaged("tollgate_keys"))?;
-            Ok(KeyPage { keys, next })
+        let select = format!(
+            "SELECT id, k FROM tollgate_keys WHERE {ids} {from} AND expires > {NOW} ORDER BY id LIMIT {limit}"
+        );
+        in_task(&self.server, async move |server, _| {
+            let found = server.query(&select).await?.rows;
+            let keys = found
+                .iter()
+                .map(|row| Some((bytes(row, 0)?, bytes(row, 1)?)));
+            let keys = keys
+                .collect::<Option<_>>()
+                .ok_or_else(|| server.damaged())?;
+            Ok(page(keys, max))
         })
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.order(async move |server, _| {
-            server.tell(&format!("DELETE FROM tollgate_keys WHERE id = {}", id(&scope))).await?;
+        in_task(&self.server, async move |server, _| {
+            let delete = format!("DELETE FROM tollgate_keys WHERE id = {}", id(&scope));
+            server.change(&delete).await?;
             server.listeners.released(&scope.limiter, &scope.key);
             Ok(())
         })
@@ -213,7 +215,11 @@ impl Store for MysqlStore {
 
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
         let (ids, limit) = (ids(limiter), rows(max));
-        let delete = format!("DELETE FROM tollgate_keys WHERE {ids} AND expires <= {NOW} ORDER BY id LIMIT {limit}");
-        self.order(async move |server, _| Ok(server.tell(&delete).await?.changed))
+        let delete = format!(
+            "DELETE FROM tollgate_keys WHERE {ids} AND expires <= {NOW} ORDER BY id LIMIT {limit}"
+        );
+        in_task(&self.server, async move |server, _| {
+            Ok(server.change(&delete).await?.changed)
+        })
     }
 }

@@ -8,6 +8,6 @@ CREATE TABLE IF NOT EXISTS tollgate_keys (
     expires bigint NOT NULL,
     state longblob NOT NULL
 ) ENGINE = InnoDB;
--- The version of these tables. It comes last: no transaction spans these statements, and whoever finds it uses the tables.
+-- The version of these tables. It comes last: no transaction spans these statements, and a process that finds it uses the tables.
 CREATE TABLE IF NOT EXISTS tollgate_schema (version bigint PRIMARY KEY) ENGINE = InnoDB;
 INSERT IGNORE INTO tollgate_schema (version) VALUES (1);

@@ -1,44 +1,41 @@
 //! A store in PostgreSQL.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex as StdMutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use futures_util::stream::poll_fn;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::{Config, Socket};
 
-use super::listeners::Listeners;
-use super::serve::serve;
-use super::sql::known::Known;
-use super::sql::table::{Caller, Purge, carry_out, in_task, runtime};
-use super::sql::{Policies, rows};
+use super::sql::table::{CallAwaited, SqlServer, call, in_task, runtime};
+use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::error::{Cause, StoreError};
+use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connection::{SCHEMA, connector};
-use server::Server;
+use connection::{Connector, Messages, SCHEMA, unknown};
+use server::{PostgresServer, follow};
 
 mod connection;
+mod messages;
 mod server;
 
 /// A store in PostgreSQL 11 or later. Clones share it.
 ///
-/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if it
-/// changes nothing, such as a denial; otherwise two. What takes one may be decided as of an instant that is a round trip earlier, and
-/// its leases end so much later in the server. Where several processes write a key at the same time, a call locks its row. What is
-/// known of keys takes 64 MiB at most.
+/// The clock of the server counts. A call takes one round trip if no other process has written the key since this one did, or if
+/// it changes nothing, such as a denial; otherwise two. A call of one round trip may be decided as of an instant that is a round
+/// trip earlier. Its leases then end that much later in the server. Where several processes write a key at the same time, a call
+/// locks its row. The cache of known keys takes 64 MiB at most.
 ///
 /// A connection is made for the first call, and anew when it breaks; many calls at a time have up to three more, those of contended
 /// keys up to four, and listeners one. Calls must be made in a tokio runtime with `enable_all`.
 ///
 /// Places that come back are announced by `NOTIFY`. Keys of about 4,000 bytes and more are too long for that: their waiters poll.
 ///
-/// What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants are
-/// not kept. A sliding log is written anew by each call, in about ten bytes an entry.
+/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
+/// are not kept. Each call rewrites a sliding log, in about ten bytes an entry.
 ///
 /// # Examples
 ///
@@ -50,7 +47,7 @@ mod server;
 /// ```
 #[derive(Clone)]
 pub struct PostgresStore {
-    server: Arc<Server>,
+    server: Arc<PostgresServer>,
 }
 
 /// How a [`PostgresStore`] is opened.
@@ -77,12 +74,18 @@ impl Default for PostgresStoreOptions {
 impl PostgresStoreOptions {
     /// Tables that are missing are created.
     pub const fn new() -> Self {
-        Self { creates_tables: true, timeout: Duration::from_secs(5) }
+        Self {
+            creates_tables: true,
+            timeout: Duration::from_secs(5),
+        }
     }
 
     /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
     pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self { creates_tables, ..self }
+        Self {
+            creates_tables,
+            ..self
+        }
     }
 
     /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
@@ -99,7 +102,7 @@ impl PostgresStoreOptions {
     pub fn open(self, url: &str) -> Result<PostgresStore, StoreError> {
         match url.parse() {
             Ok(config) => Ok(self.open_with(config, NoTls)),
-            Err(error) => Err(StoreError::Unreachable { store: NAME.to_owned(), source: Cause::new(error) }),
+            Err(error) => Err(StoreError::unreachable(NAME, error)),
         }
     }
 
@@ -111,27 +114,25 @@ impl PostgresStoreOptions {
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let server = Server {
-            name: name(&config),
-            connector: connector(config, tls),
-            creates_tables: self.creates_tables,
-            timeout: self.timeout,
-            connections: Arc::default(),
-            grows: AtomicBool::new(false),
-            idle: StdMutex::default(),
-            transactions: Arc::new(Semaphore::new(4)),
-            policies: Policies::default(),
-            known: Known::default(),
-            listeners: Listeners::default(),
-            purge: Purge::default(),
-        };
-        PostgresStore { server: Arc::new(server) }
+        let sql = SqlServer::new(name(&config), self.creates_tables, self.timeout);
+        let connector: Connector = Arc::new(move || {
+            let (config, tls) = (config.clone(), tls.clone());
+            Box::pin(async move {
+                let (client, mut connection) = config.connect(tls).await?;
+                let messages = poll_fn(move |context| connection.poll_message(context));
+                Ok((client, Box::pin(messages) as Messages))
+            })
+        });
+        let server = PostgresServer::new(sql, connector);
+        PostgresStore {
+            server: Arc::new(server),
+        }
     }
 }
 
 const NAME: &str = "PostgreSQL";
 
-/// Without user and password.
+/// The name of the store, without user and password.
 fn name(config: &Config) -> String {
     let host = match config.get_hosts().first() {
         Some(Host::Tcp(host)) => host.clone(),
@@ -140,7 +141,10 @@ fn name(config: &Config) -> String {
         None => "?".to_owned(),
     };
     let port = config.get_ports().first().unwrap_or(&5432);
-    format!("{NAME} at {host}:{port}/{}", config.get_dbname().unwrap_or_default())
+    format!(
+        "{NAME} at {host}:{port}/{}",
+        config.get_dbname().unwrap_or_default()
+    )
 }
 
 impl PostgresStore {
@@ -164,82 +168,88 @@ impl PostgresStore {
     pub const fn schema() -> &'static str {
         SCHEMA
     }
-
-    fn order<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Server>) -> F) -> StoreFuture<T>
-    where
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        in_task(&self.server.name, |_| work(Arc::clone(&self.server)))
-    }
 }
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PostgresStore").field("name", &self.server.name).finish_non_exhaustive()
+        formatter
+            .debug_struct("PostgresStore")
+            .field("name", &self.server.sql.name())
+            .finish_non_exhaustive()
     }
 }
 
 impl Store for PostgresStore {
     fn name(&self) -> String {
-        self.server.name.clone()
+        self.server.sql.name().to_owned()
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        super::shares(&self.server.name, policy)?;
-        self.server.policies.rules(policy).map(drop)
+        self.server.sql.rules.supports(policy)
     }
 
-    fn call(&self, call: Call) -> StoreFuture<Reply> {
-        let (server, caller) = (Arc::clone(&self.server), Caller::default());
+    fn call(&self, of: Call) -> StoreFuture<Reply> {
+        let (server, caller) = (Arc::clone(&self.server), Arc::new(()));
         Box::pin(async move {
-            let runtime = runtime(&server.name)?;
-            let reply = carry_out(&server, call, &caller.awaits()).await;
-            if server.purge.is_due() {
-                runtime.spawn(async move { server.purge_some().await.ok() });
-            }
-            reply
+            runtime(server.sql.name())?;
+            call(server, of, CallAwaited::by(&caller)).await
         })
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
-        self.server.listeners.add(limiter, listener);
-        let server = Arc::downgrade(&self.server);
-        self.server.listeners.begin_to_serve() || serve("tollgate-postgres", move || Server::listen(Weak::clone(&server)))
+        let PostgresServer {
+            sql,
+            connector,
+            served,
+            ..
+        } = &*self.server;
+        let (connector, known, timeout) =
+            (Arc::clone(connector), Arc::clone(&sql.known), sql.timeout);
+        served.add(limiter, listener, "tollgate-postgres", move |served| {
+            follow(Arc::clone(&connector), timeout, Arc::clone(&known), served)
+        })
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
         let limiter = Arc::clone(limiter);
-        self.order(async move |server| {
+        in_task(&self.server, async move |server, _| {
             // The ids of a limiter begin with the same 32 bytes.
             let select = "SELECT id, k FROM tollgate_keys WHERE id > coalesce($2, sha256($1)) \
                           AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
                           AND expires > (extract(epoch FROM clock_timestamp()) * 1000000)::int8 ORDER BY id LIMIT $3";
             let max = max.max(1);
             let (limiter, from) = (limiter.as_bytes(), &from);
-            let found = server.ask(|connection| async move { connection.query(select, &[&limiter, from, &rows(max)]).await });
+            let found = server.ask(|connection| async move {
+                connection
+                    .query(select, &[&limiter, from, &rows(max)])
+                    .await
+            });
             let found = found.await?;
-            let next = if found.len() == max { found.last().map(|row| row.get(0)) } else { None };
-            Ok(KeyPage { keys: found.iter().map(|row| row.get::<_, &[u8]>(1).into()).collect(), next })
+            let keys = found.iter().map(|row| (row.get(0), row.get(1)));
+            Ok(page(keys.collect(), max))
         })
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.order(async move |server| {
+        in_task(&self.server, async move |server, _| {
             let connection = server.connection().await?;
-            connection.reset(&scope).await.map_err(|error| server.unknown(error))
+            let reset = connection.reset(&scope).await;
+            reset.map_err(unknown(server.sql.name()))
         })
     }
 
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
         let limiter = Arc::clone(limiter);
-        self.order(async move |server| {
+        in_task(&self.server, async move |server, _| {
             // Unlike `IN`, an array is made once: a plan that makes the list several times would delete more than `max`.
             let delete = "DELETE FROM tollgate_keys WHERE id = ANY(ARRAY(SELECT id FROM tollgate_keys WHERE id > sha256($1) \
                           AND id <= sha256($1) || decode(repeat('ff', 32), 'hex') \
                           AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 LIMIT $2 FOR UPDATE SKIP LOCKED))";
             let connection = server.connection().await?;
-            let deleted = connection.execute(delete, &[&limiter.as_bytes(), &rows(max)]).await;
-            deleted.map_err(|error| server.unknown(error))
+            let deleted = connection
+                .execute(delete, &[&limiter.as_bytes(), &rows(max)])
+                .await;
+            deleted.map_err(unknown(server.sql.name()))
         })
     }
 }

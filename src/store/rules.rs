@@ -6,10 +6,9 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use crate::core::gate::plan::Plan;
 use crate::core::ledger::{Damaged, Ledger};
-use crate::core::plan::Plan;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
 use crate::policy::Policy;
@@ -25,7 +24,7 @@ use crate::strategy::Moment;
 /// their past grants: too little is refunded, never too much.
 pub struct Rules {
     store: String,
-    policies: Policies,
+    policies: PolicyCache<PolicyRules>,
 }
 
 /// What is kept for a key.
@@ -39,7 +38,7 @@ pub struct KeyState {
     pub expires_at: u64,
 }
 
-/// What a call has come to.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decided {
@@ -48,36 +47,44 @@ pub struct Decided {
     /// What is to be written for the key; `None` if nothing has changed. A call that grants nothing can have changed something: it
     /// raises a penalty, and a key that was new and has a [bucket that starts low](crate::TokenBucket::initial) fills from then on.
     pub state: Option<KeyState>,
-    /// Whether places came back: whoever [listens](super::Store::listen) is to be told once `state` is written.
+    /// Whether places came back: the [listeners](super::Store::listen) should be notified once `state` is written.
     pub released: bool,
 }
 
-/// The policies of recent calls.
-#[derive(Debug, Default)]
-pub(super) struct Policies(Mutex<HashMap<Policy, Arc<PolicyRules>>>);
-
-/// A policy as a store needs it for each call.
+/// What a store has made of the policies of recent calls.
 #[derive(Debug)]
-pub(super) struct PolicyRules {
+pub(super) struct PolicyCache<T>(Mutex<HashMap<Policy, Arc<T>>>);
+
+/// A policy as the rules need it for each call.
+struct PolicyRules {
     plan: Arc<Plan>,
     text: String,
 }
 
 impl Rules {
-    /// For the store of this [name](super::Store::name), which errors tell.
+    /// Makes rules for the store of this [name](super::Store::name), which errors show.
     pub fn new(store: impl Into<String>) -> Self {
-        Self { store: store.into(), policies: Policies::default() }
+        Self {
+            store: store.into(),
+            policies: PolicyCache::default(),
+        }
     }
 
-    /// Whether they know this policy: see [`Store::supports`](super::Store::supports).
+    /// Whether the rules support this policy: see [`Store::supports`](super::Store::supports).
     ///
     /// # Errors
     ///
     /// [`StoreError::Policy`] if it is invalid; [`StoreError::Unsupported`] if it has a concurrency that adapts, which learns from the work
     /// of one process.
     pub fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        super::shares(&self.store, policy)?;
-        self.policies.rules(policy).map(drop)
+        super::check_supported(&self.store, policy)?;
+        self.policy_rules(policy).map(drop)
+    }
+
+    /// The name of the store.
+    #[cfg(feature = "_sql")]
+    pub(super) fn store(&self) -> &str {
+        &self.store
     }
 
     /// Decides a call on the state of its key. `now` is in nanoseconds since 1970, by a clock that all callers of the store share as far
@@ -106,71 +113,112 @@ impl Rules {
     /// assert!(second.reply.granted == 10 && second.reply.first_fence > first.reply.first_fence);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn decide(&self, now: u64, state: Option<&KeyState>, call: &Call) -> Result<Decided, StoreError> {
-        self.policies.rules(&call.policy)?.decide(&self.store, now, state, call)
-    }
-}
-
-impl Policies {
-    /// More than a program has.
-    const MAX: usize = 1_000;
-
-    pub(super) fn rules(&self, policy: &Policy) -> Result<Arc<PolicyRules>, StoreError> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(rules) = known.get(policy) {
-            return Ok(Arc::clone(rules));
-        }
-        if known.len() >= Self::MAX {
-            known.clear();
-        }
-        let plan = Plan::new(policy.clone(), Duration::ZERO).map(Arc::new).map_err(StoreError::Policy)?;
-        let rules = Arc::new(PolicyRules { plan, text: policy.to_string() });
-        known.insert(policy.clone(), Arc::clone(&rules));
-        Ok(rules)
-    }
-}
-
-impl PolicyRules {
-    /// [`Rules::decide`] for the store of this name.
-    pub(super) fn decide(&self, store: &str, now: u64, state: Option<&KeyState>, call: &Call) -> Result<Decided, StoreError> {
+    pub fn decide(
+        &self,
+        now: u64,
+        state: Option<&KeyState>,
+        call: &Call,
+    ) -> Result<Decided, StoreError> {
+        let policy = self.policy_rules(&call.policy)?;
         if call.valid_until.is_some_and(|until| until <= now) {
-            return Err(StoreError::TooLate { store: store.to_owned() });
+            return Err(StoreError::too_late(&self.store));
         }
         let now = Moment::from_nanos(now).min(Moment::LAST);
         let state = state.filter(|state| !state.bytes.is_empty());
         let (mut ledger, replaced) = match state {
-            None => (Ledger::new(Arc::clone(&self.plan), now), false),
-            Some(state) => self.read(store, now, state, call)?,
+            None => (Ledger::new(Arc::clone(&policy.plan), now), false),
+            Some(state) => self.read(&policy, now, state, call)?,
         };
         let reply = ledger.call(now, call);
-        let counts_denials = self.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
+        let counts_denials =
+            policy.plan.counts_denials() && call.asks.iter().any(|asks| !asks.waits);
         let brings = call.returns.len() + call.settlements.len() + call.renewals.len();
         let expires_at = ledger.forgettable_at();
-        // A bucket that starts low fills from the first call on, whatever that call was answered. If nothing were kept of it, each call
-        // would find a new bucket.
+        // A bucket that starts low fills from the first call on, whatever the answer to that call was. If nothing were kept of
+        // it, each call would find a new bucket.
         let begins = state.is_none() && expires_at > now;
-        let changed = reply.granted > 0 || reply.reclaimed > 0 || brings > 0 || counts_denials || replaced || begins;
-        let state = changed.then(|| KeyState { bytes: ledger.encode(&self.text), expires_at: expires_at.nanos() });
+        let changed = reply.granted > 0
+            || reply.reclaimed > 0
+            || brings > 0
+            || counts_denials
+            || replaced
+            || begins;
+        let state = changed.then(|| KeyState {
+            bytes: ledger.encode(&policy.text),
+            expires_at: expires_at.nanos(),
+        });
         let released = !call.returns.is_empty() || reply.reclaimed > 0;
-        Ok(Decided { reply, state, released })
+        Ok(Decided {
+            reply,
+            state,
+            released,
+        })
     }
 
-    /// The ledger, and whether it has gone on with another policy.
-    fn read(&self, store: &str, now: Moment, state: &KeyState, call: &Call) -> Result<(Ledger, bool), StoreError> {
-        let (ledger, other) = Ledger::decode(&self.plan, &self.text, now, &state.bytes)
-            .map_err(|Damaged| StoreError::Damaged { store: store.to_owned(), at: format!("{:?}", call.scope) })?;
+    fn policy_rules(&self, policy: &Policy) -> Result<Arc<PolicyRules>, StoreError> {
+        self.policies.get(policy, || {
+            let plan = super::plan(policy)?;
+            let text = policy.to_string();
+            Ok(PolicyRules { plan, text })
+        })
+    }
+
+    /// Reads the ledger. Also returns whether it has gone on with another policy.
+    fn read(
+        &self,
+        policy: &PolicyRules,
+        now: Moment,
+        state: &KeyState,
+        call: &Call,
+    ) -> Result<(Ledger, bool), StoreError> {
+        let PolicyRules { plan, text } = policy;
+        let at = || format!("{:?}", call.scope);
+        let damaged = |Damaged| StoreError::damaged(&self.store, &at());
+        let (ledger, other) = Ledger::decode(plan, text, now, &state.bytes).map_err(damaged)?;
         match other {
             Some(stored) if !call.replaces_policy && now.nanos() < state.expires_at => {
-                let limiter = Arc::clone(&call.scope.limiter);
-                Err(StoreError::PolicyDiffers { limiter, stored, given: self.text.clone() })
+                Err(StoreError::policy_differs(call, stored))
             }
             other => Ok((ledger, other.is_some())),
         }
     }
 }
 
+impl<T> PolicyCache<T> {
+    /// The most policies that are kept, which is more than a program has.
+    const MAX: usize = 1_000;
+
+    /// What was made of this policy, or is made of it now.
+    pub(super) fn get(
+        &self,
+        policy: &Policy,
+        make: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<Arc<T>, StoreError> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = lock().get(policy) {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(make()?);
+        let mut known = lock();
+        if known.len() >= Self::MAX {
+            known.clear();
+        }
+        known.insert(policy.clone(), Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+impl<T> Default for PolicyCache<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Rules").field("store", &self.store).finish_non_exhaustive()
+        formatter
+            .debug_struct("Rules")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }

@@ -2,23 +2,51 @@
 //! decide, while the store holds the lock of the row.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) mod known;
+pub(super) mod pool;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) mod row_cache;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod table;
 
-use super::KeyState;
-
-pub(super) use super::rules::Policies;
+use super::{KeyPage, KeyState};
+use crate::error::StoreError;
 
 /// The version of the tables. A store refuses a later one.
 pub(super) const SCHEMA_VERSION: i64 = 1;
 
-/// Microseconds for which an expired row is spared: whoever comes back soon updates it, which is cheaper than to make it anew.
+/// Microseconds for which an expired row is spared: a caller that comes back soon updates it, which is cheaper than to insert it
+/// again.
 pub(super) const SPARED_MICROS: i64 = 10_000_000;
+
+/// Whether the tables are missing and must be created. `found` is their version.
+pub(super) fn must_create(
+    store: &str,
+    found: Option<i64>,
+    creates_tables: bool,
+) -> Result<bool, StoreError> {
+    match found {
+        None if creates_tables => Ok(true),
+        None => Err(StoreError::refused(
+            store,
+            "it has no tables; run the statements of the store's schema()",
+        )),
+        Some(found) if found > SCHEMA_VERSION => Err(StoreError::NewerSchema {
+            store: store.to_owned(),
+            found,
+            known: SCHEMA_VERSION,
+        }),
+        Some(_) => Ok(false),
+    }
+}
 
 /// The state in a row whose expiry is in microseconds since 1970.
 pub(super) fn read_state(expires: i64, bytes: Vec<u8>) -> KeyState {
-    KeyState { bytes, expires_at: u64::try_from(expires).unwrap_or_default().saturating_mul(1_000) }
+    KeyState {
+        bytes,
+        expires_at: u64::try_from(expires)
+            .unwrap_or_default()
+            .saturating_mul(1_000),
+    }
 }
 
 /// The expiry as a row has it: in microseconds since 1970, rounded up.
@@ -26,20 +54,27 @@ pub(super) fn expires(state: &KeyState) -> i64 {
     state.expires_at.div_ceil(1_000) as i64 // far below 2^63
 }
 
-/// Nanoseconds as whole microseconds.
-#[cfg(feature = "sqlite")]
-pub(super) fn micros(nanos: u64) -> i64 {
-    (nanos / 1_000) as i64 // far below 2^63
-}
-
 /// A number of rows, for SQL.
 pub(super) fn rows(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+/// The page of these rows, each with its place in the order and its key. `max` rows were asked for: if there are as many, another page
+/// begins behind the last one.
+pub(super) fn page(found: Vec<(Vec<u8>, Vec<u8>)>, max: usize) -> KeyPage {
+    let last = found.last().filter(|_| found.len() == max);
+    KeyPage {
+        next: last.map(|(place, _)| place.clone()),
+        keys: found.into_iter().map(|(_, key)| key.into()).collect(),
+    }
 }
 
 /// Two digits a byte.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) fn hex_digits(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }

@@ -4,19 +4,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 use tokio::sync::oneshot;
 
 use super::listeners::Listeners;
-use super::sql::Policies;
-use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::error::{Cause, StoreError};
+use super::sql::{SPARED_MICROS, expires, must_create, page, read_state, rows};
+use super::{Decided, KeyPage, ReleaseListener, Rules, Store, StoreFuture};
+use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use worker::{Job, Settings, Worker};
 
-mod worker;
+const SCHEMA: &str = include_str!("sqlite.sql");
 
 /// A store in an SQLite file, for the processes of one host. It survives restarts. Clones share it.
 ///
@@ -24,10 +26,10 @@ mod worker;
 /// transaction. Processes take turns by the file's lock (`BEGIN IMMEDIATE`, in WAL mode). The file must be on a local disk: network
 /// file systems do not lock reliably. The clock is the host's.
 ///
-/// Places that come back are told to waiters in this process; those of other processes poll.
+/// Waiters in this process are notified of released places; those of other processes poll.
 ///
-/// Each call writes the state of its key anew: a few dozen bytes, and about ten for each live lease and each entry of a sliding
-/// log. What [settles](crate::Permit::settle) below its charge gets nothing back from a token bucket or a throttle, whose past grants
+/// Each call rewrites the state of its key: a few dozen bytes, and about ten for each live lease and each entry of a sliding log.
+/// A [settlement](crate::Permit::settle) below the charge gets nothing back from a token bucket or a throttle, whose past grants
 /// are not kept.
 ///
 /// # Examples
@@ -45,14 +47,14 @@ mod worker;
 /// ```
 #[derive(Clone)]
 pub struct SqliteStore {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteShared>,
 }
 
-struct Shared {
+struct SqliteShared {
     path: PathBuf,
-    jobs: mpsc::Sender<Job>,
-    policies: Arc<Policies>,
-    listeners: Arc<Listeners>,
+    jobs: mpsc::Sender<Box<dyn Job>>,
+    rules: Rules,
+    listeners: Listeners,
 }
 
 /// How an [`SqliteStore`] is opened.
@@ -98,23 +100,36 @@ impl Default for SqliteStoreOptions {
 impl SqliteStoreOptions {
     /// [`SqliteSynchronous::Normal`], a busy timeout of 5 seconds, and tables that are created where they are missing.
     pub const fn new() -> Self {
-        Self { synchronous: SqliteSynchronous::Normal, busy_timeout: Duration::from_secs(5), creates_tables: true }
+        Self {
+            synchronous: SqliteSynchronous::Normal,
+            busy_timeout: Duration::from_secs(5),
+            creates_tables: true,
+        }
     }
 
     /// When SQLite waits for the disk.
     pub const fn synchronous(self, synchronous: SqliteSynchronous) -> Self {
-        Self { synchronous, ..self }
+        Self {
+            synchronous,
+            ..self
+        }
     }
 
     /// How long a transaction waits for those of other processes, in whole milliseconds, up to 24 days. A call that has waited for
     /// longer is [`StoreError::Unreachable`].
     pub const fn busy_timeout(self, busy_timeout: Duration) -> Self {
-        Self { busy_timeout, ..self }
+        Self {
+            busy_timeout,
+            ..self
+        }
     }
 
     /// Whether tables that are missing are created. Otherwise [`SqliteStore::schema`] must have been run.
     pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self { creates_tables, ..self }
+        Self {
+            creates_tables,
+            ..self
+        }
     }
 
     /// Opens the file, or creates it, and starts the store's thread. It blocks while the file is opened.
@@ -125,20 +140,20 @@ impl SqliteStoreOptions {
     /// [`StoreError::Damaged`] if it is no database, and [`StoreError::NewerSchema`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         let path = path.as_ref().to_path_buf();
-        let (policies, listeners) = (Arc::new(Policies::default()), Arc::new(Listeners::default()));
-        let (sender, jobs) = mpsc::channel();
-        let synchronous = match self.synchronous {
-            SqliteSynchronous::Normal => "NORMAL",
-            SqliteSynchronous::Full => "FULL",
-        };
-        let Self { busy_timeout, creates_tables, .. } = self;
-        let settings = Settings { synchronous, busy_timeout, creates_tables };
-        let worker = Worker::open(&path, &settings, Arc::clone(&policies), Arc::clone(&listeners))?;
-        thread::Builder::new()
-            .name("tollgate-sqlite".to_owned())
-            .spawn(move || worker.run(&jobs))
-            .map_err(|error| StoreError::Unreachable { store: path.display().to_string(), source: Cause::new(error) })?;
-        Ok(SqliteStore { shared: Arc::new(Shared { path, jobs: sender, policies, listeners }) })
+        let name = path.display().to_string();
+        let worker = Worker::open(&path, &self)?;
+        let (jobs, receiver) = mpsc::channel();
+        let thread = thread::Builder::new().name("tollgate-sqlite".to_owned());
+        let spawned = thread.spawn(move || worker.run(&receiver));
+        spawned.map_err(|error| StoreError::unreachable(&name, error))?;
+        Ok(SqliteStore {
+            shared: Arc::new(SqliteShared {
+                path,
+                jobs,
+                rules: Rules::new(name),
+                listeners: Listeners::default(),
+            }),
+        })
     }
 }
 
@@ -161,58 +176,358 @@ impl SqliteStore {
     /// ```
     #[must_use]
     pub const fn schema() -> &'static str {
-        worker::SCHEMA
+        SCHEMA
     }
 
-    /// Has the thread do the job, also if the future is dropped.
-    fn order<T: Send + 'static>(&self, job: impl FnOnce(worker::Answer<T>) -> Job) -> StoreFuture<T> {
+    /// Has the thread do the step, also if the future is dropped. `committed` is called after the commit.
+    fn order<T: Send + 'static>(
+        &self,
+        step: impl FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        committed: impl FnOnce(&T) + Send + 'static,
+    ) -> StoreFuture<T> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.shared.jobs.send(job(answer));
+        let sent = self.shared.jobs.send(Box::new(AwaitedJob {
+            step,
+            result: None,
+            committed,
+            answer,
+        }));
         let store = self.name();
         Box::pin(async move {
-            match sent {
-                Err(_) => Err(StoreError::Unreachable { store, source: Cause::new("its thread has ended") }),
-                Ok(()) => answered.await.unwrap_or(Err(StoreError::Unanswered { store, after: None, source: None })),
-            }
+            sent.map_err(|_| StoreError::unreachable(&store, "its thread has ended"))?;
+            let ended = |error| Err(StoreError::unanswered(&store, error));
+            answered.await.unwrap_or_else(ended)
         })
     }
 }
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("SqliteStore").field("path", &self.shared.path).finish_non_exhaustive()
+        formatter
+            .debug_struct("SqliteStore")
+            .field("path", &self.shared.path)
+            .finish_non_exhaustive()
     }
 }
 
 impl Store for SqliteStore {
     fn name(&self) -> String {
-        self.shared.path.display().to_string()
+        self.shared.rules.store().to_owned()
     }
 
     fn supports(&self, policy: &Policy) -> Result<(), StoreError> {
-        super::shares(&self.name(), policy)?;
-        self.shared.policies.rules(policy).map(drop)
+        self.shared.rules.supports(policy)
     }
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
-        self.order(|answer| Job::Call(Box::new(call), answer))
+        let (deciding, telling) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        let scope = call.scope.clone();
+        let decided = self.order(
+            move |transaction| decide(transaction, &deciding.rules, &call),
+            move |decided| {
+                if decided.as_ref().is_ok_and(|decided| decided.released) {
+                    telling.listeners.released(&scope.limiter, &scope.key);
+                }
+            },
+        );
+        Box::pin(async move { decided.await?.map(|decided| decided.reply) })
     }
 
-    /// Tells of releases in this process, and returns `false`: those of other processes are not told.
+    /// Notifies of releases in this process, and returns `false`, because it does not see those in other processes.
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
         self.shared.listeners.add(limiter, listener);
         false
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
-        self.order(|answer| Job::Keys(Arc::clone(limiter), from, max, answer))
+        let limiter = Arc::clone(limiter);
+        let step = move |transaction: &Transaction<'_>| {
+            select_keys(transaction, &limiter, from.as_deref(), max)
+        };
+        self.order(step, |_| ())
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        self.order(|answer| Job::Reset(scope, answer))
+        let (shared, of) = (Arc::clone(&self.shared), scope.clone());
+        self.order(
+            move |transaction| delete_key(transaction, &of),
+            move |()| shared.listeners.released(&scope.limiter, &scope.key),
+        )
     }
 
     fn purge(&self, limiter: &Arc<str>, max: usize) -> StoreFuture<u64> {
-        self.order(|answer| Job::Purge(Arc::clone(limiter), max, answer))
+        let limiter = Arc::clone(limiter);
+        let step = move |transaction: &Transaction<'_>| {
+            delete_expired(transaction, Some(&limiter), now_micros(), max)
+        };
+        self.order(step, |_| ())
+    }
+}
+
+/// The most jobs that share a transaction, for which other processes wait.
+const MAX_TOGETHER: usize = 128;
+
+/// Expired rows are looked for after so many jobs: more are deleted than the jobs can have made.
+const PURGED_EVERY: usize = 256;
+
+/// What the thread is to do.
+trait Job: Send {
+    /// Does it, in a transaction. It may be done again, in another transaction, if this one fails.
+    fn step(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
+
+    /// The transaction has ended.
+    fn end(self: Box<Self>, ended: Result<(), StoreError>);
+}
+
+/// A job whose result is awaited.
+struct AwaitedJob<T, S, C> {
+    step: S,
+    result: Option<T>,
+    /// Called after the commit.
+    committed: C,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, S, C> Job for AwaitedJob<T, S, C>
+where
+    T: Send,
+    S: FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send,
+    C: FnOnce(&T) + Send,
+{
+    fn step(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        self.result = Some((self.step)(transaction)?);
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, ended: Result<(), StoreError>) {
+        let this = *self;
+        if let Some(result) = ended.map(|()| this.result).transpose() {
+            result.as_ref().map(this.committed).ok();
+            this.answer.send(result).ok(); // the caller may no longer wait for it
+        }
+    }
+}
+
+struct Worker {
+    store: String,
+    connection: Connection,
+    /// Jobs since the last purge.
+    jobs: usize,
+}
+
+impl Worker {
+    fn open(path: &Path, options: &SqliteStoreOptions) -> Result<Self, StoreError> {
+        let store = path.display().to_string();
+        let failed = |error| not_done(&store, error);
+        let until = Instant::now() + options.busy_timeout;
+        // To change to WAL, a connection must be the only one, and SQLite does not always wait for that.
+        let mut connection = loop {
+            match connect(path, options) {
+                Err(error) if is_busy(&error) && Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                connected => break connected.map_err(failed)?,
+            }
+        };
+        let found = version(&connection).map_err(failed)?;
+        if must_create(&store, found, options.creates_tables)? {
+            let created = connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)
+                .and_then(|transaction| {
+                    transaction.execute_batch(SCHEMA)?;
+                    transaction.commit()
+                });
+            created.map_err(failed)?;
+        }
+        Ok(Self {
+            store,
+            connection,
+            jobs: 0,
+        })
+    }
+
+    /// Runs jobs until all senders are gone.
+    fn run(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
+        while let Ok(first) = jobs.recv() {
+            let mut together = vec![first];
+            together.extend(jobs.try_iter().take(MAX_TOGETHER - 1));
+            self.carry_out(together);
+        }
+    }
+
+    /// Carries out jobs in one transaction. If that fails on account of one of them, each is tried alone.
+    fn carry_out(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        let mut commits = false;
+        let ended = self.steps(&mut jobs).and_then(|transaction| {
+            commits = true;
+            transaction.commit()
+        });
+        let ended = match ended {
+            Ok(()) => Ok(()),
+            Err(error)
+                if commits && error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) =>
+            {
+                Err(StoreError::unanswered(&self.store, error))
+            }
+            Err(error) if jobs.len() > 1 && !is_busy(&error) => {
+                return jobs.into_iter().for_each(|job| self.carry_out(vec![job]));
+            }
+            Err(error) => Err(not_done(&self.store, error)),
+        };
+        for job in jobs {
+            job.end(ended.clone());
+        }
+    }
+
+    /// Does the jobs in a transaction, and now and then a purge.
+    fn steps(&mut self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<Transaction<'_>> {
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for job in &mut *jobs {
+            job.step(&transaction)?;
+        }
+        self.jobs += jobs.len();
+        if self.jobs >= PURGED_EVERY {
+            self.jobs = 0;
+            let by = now_micros() - SPARED_MICROS;
+            delete_expired(&transaction, None, by, 2 * PURGED_EVERY)?;
+        }
+        Ok(transaction)
+    }
+}
+
+fn connect(path: &Path, options: &SqliteStoreOptions) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(
+        options
+            .busy_timeout
+            .min(Duration::from_millis(i32::MAX as u64)),
+    )?;
+    connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
+    let synchronous = match options.synchronous {
+        SqliteSynchronous::Normal => "NORMAL",
+        SqliteSynchronous::Full => "FULL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    Ok(connection)
+}
+
+/// The version of the tables, if there are any.
+fn version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    let exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tollgate_schema'";
+    match connection.query_row(exists, (), |_| Ok(())).optional()? {
+        None => Ok(None),
+        Some(()) => connection.query_row("SELECT max(version) FROM tollgate_schema", (), |row| {
+            row.get(0)
+        }),
+    }
+}
+
+/// Decides the call, and writes the state of its key.
+fn decide(
+    transaction: &Transaction<'_>,
+    rules: &Rules,
+    call: &Call,
+) -> rusqlite::Result<Result<Decided, StoreError>> {
+    let (limiter, key) = (call.scope.limiter.as_bytes(), &call.scope.key[..]);
+    let mut select = transaction
+        .prepare_cached("SELECT expires, state FROM tollgate_keys WHERE limiter = ?1 AND k = ?2")?;
+    let row = select
+        .query_row(params![limiter, key], |row| {
+            Ok(read_state(row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    let decided = rules.decide(now(), row.as_ref(), call);
+    if let Ok(Decided {
+        state: Some(state), ..
+    }) = &decided
+    {
+        let mut replace = transaction.prepare_cached(
+            "INSERT INTO tollgate_keys (limiter, k, expires, state) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT (limiter, k) DO UPDATE SET expires = excluded.expires, state = excluded.state",
+        )?;
+        replace.execute(params![limiter, key, expires(state), state.bytes])?;
+    }
+    Ok(decided)
+}
+
+fn select_keys(
+    transaction: &Transaction<'_>,
+    limiter: &str,
+    from: Option<&[u8]>,
+    max: usize,
+) -> rusqlite::Result<KeyPage> {
+    let max = max.max(1);
+    // The next page begins behind the last key. No key is below the empty one.
+    let mut select = transaction.prepare_cached(
+        "SELECT k, k FROM tollgate_keys WHERE limiter = ?1 AND k >= ?2 AND (k > ?2 OR ?3) AND expires > ?4 ORDER BY k LIMIT ?5",
+    )?;
+    let of = params![
+        limiter.as_bytes(),
+        from.unwrap_or_default(),
+        from.is_none(),
+        now_micros(),
+        rows(max)
+    ];
+    let keys = select.query_map(of, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(page(keys.collect::<rusqlite::Result<_>>()?, max))
+}
+
+/// Deletes the row of a key.
+fn delete_key(transaction: &Transaction<'_>, scope: &Scope) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM tollgate_keys WHERE limiter = ?1 AND k = ?2";
+    let mut statement = transaction.prepare_cached(delete)?;
+    statement.execute(params![scope.limiter.as_bytes(), &scope.key[..]])?;
+    Ok(())
+}
+
+/// Deletes rows that have expired by that instant.
+fn delete_expired(
+    transaction: &Transaction<'_>,
+    limiter: Option<&str>,
+    by: i64,
+    max: usize,
+) -> rusqlite::Result<u64> {
+    let mut delete = transaction.prepare_cached(
+        "DELETE FROM tollgate_keys WHERE (limiter, k) IN (SELECT limiter, k FROM tollgate_keys WHERE expires <= ?1 \
+         AND (?2 IS NULL OR limiter = ?2) LIMIT ?3)",
+    )?;
+    Ok(delete.execute(params![by, limiter.map(str::as_bytes), rows(max)])? as u64)
+}
+
+/// The clock of the host, in nanoseconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The same in microseconds.
+fn now_micros() -> i64 {
+    (now() / 1_000) as i64 // far below 2^63
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// The error of a transaction that was not carried out.
+fn not_done(store: &str, error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            StoreError::damaged(store, "the file")
+        }
+        Some(
+            ErrorCode::CannotOpen
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::SystemIoFailure,
+        ) => StoreError::unreachable(store, error),
+        _ => StoreError::refused(store, error),
     }
 }

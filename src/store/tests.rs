@@ -25,7 +25,9 @@ use crate::store::{ReleaseListener, Store};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 fn url(variable: &str) -> String {
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
-    url.unwrap_or_else(|| panic!("set {variable} to the URL of a server, or run the tests by scripts/servers"))
+    url.unwrap_or_else(|| {
+        panic!("set {variable} to the URL of a server, or run the tests by scripts/servers")
+    })
 }
 
 /// A name that no other test has.
@@ -37,22 +39,35 @@ fn unique(name: &str) -> Arc<str> {
 /// A call of the first holder that asks for units of a limiter without keys.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 fn take(limiter: &Arc<str>, policy: &str, count: u64) -> Call {
-    let mut call = Call::new(Scope { limiter: Arc::clone(limiter), key: [].into() }, policy.parse().unwrap(), 1);
+    let mut call = Call::new(
+        Scope {
+            limiter: Arc::clone(limiter),
+            key: [].into(),
+        },
+        policy.parse().unwrap(),
+        1,
+    );
     call.ttl = 60_000_000_000;
     call.asks = vec![Asks::new(1, count, [1])];
     call
 }
 
-/// Where those of other processes are not told.
+/// A test of stores that do not see releases in other processes.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-async fn releases_in_this_process_are_told(store: &impl Store) {
+async fn releases_in_this_process_reach_listeners(store: &impl Store) {
     let limiter = unique("listened");
-    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
-    store.listen(&limiter, ReleaseListener::new(&told, |told, key| told.lock().unwrap().push(key.unwrap().to_vec())));
+    let released = Arc::new(std::sync::Mutex::new(Vec::new()));
+    store.listen(
+        &limiter,
+        ReleaseListener::new(&released, |released, key| {
+            released.lock().unwrap().push(key.unwrap().to_vec());
+        }),
+    );
     let mut call = take(&limiter, "1 concurrent", 1);
     call.scope.key = b"key".as_slice().into();
     assert_eq!(store.call(call.clone()).await.unwrap().granted, 1);
-    (call.returns, call.asks) = (vec![1], Vec::new());
+    call.returns = vec![1];
+    call.asks = Vec::new();
     store.call(call).await.unwrap();
-    assert_eq!(*told.lock().unwrap(), [b"key"]);
+    assert_eq!(*released.lock().unwrap(), [b"key"]);
 }

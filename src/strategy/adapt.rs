@@ -1,3 +1,5 @@
+//! How a concurrency limit adapts: the rules, their options, and the outcomes that holders report.
+
 use std::time::Duration;
 
 use super::check::{Fault, in_range, span};
@@ -126,11 +128,20 @@ impl Adapt {
     /// ```
     #[must_use]
     pub const fn gradient() -> Self {
-        Self::new(AdaptRule::Gradient { tolerance: 1_500, smoothing: 200 })
+        Self::new(AdaptRule::Gradient {
+            tolerance: 1_500,
+            smoothing: 200,
+        })
     }
 
     const fn new(rule: AdaptRule) -> Self {
-        Self { rule, floor: 1, ceiling: 1_000, backoff: 900, timeout: None }
+        Self {
+            rule,
+            floor: 1,
+            ceiling: 1_000,
+            backoff: 900,
+            timeout: None,
+        }
     }
 
     /// Keeps the limit in `floor..=ceiling` (at least 1; checked when a limiter is built). The default is 1 to 1000.
@@ -140,19 +151,29 @@ impl Adapt {
     /// owner knows.
     #[must_use]
     pub const fn between(self, floor: u64, ceiling: u64) -> Self {
-        Self { floor, ceiling, ..self }
+        Self {
+            floor,
+            ceiling,
+            ..self
+        }
     }
 
     /// Per mille of the limit that an overload leaves (1 to 999). The limit falls by one at least. The default is 900.
     #[must_use]
     pub const fn backoff(self, per_mille: u32) -> Self {
-        Self { backoff: per_mille, ..self }
+        Self {
+            backoff: per_mille,
+            ..self
+        }
     }
 
     /// Counts a round trip longer than this (1 ns to 100 years) as [`Outcome::Overloaded`]. There is no timeout by default.
     #[must_use]
     pub const fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout: Some(timeout), ..self }
+        Self {
+            timeout: Some(timeout),
+            ..self
+        }
     }
 
     /// Per mille of the baseline that a mean round trip may take before the limit falls (1000 to 1,000,000). The default is 1500.
@@ -162,9 +183,13 @@ impl Adapt {
     pub const fn tolerance(self, per_mille: u32) -> Self {
         match self.rule {
             AdaptRule::Aimd => self,
-            AdaptRule::Gradient { smoothing, .. } => {
-                Self { rule: AdaptRule::Gradient { tolerance: per_mille, smoothing }, ..self }
-            }
+            AdaptRule::Gradient { smoothing, .. } => Self {
+                rule: AdaptRule::Gradient {
+                    tolerance: per_mille,
+                    smoothing,
+                },
+                ..self
+            },
         }
     }
 
@@ -173,9 +198,13 @@ impl Adapt {
     pub const fn smoothing(self, per_mille: u32) -> Self {
         match self.rule {
             AdaptRule::Aimd => self,
-            AdaptRule::Gradient { tolerance, .. } => {
-                Self { rule: AdaptRule::Gradient { tolerance, smoothing: per_mille }, ..self }
-            }
+            AdaptRule::Gradient { tolerance, .. } => Self {
+                rule: AdaptRule::Gradient {
+                    tolerance,
+                    smoothing: per_mille,
+                },
+                ..self
+            },
         }
     }
 
@@ -237,10 +266,15 @@ impl Adapt {
         in_range("ceiling", self.ceiling, 1, u64::MAX)?;
         in_range("floor", self.floor, 1, self.ceiling)?;
         in_range("backoff", self.backoff.into(), 1, 999)?;
-        if let AdaptRule::Gradient { tolerance, smoothing } = self.rule {
+        if let AdaptRule::Gradient {
+            tolerance,
+            smoothing,
+        } = self.rule
+        {
             in_range("tolerance", tolerance.into(), 1_000, 1_000_000)?;
             in_range("smoothing", smoothing.into(), 1, 1_000)?;
         }
-        self.timeout.map_or(Ok(()), |timeout| span("timeout", timeout).map(drop))
+        self.timeout
+            .map_or(Ok(()), |timeout| span("timeout", timeout).map(drop))
     }
 }

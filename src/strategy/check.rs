@@ -1,3 +1,5 @@
+//! Checks of the parameters of limits, with the faults that they find.
+
 use std::time::Duration;
 
 use super::MAX_SPAN_NANOS;
@@ -35,15 +37,32 @@ pub(super) fn span(number: &'static str, duration: Duration) -> Result<u64, Faul
 
 /// A limit, burst or threshold, which must admit something.
 pub(super) fn at_least_one(number: &'static str, units: u64) -> Result<u64, Fault> {
-    if units == 0 { Err(Fault::ZeroLimit(number)) } else { Ok(units) }
+    if units == 0 {
+        Err(Fault::ZeroLimit(number))
+    } else {
+        Ok(units)
+    }
 }
 
 /// A number with bounds.
 pub(super) fn in_range(number: &'static str, given: u64, min: u64, max: u64) -> Result<u64, Fault> {
-    if (min..=max).contains(&given) { Ok(given) } else { Err(Fault::OutOfRange { number, given, min, max }) }
+    if (min..=max).contains(&given) {
+        Ok(given)
+    } else {
+        Err(Fault::OutOfRange {
+            number,
+            given,
+            min,
+            max,
+        })
+    }
 }
 
 /// The units of a rate.
 pub(super) fn rate_units(units: u64) -> Result<u64, Fault> {
-    if units == 0 { Err(Fault::ZeroRate) } else { Ok(units) }
+    if units == 0 {
+        Err(Fault::ZeroRate)
+    } else {
+        Ok(units)
+    }
 }

@@ -60,10 +60,13 @@ impl Unit {
     const MAX_LEN: usize = 31;
     const INVALID: u8 = u8::MAX;
 
-    /// Any text, so that it can be named in an error: a limiter is not built with a limit that counts an invalid one.
+    /// Accepts any text, so that an error can show it. No limiter is built with a limit that counts an invalid unit.
     pub(crate) const fn new(name: &str) -> Self {
         let name = name.as_bytes();
-        let mut unit = Self { bytes: [0; Self::MAX_LEN], len: name.len() as u8 };
+        let mut unit = Self {
+            bytes: [0; Self::MAX_LEN],
+            len: name.len() as u8,
+        };
         if name.is_empty() || name.len() > Self::MAX_LEN || !name[0].is_ascii_alphabetic() {
             unit.len = Self::INVALID;
         }
@@ -85,8 +88,13 @@ impl Unit {
     /// The name, in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let used = self.bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        let invalid_from = std::str::from_utf8(used).map_or_else(|error| error.valid_up_to(), str::len);
+        let used = self
+            .bytes
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default();
+        let invalid_from =
+            std::str::from_utf8(used).map_or_else(|error| error.valid_up_to(), str::len);
         std::str::from_utf8(&used[..invalid_from]).unwrap_or_default()
     }
 }
@@ -110,7 +118,10 @@ macro_rules! counts {
             /// Counts requests: each is 1, whatever it [costs](crate::PermitRequest::cost). See [`Counts`] for an example.
             #[must_use]
             pub const fn per_request(self) -> Self {
-                Self { counts: Counts::Requests, ..self }
+                Self {
+                    counts: Counts::Requests,
+                    ..self
+                }
             }
 
             /// Counts a unit with this name: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first (checked when a limiter is
@@ -118,7 +129,10 @@ macro_rules! counts {
             /// [`Counts`] for an example.
             #[must_use]
             pub const fn counting(self, unit: &str) -> Self {
-                Self { counts: Counts::named(unit), ..self }
+                Self {
+                    counts: Counts::named(unit),
+                    ..self
+                }
             }
 
             /// What the limit counts. See [`Counts`].
@@ -139,10 +153,24 @@ mod tests {
     #[test]
     fn a_unit_has_a_plain_name_and_no_case() {
         assert_eq!(Unit::new("Tokens"), Unit::new("tokens"));
-        for name in ["tokens", "cache_read_input_tokens", "t-1", "abcdefghijklmnopqrstuvwxyz-12345"] {
+        for name in [
+            "tokens",
+            "cache_read_input_tokens",
+            "t-1",
+            "abcdefghijklmnopqrstuvwxyz-12345",
+        ] {
             assert_eq!(Unit::new(name).is_valid(), name.len() <= 31, "{name}");
         }
-        for name in ["", "1st", "-a", "two words", "tökens", "tokens/min", &"é".repeat(40), "a\0b"] {
+        for name in [
+            "",
+            "1st",
+            "-a",
+            "two words",
+            "tökens",
+            "tokens/min",
+            &"é".repeat(40),
+            "a\0b",
+        ] {
             assert!(!Unit::new(name).is_valid(), "{name:?}");
             assert!(name.starts_with(Unit::new(name).as_str()), "{name:?}");
         }

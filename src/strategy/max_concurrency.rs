@@ -1,8 +1,15 @@
+//! The limit `MaxConcurrency`.
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
-use super::{Adapt, Counts, Moment, StateWords, Strategy, Usage};
+use super::{Adapt, Counts, Description, Guards, LimitRule};
+
+mod rule;
+
+pub(crate) use rule::{ConcurrencyRule, ConcurrencyState};
 
 /// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///
@@ -48,7 +55,12 @@ impl MaxConcurrency {
     /// See the [type's example](MaxConcurrency#examples).
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { limit, ttl: None, adapt: None, counts: Counts::Cost }
+        Self {
+            limit,
+            ttl: None,
+            adapt: None,
+            counts: Counts::Cost,
+        }
     }
 
     /// Reclaims a permit that is not released `ttl` (1 ns to 100 years) after its grant, within one tick of tokio's timer (1 ms),
@@ -71,7 +83,10 @@ impl MaxConcurrency {
     /// ```
     #[must_use]
     pub const fn ttl(self, ttl: Duration) -> Self {
-        Self { ttl: Some(ttl), ..self }
+        Self {
+            ttl: Some(ttl),
+            ..self
+        }
     }
 
     /// Adapts the limit to the [reports](crate::Permit::report) of the work; see [`Adapt`]. It starts at the limit of this
@@ -87,7 +102,10 @@ impl MaxConcurrency {
     /// ```
     #[must_use]
     pub const fn adapt(self, adapt: Adapt) -> Self {
-        Self { adapt: Some(adapt), ..self }
+        Self {
+            adapt: Some(adapt),
+            ..self
+        }
     }
 
     /// The limit, in units.
@@ -118,94 +136,57 @@ impl MaxConcurrency {
         self.adapt
     }
 
-    pub(crate) fn rule(&self) -> Result<ConcurrencyRule, Fault> {
+    pub(crate) const fn capacity(&self) -> u64 {
+        match self.adapt {
+            Some(adapt) => adapt.floor,
+            None => self.limit,
+        }
+    }
+}
+
+impl Description for MaxConcurrency {
+    fn name(&self) -> &'static str {
+        "concurrency"
+    }
+
+    fn guards(&self) -> Guards {
+        Guards::Capacity
+    }
+
+    fn name_of_capacity(&self) -> &'static str {
+        if self.adapts() { "floor" } else { "limit" }
+    }
+
+    fn window(&self, _capacity: u64) -> Option<Duration> {
+        None
+    }
+
+    fn lease_ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    fn adapts(&self) -> bool {
+        self.adapt.is_some()
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "8 concurrent",
+            "8 concurrent ttl 30s",
+            "20 concurrent gradient from 4 to 200",
+            "20 concurrent aimd from 1 to 1000",
+            "8 concurrent per request",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
         let limit = at_least_one("limit", self.limit)?;
         self.ttl.map(|ttl| span("TTL", ttl)).transpose()?;
         self.adapt.map(|adapt| adapt.check()).transpose()?;
-        Ok(ConcurrencyRule { limit })
-    }
-}
-
-/// The parameters of a [`MaxConcurrency`], checked. The TTL is not among them: leases are not part of the state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ConcurrencyRule {
-    pub(crate) limit: u64,
-}
-
-/// Units out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ConcurrencyState {
-    pub(crate) in_use: u64,
-}
-
-impl From<StateWords> for ConcurrencyState {
-    fn from([in_use, _]: StateWords) -> Self {
-        Self { in_use }
-    }
-}
-
-impl From<ConcurrencyState> for StateWords {
-    fn from(ConcurrencyState { in_use }: ConcurrencyState) -> Self {
-        [in_use, 0]
-    }
-}
-
-impl ConcurrencyState {
-    /// The state after `cost` units were released, refunded or reclaimed.
-    pub(crate) fn release(self, cost: u64) -> Self {
-        debug_assert!(self.in_use >= cost, "{cost} units came back, {} were out", self.in_use);
-        Self { in_use: self.in_use.saturating_sub(cost) }
-    }
-}
-
-impl Strategy for ConcurrencyRule {
-    type State = ConcurrencyState;
-
-    fn initial(&self, _now: Moment) -> ConcurrencyState {
-        ConcurrencyState::default()
-    }
-
-    fn charge(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> ConcurrencyState {
-        ConcurrencyState { in_use: state.in_use.saturating_add(cost) }
-    }
-
-    fn decide(&self, state: ConcurrencyState, _now: Moment, cost: u64) -> Result<ConcurrencyState, Moment> {
-        match state.in_use.checked_add(cost) {
-            Some(in_use) if in_use <= self.limit => Ok(ConcurrencyState { in_use }),
-            _ => Err(Moment::NEVER),
-        }
-    }
-
-    fn ready_at(&self, _state: ConcurrencyState, now: Moment, _ahead: u64, _cost: u64) -> Moment {
-        now
-    }
-
-    fn remaining(&self, state: ConcurrencyState, _now: Moment) -> u64 {
-        self.limit.saturating_sub(state.in_use)
-    }
-
-    fn usage(&self, state: ConcurrencyState, _now: Moment) -> Usage {
-        Usage::of_units(state.in_use)
-    }
-
-    fn reset_at(&self, _state: ConcurrencyState, now: Moment) -> Moment {
-        now
-    }
-
-    fn forgive(&self, state: ConcurrencyState, _now: Moment, _cost: u64) -> ConcurrencyState {
-        state // units in flight stay in flight
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_largest_limit_and_cost_do_not_overflow() {
-        let rule = ConcurrencyRule { limit: u64::MAX };
-        let Ok(state) = rule.decide(ConcurrencyState::default(), Moment::START, u64::MAX) else { panic!() };
-        assert_eq!(rule.decide(state, Moment::START, 1), Err(Moment::NEVER));
-        assert_eq!(rule.remaining(state.release(3), Moment::START), 3);
+        Ok(LimitRule::Places(
+            ConcurrencyRule { limit },
+            self.adapt.map(Arc::new),
+        ))
     }
 }

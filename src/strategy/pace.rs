@@ -2,8 +2,8 @@
 //!
 //! GCRA (ITU-T I.371, "virtual scheduling") keeps one number, the *theoretical arrival time*: when the next unit would come if
 //! all units so far had come at the rate. A cost of `n` moves it by `n` intervals, and is admitted when the result lies at most
-//! `burst` intervals ahead of now. In terms of a bucket: the distance from now to the arrival time is what was taken and is not
-//! yet refilled.
+//! `burst` intervals ahead of now. In terms of a bucket: the distance from now to the arrival time is the usage that is not yet
+//! refilled.
 //!
 //! An interval need not be a whole number of nanoseconds (7 a second is one in 142,857,142.857… ns). So units are counted in
 //! *parts*: at 7 a second, each nanosecond brings 7 parts and a unit has 1,000,000,000. Nothing is rounded, so nothing drifts;
@@ -52,19 +52,36 @@ impl PaceRule {
         Self::new(period, units, 1, burst, initial)
     }
 
-    fn new(step: u64, parts_per_step: u64, parts_per_unit: u64, burst: u64, initial: u64) -> Option<Self> {
+    fn new(
+        step: u64,
+        parts_per_step: u64,
+        parts_per_unit: u64,
+        burst: u64,
+        initial: u64,
+    ) -> Option<Self> {
         let tolerance = u128::from(burst) * u128::from(parts_per_unit);
         let taken = u128::from(burst.saturating_sub(initial)) * u128::from(parts_per_unit);
         let steps_to_full = tolerance.div_ceil(u128::from(parts_per_step));
         let fills_in_time = steps_to_full <= u128::from(MAX_SPAN_NANOS / step);
         let fits_a_word = parts_per_step <= step.saturating_mul(4);
-        fills_in_time.then_some(Self { step, parts_per_step, parts_per_unit, tolerance, taken, fits_a_word })
+        fills_in_time.then_some(Self {
+            step,
+            parts_per_step,
+            parts_per_unit,
+            tolerance,
+            taken,
+            fits_a_word,
+        })
     }
 
     /// How many refills there were up to `now`. The comparison spares the continuous refill a division.
     #[inline(always)]
     fn steps(&self, now: Moment) -> u64 {
-        if self.step == 1 { now.nanos() } else { now.nanos() / self.step }
+        if self.step == 1 {
+            now.nanos()
+        } else {
+            now.nanos() / self.step
+        }
     }
 
     /// The parts of all refills up to `now`.
@@ -86,9 +103,15 @@ impl PaceRule {
         let steps = match u64::try_from(parts) {
             Ok(parts) if self.parts_per_step == 1 => parts,
             Ok(parts) => parts.div_ceil(self.parts_per_step),
-            Err(_) => u64::try_from(parts.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX),
+            Err(_) => {
+                u64::try_from(parts.div_ceil(u128::from(self.parts_per_step))).unwrap_or(u64::MAX)
+            }
         };
-        Moment::from_nanos(self.steps(now).saturating_add(steps).saturating_mul(self.step))
+        Moment::from_nanos(
+            self.steps(now)
+                .saturating_add(steps)
+                .saturating_mul(self.step),
+        )
     }
 
     /// Parts that were taken and are not yet refilled.
@@ -102,48 +125,101 @@ impl PaceRule {
     fn units_left(&self, backlog: u128) -> u64 {
         let parts = self.tolerance.saturating_sub(backlog);
         // Usually none after a denial: that needs no division.
-        if parts < u128::from(self.parts_per_unit) { 0 } else { quotient(parts, self.parts_per_unit) }
+        if parts < u128::from(self.parts_per_unit) {
+            0
+        } else {
+            quotient(parts, self.parts_per_unit)
+        }
     }
 
     /// Refunds a grant of `cost` that was decided at `at`, by at most `refund_bound`, so that the grants decided since still obey
     /// the rule. Returns the state after.
-    pub(crate) fn refund(&self, state: PaceState, refund_bound: &mut RefundBound, at: Moment, cost: u64) -> PaceState {
-        PaceState { arrival: state.arrival.saturating_sub(refund_bound.take_back(at, self.parts_of(cost))) }
+    pub(crate) fn refund(
+        &self,
+        state: PaceState,
+        refund_bound: &mut RefundBound,
+        at: Moment,
+        cost: u64,
+    ) -> PaceState {
+        PaceState {
+            arrival: state
+                .arrival
+                .saturating_sub(refund_bound.take_back(at, self.parts_of(cost))),
+        }
     }
 
     /// The pace as a line, if parts arrive continuously and their numbers are not too large.
     pub(crate) fn slope(&self, state: PaceState, now: Moment) -> Option<Slope> {
         let used = u64::try_from(self.backlog(state, now)).ok()?;
         let tolerance = u64::try_from(self.tolerance).ok()?;
-        let &Self { parts_per_step: parts_per_nano, parts_per_unit, .. } = self;
-        (self.step == 1).then_some(Slope { parts_per_nano, parts_per_unit, tolerance, used, holds_for: u64::MAX })
+        let &Self {
+            parts_per_step: parts_per_nano,
+            parts_per_unit,
+            ..
+        } = self;
+        (self.step == 1).then_some(Slope {
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            used,
+            holds_for: u64::MAX,
+        })
     }
 
     /// The state in which this many parts are used.
     pub(crate) fn with_used(&self, now: Moment, used: u64) -> PaceState {
-        PaceState { arrival: self.parts(now) + u128::from(used) }
+        PaceState {
+            arrival: self.parts(now) + u128::from(used),
+        }
     }
 
     /// Refunds `cost`, but `most` parts at most. Returns the state after, and the parts that were refunded.
-    pub(crate) fn refund_at_most(&self, state: PaceState, cost: u64, most: u64) -> (PaceState, u64) {
+    pub(crate) fn refund_at_most(
+        &self,
+        state: PaceState,
+        cost: u64,
+        most: u64,
+    ) -> (PaceState, u64) {
         let parts = self.parts_of(cost).min(most.into());
-        (PaceState { arrival: state.arrival.saturating_sub(parts) }, parts as u64)
+        (
+            PaceState {
+                arrival: state.arrival.saturating_sub(parts),
+            },
+            parts as u64,
+        )
     }
 
     /// When a key in this state can be forgotten, if nothing more is admitted. A forgotten key starts with the tokens of a new
     /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
     /// at its `retry_after`.
     pub(crate) fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
-        self.after(state.arrival.saturating_add(self.taken).saturating_sub(self.parts(now)), now)
+        self.after(
+            state
+                .arrival
+                .saturating_add(self.taken)
+                .saturating_sub(self.parts(now)),
+            now,
+        )
     }
 
     /// [`Strategy::decide`] for an arrival time of one word, in 64 bits; `None` if these are too few. A denial does not say until
     /// when.
     #[inline(always)]
-    pub(crate) fn decide_in_a_word(&self, arrival: u64, now: Moment, cost: u64) -> Option<Result<u64, ()>> {
+    pub(crate) fn decide_in_a_word(
+        &self,
+        arrival: u64,
+        now: Moment,
+        cost: u64,
+    ) -> Option<Result<u64, ()>> {
         let parts = self.steps(now).checked_mul(self.parts_per_step)?;
-        let next = arrival.max(parts).checked_add(cost.checked_mul(self.parts_per_unit)?)?;
-        Some(if u128::from(next - parts) <= self.tolerance { Ok(next) } else { Err(()) })
+        let next = arrival
+            .max(parts)
+            .checked_add(cost.checked_mul(self.parts_per_unit)?)?;
+        Some(if u128::from(next - parts) <= self.tolerance {
+            Ok(next)
+        } else {
+            Err(())
+        })
     }
 
     /// Whether the arrival time fits one word for [`MAX_SPAN_NANOS`] and longer: at most 4 parts a nanosecond.
@@ -154,7 +230,9 @@ impl PaceRule {
 
 impl From<StateWords> for PaceState {
     fn from([low, high]: StateWords) -> Self {
-        Self { arrival: u128::from(high) << 64 | u128::from(low) }
+        Self {
+            arrival: u128::from(high) << 64 | u128::from(low),
+        }
     }
 }
 
@@ -168,15 +246,23 @@ impl Strategy for PaceRule {
     type State = PaceState;
 
     fn initial(&self, now: Moment) -> PaceState {
-        if self.taken == 0 { PaceState::default() } else { PaceState { arrival: self.parts(now).saturating_add(self.taken) } }
+        if self.taken == 0 {
+            PaceState::default()
+        } else {
+            PaceState {
+                arrival: self.parts(now).saturating_add(self.taken),
+            }
+        }
     }
 
-    /// By the backlog, because an arrival time saturates at the end of the clock.
+    /// Compares the backlog, because an arrival time saturates at the end of the clock.
     #[inline(always)]
     fn decide(&self, state: PaceState, now: Moment, cost: u64) -> Result<PaceState, Moment> {
         let used = self.backlog(state, now).saturating_add(self.parts_of(cost));
         if used <= self.tolerance {
-            Ok(PaceState { arrival: self.parts(now).saturating_add(used) })
+            Ok(PaceState {
+                arrival: self.parts(now).saturating_add(used),
+            })
         } else {
             Err(self.after(used - self.tolerance, now))
         }
@@ -184,12 +270,22 @@ impl Strategy for PaceRule {
 
     #[inline(always)]
     fn charge(&self, state: PaceState, now: Moment, cost: u64) -> PaceState {
-        PaceState { arrival: state.arrival.max(self.parts(now)).saturating_add(self.parts_of(cost)) }
+        PaceState {
+            arrival: state
+                .arrival
+                .max(self.parts(now))
+                .saturating_add(self.parts_of(cost)),
+        }
     }
 
     fn ready_at(&self, state: PaceState, now: Moment, ahead: u64, cost: u64) -> Moment {
         let asked = self.parts_of(ahead).saturating_add(self.parts_of(cost));
-        self.after(self.backlog(state, now).saturating_add(asked).saturating_sub(self.tolerance), now)
+        self.after(
+            self.backlog(state, now)
+                .saturating_add(asked)
+                .saturating_sub(self.tolerance),
+            now,
+        )
     }
 
     #[inline(always)]
@@ -198,11 +294,18 @@ impl Strategy for PaceRule {
     }
 
     fn usage(&self, state: PaceState, now: Moment) -> Usage {
-        Usage { parts: self.backlog(state, now), parts_per_unit: self.parts_per_unit }
+        Usage {
+            parts: self.backlog(state, now),
+            parts_per_unit: self.parts_per_unit,
+        }
     }
 
     fn with_usage(&self, now: Moment, usage: Usage, ratio: Ratio) -> PaceState {
-        PaceState { arrival: self.parts(now).saturating_add(ratio.of(usage, self.parts_per_unit)) }
+        PaceState {
+            arrival: self
+                .parts(now)
+                .saturating_add(ratio.of(usage, self.parts_per_unit)),
+        }
     }
 
     #[inline(always)]
@@ -211,20 +314,31 @@ impl Strategy for PaceRule {
     }
 
     fn forgive(&self, state: PaceState, _now: Moment, cost: u64) -> PaceState {
-        PaceState { arrival: state.arrival.saturating_sub(self.parts_of(cost)) }
+        PaceState {
+            arrival: state.arrival.saturating_sub(self.parts_of(cost)),
+        }
     }
 
-    /// From the backlog, which is computed once.
+    /// Computes the report from the backlog, which is computed once.
     #[inline(always)]
     fn report(&self, state: PaceState, now: Moment, ahead: u64, cost: u64) -> LimitReport {
         let backlog = self.backlog(state, now);
         let cost = self.parts_of(cost);
-        let excess = |ahead: u128| backlog.saturating_add(ahead).saturating_add(cost).saturating_sub(self.tolerance);
+        let excess = |ahead: u128| {
+            backlog
+                .saturating_add(ahead)
+                .saturating_add(cost)
+                .saturating_sub(self.tolerance)
+        };
         let denied_until = (excess(0) > 0).then(|| self.after(excess(0), now));
         LimitReport {
             denied_until,
             remaining: self.units_left(backlog),
-            ready_at: if ahead == 0 { denied_until.unwrap_or(now) } else { self.after(excess(self.parts_of(ahead)), now) },
+            ready_at: if ahead == 0 {
+                denied_until.unwrap_or(now)
+            } else {
+                self.after(excess(self.parts_of(ahead)), now)
+            },
             reset_at: self.after(backlog, now),
         }
     }
@@ -234,7 +348,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What must be remembered of the past so that a grant can be refunded.
+/// The part of the past that must be remembered so that a grant can be refunded.
 ///
 /// Subtracting all of its intervals from the arrival time would be wrong if a later grant found a smaller *backlog* (arrival time
 /// minus now) than these: that grant was paced from its own instant, not from the refunded one. Let `i` be a grant that stays,
@@ -246,7 +360,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// the stack is full, the older half, except for the oldest entry, becomes one entry: at the latest of their instants, with the
 /// smallest backlog. So the bound is exact for grants of at least the latest half of [`RefundBound::MAX_LEN`] instants, and for older
 /// ones it is too small. While a permit is out, about as many others are granted as are out with it: so many permits at the same time
-/// are refunded whole. It is not part of the state: a table of keys, where refunds are rare, does without.
+/// are refunded whole. The stack is not part of the state, so that a table of keys, where refunds are rare, needs none.
 #[derive(Debug, Clone)]
 pub(crate) struct RefundBound {
     /// At most [`Self::MAX_LEN`], and at least one.
@@ -262,7 +376,9 @@ impl RefundBound {
     /// Grants decided before `now` cannot be refunded.
     #[cold]
     pub(crate) fn new(now: Moment) -> Self {
-        Self { found: vec![(now, 0)] }
+        Self {
+            found: vec![(now, 0)],
+        }
     }
 
     /// Records a grant decided at `now` on the state `before`.
@@ -289,7 +405,14 @@ impl RefundBound {
     #[inline]
     fn drop_from(&mut self, backlog: u128) {
         let bounds = |(_, least): &(Moment, u128)| *least < backlog;
-        let kept = if backlog == 0 { 0 } else { self.found.iter().rposition(bounds).map_or(0, |last| last + 1) };
+        let kept = if backlog == 0 {
+            0
+        } else {
+            self.found
+                .iter()
+                .rposition(bounds)
+                .map_or(0, |last| last + 1)
+        };
         self.found.truncate(kept);
         if self.found.capacity() > Self::KEPT {
             self.shrink();
@@ -303,8 +426,8 @@ impl RefundBound {
         }
     }
 
-    /// Several at once: to move all others for each grant would cost more than the rest of it. The oldest entry stays: often it
-    /// found no backlog, and then nothing of the joined instants could be refunded.
+    /// Joins several entries at once, because moving all others at each grant would cost more than the rest of the grant. The
+    /// oldest entry stays: often it found no backlog, and then nothing of the joined instants could be refunded.
     #[cold]
     fn merge_oldest(&mut self) {
         const LAST: usize = RefundBound::MAX_LEN / 2;
@@ -316,14 +439,23 @@ impl RefundBound {
         if Some(at) == self.latest() {
             return parts;
         }
-        let later = self.found.iter().position(|(instant, _)| *instant > at).unwrap_or(self.found.len());
-        let back = self.found.get(later).map_or(parts, |(_, least)| parts.min(*least));
+        let later = self
+            .found
+            .iter()
+            .position(|(instant, _)| *instant > at)
+            .unwrap_or(self.found.len());
+        let back = self
+            .found
+            .get(later)
+            .map_or(parts, |(_, least)| parts.min(*least));
         for (_, least) in &mut self.found[later..] {
             *least -= back;
         }
         // Keeps the stack rising: the least since an earlier instant includes that since a later one.
         if let Some(&(_, least)) = self.found.get(later) {
-            self.found[..later].iter_mut().for_each(|(_, earlier)| *earlier = (*earlier).min(least));
+            self.found[..later]
+                .iter_mut()
+                .for_each(|(_, earlier)| *earlier = (*earlier).min(least));
         }
         back
     }

@@ -1,8 +1,10 @@
+//! The limit `Penalty`.
+
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, rate_units, span};
 use super::counts::counts;
-use super::{Counts, LimitRule, Rule};
+use super::{Counts, Description, Guards, LimitRule, Rule};
 use crate::rate::Rate;
 
 mod rule;
@@ -86,9 +88,13 @@ impl Penalty {
     /// See the [type's example](Penalty#examples).
     #[must_use]
     pub const fn new(threshold: u64, fall: Rate) -> Self {
+        Self::falling(threshold, Decay::Steps(fall))
+    }
+
+    pub(crate) const fn falling(threshold: u64, fall: Decay) -> Self {
         Self {
             threshold,
-            fall: Decay::Steps(fall),
+            fall,
             ceiling: None,
             ban: None,
             longest: None,
@@ -115,7 +121,10 @@ impl Penalty {
     /// ```
     #[must_use]
     pub const fn half_life(self, half_life: Duration) -> Self {
-        Self { fall: Decay::HalfLife(half_life), ..self }
+        Self {
+            fall: Decay::HalfLife(half_life),
+            ..self
+        }
     }
 
     /// The highest value to which denied attempts raise the counter (at most 4,294,967,295). The longest lock-out is the time that
@@ -125,7 +134,10 @@ impl Penalty {
     /// See the [type's example](Penalty#examples).
     #[must_use]
     pub const fn ceiling(self, units: u64) -> Self {
-        Self { ceiling: Some(units), ..self }
+        Self {
+            ceiling: Some(units),
+            ..self
+        }
     }
 
     /// Locks out for `first` (1 ns to 100 years) at a denied attempt. After the ban the counter is zero.
@@ -149,7 +161,10 @@ impl Penalty {
     /// ```
     #[must_use]
     pub const fn ban(self, first: Duration) -> Self {
-        Self { ban: Some(first), ..self }
+        Self {
+            ban: Some(first),
+            ..self
+        }
     }
 
     /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (1 ns to 100 years; a shorter one than the
@@ -157,14 +172,20 @@ impl Penalty {
     /// has no effect without a ban.
     #[must_use]
     pub const fn escalate(self, longest: Duration) -> Self {
-        Self { longest: Some(longest), ..self }
+        Self {
+            longest: Some(longest),
+            ..self
+        }
     }
 
     /// Forgets [bans](Penalty::ban) once the counter has been at zero without a ban for this long (0 to 100 years). Defaults to the
     /// length of the longest ban. It has no effect without a ban.
     #[must_use]
     pub const fn forgive_after(self, idle: Duration) -> Self {
-        Self { forgive_after: Some(idle), ..self }
+        Self {
+            forgive_after: Some(idle),
+            ..self
+        }
     }
 
     /// Raises the counter by admitted attempts only. A denied attempt still starts a [ban](Penalty::ban).
@@ -183,7 +204,10 @@ impl Penalty {
     /// ```
     #[must_use]
     pub const fn ignore_denied(self) -> Self {
-        Self { counts_denied: false, ..self }
+        Self {
+            counts_denied: false,
+            ..self
+        }
     }
 
     /// The threshold, in units.
@@ -253,19 +277,37 @@ impl Penalty {
         !self.counts_denied
     }
 
-    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        Ok(Rule::Penalty(self.checked()?).into())
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.threshold
     }
 
-    fn checked(&self) -> Result<PenaltyRule, Fault> {
+    /// How long the counter takes from this value to zero, at most.
+    fn time_to_fall(&self, value: u64) -> Duration {
+        let (period, count) = match self.fall {
+            Decay::Steps(rate) => (rate.period(), value.div_ceil(rate.units().max(1))),
+            Decay::HalfLife(time) => (time, u64::from(u64::BITS - value.leading_zeros())),
+        };
+        period.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    fn rule(&self) -> Result<PenaltyRule, Fault> {
         let (period, fall) = match self.fall {
-            Decay::Steps(rate) => (span("period", rate.period())?, FallRule::By(rate_units(rate.units())?)),
+            Decay::Steps(rate) => (
+                span("period", rate.period())?,
+                FallRule::By(rate_units(rate.units())?),
+            ),
             Decay::HalfLife(half_life) => (span("half-life", half_life)?, FallRule::Halving),
         };
-        let units = |number, units: u64, min| in_range(number, units, min, u32::MAX.into()).map(|units| units as u32);
+        let units = |number, units: u64, min| {
+            in_range(number, units, min, u32::MAX.into()).map(|units| units as u32)
+        };
         let threshold = units("threshold", at_least_one("threshold", self.threshold)?, 1)?;
-        let ceiling =
-            self.ceiling.map_or(Ok(threshold.saturating_mul(2)), |ceiling| units("ceiling", ceiling, 0))?.max(threshold);
+        let ceiling = self
+            .ceiling
+            .map_or(Ok(threshold.saturating_mul(2)), |ceiling| {
+                units("ceiling", ceiling, 0)
+            })?
+            .max(threshold);
         let time = |number, time: Option<Duration>| time.map(|time| span(number, time)).transpose();
         let (first, longest) = (time("ban", self.ban)?, time("longest ban", self.longest)?);
         // This span may be zero: bans are forgiven at once.
@@ -275,8 +317,71 @@ impl Penalty {
         };
         let ban = first.map(|first| {
             let longest = longest.unwrap_or(first).max(first);
-            Ban { first, longest, forgive_after: forgive_after.unwrap_or(longest) }
+            Ban {
+                first,
+                longest,
+                forgive_after: forgive_after.unwrap_or(longest),
+            }
         });
-        Ok(PenaltyRule { threshold, ceiling, period, fall, ban, counts_denied: self.counts_denied })
+        Ok(PenaltyRule {
+            threshold,
+            ceiling,
+            period,
+            fall,
+            ban,
+            counts_denied: self.counts_denied,
+        })
+    }
+}
+
+impl Description for Penalty {
+    fn name(&self) -> &'static str {
+        "penalty"
+    }
+
+    fn guards(&self) -> Guards {
+        Guards::Conduct
+    }
+
+    fn name_of_capacity(&self) -> &'static str {
+        "threshold"
+    }
+
+    fn window(&self, capacity: u64) -> Option<Duration> {
+        Some(self.get_fall()?.time_of(capacity))
+    }
+
+    /// Excludes the time until it forgives bans, because no client has to wait for it.
+    fn until_reset(&self, reset_after: Duration, capacity: u64) -> Duration {
+        let is_to_forgive = reset_after > self.time_to_fall(capacity);
+        let forgiven_after = self
+            .forgive_after
+            .or(self.ban.max(self.longest))
+            .filter(|_| is_to_forgive);
+        reset_after.saturating_sub(forgiven_after.unwrap_or_default())
+    }
+
+    fn bans(&self) -> bool {
+        self.ban.is_some()
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "penalty 10 falling 1/s",
+            "penalty 1 falling 1/ns",
+            "penalty 10 half-life 30s",
+            "penalty 10 falling 1/s ceiling 20",
+            "penalty 10 falling 1/s ban 1m",
+            "penalty 10 falling 1/s ban 1m up to 1h forgive 2h",
+            "penalty 10 falling 1/s up to 1h",
+            "penalty 10 falling 1/s forgive 2h",
+            "penalty 10 falling 1/s ignoring denied",
+            "penalty 10 falling 1/s per request",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+        Ok(Rule::Penalty(self.rule()?).into())
     }
 }

@@ -1,8 +1,10 @@
+//! The rule of any limit: one type that dispatches to the rule of each kind.
+
 use std::sync::Arc;
 
 use super::{
-    Adapt, ConcurrencyRule, CounterRule, LimitReport, LogRule, Moment, PaceRule, PenaltyRule, Ratio, StateWords, Strategy, Usage,
-    WindowRule,
+    Adapt, ConcurrencyRule, CounterRule, LimitReport, LogRule, Moment, PaceRule, PenaltyRule,
+    Ratio, StateWords, Strategy, Usage, WindowRule,
 };
 
 /// The rule of any limit. The states of many keys share the larger ones.
@@ -33,7 +35,9 @@ impl LimitRule {
             Self::Pace(rule) => Self::Pace(Arc::new(**rule)),
             Self::Words(rule) => Self::Words(Arc::new(**rule)),
             Self::Log(rule) => Self::Log(*rule),
-            Self::Places(rule, adapt) => Self::Places(*rule, adapt.as_deref().copied().map(Arc::new)),
+            Self::Places(rule, adapt) => {
+                Self::Places(*rule, adapt.as_deref().copied().map(Arc::new))
+            }
         }
     }
 }
@@ -73,22 +77,33 @@ impl Rule {
     pub(crate) fn width(&self) -> usize {
         match self {
             Self::Pace(rule) if rule.fits_a_word() => 1,
-            _ => 2,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) | Self::Penalty(_) => 2,
         }
     }
 
     /// [`Strategy::decide`] in 64 bits, where the state takes one word in a table of keys. See [`PaceRule::decide_in_a_word`].
     #[inline(always)]
-    pub(crate) fn decide_in_a_word(&self, state: u64, now: Moment, cost: u64) -> Option<Result<u64, ()>> {
+    pub(crate) fn decide_in_a_word(
+        &self,
+        state: u64,
+        now: Moment,
+        cost: u64,
+    ) -> Option<Result<u64, ()>> {
         match self {
             Self::Pace(rule) if rule.fits_a_word() => rule.decide_in_a_word(state, now, cost),
-            _ => None,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) | Self::Penalty(_) => None,
         }
     }
 
     /// Refunds units that were charged at `at` and never used, as far as the state proves that the limit then still holds. The
     /// state of a pace cannot prove it; a [`RefundBound`](super::RefundBound) does.
-    pub(crate) fn refund(&self, state: StateWords, now: Moment, at: Moment, cost: u64) -> StateWords {
+    pub(crate) fn refund(
+        &self,
+        state: StateWords,
+        now: Moment,
+        at: Moment,
+        cost: u64,
+    ) -> StateWords {
         match self {
             Self::Pace(_) => state,
             Self::Window(rule) => rule.refund(state.into(), at, cost).into(),
@@ -102,15 +117,15 @@ impl Rule {
     pub(crate) fn note_denial(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {
         match self {
             Self::Penalty(rule) => rule.note_denial(state.into(), now, cost).into(),
-            _ => state,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) => state,
         }
     }
 
-    /// Until when it bans.
+    /// The end of the ban, if there is one.
     pub(crate) fn banned_until(&self, state: StateWords, now: Moment) -> Option<Moment> {
         match self {
             Self::Penalty(rule) => rule.banned_until(state.into(), now),
-            _ => None,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) => None,
         }
     }
 
@@ -118,22 +133,40 @@ impl Rule {
     pub(crate) fn ban_begun(&self, now: Moment, remaining: u64, reset_at: Moment) -> Option<u64> {
         match self {
             Self::Penalty(rule) => rule.ban_begun(now, remaining, reset_at),
-            _ => None,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) => None,
         }
     }
 
     /// Whether a denial changes its state.
     pub(crate) fn counts_denials(&self) -> bool {
-        matches!(self, Self::Penalty(_))
+        match self {
+            Self::Penalty(_) => true,
+            Self::Pace(_) | Self::Window(_) | Self::Counter(_) => false,
+        }
     }
 
-    /// The state of a limit that starts with the usage of another one. Of its own kind it takes over more than a number of units.
-    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: StateWords, ratio: Ratio) -> StateWords {
+    /// The state of a limit that starts with the usage of another one. From a limit of its own kind it takes over more than a
+    /// number of units.
+    pub(crate) fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: StateWords,
+        ratio: Ratio,
+    ) -> StateWords {
         match (self, former) {
-            (Self::Window(rule), Self::Window(former)) => rule.take_over(now, former, state.into(), ratio).into(),
-            (Self::Counter(rule), Self::Counter(former)) => rule.take_over(now, former, state.into(), ratio).into(),
-            (Self::Penalty(rule), Self::Penalty(former)) => rule.take_over(now, former, state.into(), ratio).into(),
-            _ => self.with_usage(now, former.usage(state, now), ratio),
+            (Self::Window(rule), Self::Window(former)) => {
+                rule.take_over(now, former, state.into(), ratio).into()
+            }
+            (Self::Counter(rule), Self::Counter(former)) => {
+                rule.take_over(now, former, state.into(), ratio).into()
+            }
+            (Self::Penalty(rule), Self::Penalty(former)) => {
+                rule.take_over(now, former, state.into(), ratio).into()
+            }
+            (Self::Pace(_) | Self::Window(_) | Self::Counter(_) | Self::Penalty(_), _) => {
+                self.with_usage(now, former.usage(state, now), ratio)
+            }
         }
     }
 
@@ -142,7 +175,7 @@ impl Rule {
     pub(crate) fn forgettable_at(&self, state: StateWords, now: Moment) -> Moment {
         match self {
             Self::Pace(rule) => rule.forgettable_at(state.into(), now),
-            _ => self.reset_at(state, now),
+            Self::Window(_) | Self::Counter(_) | Self::Penalty(_) => self.reset_at(state, now),
         }
     }
 }
@@ -156,7 +189,9 @@ impl Strategy for Rule {
 
     #[inline(always)]
     fn decide(&self, state: StateWords, now: Moment, cost: u64) -> Result<StateWords, Moment> {
-        with_rule!(self, |rule| rule.decide(state.into(), now, cost).map(Into::into))
+        with_rule!(self, |rule| rule
+            .decide(state.into(), now, cost)
+            .map(Into::into))
     }
 
     fn charge(&self, state: StateWords, now: Moment, cost: u64) -> StateWords {

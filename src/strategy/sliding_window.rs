@@ -1,8 +1,10 @@
+//! The limit `SlidingWindow`.
+
 use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, span};
 use super::counts::counts;
-use super::{Counts, LimitRule, Rule};
+use super::{Counts, Description, Guards, LimitRule, Rule};
 
 mod counter;
 mod grants;
@@ -37,7 +39,7 @@ pub(crate) use log::{Log, LogRule};
 ///
 /// When more than the limit was charged ([`KeyedLimiter::penalize`](crate::KeyedLimiter::penalize),
 /// [`Permit::settle`](crate::Permit::settle)), the log keeps no more than `limit` instants (64 at least): the oldest units, which
-/// no request can use, expire together. Refunding a permit of theirs then gives nothing back.
+/// no request can use, expire together. Refunding a permit of these units then gives nothing back.
 ///
 /// **The counter** keeps the units of the present and of the previous window of a grid, and assumes that the units of the
 /// previous one came evenly, as [Cloudflare's](https://blog.cloudflare.com/counting-things-a-lot-of-different-things/) does:
@@ -87,7 +89,12 @@ impl SlidingWindow {
     /// See the [type's example](SlidingWindow#examples).
     #[must_use]
     pub const fn log(limit: u64, period: Duration) -> Self {
-        Self { limit, period, method: SlidingMethod::Log, counts: Counts::Cost }
+        Self {
+            limit,
+            period,
+            method: SlidingMethod::Log,
+            counts: Counts::Cost,
+        }
     }
 
     /// About `limit` units (1 to 4,294,967,295) in any span of one `period` (1 ns to 100 years; both checked when a limiter is
@@ -109,7 +116,12 @@ impl SlidingWindow {
     /// ```
     #[must_use]
     pub const fn counter(limit: u64, period: Duration) -> Self {
-        Self { limit, period, method: SlidingMethod::Counter, counts: Counts::Cost }
+        Self {
+            limit,
+            period,
+            method: SlidingMethod::Counter,
+            counts: Counts::Cost,
+        }
     }
 
     /// The limit, in units.
@@ -140,8 +152,49 @@ impl SlidingWindow {
         self.method
     }
 
-    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        let (limit, period) = (at_least_one("limit", self.limit)?, span("period", self.period)?);
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl Description for SlidingWindow {
+    fn name(&self) -> &'static str {
+        "sliding_window"
+    }
+
+    fn guards(&self) -> Guards {
+        Guards::Quota
+    }
+
+    fn name_of_capacity(&self) -> &'static str {
+        "limit"
+    }
+
+    fn window(&self, _capacity: u64) -> Option<Duration> {
+        Some(self.period)
+    }
+
+    /// Excludes the second window of a counter, because no client has to wait for it.
+    fn until_reset(&self, reset_after: Duration, _capacity: u64) -> Duration {
+        reset_after.min(self.period)
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "sliding log 100/min",
+            "sliding log 1/ns",
+            "sliding counter 100/min",
+            "sliding counter 1/ns",
+            "sliding log 100/min per request",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+        let (limit, period) = (
+            at_least_one("limit", self.limit)?,
+            span("period", self.period)?,
+        );
         match self.method {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
             SlidingMethod::Counter => {

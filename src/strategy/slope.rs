@@ -1,5 +1,7 @@
-/// A rate at an instant, as one that can be drawn as a line: it has used some parts, and brings parts at a constant rate. All numbers
-/// but the time are in parts.
+//! A rate at an instant, as a line.
+
+/// A rate at an instant, as a line: some parts are used, and parts are refilled at a constant rate. All numbers but the time are in
+/// parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slope {
     pub(crate) parts_per_nano: u64,

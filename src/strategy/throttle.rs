@@ -1,8 +1,11 @@
+//! The limit `Throttle`.
+
 use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::counts::counts;
-use super::{Counts, LimitRule, PaceRule, Rule};
+use super::{Counts, Description, Guards, LimitRule, PaceRule, Rule};
+use crate::rate::Rate;
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
 ///
@@ -53,7 +56,11 @@ impl Throttle {
     /// See the [type's example](Throttle#examples).
     #[must_use]
     pub const fn every(interval: Duration) -> Self {
-        Self { interval, burst: 1, counts: Counts::Cost }
+        Self {
+            interval,
+            burst: 1,
+            counts: Counts::Cost,
+        }
     }
 
     /// Admits up to `units` at once (at least 1; `units` × interval at most 100 years). The burst is also the largest cost of one
@@ -70,7 +77,10 @@ impl Throttle {
     /// ```
     #[must_use]
     pub const fn burst(self, units: u64) -> Self {
-        Self { burst: units, ..self }
+        Self {
+            burst: units,
+            ..self
+        }
     }
 
     /// The interval. The names of getters begin with `get_`, as those of [`std::process::Command`] do, because setters have the short
@@ -95,8 +105,43 @@ impl Throttle {
         self.burst
     }
 
-    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
-        let (burst, interval) = (at_least_one("burst", self.burst)?, span("interval", self.interval)?);
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.burst
+    }
+}
+
+impl Description for Throttle {
+    fn name(&self) -> &'static str {
+        "throttle"
+    }
+
+    fn guards(&self) -> Guards {
+        Guards::Quota
+    }
+
+    fn name_of_capacity(&self) -> &'static str {
+        "burst"
+    }
+
+    fn window(&self, capacity: u64) -> Option<Duration> {
+        Some(Rate::new(1, self.interval).time_of(capacity))
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "throttle every 100ms",
+            "throttle every 1ns",
+            "throttle every 100ms burst 5",
+            "throttle every 100ms counting tokens",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+        let (burst, interval) = (
+            at_least_one("burst", self.burst)?,
+            span("interval", self.interval)?,
+        );
         let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)?;
         Ok(Rule::Pace(pace).into())
     }

@@ -1,6 +1,10 @@
+//! The limit `TokenBucket`.
+
+use std::time::Duration;
+
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::counts::counts;
-use super::{Counts, LimitRule, PaceRule, Rule};
+use super::{Counts, Description, Guards, LimitRule, PaceRule, Rule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -55,7 +59,13 @@ impl TokenBucket {
     /// See the [type's example](TokenBucket#examples).
     #[must_use]
     pub const fn new(rate: Rate, burst: u64) -> Self {
-        Self { rate, burst, each_period: false, initial: None, counts: Counts::Cost }
+        Self {
+            rate,
+            burst,
+            each_period: false,
+            initial: None,
+            counts: Counts::Cost,
+        }
     }
 
     /// Adds the units of the rate all at once at the end of each period, up to the burst, instead of evenly over it. Periods are
@@ -82,7 +92,10 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub const fn refill_each_period(self) -> Self {
-        Self { each_period: true, ..self }
+        Self {
+            each_period: true,
+            ..self
+        }
     }
 
     /// The tokens in the bucket at first (0 to the burst; more counts as the burst). The default is a full bucket.
@@ -91,8 +104,8 @@ impl TokenBucket {
     /// A [`KeyedLimiter`](crate::KeyedLimiter) and a [store](crate::store) forget a key with a full bucket only after the time that a
     /// new bucket takes to fill. The key then starts with the initial tokens again.
     ///
-    /// With fewer tokens than the burst, a key that was only denied or checked is kept as well, until then. Where callers can make up
-    /// keys, such a bucket takes memory or a row for each of them; a full one takes none before the first grant.
+    /// With fewer initial tokens than the burst, a key that was only denied or checked is also kept for that time. Where callers
+    /// can make up keys, such a bucket takes memory or a row for each of them; a full one takes none before the first grant.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, TokenBucket};
@@ -103,7 +116,10 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub const fn initial(self, tokens: u64) -> Self {
-        Self { initial: Some(tokens), ..self }
+        Self {
+            initial: Some(tokens),
+            ..self
+        }
     }
 
     /// The rate.
@@ -139,10 +155,50 @@ impl TokenBucket {
         self.each_period
     }
 
-    pub(crate) fn rule(&self) -> Result<LimitRule, Fault> {
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.burst
+    }
+}
+
+impl Description for TokenBucket {
+    fn name(&self) -> &'static str {
+        "token_bucket"
+    }
+
+    fn guards(&self) -> Guards {
+        Guards::Quota
+    }
+
+    fn name_of_capacity(&self) -> &'static str {
+        "burst"
+    }
+
+    fn window(&self, capacity: u64) -> Option<Duration> {
+        Some(self.rate.time_of(capacity))
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "20/s burst 40",
+            "7/ns burst 1",
+            "20/s burst 40 refilled each period",
+            "20/s burst 40 initial 0",
+            "100000 tokens/min",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
         let units = rate_units(self.rate.units())?;
-        let (burst, period) = (at_least_one("burst", self.burst)?, span("period", self.rate.period())?);
-        let pace = if self.each_period { PaceRule::each_period } else { PaceRule::continuous };
+        let (burst, period) = (
+            at_least_one("burst", self.burst)?,
+            span("period", self.rate.period())?,
+        );
+        let pace = if self.each_period {
+            PaceRule::each_period
+        } else {
+            PaceRule::continuous
+        };
         let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)?;
         Ok(Rule::Pace(pace).into())
     }

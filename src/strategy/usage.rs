@@ -1,3 +1,5 @@
+//! The usage of a limit, and how another limit takes it over.
+
 /// The usage of a limit in its own parts of a unit, so that nothing is rounded on the way to another limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
@@ -8,7 +10,10 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(crate) fn of_units(units: u64) -> Self {
-        Self { parts: units.into(), parts_per_unit: 1 }
+        Self {
+            parts: units.into(),
+            parts_per_unit: 1,
+        }
     }
 
     /// In units; a part of one counts as one.
@@ -29,7 +34,11 @@ impl Ratio {
     /// The usage as the new limit has it, in its parts; a part of one counts as one, so it is never less than in the old limit.
     pub(crate) fn of(self, usage: Usage, parts_per_unit: u64) -> u128 {
         let (new, old) = (u128::from(self.new), u128::from(self.old));
-        multiply_divide(usage.parts, new * u128::from(parts_per_unit), old * u128::from(usage.parts_per_unit))
+        multiply_divide(
+            usage.parts,
+            new * u128::from(parts_per_unit),
+            old * u128::from(usage.parts_per_unit),
+        )
     }
 
     /// The usage of the new limit in whole units.
@@ -38,7 +47,7 @@ impl Ratio {
     }
 }
 
-/// `parts / divisor`; it saturates. Most parts fit 64 bits, and to divide these takes a fraction of the time.
+/// `parts / divisor`; it saturates. Most parts fit 64 bits, and dividing 64 bits takes a fraction of the time.
 #[inline]
 pub(crate) fn quotient(parts: u128, divisor: u64) -> u64 {
     match u64::try_from(parts) {
@@ -57,9 +66,17 @@ fn multiply_divide(factor: u128, times: u128, divisor: u128) -> u128 {
     let (whole, rest) = (factor / divisor, factor % divisor);
     let (mut quotient, mut remainder) = (0_u128, 0_u128);
     let mut add = |whole: u128, rest: u128, doubled: bool| {
-        let (base, carried) = if doubled { (quotient, remainder) } else { (whole, rest) };
+        let (base, carried) = if doubled {
+            (quotient, remainder)
+        } else {
+            (whole, rest)
+        };
         let over = divisor - remainder <= carried;
-        remainder = if over { carried - (divisor - remainder) } else { remainder + carried };
+        remainder = if over {
+            carried - (divisor - remainder)
+        } else {
+            remainder + carried
+        };
         quotient = quotient.saturating_add(base).saturating_add(over.into());
     };
     for bit in (0..u128::BITS - times.leading_zeros()).rev() {
@@ -87,6 +104,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(crate::replay::cases(256))]
+
         #[test]
         fn a_product_that_does_not_fit_is_divided_as_one_that_does(factor in 0..u128::MAX >> 70, times in 0..1_u128 << 64, divisor in 1..u64::MAX) {
             let divisor = u128::from(divisor);
@@ -97,12 +116,27 @@ mod tests {
 
     #[test]
     fn the_largest_usage_is_carried_exactly_or_saturates() {
-        let most = Usage { parts: u128::MAX, parts_per_unit: u64::MAX };
-        let same = Ratio { new: u64::MAX, old: u64::MAX };
+        let most = Usage {
+            parts: u128::MAX,
+            parts_per_unit: u64::MAX,
+        };
+        let same = Ratio {
+            new: u64::MAX,
+            old: u64::MAX,
+        };
         assert_eq!(same.of(most, u64::MAX), u128::MAX);
         assert_eq!(same.of(most, 1), u128::MAX.div_ceil(u64::MAX.into()));
         assert_eq!(Ratio { new: 2, old: 1 }.of(most, u64::MAX), u128::MAX);
-        assert_eq!(Ratio { new: 60, old: 3 }.of(Usage { parts: 18, parts_per_unit: 10 }, 1), 36);
+        assert_eq!(
+            Ratio { new: 60, old: 3 }.of(
+                Usage {
+                    parts: 18,
+                    parts_per_unit: 10
+                },
+                1
+            ),
+            36
+        );
         assert_eq!(Ratio { new: 1, old: 3 }.of_whole(Usage::of_units(1)), 1);
     }
 }

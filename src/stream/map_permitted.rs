@@ -1,3 +1,5 @@
+//! Concurrent work on the items of a stream, with and without its outputs.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +22,7 @@ pub struct MapPermitted<S: Stream, W, F: Future> {
     items: WithPermits<S>,
     work: W,
     running: Running<Permitted<F>>,
-    /// Given out after the outputs of the work that runs.
+    /// The error that is yielded after the outputs of the work that runs.
     error: Option<AcquireError>,
 }
 
@@ -30,12 +32,21 @@ enum Running<F: Future> {
 }
 
 impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
-    pub(crate) fn in_order(items: WithPermits<S>, work: W) -> Self {
-        Self { items, work, running: Running::InOrder(FuturesOrdered::new()), error: None }
+    pub(super) fn in_order(items: WithPermits<S>, work: W) -> Self {
+        Self::new(items, work, Running::InOrder(FuturesOrdered::new()))
     }
 
-    pub(crate) fn unordered(items: WithPermits<S>, work: W) -> Self {
-        Self { items, work, running: Running::Unordered(FuturesUnordered::new()), error: None }
+    pub(super) fn unordered(items: WithPermits<S>, work: W) -> Self {
+        Self::new(items, work, Running::Unordered(FuturesUnordered::new()))
+    }
+
+    fn new(items: WithPermits<S>, work: W, running: Running<Permitted<F>>) -> Self {
+        Self {
+            items,
+            work,
+            running,
+            error: None,
+        }
     }
 
     /// Returns the source, and the item that was taken from it and still waits for a permit. Work that still runs is dropped. See
@@ -80,15 +91,22 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut this = self.project();
         loop {
-            // Before the next item, which may wait for a permit that one of these releases.
+            // Outputs come before the next item, which may wait for a permit that one of them releases.
             if let Poll::Ready(Some(output)) = this.running.poll_next(cx) {
                 return Poll::Ready(Some(Ok(output)));
             }
             if this.items.is_terminated() {
-                return if this.running.len() == 0 { Poll::Ready(this.error.take().map(Err)) } else { Poll::Pending };
+                return if this.running.len() == 0 {
+                    Poll::Ready(this.error.take().map(Err))
+                } else {
+                    Poll::Pending
+                };
             }
             match ready!(this.items.as_mut().poll_next(cx)) {
-                Some(Ok((item, permit))) => this.running.push(Permitted { work: (this.work)(item), permit: Some(permit) }),
+                Some(Ok((item, permit))) => this.running.push(Permitted {
+                    work: (this.work)(item),
+                    _permit: permit,
+                }),
                 Some(Err(error)) => *this.error = Some(error),
                 None => {}
             }
@@ -110,25 +128,76 @@ where
 impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for MapPermitted<S, W, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let running = self.running.len();
-        f.debug_struct("MapPermitted").field("items", &self.items).field("running", &running).finish_non_exhaustive()
+        f.debug_struct("MapPermitted")
+            .field("items", &self.items)
+            .field("running", &running)
+            .finish_non_exhaustive()
     }
 }
 
-/// A future with its permit, which is released when the future completes.
+/// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.
 #[pin_project]
 struct Permitted<F> {
     #[pin]
     work: F,
-    permit: Option<Permit>,
+    _permit: Permit,
 }
 
 impl<F: Future> Future for Permitted<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let output = ready!(this.work.poll(cx));
-        *this.permit = None;
-        Poll::Ready(output)
+        self.project().work.poll(cx)
+    }
+}
+
+/// Concurrent work under permits. [`StreamLimitExt::for_each_permitted`](crate::StreamLimitExt::for_each_permitted), which has an
+/// example, returns it.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct ForEachPermitted<S: Stream, W, F: Future> {
+    #[pin]
+    outputs: MapPermitted<S, W, F>,
+}
+
+impl<S: Stream, W, F: Future> ForEachPermitted<S, W, F> {
+    pub(super) fn new(outputs: MapPermitted<S, W, F>) -> Self {
+        Self { outputs }
+    }
+
+    /// Returns the source, and the item that was taken from it and still waits for a permit. Futures that still run are dropped.
+    ///
+    /// To call it after an error, await `&mut` of the future (pin it, or use a source that is `Unpin`). See
+    /// [`WithPermits::into_inner`](crate::WithPermits::into_inner) for an example.
+    pub fn into_inner(self) -> (S, Option<S::Item>) {
+        self.outputs.into_inner()
+    }
+}
+
+impl<S, W, F> Future for ForEachPermitted<S, W, F>
+where
+    S: Stream,
+    W: FnMut(S::Item) -> F,
+    F: Future<Output = ()>,
+{
+    type Output = Result<(), AcquireError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outputs = self.project().outputs;
+        loop {
+            match ready!(outputs.as_mut().poll_next(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for ForEachPermitted<S, W, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForEachPermitted")
+            .field("outputs", &self.outputs)
+            .finish()
     }
 }

@@ -1,4 +1,5 @@
-use std::fmt;
+//! Streams at a limited rate.
+
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -6,22 +7,22 @@ use futures_core::{FusedStream, Stream};
 use pin_project::pin_project;
 
 use super::WithPermits;
-use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
-use crate::limiter::Limiter;
 
 /// A stream at a limited rate. [`StreamLimitExt::throttled`](crate::StreamLimitExt::throttled), which has an example, returns it.
 #[pin_project]
+#[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct Throttled<S: Stream> {
     #[pin]
-    items: TryThrottled<S>,
+    items: WithPermits<S>,
     error: Option<AcquireError>,
 }
 
 /// A stream at a limited rate, whose items are results.
 /// [`StreamLimitExt::try_throttled`](crate::StreamLimitExt::try_throttled), which has an example, returns it.
 #[pin_project]
+#[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct TryThrottled<S: Stream> {
     #[pin]
@@ -29,10 +30,7 @@ pub struct TryThrottled<S: Stream> {
 }
 
 impl<S: Stream> TryThrottled<S> {
-    pub(crate) fn new(mut items: WithPermits<S>, limiter: &Limiter) -> Self {
-        if let Err(error) = limiter.manager().check_rate() {
-            items.refuse(error);
-        }
+    pub(super) fn new(items: WithPermits<S>) -> Self {
         Self { items }
     }
 
@@ -43,7 +41,7 @@ impl<S: Stream> TryThrottled<S> {
 }
 
 impl<S: Stream> Throttled<S> {
-    pub(crate) fn new(items: TryThrottled<S>) -> Self {
+    pub(super) fn new(items: WithPermits<S>) -> Self {
         Self { items, error: None }
     }
 
@@ -81,7 +79,7 @@ impl<S: Stream> Stream for TryThrottled<S> {
 
     #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.project().items.poll_item(cx, OwnedTicket::poll_spent, |item, ()| item)
+        self.project().items.poll_throttled(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -94,10 +92,10 @@ impl<S: Stream> Stream for Throttled<S> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut this = self.project();
-        match ready!(this.items.as_mut().poll_next(cx)) {
+        match ready!(this.items.as_mut().poll_throttled(cx)) {
             Some(Ok(item)) => Poll::Ready(Some(item)),
             Some(Err(error)) => {
-                this.items.as_ref().get_ref().items.tell_end(&error);
+                this.items.tell_end(&error);
                 *this.error = Some(error);
                 Poll::Ready(None)
             }
@@ -119,17 +117,5 @@ impl<S: Stream> FusedStream for TryThrottled<S> {
 impl<S: Stream> FusedStream for Throttled<S> {
     fn is_terminated(&self) -> bool {
         self.items.is_terminated()
-    }
-}
-
-impl<S: Stream + fmt::Debug> fmt::Debug for TryThrottled<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TryThrottled").field("items", &self.items).finish()
-    }
-}
-
-impl<S: Stream + fmt::Debug> fmt::Debug for Throttled<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttled").field("items", &self.items.items).field("error", &self.error).finish()
     }
 }

@@ -1,6 +1,7 @@
+//! Sinks at a limited rate.
+
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_sink::Sink;
@@ -10,12 +11,11 @@ use thiserror::Error;
 use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
 use crate::limiter::AnyLimiter;
-use crate::manager::RequestOptions;
 
 /// Rate limits for any [`Sink`].
 pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
-    /// Delays each item until the limiter grants one unit, and releases the permit at once. (What is both a stream and a sink can
-    /// have both sides limited: [`throttled`](crate::StreamLimitExt::throttled) is that of the stream.)
+    /// Delays each item until the limiter grants one unit, and releases the permit at once. (A type that is both a stream and
+    /// a sink can have both sides limited: [`throttled`](crate::StreamLimitExt::throttled) limits its stream.)
     ///
     /// The sink is ready when the inner sink is, and then the limiter has granted a unit. Thus a sink that is blocked uses no unit.
     /// Flushing and closing are those of the inner sink, and wait for no permit.
@@ -55,11 +55,9 @@ pub trait SinkLimitExt<Item>: Sink<Item> + Sized {
     /// ```
     #[track_caller]
     fn throttled_sink(self, limiter: &impl AnyLimiter) -> ThrottledSink<Self> {
-        let manager = Arc::clone(limiter.handle().manager());
         ThrottledSink {
             inner: self,
-            has_rate: false,
-            ticket: OwnedTicket::new(manager, RequestOptions::new(1, Location::caller())),
+            ticket: limiter.handle().ticket(Location::caller()),
             granted: false,
         }
     }
@@ -74,10 +72,8 @@ impl<Item, S: Sink<Item>> SinkLimitExt<Item> for S {}
 pub struct ThrottledSink<S> {
     #[pin]
     inner: S,
-    /// The policy had a rate at the latest item. If not, it is looked up before a request, which could wait for a place.
-    has_rate: bool,
     ticket: OwnedTicket,
-    /// The next item has its unit.
+    /// Whether a unit has been granted for the next item.
     granted: bool,
 }
 
@@ -85,8 +81,8 @@ pub struct ThrottledSink<S> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SinkError<E> {
-    /// The limiter refused it: an error of [`Limiter::acquire`](crate::Limiter::acquire), or [`AcquireError::NoRate`] for a policy of nothing but
-    /// concurrency.
+    /// The limiter refused it: an error of [`Limiter::acquire`](crate::Limiter::acquire), or [`AcquireError::NoRate`] for a
+    /// policy of only concurrency.
     #[error("the limiter refused the item")]
     Refused(#[source] AcquireError),
     /// The inner sink failed.
@@ -114,15 +110,9 @@ impl<Item, S: Sink<Item>> Sink<Item> for ThrottledSink<S> {
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let this = self.project();
-        if !*this.has_rate {
-            this.ticket.check_rate().map_err(SinkError::Refused)?;
-            *this.has_rate = true;
-        }
         ready!(this.inner.poll_ready(cx)).map_err(SinkError::Sink)?;
         if !*this.granted {
-            let spent = ready!(this.ticket.poll_spent(cx));
-            *this.has_rate = !matches!(spent, Err(AcquireError::NoRate { .. }));
-            spent.map_err(SinkError::Refused)?;
+            ready!(this.ticket.poll_spent(cx)).map_err(SinkError::Refused)?;
             *this.granted = true;
         }
         Poll::Ready(Ok(()))

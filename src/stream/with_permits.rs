@@ -1,14 +1,15 @@
+//! Streams whose items have permits.
+
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
+use futures_util::stream::{Fuse, StreamExt as _};
 use pin_project::pin_project;
 
-use crate::acquire::{OwnedTicket, PermitRequest};
-use crate::core::request::Caller;
+use crate::acquire::OwnedTicket;
 use crate::error::AcquireError;
-use crate::limiter::Limiter;
 use crate::permit::Permit;
 
 /// A stream of items with permits. [`StreamLimitExt::with_permits`](crate::StreamLimitExt::with_permits), which has an example,
@@ -17,40 +18,27 @@ use crate::permit::Permit;
 #[must_use = "streams do nothing unless polled"]
 pub struct WithPermits<S: Stream> {
     #[pin]
-    source: S,
+    source: Fuse<S>,
     /// The item that was taken from the source and waits for its permit.
     item: Option<S::Item>,
     ticket: OwnedTicket,
-    exhausted: bool,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Open,
-    /// The next item is refused: that is known from the start.
-    Refuses(Box<AcquireError>),
-    Refused,
+    /// Whether the limiter has refused the item, which ends the stream.
+    refused: bool,
 }
 
 impl<S: Stream> WithPermits<S> {
-    pub(crate) fn new(source: S, limiter: &Limiter, caller: Caller) -> Self {
-        let ticket = PermitRequest::new(limiter.manager(), 1, caller).into_ticket();
-        Self { source, item: None, ticket, exhausted: false, stage: Stage::Open }
+    pub(super) fn new(source: S, ticket: OwnedTicket) -> Self {
+        Self {
+            source: source.fuse(),
+            item: None,
+            ticket,
+            refused: false,
+        }
     }
 
-    fn is_refused(&self) -> bool {
-        matches!(self.stage, Stage::Refused)
-    }
-
-    /// Reports that the limiter has refused an item, where the stream does not give the error out.
+    /// Reports that the limiter has refused an item, where the stream does not yield the error.
     pub(super) fn tell_end(&self, error: &AcquireError) {
         self.ticket.tell_stream_ended(error);
-    }
-
-    /// A stream whose first item is refused with this error.
-    pub(super) fn refuse(&mut self, error: AcquireError) {
-        self.stage = Stage::Refuses(Box::new(error));
     }
 
     /// Returns the source, and the item that was taken from it and still waits for its permit.
@@ -73,17 +61,7 @@ impl<S: Stream> WithPermits<S> {
     /// # }
     /// ```
     pub fn into_inner(self) -> (S, Option<S::Item>) {
-        (self.source, self.item)
-    }
-}
-
-impl Stage {
-    #[cold]
-    fn take_refusal(&mut self) -> Option<AcquireError> {
-        match std::mem::replace(self, Self::Refused) {
-            Self::Refuses(error) => Some(*error),
-            Self::Open | Self::Refused => None,
-        }
+        (self.source.into_inner(), self.item)
     }
 }
 
@@ -97,22 +75,30 @@ impl<S: Stream> WithPermits<S> {
         join: impl FnOnce(S::Item, P) -> R,
     ) -> Poll<Option<Result<R, AcquireError>>> {
         let this = self.project();
-        if this.item.is_none() && !*this.exhausted {
+        if *this.refused {
+            return Poll::Ready(None);
+        }
+        if this.item.is_none() {
             *this.item = ready!(this.source.poll_next(cx));
-            *this.exhausted = this.item.is_none();
         }
         if this.item.is_none() {
             return Poll::Ready(None);
         }
-        let refusal = match &mut *this.stage {
-            Stage::Open => match ready!(ask(this.ticket, cx)) {
-                Ok(permit) => return Poll::Ready(this.item.take().map(|item| Ok(join(item, permit)))),
-                Err(refusal) => Some(refusal),
-            },
-            stage => stage.take_refusal(),
-        };
-        *this.stage = Stage::Refused;
-        Poll::Ready(refusal.map(Err))
+        let asked = ready!(ask(this.ticket, cx));
+        *this.refused = asked.is_err();
+        Poll::Ready(match asked {
+            Ok(permit) => this.item.take().map(|item| Ok(join(item, permit))),
+            Err(refusal) => Some(Err(refusal)),
+        })
+    }
+
+    /// Polls for an item whose permit is released at once.
+    #[inline]
+    pub(super) fn poll_throttled(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<S::Item, AcquireError>>> {
+        self.poll_item(cx, OwnedTicket::poll_spent, |item, ()| item)
     }
 }
 
@@ -124,29 +110,32 @@ impl<S: Stream> Stream for WithPermits<S> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.is_refused() {
+        if self.refused {
             return (0, Some(0));
         }
         let waiting = usize::from(self.item.is_some());
-        if self.exhausted {
-            return (waiting, Some(waiting));
-        }
         let (lower, upper) = self.source.size_hint();
         // An item that is refused is the last: the lower bound assumes that the limiter refuses none. A size hint may.
-        (lower.saturating_add(waiting), upper.and_then(|upper| upper.checked_add(waiting)))
+        (
+            lower.saturating_add(waiting),
+            upper.and_then(|upper| upper.checked_add(waiting)),
+        )
     }
 }
 
 impl<S: Stream> FusedStream for WithPermits<S> {
     fn is_terminated(&self) -> bool {
-        self.is_refused() || (self.exhausted && self.item.is_none())
+        self.refused || (self.source.is_done() && self.item.is_none())
     }
 }
 
+// A derived form would ask for items that are `Debug`.
 impl<S: Stream + fmt::Debug> fmt::Debug for WithPermits<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("WithPermits");
-        debug.field("source", &self.source).field("item_waits", &self.item.is_some()).field("stage", &self.stage);
-        debug.finish_non_exhaustive()
+        f.debug_struct("WithPermits")
+            .field("source", self.source.get_ref())
+            .field("item_waits", &self.item.is_some())
+            .field("refused", &self.refused)
+            .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,17 @@
+//! An observer that counts.
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram,
+};
 
 use crate::decision::Decision;
 use crate::event::EventKind;
-use crate::observe::{Observation, ObservedKey, Observer};
-use crate::policy::Limit;
+use crate::observe::{LimiterEvent, ObservedKey, Observer};
 
 /// Counts what happens in limiters, and how long requests wait. The [module](crate::telemetry) has a table of the metrics, of which this
 /// counts those of the observer; a [`MetricsReporter`](super::MetricsReporter) sets the others.
@@ -39,22 +42,7 @@ impl MetricsObserver {
     /// Describes the metrics to the present recorder, and counts for whichever is the recorder at an event.
     #[must_use]
     pub fn new() -> Self {
-        for (name, text) in [
-            (DENIED, "try_acquire calls that were denied"),
-            (TIMED_OUT, "requests that timed out, or would have"),
-            (SHED, "requests that a full queue dropped or refused"),
-            (RECLAIMED, "permits reclaimed after their TTL"),
-            (RELEASED_LATE, "reclaimed permits that were dropped after all"),
-            (BANS, "bans that began"),
-            (PAUSES, "pauses that began, or whose end moved"),
-            (MALFORMED_FIELDS, "header fields of upstreams that were ignored"),
-            (POLICY_CHANGES, "policies replaced"),
-            (EVICTED_KEYS, "keys forgotten before they were reset"),
-            (REFUSED_KEYS, "requests of new keys that were refused"),
-            (REFUSED, "requests that a layer of HTTP refused and no limiter denied"),
-            (STREAMS_ENDED, "throttled streams that ended before their source"),
-            (STORE_FAILURES, "how often the store went down"),
-        ] {
+        for (name, text) in COUNTERS {
             describe_counter!(name, text);
         }
         describe_histogram!(WAIT_SECONDS, Unit::Seconds, "how long requests waited");
@@ -73,64 +61,117 @@ impl MetricsObserver {
     /// });
     /// ```
     #[must_use]
-    pub fn label_keys(mut self, label: impl Fn(ObservedKey<'_>) -> String + Send + Sync + 'static) -> Self {
+    pub fn label_keys(
+        mut self,
+        label: impl Fn(ObservedKey<'_>) -> String + Send + Sync + 'static,
+    ) -> Self {
         self.key_label = Some(Arc::new(label));
         self
     }
 
-    fn labels(&self, what: &Observation<'_>, others: impl IntoIterator<Item = Label>) -> Vec<Label> {
-        let key = what.key.zip(self.key_label.as_ref()).map(|(key, label)| Label::new("key", label(key)));
-        [limiter_label(what.limiter)].into_iter().chain(key).chain(others).collect()
+    fn labels(
+        &self,
+        event: &LimiterEvent<'_>,
+        others: impl IntoIterator<Item = Label>,
+    ) -> Vec<Label> {
+        let key = event
+            .key
+            .zip(self.key_label.as_ref())
+            .map(|(key, label)| Label::new("key", label(key)));
+        [limiter_label(event.limiter)]
+            .into_iter()
+            .chain(key)
+            .chain(others)
+            .collect()
     }
 }
 
-const DENIED: &str = "tollgate_denied_total";
-const TIMED_OUT: &str = "tollgate_timed_out_total";
-const SHED: &str = "tollgate_shed_total";
+/// The counters, and what each counts.
+const COUNTERS: [(&str, &str); 14] = [
+    (
+        "tollgate_denied_total",
+        "try_acquire calls that were denied",
+    ),
+    (
+        "tollgate_timed_out_total",
+        "requests that timed out, or would have",
+    ),
+    (
+        "tollgate_shed_total",
+        "requests that a full queue dropped or refused",
+    ),
+    (
+        "tollgate_reclaimed_total",
+        "permits reclaimed after their TTL",
+    ),
+    (
+        "tollgate_released_late_total",
+        "reclaimed permits that were dropped after all",
+    ),
+    ("tollgate_bans_total", "bans that began"),
+    (
+        "tollgate_pauses_total",
+        "pauses that began, or whose end moved",
+    ),
+    (
+        "tollgate_malformed_fields_total",
+        "header fields of upstreams that were ignored",
+    ),
+    ("tollgate_policy_changes_total", "policies replaced"),
+    (
+        "tollgate_evicted_keys_total",
+        "keys forgotten before they were reset",
+    ),
+    (
+        "tollgate_refused_keys_total",
+        "requests of new keys that were refused",
+    ),
+    (
+        "tollgate_refused_total",
+        "requests that a layer of HTTP refused and no limiter denied",
+    ),
+    (
+        "tollgate_streams_ended_total",
+        "throttled streams that ended before their source",
+    ),
+    (
+        "tollgate_store_failures_total",
+        "how often the store went down",
+    ),
+];
+
 const WAIT_SECONDS: &str = "tollgate_wait_seconds";
-const RECLAIMED: &str = "tollgate_reclaimed_total";
-const RELEASED_LATE: &str = "tollgate_released_late_total";
-const BANS: &str = "tollgate_bans_total";
-const PAUSES: &str = "tollgate_pauses_total";
-const MALFORMED_FIELDS: &str = "tollgate_malformed_fields_total";
-const POLICY_CHANGES: &str = "tollgate_policy_changes_total";
-const EVICTED_KEYS: &str = "tollgate_evicted_keys_total";
-const REFUSED_KEYS: &str = "tollgate_refused_keys_total";
-const REFUSED: &str = "tollgate_refused_total";
-const STREAMS_ENDED: &str = "tollgate_streams_ended_total";
-const STORE_FAILURES: &str = "tollgate_store_failures_total";
 
 /// The label of a limiter's name.
 pub(super) fn limiter_label(name: Option<&Arc<str>>) -> Label {
-    let name = name.map_or(SharedString::const_str("unnamed"), |name| SharedString::from_shared(Arc::clone(name)));
+    let name = name.map_or(SharedString::const_str("unnamed"), |name| {
+        SharedString::from_shared(Arc::clone(name))
+    });
     Label::new("limiter", name)
 }
 
 /// Which limit of the policy denied.
 fn denied_by(decision: &Decision) -> Cow<'static, str> {
-    let Some((limit, index)) = decision.denied_by().zip(decision.denied_by_index()) else { return "none".into() };
-    let kind = match limit {
-        Limit::Throttle(_) => "throttle",
-        Limit::MaxConcurrency(_) => "concurrency",
-        Limit::FixedWindow(_) => "fixed_window",
-        Limit::TokenBucket(_) => "token_bucket",
-        Limit::SlidingWindow(_) => "sliding_window",
-        Limit::Penalty(_) => "penalty",
+    let Some((limit, index)) = decision.denied_by().zip(decision.denied_by_index()) else {
+        return "none".into();
     };
-    format!("{index}/{kind}").into()
+    format!("{index}/{}", limit.description().name()).into()
 }
 
 impl Observer for MetricsObserver {
-    fn observe(&self, what: &Observation<'_>) {
-        let waited = |outcome, waited: Duration| {
-            histogram!(WAIT_SECONDS, self.labels(what, [Label::new("outcome", outcome)])).record(waited);
+    fn observe(&self, event: &LimiterEvent<'_>) {
+        let count = |name: &'static str, label: Option<Label>| {
+            counter!(name, self.labels(event, label)).increment(1);
         };
-        let count = |name: &'static str| counter!(name, self.labels(what, [])).increment(1);
-        match what.kind {
+        let waited = |outcome, waited: Duration| {
+            let labels = self.labels(event, [Label::new("outcome", outcome)]);
+            histogram!(WAIT_SECONDS, labels).record(waited);
+        };
+        match event.kind {
             EventKind::GrantedAfterWait { waited: time, .. } => waited("granted", *time),
             EventKind::TimedOut { waited: time, .. } => {
                 waited("timed_out", *time);
-                count(TIMED_OUT);
+                count("tollgate_timed_out_total", None);
             }
             EventKind::Denied { decision, .. } => {
                 let reason = match (decision.is_paused(), decision.is_store_down()) {
@@ -138,32 +179,45 @@ impl Observer for MetricsObserver {
                     (true, false) => "paused",
                     (false, false) => "limit",
                 };
-                let labels = [Label::new("limit", denied_by(decision)), Label::new("reason", reason)];
-                counter!(DENIED, self.labels(what, labels)).increment(1);
+                let limit = Label::new("limit", denied_by(decision));
+                let labels = self.labels(event, [limit, Label::new("reason", reason)]);
+                counter!("tollgate_denied_total", labels).increment(1);
             }
             EventKind::Shed { reason, .. } => {
-                counter!(SHED, self.labels(what, [Label::new("reason", reason.as_str())])).increment(1);
+                count(
+                    "tollgate_shed_total",
+                    Some(Label::new("reason", reason.as_str())),
+                );
             }
             EventKind::Banned { limit_index, .. } => {
                 let limit = format!("{limit_index}/penalty");
-                counter!(BANS, self.labels(what, [Label::new("limit", limit)])).increment(1);
+                count("tollgate_bans_total", Some(Label::new("limit", limit)));
             }
-            EventKind::Reclaimed { .. } => count(RECLAIMED),
-            EventKind::ReleasedLate { .. } => count(RELEASED_LATE),
-            EventKind::Paused { .. } => count(PAUSES),
             EventKind::UpstreamMalformed { field } => {
-                counter!(MALFORMED_FIELDS, self.labels(what, [Label::new("field", *field)])).increment(1);
+                count(
+                    "tollgate_malformed_fields_total",
+                    Some(Label::new("field", *field)),
+                );
             }
-            EventKind::PolicyChanged { .. } => count(POLICY_CHANGES),
-            EventKind::Evicted { .. } => count(EVICTED_KEYS),
-            EventKind::TooManyKeys => count(REFUSED_KEYS),
             EventKind::Refused { reason, .. } => {
-                counter!(REFUSED, self.labels(what, [Label::new("reason", reason.as_str())])).increment(1);
+                count(
+                    "tollgate_refused_total",
+                    Some(Label::new("reason", reason.as_str())),
+                );
             }
-            EventKind::StreamEnded { .. } => count(STREAMS_ENDED),
-            EventKind::StoreDown { .. } => count(STORE_FAILURES),
+            EventKind::Reclaimed { .. } => count("tollgate_reclaimed_total", None),
+            EventKind::ReleasedLate { .. } => count("tollgate_released_late_total", None),
+            EventKind::Paused { .. } => count("tollgate_pauses_total", None),
+            EventKind::PolicyChanged { .. } => count("tollgate_policy_changes_total", None),
+            EventKind::Evicted { .. } => count("tollgate_evicted_keys_total", None),
+            EventKind::TooManyKeys => count("tollgate_refused_keys_total", None),
+            EventKind::StreamEnded { .. } => count("tollgate_streams_ended_total", None),
+            EventKind::StoreDown { .. } => count("tollgate_store_failures_total", None),
             // A reporter shows what they change.
-            EventKind::LimitMoved { .. } | EventKind::Resumed { .. } | EventKind::Closed | EventKind::StoreUp { .. } => {}
+            EventKind::LimitMoved { .. }
+            | EventKind::Resumed { .. }
+            | EventKind::Closed
+            | EventKind::StoreUp { .. } => {}
         }
     }
 }
@@ -177,6 +231,8 @@ impl Default for MetricsObserver {
 
 impl fmt::Debug for MetricsObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsObserver").field("labels_keys", &self.key_label.is_some()).finish()
+        f.debug_struct("MetricsObserver")
+            .field("labels_keys", &self.key_label.is_some())
+            .finish()
     }
 }

@@ -1,3 +1,5 @@
+//! Sets the metrics that are read from snapshots of limiters.
+
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -10,8 +12,8 @@ use crate::limiter::Limiter;
 use crate::shared::SharedLimiter;
 use crate::snapshot::LimiterSnapshot;
 
-/// Sets the metrics that only a snapshot tells. A grant without a wait takes no lock and is no event, so grants, and what is in flight,
-/// are read from the limiters when somebody asks. The [module](crate::telemetry) has a table of the metrics.
+/// Sets the metrics that only a snapshot has. A grant without a wait takes no lock and is no event, so grants, and what is in
+/// flight, are read from the limiters when they are collected. The [module](crate::telemetry) has a table of the metrics.
 ///
 /// It holds a handle of each limiter. Limiters with the same name, or without one, overwrite each other's numbers.
 ///
@@ -49,60 +51,62 @@ pub struct MetricsReporter {
 impl MetricsReporter {
     /// A reporter of no limiters. It describes the metrics to the present recorder.
     pub fn new() -> Self {
-        describe_counter!(GRANTED, "grants, also refunded ones");
-        describe_counter!(REFUNDED, "grants that were undone");
-        for (name, text) in [
-            (IN_FLIGHT, "units in flight"),
-            (CONCURRENCY, "units that may be in flight"),
-            (QUEUED, "requests that wait"),
-            (AVAILABLE, "the largest cost that would be granted now"),
-            (PAUSED, "1 while the limiter is paused"),
-            (KEYS, "known keys"),
-            (MAX_KEYS, "how many keys may be known"),
-            (STORE_UP, "0 while calls to the store are given up"),
-        ] {
+        for (name, text) in COUNTERS {
+            describe_counter!(name, text);
+        }
+        for (name, text) in GAUGES {
             describe_gauge!(name, text);
         }
         Self::default()
     }
 
-    /// Reports of a limiter, too.
+    /// Adds a limiter to the report.
     pub fn limiter(self, limiter: &Limiter) -> Self {
         let (limiter, label) = (limiter.clone(), label(limiter.name()));
         self.and(move || {
             let now = limiter.snapshot();
-            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
+            let counts = [now.granted, now.refunded];
+            report_use(&label, counts, [now.in_flight, now.queued]);
             report_state(&label, &now);
-            set(AVAILABLE, &label, limiter.available());
+            set("tollgate_available", &label, limiter.available());
         })
     }
 
-    /// Reports of a keyed limiter, too: how many keys it knows, and its [totals](KeyedLimiter::totals), where it is said how long that
-    /// takes.
-    pub fn keyed<K: Hash + Eq + Clone + Send + Sync + 'static>(self, limiter: &KeyedLimiter<K>) -> Self {
+    /// Adds a keyed limiter to the report: how many keys it knows, and its [totals](KeyedLimiter::totals), whose docs say how
+    /// long that takes.
+    pub fn keyed<K: Hash + Eq + Clone + Send + Sync + 'static>(
+        self,
+        limiter: &KeyedLimiter<K>,
+    ) -> Self {
         let (limiter, label) = (limiter.clone(), label(limiter.name()));
         self.and(move || {
             let now = limiter.totals();
-            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
-            set(KEYS, &label, limiter.len() as u64);
-            set(MAX_KEYS, &label, limiter.max_keys() as u64);
+            let counts = [now.granted, now.refunded];
+            report_use(&label, counts, [now.in_flight, now.queued]);
+            set("tollgate_keys", &label, limiter.len() as u64);
+            set("tollgate_max_keys", &label, limiter.max_keys() as u64);
         })
     }
 
-    /// Reports of a shared limiter, too: the [totals](SharedLimiter::totals) of this process over all keys, whether the store answers,
-    /// and of the key of the handle what this process may have in flight and whether it is paused. It calls no store.
+    /// Adds a shared limiter to the report: the [totals](SharedLimiter::totals) of this process over all keys, whether the store
+    /// answers, and of the key of the handle what this process may have in flight and whether it is paused. It calls no store.
     pub fn shared(self, limiter: &SharedLimiter) -> Self {
         let (limiter, label) = (limiter.clone(), label(Some(limiter.name())));
         self.and(move || {
             let now = limiter.totals();
-            report_use(&label, [now.granted, now.refunded], [now.in_flight, now.queued]);
+            let counts = [now.granted, now.refunded];
+            report_use(&label, counts, [now.in_flight, now.queued]);
             report_state(&label, &limiter.snapshot());
-            set(STORE_UP, &label, u64::from(limiter.store_is_up()));
+            set(
+                "tollgate_store_up",
+                &label,
+                u64::from(limiter.store_is_up()),
+            );
         })
     }
 
-    /// Sets the metrics to the present numbers, for the present recorder. It waits for nothing but the locks of the limiters, each of
-    /// which it takes shortly.
+    /// Sets the metrics to the present numbers, for the present recorder. It waits for nothing but the locks of the limiters,
+    /// each of which it holds briefly.
     pub fn report(&self) {
         self.sources.iter().for_each(|source| source());
     }
@@ -113,16 +117,29 @@ impl MetricsReporter {
     }
 }
 
-const GRANTED: &str = "tollgate_granted_total";
-const REFUNDED: &str = "tollgate_refunded_total";
-const IN_FLIGHT: &str = "tollgate_in_flight";
-const CONCURRENCY: &str = "tollgate_concurrency";
-const QUEUED: &str = "tollgate_queued";
-const AVAILABLE: &str = "tollgate_available";
-const PAUSED: &str = "tollgate_paused";
-const KEYS: &str = "tollgate_keys";
-const MAX_KEYS: &str = "tollgate_max_keys";
-const STORE_UP: &str = "tollgate_store_up";
+/// The counters, and what each is.
+const COUNTERS: [(&str, &str); 2] = [
+    ("tollgate_granted_total", "grants, also refunded ones"),
+    ("tollgate_refunded_total", "grants that were undone"),
+];
+
+/// The gauges, and what each is.
+const GAUGES: [(&str, &str); 8] = [
+    ("tollgate_in_flight", "units in flight"),
+    ("tollgate_concurrency", "units that may be in flight"),
+    ("tollgate_queued", "requests that wait"),
+    (
+        "tollgate_available",
+        "the largest cost that would be granted now",
+    ),
+    ("tollgate_paused", "1 while the limiter is paused"),
+    ("tollgate_keys", "known keys"),
+    ("tollgate_max_keys", "how many keys may be known"),
+    (
+        "tollgate_store_up",
+        "0 while calls to the store are given up",
+    ),
+];
 
 fn label(name: Option<&str>) -> Label {
     limiter_label(name.map(Arc::from).as_ref())
@@ -133,21 +150,27 @@ fn set(name: &'static str, label: &Label, value: u64) {
 }
 
 fn report_use(label: &Label, [granted, refunded]: [u64; 2], [in_flight, queued]: [u64; 2]) {
-    counter!(GRANTED, vec![label.clone()]).absolute(granted);
-    counter!(REFUNDED, vec![label.clone()]).absolute(refunded);
-    set(IN_FLIGHT, label, in_flight);
-    set(QUEUED, label, queued);
+    counter!("tollgate_granted_total", vec![label.clone()]).absolute(granted);
+    counter!("tollgate_refunded_total", vec![label.clone()]).absolute(refunded);
+    set("tollgate_in_flight", label, in_flight);
+    set("tollgate_queued", label, queued);
 }
 
 fn report_state(label: &Label, now: &LimiterSnapshot) {
     if let Some(concurrency) = now.concurrency {
-        set(CONCURRENCY, label, concurrency);
+        set("tollgate_concurrency", label, concurrency);
     }
-    set(PAUSED, label, u64::from(now.paused_for.is_some()));
+    set(
+        "tollgate_paused",
+        label,
+        u64::from(now.paused_for.is_some()),
+    );
 }
 
 impl fmt::Debug for MetricsReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsReporter").field("limiters", &self.sources.len()).finish()
+        f.debug_struct("MetricsReporter")
+            .field("limiters", &self.sources.len())
+            .finish()
     }
 }

@@ -1,15 +1,17 @@
+//! An observer that makes events and spans of `tracing`.
+
 use std::time::Duration;
 
 use tracing::field::{DebugValue, Empty, debug, display};
 use tracing::{debug_span, event};
 
 use crate::event::EventKind;
-use crate::observe::{Observation, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
+use crate::observe::{LimiterEvent, ObservedKey, Observer, OpenWait, WaitEnd, WaitStart};
 
 /// Makes events and spans of what happens in limiters. The [module](crate::telemetry) has a table of them.
 ///
 /// An event that no subscriber wants is not made. (The limiter is observed all the same, which costs what
-/// [`on_event`](crate::LimiterBuilder::on_event) says.)
+/// [`observer`](crate::LimiterBuilder::observer) says.)
 ///
 /// # Examples
 ///
@@ -58,94 +60,131 @@ fn seconds(duration: Option<Duration>) -> Option<f64> {
 }
 
 impl Observer for TracingObserver {
-    fn observe(&self, what: &Observation<'_>) {
-        macro_rules! tell {
-            ($level:ident, $message:literal $(, $name:ident = $value:expr)*) => {
+    fn observe(&self, event: &LimiterEvent<'_>) {
+        macro_rules! report {
+            ($level:ident, $message:literal $(, $($fields:tt)+)?) => {
                 event!(
                     target: "tollgate", tracing::Level::$level,
-                    limiter = what.name(), key = self.key(what.key) $(, $name = $value)*, $message
+                    limiter = event.name(), key = self.key(event.key), $($($fields)+,)? $message
                 )
             };
         }
-        match what.kind {
-            EventKind::GrantedAfterWait { fence, cost, priority, waited, requested_in, .. } => tell!(
-                DEBUG,
-                "granted after a wait",
-                waited = waited.as_secs_f64(),
-                fence = fence,
-                cost = cost,
-                priority = priority.level(),
-                requested_in = display(requested_in)
-            ),
-            EventKind::Denied { cost, decision, requested_in } => tell!(
-                DEBUG,
-                "denied",
-                limit = decision.denied_by().map(display),
-                retry_after = seconds(decision.retry_after()),
-                cost = cost,
-                requested_in = display(requested_in)
-            ),
-            EventKind::TimedOut { cost, priority, waited, retry_after, requested_in } => tell!(
-                DEBUG,
-                "timed out",
-                waited = waited.as_secs_f64(),
-                retry_after = seconds(*retry_after),
-                cost = cost,
-                priority = priority.level(),
-                requested_in = display(requested_in)
-            ),
-            EventKind::Shed { cost, priority, reason, requested_in } => tell!(
-                DEBUG,
-                "shed",
-                reason = reason.as_str(),
-                cost = cost,
-                priority = priority.level(),
-                requested_in = display(requested_in)
-            ),
-            EventKind::LimitMoved { from, to } => tell!(DEBUG, "the limit has moved", from = from, to = to),
-            EventKind::Banned { limit_index, banned_for, requested_in } => tell!(
-                INFO,
-                "banned",
-                limit_index = *limit_index as u64,
-                banned_for = banned_for.as_secs_f64(),
-                requested_in = display(requested_in)
-            ),
+        match event.kind {
+            EventKind::GrantedAfterWait {
+                fence,
+                cost,
+                priority,
+                waited,
+                requested_in,
+                ..
+            } => {
+                let (waited, priority) = (waited.as_secs_f64(), priority.level());
+                report!(DEBUG, "granted after a wait", waited, fence, cost, priority, %requested_in);
+            }
+            EventKind::Denied {
+                cost,
+                decision,
+                requested_in,
+            } => {
+                let limit = decision.denied_by().map(display);
+                let retry_after = seconds(decision.retry_after());
+                report!(DEBUG, "denied", limit, retry_after, cost, %requested_in);
+            }
+            EventKind::TimedOut {
+                cost,
+                priority,
+                waited,
+                retry_after,
+                requested_in,
+            } => {
+                let (waited, priority) = (waited.as_secs_f64(), priority.level());
+                let retry_after = seconds(*retry_after);
+                report!(DEBUG, "timed out", waited, retry_after, cost, priority, %requested_in);
+            }
+            EventKind::Shed {
+                cost,
+                priority,
+                reason,
+                requested_in,
+            } => {
+                let (reason, priority) = (reason.as_str(), priority.level());
+                report!(DEBUG, "shed", reason, cost, priority, %requested_in);
+            }
+            EventKind::LimitMoved { from, to } => {
+                report!(DEBUG, "the limit has moved", from, to);
+            }
+            EventKind::Banned {
+                limit_index,
+                banned_for,
+                requested_in,
+            } => {
+                let (limit_index, banned_for) = (*limit_index as u64, banned_for.as_secs_f64());
+                report!(INFO, "banned", limit_index, banned_for, %requested_in);
+            }
             EventKind::Paused { paused_for } => {
-                tell!(INFO, "paused", paused_for = seconds(Some(*paused_for).filter(|time| *time < Duration::MAX)));
+                let paused_for = seconds(Some(*paused_for).filter(|time| *time < Duration::MAX));
+                report!(INFO, "paused", paused_for);
             }
-            EventKind::Resumed { ended_ago } => tell!(INFO, "resumed", ended_ago = ended_ago.as_secs_f64()),
+            EventKind::Resumed { ended_ago } => {
+                report!(INFO, "resumed", ended_ago = ended_ago.as_secs_f64());
+            }
             EventKind::PolicyChanged { from, to } => {
-                tell!(INFO, "the policy has changed", from = display(from), to = display(to));
+                report!(INFO, "the policy has changed", %from, %to);
             }
-            EventKind::Closed => tell!(INFO, "closed"),
-            EventKind::StoreUp { down_for } => tell!(INFO, "the store answers again", down_for = down_for.as_secs_f64()),
-            EventKind::Reclaimed { id, fence, cost, held, acquired_in } => tell!(
-                WARN,
-                "reclaimed a permit",
-                held = held.as_secs_f64(),
-                permit = display(id),
-                fence = fence,
-                cost = cost,
-                acquired_in = display(acquired_in)
-            ),
-            EventKind::ReleasedLate { id, fence, cost } => {
-                tell!(WARN, "a reclaimed permit was released late", permit = display(id), fence = fence, cost = cost);
+            EventKind::Closed => report!(INFO, "closed"),
+            EventKind::StoreUp { down_for } => {
+                report!(
+                    INFO,
+                    "the store answers again",
+                    down_for = down_for.as_secs_f64()
+                );
             }
-            EventKind::UpstreamMalformed { field } => tell!(WARN, "ignored a malformed field of an upstream", field = *field),
-            EventKind::Evicted { reset_after } => tell!(WARN, "evicted a key", reset_after = reset_after.as_secs_f64()),
-            EventKind::TooManyKeys => tell!(WARN, "refused a new key"),
-            EventKind::Refused { cost, reason, error, requested_in } => tell!(
-                WARN,
-                "refused a request",
-                reason = reason.as_str(),
-                error = error.as_str(),
-                cost = cost,
-                requested_in = display(requested_in)
-            ),
-            EventKind::StreamEnded { error, requested_in } => {
-                tell!(WARN, "a throttled stream ended early", error = display(error), requested_in = display(requested_in));
+            EventKind::Reclaimed {
+                id: permit,
+                fence,
+                cost,
+                held,
+                acquired_in,
+            } => {
+                let held = held.as_secs_f64();
+                report!(WARN, "reclaimed a permit", held, %permit, fence, cost, %acquired_in);
             }
-            EventKind::StoreDown { error } => tell!(WARN, "the store does not answer", error = display(error)),
+            EventKind::ReleasedLate {
+                id: permit,
+                fence,
+                cost,
+            } => {
+                report!(WARN, "a reclaimed permit was released late", %permit, fence, cost);
+            }
+            EventKind::UpstreamMalformed { field } => {
+                report!(WARN, "ignored a malformed field of an upstream", field);
+            }
+            EventKind::Evicted { reset_after } => {
+                report!(
+                    WARN,
+                    "evicted a key",
+                    reset_after = reset_after.as_secs_f64()
+                );
+            }
+            EventKind::TooManyKeys => report!(WARN, "refused a new key"),
+            EventKind::Refused {
+                cost,
+                reason,
+                error,
+                requested_in,
+            } => {
+                let reason = reason.as_str();
+                report!(WARN, "refused a request", reason, error, cost, %requested_in);
+            }
+            EventKind::StreamEnded {
+                error,
+                requested_in,
+            } => {
+                report!(WARN, "a throttled stream ended early", %error, %requested_in);
+            }
+            EventKind::StoreDown { error } => {
+                report!(WARN, "the store does not answer", %error);
+            }
         }
     }
 
@@ -158,19 +197,21 @@ impl Observer for TracingObserver {
             limiter = wait.limiter.map(|name| &**name), key = self.key(wait.key), cost = wait.cost,
             priority = wait.priority.level(), requested_in = display(wait.requested_in), outcome = Empty, fence = Empty, error = Empty
         );
-        (!span.is_disabled()).then(|| Box::new(Span(span)) as Box<dyn OpenWait>)
+        (!span.is_disabled()).then(|| Box::new(TracedWait(span)) as Box<dyn OpenWait>)
     }
 }
 
-/// It is closed when it is dropped.
-struct Span(tracing::Span);
+/// The span of a wait. It is closed when it is dropped.
+struct TracedWait(tracing::Span);
 
-impl OpenWait for Span {
+impl OpenWait for TracedWait {
     fn end(self: Box<Self>, end: WaitEnd<'_>) {
         let Self(span) = *self;
         match end {
             WaitEnd::Granted { fence } => span.record("outcome", "granted").record("fence", fence),
-            WaitEnd::Refused(error) => span.record("outcome", "refused").record("error", display(error)),
+            WaitEnd::Refused(error) => span
+                .record("outcome", "refused")
+                .record("error", display(error)),
             WaitEnd::Cancelled => span.record("outcome", "cancelled"),
         };
     }

@@ -1,10 +1,12 @@
+//! The error of a text that is not a policy, limit or rate.
+
 use std::ops::Range;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::hint::hint;
-use super::span::Span;
+use super::span::DurationText;
 
 /// How many characters of a text a message quotes before the place, and how many from the place on.
 const QUOTED_BEFORE: usize = 60;
@@ -12,8 +14,8 @@ const QUOTED_FROM: usize = 60;
 
 /// Why a text is not a [`Policy`](crate::Policy), a [`Limit`](crate::Limit) or a [`Rate`](crate::Rate).
 ///
-/// It prints on three lines: what is wrong (and what was probably meant), the line of the text, and a mark under the place. Of a
-/// long line it prints the part around the place.
+/// It prints on three lines: what is wrong (and what was probably meant), the line of the text, and a mark under the place. If
+/// the line is long, only the part around the place is printed.
 ///
 /// ```
 /// use tollgate::{ParseErrorKind, Policy};
@@ -32,7 +34,7 @@ const QUOTED_FROM: usize = 60;
 #[error("{}", message(text, at, kind))]
 #[non_exhaustive]
 pub struct ParseError {
-    /// The text that was parsed. Of a text that is too long: its beginning.
+    /// The text that was parsed; only the beginning of a text that is too long.
     pub text: String,
     /// The bytes of `text` that are wrong; an empty range where something is missing.
     pub at: Range<usize>,
@@ -46,8 +48,15 @@ impl ParseError {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let kind = ParseErrorKind::TextTooLong { length: text.len(), max };
-        Self { text: text[..end].to_owned(), at: end..end, kind }
+        let kind = ParseErrorKind::TextTooLong {
+            length: text.len(),
+            max,
+        };
+        Self {
+            text: text[..end].to_owned(),
+            at: end..end,
+            kind,
+        }
     }
 }
 
@@ -86,7 +95,9 @@ fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
     let what = match kind {
         ParseErrorKind::Unexpected { expected: words } => {
             let expected = match words.as_slice() {
-                [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+                [others @ .., last] if !others.is_empty() => {
+                    format!("{} or {last}", others.join(", "))
+                }
                 one => one.concat(),
             };
             let found = match at.is_empty() {
@@ -94,14 +105,27 @@ fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
                 true if text[at.start..].trim().is_empty() => "the end of the text".to_owned(),
                 true => "nothing".to_owned(), // a unit or a period that is missing in the middle of the text
             };
-            let hint = hint(&text[at.clone()], words).map(|hint| format!("; {hint}")).unwrap_or_default();
+            let hint = hint(&text[at.clone()], words)
+                .map(|hint| format!("; {hint}"))
+                .unwrap_or_default();
             format!("expected {expected}, found {found}{hint}")
         }
-        ParseErrorKind::NumberTooLarge { max } => format!("{} is too large; the largest number is {max}", found()),
-        ParseErrorKind::DurationTooLong { max } => format!("{} is too long; the longest time is {}", found(), Span(*max)),
-        ParseErrorKind::DurationTooFine => format!("{} has a fraction of a nanosecond; round it to whole nanoseconds", found()),
+        ParseErrorKind::NumberTooLarge { max } => {
+            format!("{} is too large; the largest number is {max}", found())
+        }
+        ParseErrorKind::DurationTooLong { max } => format!(
+            "{} is too long; the longest time is {}",
+            found(),
+            DurationText(*max)
+        ),
+        ParseErrorKind::DurationTooFine => format!(
+            "{} has a fraction of a nanosecond; round it to whole nanoseconds",
+            found()
+        ),
         ParseErrorKind::TextTooLong { length, max } => {
-            return format!("the text is {length} bytes long; the longest text is {max} bytes long");
+            return format!(
+                "the text is {length} bytes long; the longest text is {max} bytes long"
+            );
         }
     };
     format!("{what}\n{}", mark(text, at))
@@ -110,7 +134,9 @@ fn message(text: &str, at: &Range<usize>, kind: &ParseErrorKind) -> String {
 /// The line of the text that has the place, and carets under the place.
 fn mark(text: &str, at: &Range<usize>) -> String {
     let line_start = text[..at.start].rfind('\n').map_or(0, |end| end + 1);
-    let line_end = text[at.start..].find('\n').map_or(text.len(), |end| at.start + end);
+    let line_end = text[at.start..]
+        .find('\n')
+        .map_or(text.len(), |end| at.start + end);
     let before = &text[line_start..at.start];
     let (cut, before) = match before.char_indices().nth_back(QUOTED_BEFORE - 1) {
         Some((from @ 1.., _)) => ("…", &before[from..]),
@@ -119,7 +145,11 @@ fn mark(text: &str, at: &Range<usize>) -> String {
     let indent = cut.chars().count() + before.chars().count();
     let carets = text[at.clone()].chars().count().clamp(1, QUOTED_FROM);
     let (before, from) = (printable(before), quote(&text[at.start..line_end]));
-    format!("  {cut}{before}{from}\n  {:indent$}{}", "", "^".repeat(carets))
+    format!(
+        "  {cut}{before}{from}\n  {:indent$}{}",
+        "",
+        "^".repeat(carets)
+    )
 }
 
 /// The beginning of a text, with an ellipsis in place of the rest.

@@ -1,9 +1,11 @@
 //! What a wrong word was probably meant to be.
 
+use strsim::osa_distance;
+
 /// No longer word is compared with others.
 const MAX_LEN: usize = 24;
 
-/// Words that others use for words of this grammar.
+/// Words that other tools use for words of this grammar.
 const SYNONYMS: [(&str, &str); 12] = [
     ("parallel", "concurrent"),
     ("simultaneous", "concurrent"),
@@ -19,7 +21,7 @@ const SYNONYMS: [(&str, &str); 12] = [
     ("max", "burst"),
 ];
 
-/// What to write instead of a word that is nothing of what was expected. Of that, the words stand in backticks.
+/// What to write instead of an unexpected word. In `expected`, the words stand in backticks.
 pub(super) fn hint(found: &str, expected: &[String]) -> Option<String> {
     let found = found.to_lowercase();
     let expects = |what: &str| expected.iter().any(|expected| expected == what);
@@ -38,46 +40,47 @@ pub(super) fn hint(found: &str, expected: &[String]) -> Option<String> {
     {
         return Some("limits are joined with `and`".to_owned());
     }
-    if let Some((units, periods)) =
-        whole_units(&found).filter(|_| expected.iter().any(|what| what.contains("rate") || what.contains("number")))
-    {
-        return Some(format!("units are whole; did you mean `{units}/{periods}s` for `{found}/s`?"));
+    if let Some((units, periods)) = whole_units(&found).filter(|_| {
+        expected
+            .iter()
+            .any(|what| what.contains("rate") || what.contains("number"))
+    }) {
+        return Some(format!(
+            "units are whole; did you mean `{units}/{periods}s` for `{found}/s`?"
+        ));
     }
-    let synonym = SYNONYMS.iter().find(|(other, word)| *other == found && expects(&format!("`{word}`")));
-    let words = expected.iter().filter_map(|expected| expected.strip_prefix('`')?.strip_suffix('`'));
-    let near =
-        words.map(|word| (distance(&found, word), word)).filter(|(distance, word)| distance * 3 <= word.len() && word.len() > 2);
-    synonym.map(|(_, word)| *word).or_else(|| near.min().map(|(_, word)| word)).map(did_you_mean)
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(other, word)| *other == found && expects(&format!("`{word}`")));
+    let words = expected
+        .iter()
+        .filter_map(|expected| expected.strip_prefix('`')?.strip_suffix('`'));
+    let near = words
+        .map(|word| (osa_distance(&found, word), word))
+        .filter(|(distance, word)| distance * 3 <= word.len() && word.len() > 2);
+    synonym
+        .map(|(_, word)| *word)
+        .or_else(|| near.min().map(|(_, word)| word))
+        .map(did_you_mean)
 }
 
 /// The same rate in whole numbers: `1.5` in one period is 3 in 2 periods.
 fn whole_units(decimal: &str) -> Option<(u64, u64)> {
     let (whole, fraction) = decimal.split_once('.')?;
     let periods = 10_u64.checked_pow(fraction.len().try_into().ok()?)?;
-    let units = whole.parse::<u64>().ok()?.checked_mul(periods)?.checked_add(fraction.parse().ok()?)?;
+    let units = whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(periods)?
+        .checked_add(fraction.parse().ok()?)?;
     let divisor = greatest_common_divisor(units, periods);
     Some((units / divisor, periods / divisor))
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a.max(1) } else { greatest_common_divisor(b, a % b) }
-}
-
-/// How many letters were added, left out, replaced or exchanged with the next one (optimal string alignment).
-fn distance(found: &str, word: &str) -> usize {
-    let (found, word): (Vec<char>, Vec<char>) = (found.chars().collect(), word.chars().collect());
-    let mut rows = vec![vec![0; word.len() + 1]; found.len() + 1];
-    for i in 0..=found.len() {
-        for j in 0..=word.len() {
-            rows[i][j] = if i == 0 || j == 0 {
-                i + j
-            } else {
-                let replaced = rows[i - 1][j - 1] + usize::from(found[i - 1] != word[j - 1]);
-                let steps = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-                let exchanged = i > 1 && j > 1 && found[i - 1] == word[j - 2] && found[i - 2] == word[j - 1];
-                if exchanged { steps.min(rows[i - 2][j - 2] + 1) } else { steps }
-            };
-        }
+    if b == 0 {
+        a.max(1)
+    } else {
+        greatest_common_divisor(b, a % b)
     }
-    rows[found.len()][word.len()]
 }

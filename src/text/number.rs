@@ -1,3 +1,5 @@
+//! Reads whole numbers.
+
 use super::error::{ParseError, ParseErrorKind};
 use super::reader::{Reader, Value, WordError};
 
@@ -15,8 +17,14 @@ pub(super) fn whole(word: &str) -> Result<Option<u64>, WordError> {
         return Ok(None);
     }
     // The word has digits only, so the one possible error is that the number is too large.
-    let too_large = |_| WordError::new(0..word.len(), ParseErrorKind::NumberTooLarge { max: u64::MAX });
-    word.replace(['_', ','], "").parse().map(Some).map_err(too_large)
+    let too_large = |_| WordError {
+        at: 0..word.len(),
+        kind: ParseErrorKind::NumberTooLarge { max: u64::MAX },
+    };
+    word.replace(['_', ','], "")
+        .parse()
+        .map(Some)
+        .map_err(too_large)
 }
 
 /// The digits at the front of a text, with `_` between them.
@@ -24,7 +32,9 @@ pub(super) fn digits(text: &str) -> &str {
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return "";
     }
-    let end = text.find(|char: char| !char.is_ascii_digit() && char != '_').unwrap_or(text.len());
+    let end = text
+        .find(|char: char| !char.is_ascii_digit() && char != '_')
+        .unwrap_or(text.len());
     text[..end].trim_end_matches('_')
 }
 
@@ -35,6 +45,8 @@ fn is_grouped(word: &str) -> bool {
         (1..=3).contains(&first.len())
             && is_number(first)
             && !first.starts_with('0')
-            && others.split(',').all(|group| group.len() == 3 && is_number(group))
+            && others
+                .split(',')
+                .all(|group| group.len() == 3 && is_number(group))
     })
 }

@@ -1,4 +1,5 @@
-use std::fmt;
+//! Splits a text into words, and reads values and clauses from them.
+
 use std::ops::Range;
 
 use super::error::{ParseError, ParseErrorKind};
@@ -15,39 +16,11 @@ pub(super) trait Value: Sized {
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
 }
 
-/// A limit, or a part of one.
-pub(super) trait Clause: Sized {
-    /// Returns `None` when the next word does not begin such a clause.
-    fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, ParseError>;
-
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-
-    /// Reads the clause that must come next.
-    fn require(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        Self::read(reader)?.ok_or_else(|| reader.unexpected())
-    }
-}
-
 /// What is wrong with a word, and where in the word.
 #[derive(Debug)]
 pub(super) struct WordError {
-    at: Range<usize>,
-    kind: ParseErrorKind,
-}
-
-impl WordError {
-    pub(super) const fn new(at: Range<usize>, kind: ParseErrorKind) -> Self {
-        Self { at, kind }
-    }
-
-    pub(super) fn unexpected(at: Range<usize>, expected: impl IntoIterator<Item = &'static str>) -> Self {
-        Self { at, kind: ParseErrorKind::Unexpected { expected: expected.into_iter().map(str::to_owned).collect() } }
-    }
-
-    /// The same error, for a word that begins `start` bytes into a longer one.
-    pub(super) fn offset_by(self, start: usize) -> Self {
-        Self { at: start + self.at.start..start + self.at.end, ..self }
-    }
+    pub(super) at: Range<usize>,
+    pub(super) kind: ParseErrorKind,
 }
 
 /// A text, and the place up to which it has been read.
@@ -64,7 +37,10 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads a whole text of at most [`MAX_LEN`] bytes.
-    pub(super) fn parse<T>(text: &'a str, read: impl FnOnce(&mut Self) -> Result<T, ParseError>) -> Result<T, ParseError> {
+    pub(super) fn parse<T>(
+        text: &'a str,
+        read: impl FnOnce(&mut Self) -> Result<T, ParseError>,
+    ) -> Result<T, ParseError> {
         if text.len() > MAX_LEN {
             return Err(ParseError::text_too_long(text, MAX_LEN));
         }
@@ -75,7 +51,12 @@ impl<'a> Reader<'a> {
         text: &'a str,
         read: impl FnOnce(&mut Self) -> Result<T, ParseError>,
     ) -> Result<T, ParseError> {
-        let mut reader = Self { text, at: 0, expected: Vec::new(), furthest: 0 };
+        let mut reader = Self {
+            text,
+            at: 0,
+            expected: Vec::new(),
+            furthest: 0,
+        };
         let value = read(&mut reader)?;
         reader.end()?;
         Ok(value)
@@ -89,7 +70,12 @@ impl<'a> Reader<'a> {
         }
         let start = self.text.len() - rest.len();
         let is_end = |char: char| char == '/' || char.is_whitespace();
-        start..start + if rest.starts_with('/') { 1 } else { rest.find(is_end).unwrap_or(rest.len()) }
+        let end = match rest.find(is_end) {
+            Some(0) => 1, // a `/` is a word
+            Some(end) => end,
+            None => rest.len(),
+        };
+        start..start + end
     }
 
     /// The end of the last word that was read.
@@ -108,7 +94,9 @@ impl<'a> Reader<'a> {
         read: impl FnOnce(&'a str) -> Result<Option<T>, WordError>,
     ) -> Result<Option<T>, ParseError> {
         let next = self.word_after(self.at);
-        let value = read(&self.text[next.clone()]).map_err(|error| self.error(error.offset_by(next.start)))?;
+        let value = read(&self.text[next.clone()]).map_err(|WordError { at, kind }| {
+            self.error(next.start + at.start..next.start + at.end, kind)
+        })?;
         if value.is_some() {
             self.at = next.end;
         }
@@ -127,7 +115,9 @@ impl<'a> Reader<'a> {
     /// Takes the next word if it is one of these, which an error does not list.
     pub(super) fn eat_synonym(&mut self, words: &[&str]) -> bool {
         let next = self.word_after(self.at);
-        let found = words.iter().any(|word| self.text[next.clone()].eq_ignore_ascii_case(word));
+        let found = words
+            .iter()
+            .any(|word| self.text[next.clone()].eq_ignore_ascii_case(word));
         if found {
             self.at = next.end;
         }
@@ -137,18 +127,18 @@ impl<'a> Reader<'a> {
     /// Whether the word after the next one is one of these.
     pub(super) fn is_word_after_next(&self, words: &[&str]) -> bool {
         let second = self.word_after(self.word_after(self.at).end);
-        words.iter().any(|word| self.text[second.clone()].eq_ignore_ascii_case(word))
+        words
+            .iter()
+            .any(|word| self.text[second.clone()].eq_ignore_ascii_case(word))
     }
 
     /// Takes these words if the next word is the first of them. The others must then follow.
     pub(super) fn eat_all(&mut self, words: &str) -> Result<bool, ParseError> {
-        let mut words = words.split(' ');
-        if !words.next().is_some_and(|first| self.eat(first)) {
-            return Ok(false);
-        }
-        for word in words {
-            if !self.eat(word) {
-                return Err(self.unexpected());
+        for (index, word) in words.split(' ').enumerate() {
+            match (self.eat(word), index) {
+                (true, _) => {}
+                (false, 0) => return Ok(false),
+                (false, _) => return Err(self.unexpected()),
             }
         }
         Ok(true)
@@ -156,14 +146,9 @@ impl<'a> Reader<'a> {
 
     /// Takes the next words if they look like such a value.
     pub(super) fn take<T: Value>(&mut self) -> Result<Option<T>, ParseError> {
-        self.take_described(T::DESCRIPTION)
-    }
-
-    /// The same, with another description for errors.
-    pub(super) fn take_described<T: Value>(&mut self, description: &str) -> Result<Option<T>, ParseError> {
         let value = T::read(self)?;
         if value.is_none() {
-            self.also_expect(description);
+            self.also_expect(T::DESCRIPTION);
         }
         Ok(value)
     }
@@ -173,29 +158,17 @@ impl<'a> Reader<'a> {
         self.take()?.ok_or_else(|| self.unexpected())
     }
 
-    /// Takes an option that may be given once: its words and a value.
-    pub(super) fn option<T: Value>(&mut self, words: &str, value: &mut Option<T>) -> Result<bool, ParseError> {
-        let found = value.is_none() && self.eat_all(words)?;
+    /// If the next words are these, takes them and the value that must follow them.
+    pub(super) fn option<T: Value>(
+        &mut self,
+        words: &str,
+        set: impl FnOnce(T),
+    ) -> Result<bool, ParseError> {
+        let found = self.eat_all(words)?;
         if found {
-            *value = Some(self.require()?);
+            set(self.require()?);
         }
         Ok(found)
-    }
-
-    /// Takes an option that may be given once and has no value.
-    pub(super) fn flag(&mut self, words: &str, given: &mut bool) -> Result<bool, ParseError> {
-        let found = !*given && self.eat_all(words)?;
-        *given |= found;
-        Ok(found)
-    }
-
-    /// Takes an option that may be given once and is a clause.
-    pub(super) fn clause<T: Clause>(&mut self, value: &mut Option<T>) -> Result<bool, ParseError> {
-        if value.is_some() {
-            return Ok(false);
-        }
-        *value = T::read(self)?;
-        Ok(value.is_some())
     }
 
     /// Checks that no words are left.
@@ -218,13 +191,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The error for a word that is nothing of what was expected: of several ways to read the text, the one that got furthest.
+    /// The error for an unexpected word. If the text can be read in several ways, it is the error of the way that got furthest.
     pub(super) fn unexpected(&self) -> ParseError {
-        let kind = ParseErrorKind::Unexpected { expected: self.expected.clone() };
-        self.error(WordError::new(self.word_after(self.furthest), kind))
+        let kind = ParseErrorKind::Unexpected {
+            expected: self.expected.clone(),
+        };
+        self.error(self.word_after(self.furthest), kind)
     }
 
-    pub(super) fn error(&self, WordError { at, kind }: WordError) -> ParseError {
-        ParseError { text: self.text.to_owned(), at, kind }
+    /// The error for all words that were read since this [mark](Self::mark).
+    pub(super) fn error_since(&self, mark: usize, kind: ParseErrorKind) -> ParseError {
+        let words = self.text[mark..self.at].trim_start();
+        self.error(self.at - words.len()..self.at, kind)
+    }
+
+    fn error(&self, at: Range<usize>, kind: ParseErrorKind) -> ParseError {
+        ParseError {
+            text: self.text.to_owned(),
+            at,
+            kind,
+        }
     }
 }

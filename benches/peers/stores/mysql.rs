@@ -36,7 +36,9 @@ impl Raw for Upsert {
     async fn decide(&self, caller: usize, key: &str) {
         let mut connection = self.0[caller % self.0.len()].lock().await;
         let (conn, statement) = &mut *connection;
-        conn.exec_drop(&*statement, (key,)).await.expect("it is carried out");
+        conn.exec_drop(&*statement, (key,))
+            .await
+            .expect("it is carried out");
         assert!(conn.affected_rows() > 0, "a grant");
     }
 }
@@ -51,7 +53,9 @@ async fn upsert(url: &str, sql: &str) -> Upsert {
 }
 
 async fn connect(url: &str) -> Conn {
-    Conn::new(Opts::from_url(url).expect("an address")).await.expect("a server")
+    Conn::new(Opts::from_url(url).expect("an address"))
+        .await
+        .expect("a server")
 }
 
 pub(crate) fn rows() -> Vec<Row> {
@@ -61,13 +65,33 @@ pub(crate) fn rows() -> Vec<Row> {
         for sql in TABLES {
             conn.query_drop(sql).await.expect("they are created");
         }
-        let durable: Option<u8> = conn.query_first("SELECT @@innodb_flush_log_at_trx_commit").await.expect("it is shown");
-        (upsert(&url, PACE).await, upsert(&url, WINDOW).await, durable == Some(1))
+        let durable: Option<u8> = conn
+            .query_first("SELECT @@innodb_flush_log_at_trx_commit")
+            .await
+            .expect("it is shown");
+        (
+            upsert(&url, PACE).await,
+            upsert(&url, WINDOW).await,
+            durable == Some(1),
+        )
     });
-    let of = if durable { "MariaDB, durable: " } else { "MariaDB: " };
+    let of = if durable {
+        "MariaDB, durable: "
+    } else {
+        "MariaDB: "
+    };
     let open = || MysqlStore::open(&url).expect("an address");
-    let peers = vec![("a statement of a pace", pace), ("a statement of a window", window)];
-    let cases = Cases { workload: "W10", of: of.to_owned(), runtime, open, peers };
+    let peers = vec![
+        ("a statement of a pace", pace),
+        ("a statement of a window", window),
+    ];
+    let cases = Cases {
+        workload: "W10",
+        of: of.to_owned(),
+        runtime,
+        open,
+        peers,
+    };
     let mut rows = Vec::new();
     for callers in [1, 8, 64, 1_000] {
         rows.extend(cases.one_key(callers, None));

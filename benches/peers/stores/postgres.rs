@@ -45,7 +45,8 @@ async fn connect(url: &str) -> (Client, mpsc::UnboundedReceiver<()>) {
     let (client, mut connection) = tokio_postgres::connect(url, NoTls).await.expect("a server");
     let (heard, hears) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        let mut messages = futures_util::stream::poll_fn(|context| connection.poll_message(context));
+        let mut messages =
+            futures_util::stream::poll_fn(|context| connection.poll_message(context));
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(_) = message {
                 heard.send(()).ok();
@@ -69,15 +70,41 @@ pub(crate) fn rows() -> Vec<Row> {
     let (pace, window, durable, told, listens) = runtime.block_on(async {
         let (told, _) = connect(&url).await;
         told.batch_execute(TABLES).await.expect("they are created");
-        let durable: String = told.query_one("SHOW synchronous_commit", &[]).await.expect("it is shown").get(0);
+        let durable: String = told
+            .query_one("SHOW synchronous_commit", &[])
+            .await
+            .expect("it is shown")
+            .get(0);
         let (listener, hears) = connect(&url).await;
-        listener.batch_execute("LISTEN bench").await.expect("a channel");
-        (upsert(&url, PACE).await, upsert(&url, WINDOW).await, durable == "on", told, (listener, hears))
+        listener
+            .batch_execute("LISTEN bench")
+            .await
+            .expect("a channel");
+        (
+            upsert(&url, PACE).await,
+            upsert(&url, WINDOW).await,
+            durable == "on",
+            told,
+            (listener, hears),
+        )
     });
-    let of = if durable { "PostgreSQL, durable: " } else { "PostgreSQL: " };
+    let of = if durable {
+        "PostgreSQL, durable: "
+    } else {
+        "PostgreSQL: "
+    };
     let open = || PostgresStore::open(&url).expect("an address");
-    let peers = vec![("a statement of a pace", pace), ("a statement of a window", window)];
-    let cases = Cases { workload: "W10", of: of.to_owned(), runtime, open, peers };
+    let peers = vec![
+        ("a statement of a pace", pace),
+        ("a statement of a window", window),
+    ];
+    let cases = Cases {
+        workload: "W10",
+        of: of.to_owned(),
+        runtime,
+        open,
+        peers,
+    };
     let mut rows = Vec::new();
     for (callers, bar) in [(1, None), (8, None), (64, Some(10.0)), (1_000, None)] {
         rows.extend(cases.one_key(callers, bar));
@@ -89,7 +116,9 @@ pub(crate) fn rows() -> Vec<Row> {
     let message = move || {
         let (told, listens) = (Arc::clone(&told), Arc::clone(&listens));
         async move {
-            told.execute("SELECT pg_notify('bench', 'x')", &[]).await.expect("it is told");
+            told.execute("SELECT pg_notify('bench', 'x')", &[])
+                .await
+                .expect("it is told");
             listens.lock().await.1.recv().await;
         }
     };

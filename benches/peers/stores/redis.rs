@@ -19,7 +19,7 @@ use super::{Cases, POLICY, ROUNDS, Raw};
 use crate::rounds::median;
 use crate::table::{Bar, Row, Unit};
 
-/// As many keys are asked for at once where the time on the server counts: one that sleeps between calls takes longer.
+/// The number of keys requested at once where the time on the server is measured. A server that sleeps between calls takes longer.
 const AT_ONCE: usize = 64;
 
 /// One pace in exact integers, with its numbers as literals: parts of a microsecond, 100 units each of them, a burst of a million.
@@ -39,7 +39,7 @@ const TAKES: &str = "local c = redis.call('TIME') local now = c[1] * 1000000 + c
     redis.call('ZADD', KEYS[1], now + 30000000, ARGV[1]) redis.call('PEXPIRE', KEYS[1], 30001) \
     return 1";
 
-/// And given back, and those who wait are told.
+/// Gives the place back, and notifies the waiters.
 const GIVES_BACK: &str = "if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 then redis.call('PUBLISH', 'bench', 'x') end return 1";
 
 #[derive(Clone)]
@@ -47,20 +47,34 @@ struct Script {
     connection: MultiplexedConnection,
     hash: Arc<[u8]>,
     argument: Arc<[u8]>,
-    /// What its keys begin with: each script has a state of its own.
+    /// The prefix of its keys: each script has a state of its own.
     prefix: &'static str,
 }
 
 impl Script {
-    fn new(connection: &MultiplexedConnection, hash: &[u8], argument: &[u8], prefix: &'static str) -> Self {
-        Self { connection: connection.clone(), hash: hash.into(), argument: argument.into(), prefix }
+    fn new(
+        connection: &MultiplexedConnection,
+        hash: &[u8],
+        argument: &[u8],
+        prefix: &'static str,
+    ) -> Self {
+        Self {
+            connection: connection.clone(),
+            hash: hash.into(),
+            argument: argument.into(),
+            prefix,
+        }
     }
 
-    /// What a limiter has sent for its first decision, as the server tells it.
+    /// The commands that a limiter sends for its first decision, as the server reports them.
     async fn of_limiter(connection: &MultiplexedConnection, limiter: &SharedLimiter) -> Self {
         let mut raw = connection.clone();
         let mut set = async |micros: i64| {
-            let set = redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(micros).take();
+            let set = redis::cmd("CONFIG")
+                .arg("SET")
+                .arg("slowlog-log-slower-than")
+                .arg(micros)
+                .take();
             set.exec_async(&mut raw).await.expect("it is allowed");
         };
         set(0).await;
@@ -80,9 +94,22 @@ impl Script {
 impl Raw for Script {
     async fn decide(&self, _: usize, key: &str) {
         let mut connection = self.connection.clone();
-        let key = if self.prefix.is_empty() { Cow::from(key) } else { Cow::from(self.prefix.to_owned() + key) };
-        let call = redis::cmd("EVALSHA").arg(&*self.hash).arg(1).arg(&*key).arg(&*self.argument).take();
-        match call.query_async(&mut connection).await.expect("the script runs") {
+        let key = if self.prefix.is_empty() {
+            Cow::from(key)
+        } else {
+            Cow::from(self.prefix.to_owned() + key)
+        };
+        let call = redis::cmd("EVALSHA")
+            .arg(&*self.hash)
+            .arg(1)
+            .arg(&*key)
+            .arg(&*self.argument)
+            .take();
+        match call
+            .query_async(&mut connection)
+            .await
+            .expect("the script runs")
+        {
             Value::Array(reply) => assert_eq!(reply[0], Value::Int(1)),
             Value::Int(done) => assert_eq!(done, 1),
             Value::BulkString(_) => {}
@@ -102,9 +129,20 @@ pub(crate) fn rows() -> Vec<Row> {
     let client = redis::Client::open(url.as_str()).expect("an address");
     let open = || RedisStore::connect(url.as_str()).expect("the address has served already");
     let (connection, scripts, heard) = runtime.block_on(async {
-        let mut raw = client.get_multiplexed_async_connection().await.expect("a server");
-        redis::cmd("FLUSHALL").exec_async(&mut raw).await.expect("it is allowed");
-        let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(RAW).query_async(&mut raw).await.expect("it is allowed");
+        let mut raw = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("a server");
+        redis::cmd("FLUSHALL")
+            .exec_async(&mut raw)
+            .await
+            .expect("it is allowed");
+        let hash: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(RAW)
+            .query_async(&mut raw)
+            .await
+            .expect("it is allowed");
         let mut heard = client.get_async_pubsub().await.expect("a connection");
         heard.subscribe("bench").await.expect("a channel");
         let own = SharedLimiter::new(open(), "sent", POLICY).expect("a sound policy");
@@ -112,27 +150,43 @@ pub(crate) fn rows() -> Vec<Row> {
         let scripts = [Script::new(&raw, hash.as_bytes(), b"1", ""), own];
         (raw, scripts, Arc::new(Mutex::new(heard.into_on_message())))
     });
-    let peers = ["one script call", "one call of the same script"].into_iter().zip(scripts).collect();
-    let cases = Cases { workload: "W9", of: String::new(), runtime, open, peers };
+    let peers = ["one script call", "one call of the same script"]
+        .into_iter()
+        .zip(scripts)
+        .collect();
+    let cases = Cases {
+        workload: "W9",
+        of: String::new(),
+        runtime,
+        open,
+        peers,
+    };
     let mut rows = Vec::new();
     for (callers, bar) in [(1, None), (8, None), (64, Some(4.0)), (1_000, Some(10.0))] {
         rows.extend(cases.one_key(callers, bar));
     }
     rows.extend(cases.one_caller(Some(1.15)));
     rows.extend(cases.many_keys(Some(0.95)));
-    let server = Server { cases: &cases, raw: connection.clone() };
+    let server = Server {
+        cases: &cases,
+        raw: connection.clone(),
+    };
     rows.extend([1, 64].map(|callers| server.prefetched(callers)));
     let [takes, gives_back] = [TAKES, GIVES_BACK].map(|script| {
         let mut raw = connection.clone();
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).take();
-        let hash: String = cases.runtime.block_on(load.query_async(&mut raw)).expect("it is allowed");
+        let hash: String = cases
+            .runtime
+            .block_on(load.query_async(&mut raw))
+            .expect("it is allowed");
         Script::new(&raw, hash.as_bytes(), b"lease", "")
     });
     let by_hand = {
         let heard = Arc::clone(&heard);
         cases.runtime.block_on(takes.decide(0, "raw place"));
         move || {
-            let (takes, gives_back, heard) = (takes.clone(), gives_back.clone(), Arc::clone(&heard));
+            let (takes, gives_back, heard) =
+                (takes.clone(), gives_back.clone(), Arc::clone(&heard));
             async move {
                 gives_back.decide(0, "raw place").await;
                 heard.lock().await.next().await;
@@ -143,12 +197,23 @@ pub(crate) fn rows() -> Vec<Row> {
     let message = move || {
         let (mut connection, heard) = (connection.clone(), Arc::clone(&heard));
         async move {
-            redis::cmd("PUBLISH").arg("bench").arg("x").exec_async(&mut connection).await.expect("it is told");
+            redis::cmd("PUBLISH")
+                .arg("bench")
+                .arg("x")
+                .exec_async(&mut connection)
+                .await
+                .expect("it is told");
             heard.lock().await.next().await;
         }
     };
-    let by_hand = ("a script that gives back to receive, and one that takes", by_hand);
-    rows.extend(cases.release_elsewhere(("PUBLISH to receive, and one script call", message), Some(by_hand)));
+    let by_hand = (
+        "a script that gives back to receive, and one that takes",
+        by_hand,
+    );
+    rows.extend(cases.release_elsewhere(
+        ("PUBLISH to receive, and one script call", message),
+        Some(by_hand),
+    ));
     rows.push(cases.heartbeat(Some(20.0)));
     rows.extend(server.costs());
     rows
@@ -156,9 +221,15 @@ pub(crate) fn rows() -> Vec<Row> {
 
 impl<O: Fn() -> RedisStore> Server<'_, O> {
     fn prefetched(&self, callers: usize) -> Row {
-        let builder = SharedLimiter::builder((self.cases.open)(), "ahead", "1000000000/s burst 10000000");
-        let limiter = builder.prefetch(100_000, Duration::from_millis(50)).build().expect("a sound policy");
-        let case = self.cases.case(&format!("one key, prefetched, {callers} callers: decisions a second"));
+        let builder =
+            SharedLimiter::builder((self.cases.open)(), "ahead", "1000000000/s burst 10000000");
+        let limiter = builder
+            .prefetch(100_000, Duration::from_millis(50))
+            .build()
+            .expect("a sound policy");
+        let case = self.cases.case(&format!(
+            "one key, prefetched, {callers} callers: decisions a second"
+        ));
         let rates = (0..ROUNDS).map(|_| {
             let limiter = limiter.clone();
             self.cases.rate(callers, move |_| {
@@ -166,10 +237,16 @@ impl<O: Fn() -> RedisStore> Server<'_, O> {
                 async move { drop(permit.await.expect("a grant")) }
             })
         });
-        Row::figure(("W9", &case), Unit::Millions, median(rates.collect()), None, Some(Bar::AtLeast(5.0)))
+        Row::figure(
+            ("W9", &case),
+            Unit::Millions,
+            median(rates.collect()),
+            None,
+            Some(Bar::AtLeast(5.0)),
+        )
     }
 
-    /// What a call of one ask takes on the server, by its own count.
+    /// The time that a call of one ask takes on the server, as the server measures it.
     fn costs(&self) -> Vec<Row> {
         let policies = [
             ("one pace", "100000000/s burst 1000000", Some(6.0)),
@@ -178,19 +255,41 @@ impl<O: Fn() -> RedisStore> Server<'_, O> {
             ("sliding log of 1,000", "sliding log 1000/10ms", None),
             ("penalty", "penalty 1000000 falling 100000000/s", None),
             ("places", "1000 concurrent", None),
-            ("pace and window", "100000000/s burst 1000000 and window 100000000/s", None),
+            (
+                "pace and window",
+                "100000000/s burst 1000000 and window 100000000/s",
+                None,
+            ),
         ];
         let row = |(kind, policy, bar): (&str, &str, Option<f64>)| {
-            let case = self.cases.case(&format!("a script call on the server: {kind}"));
+            let case = self
+                .cases
+                .case(&format!("a script call on the server: {kind}"));
             let limiter = self.cases.limiter(kind, policy);
-            let keys: Vec<_> = (0..AT_ONCE).map(|key| limiter.key(key.to_string())).collect();
-            let micros = self.cost(async || drop(join_all(keys.iter().map(SharedLimiter::try_acquire)).await));
-            Row::figure(("W9", &case), Unit::Micros, micros, None, bar.map(Bar::AtMost))
+            let keys: Vec<_> = (0..AT_ONCE)
+                .map(|key| limiter.key(key.to_string()))
+                .collect();
+            let micros = self
+                .cost(async || drop(join_all(keys.iter().map(SharedLimiter::try_acquire)).await));
+            Row::figure(
+                ("W9", &case),
+                Unit::Micros,
+                micros,
+                None,
+                bar.map(Bar::AtMost),
+            )
         };
         let raw = &self.cases.peers[0].1;
-        let micros =
-            self.cost(async || drop(join_all((0..AT_ONCE).map(async |key| raw.decide(key, &format!("raw {key}")).await)).await));
-        let case = "a script call on the server: one pace, without policy, fence and limits in the reply";
+        let micros = self.cost(async || {
+            drop(
+                join_all(
+                    (0..AT_ONCE).map(async |key| raw.decide(key, &format!("raw {key}")).await),
+                )
+                .await,
+            );
+        });
+        let case =
+            "a script call on the server: one pace, without policy, fence and limits in the reply";
         let written = Row::figure(("W9", case), Unit::Micros, micros, None, None);
         policies.into_iter().map(row).chain([written]).collect()
     }
@@ -200,13 +299,27 @@ impl<O: Fn() -> RedisStore> Server<'_, O> {
         self.cases.runtime.block_on(async {
             some().await;
             let mut raw = self.raw.clone();
-            redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut raw).await.expect("it is allowed");
+            redis::cmd("CONFIG")
+                .arg("RESETSTAT")
+                .exec_async(&mut raw)
+                .await
+                .expect("it is allowed");
             for _ in 0..200 {
                 some().await;
             }
-            let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut raw).await.expect("it tells");
-            let evalsha = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
-            let each = evalsha.split("usec_per_call=").nth(1).and_then(|rest| rest.split(',').next());
+            let stats: String = redis::cmd("INFO")
+                .arg("commandstats")
+                .query_async(&mut raw)
+                .await
+                .expect("it tells");
+            let evalsha = stats
+                .lines()
+                .find(|line| line.starts_with("cmdstat_evalsha:"))
+                .unwrap_or_default();
+            let each = evalsha
+                .split("usec_per_call=")
+                .nth(1)
+                .and_then(|rest| rest.split(',').next());
             each.and_then(|each| each.parse().ok()).unwrap_or(f64::NAN)
         })
     }

@@ -40,7 +40,10 @@ impl Raw for Statements {
                 let connections = Arc::clone(connections);
                 let decided = spawn_blocking(move || {
                     let connection = &connections[caller % connections.len()];
-                    decide(&connection.lock().unwrap_or_else(PoisonError::into_inner), &key);
+                    decide(
+                        &connection.lock().unwrap_or_else(PoisonError::into_inner),
+                        &key,
+                    );
                 });
                 decided.await.expect("a grant");
             }
@@ -49,17 +52,28 @@ impl Raw for Statements {
 }
 
 fn decide(connection: &Connection, key: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros() as i64;
     let mut statement = connection.prepare_cached(PACE).expect("a sound statement");
-    let tat: i64 = statement.query_row((key, now), |row| row.get(0)).expect("a grant");
+    let tat: i64 = statement
+        .query_row((key, now), |row| row.get(0))
+        .expect("a grant");
     assert!(tat > now);
 }
 
 fn connect(path: &Path, synchronous: &str) -> Connection {
     let connection = Connection::open(path).expect("a file");
-    connection.busy_timeout(std::time::Duration::from_secs(5)).expect("a timeout");
-    connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(())).expect("it is set");
-    connection.pragma_update(None, "synchronous", synchronous).expect("it is set");
+    connection
+        .busy_timeout(std::time::Duration::from_secs(5))
+        .expect("a timeout");
+    connection
+        .query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))
+        .expect("it is set");
+    connection
+        .pragma_update(None, "synchronous", synchronous)
+        .expect("it is set");
     let table = "CREATE TABLE IF NOT EXISTS raw_pace (k TEXT PRIMARY KEY, tat INTEGER NOT NULL) WITHOUT ROWID";
     connection.execute_batch(table).expect("it is created");
     connection
@@ -67,7 +81,10 @@ fn connect(path: &Path, synchronous: &str) -> Connection {
 
 pub(crate) fn rows() -> Vec<Row> {
     let folder = env::temp_dir().join(format!("tollgate-peers-{}", process::id()));
-    let settings = [(SqliteSynchronous::Normal, "NORMAL", 10.0), (SqliteSynchronous::Full, "FULL", 8.0)];
+    let settings = [
+        (SqliteSynchronous::Normal, "NORMAL", 10.0),
+        (SqliteSynchronous::Full, "FULL", 8.0),
+    ];
     let mut rows = Vec::new();
     for (synchronous, name, bar) in settings {
         fs::create_dir_all(&folder).expect("a folder");
@@ -90,13 +107,22 @@ fn with_setting(folder: &Path, synchronous: SqliteSynchronous, name: &str, bar: 
     let connections = (0..8).map(|_| Mutex::new(connect(&raw, name))).collect();
     let peers = vec![
         ("a statement on a thread", Statements::OnThread(jobs)),
-        ("a statement on 8 connections", Statements::InTasks(connections)),
+        (
+            "a statement on 8 connections",
+            Statements::InTasks(connections),
+        ),
     ];
     let open = || -> SqliteStore {
         let options = SqliteStoreOptions::new().synchronous(synchronous);
         options.open(folder.join("limits.db")).expect("a file")
     };
-    let cases = Cases { workload: "W10", of: format!("SQLite {name}: "), runtime: super::runtime(), open, peers };
+    let cases = Cases {
+        workload: "W10",
+        of: format!("SQLite {name}: "),
+        runtime: super::runtime(),
+        open,
+        peers,
+    };
     let mut rows = Vec::new();
     for (callers, bar) in [(1, None), (8, None), (64, Some(bar)), (1_000, None)] {
         rows.extend(cases.one_key(callers, bar));

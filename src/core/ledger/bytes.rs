@@ -20,8 +20,8 @@ mod tests;
 use std::sync::Arc;
 
 use super::{Lease, LeaseId, Ledger};
-use crate::core::limit_state::LimitState;
-use crate::core::plan::Plan;
+use crate::core::gate::limit_state::LimitState;
+use crate::core::gate::plan::Plan;
 use crate::strategy::{Log, Moment};
 
 const VERSION: u8 = 2;
@@ -41,7 +41,9 @@ impl Ledger {
         put(&mut bytes, self.latest.since(self.born));
         put(&mut bytes, self.fence);
         self.put_leases(&mut bytes);
-        self.limits.iter().for_each(|limit| put_limit(&mut bytes, limit, self.latest));
+        self.limits
+            .iter()
+            .for_each(|limit| put_limit(&mut bytes, limit, self.latest));
         let checksum = checksum(&bytes[HEAD..]);
         bytes[0] = VERSION;
         bytes[1..HEAD].copy_from_slice(&checksum.to_le_bytes());
@@ -50,7 +52,12 @@ impl Ledger {
 
     /// From bytes, with the plan of a policy and its text. If they were written with another policy, that one's text is returned
     /// too, and the ledger has [gone on](Ledger::replace_policy) with this one.
-    pub(crate) fn decode(plan: &Arc<Plan>, text: &str, now: Moment, bytes: &[u8]) -> Result<(Self, Option<String>), Damaged> {
+    pub(crate) fn decode(
+        plan: &Arc<Plan>,
+        text: &str,
+        now: Moment,
+        bytes: &[u8],
+    ) -> Result<(Self, Option<String>), Damaged> {
         let (head, mut rest) = bytes.split_at_checked(HEAD).ok_or(Damaged)?;
         if head[0] != VERSION || head[1..] != checksum(rest).to_le_bytes() {
             return Err(Damaged);
@@ -60,7 +67,13 @@ impl Ledger {
         let (stored, after) = bytes.split_at_checked(length).ok_or(Damaged)?;
         *bytes = after;
         let mut ledger = Self::new(Arc::clone(plan), Moment::from_nanos(take(bytes)?));
-        ledger.born = Moment::from_nanos(ledger.latest.nanos().checked_sub(take(bytes)?).ok_or(Damaged)?);
+        ledger.born = Moment::from_nanos(
+            ledger
+                .latest
+                .nanos()
+                .checked_sub(take(bytes)?)
+                .ok_or(Damaged)?,
+        );
         ledger.fence = take(bytes)?;
         ledger.take_leases(bytes)?;
         if ledger.latest > Moment::LAST {
@@ -68,13 +81,20 @@ impl Ledger {
         }
         if stored != text.as_bytes() {
             ledger.replace_policy(Arc::clone(plan), now);
-            return Ok((ledger, Some(String::from_utf8(stored.to_vec()).map_err(|_| Damaged)?)));
+            return Ok((
+                ledger,
+                Some(String::from_utf8(stored.to_vec()).map_err(|_| Damaged)?),
+            ));
         }
         for limit in &mut ledger.limits {
             take_limit(bytes, limit)?;
         }
         ledger.occupy_places()?;
-        if bytes.is_empty() { Ok((ledger, None)) } else { Err(Damaged) }
+        if bytes.is_empty() {
+            Ok((ledger, None))
+        } else {
+            Err(Damaged)
+        }
     }
 
     fn put_leases(&self, bytes: &mut Vec<u8>) {
@@ -113,12 +133,17 @@ impl Ledger {
                 if last.is_some_and(|(last, _)| id <= *last) {
                     return Err(Damaged);
                 }
-                let same = last.filter(|(_, last)| *last.costs == costs).map(|(_, last)| Arc::clone(&last.costs));
+                let same = last
+                    .filter(|(_, last)| *last.costs == costs)
+                    .map(|(_, last)| Arc::clone(&last.costs));
                 let costs = same.unwrap_or_else(|| costs.as_slice().into());
                 leases.push((id, Lease { expires_at, costs }));
             }
         }
-        self.by_expiry = leases.iter().map(|(id, lease)| (lease.expires_at, *id)).collect();
+        self.by_expiry = leases
+            .iter()
+            .map(|(id, lease)| (lease.expires_at, *id))
+            .collect();
         self.leases = leases.into_iter().collect();
         Ok(())
     }
@@ -131,7 +156,9 @@ impl Ledger {
             }
             for (limit, cost) in self.limits.iter_mut().zip(&*lease.costs) {
                 match limit {
-                    LimitState::Places(_, state, _) => state.in_use = state.in_use.checked_add(*cost).ok_or(Damaged)?,
+                    LimitState::Places(_, state, _) => {
+                        state.in_use = state.in_use.checked_add(*cost).ok_or(Damaged)?;
+                    }
                     _ if *cost == 0 => {}
                     _ => return Err(Damaged),
                 }
@@ -143,7 +170,9 @@ impl Ledger {
 
 fn put_limit(bytes: &mut Vec<u8>, limit: &LimitState, now: Moment) {
     match limit {
-        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => words.iter().for_each(|word| put(bytes, *word)),
+        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => {
+            words.iter().for_each(|word| put(bytes, *word));
+        }
         LimitState::Log(rule, log) => {
             let grants = rule.counting(log, now);
             put(bytes, grants.len() as u64);
@@ -160,7 +189,9 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &LimitState, now: Moment) {
 
 fn take_limit(bytes: &mut &[u8], limit: &mut LimitState) -> Result<(), Damaged> {
     match limit {
-        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => *words = [take(bytes)?, take(bytes)?],
+        LimitState::Pace(_, words, _) | LimitState::Rule(_, words) => {
+            *words = [take(bytes)?, take(bytes)?];
+        }
         LimitState::Log(_, log) => {
             let (mut at, mut grants) = (0_u64, Vec::new());
             for _ in 0..take(bytes)? {
@@ -192,7 +223,11 @@ fn take(bytes: &mut &[u8]) -> Result<u64, Damaged> {
         let bits = u64::from(byte & 0x7f);
         number |= bits << shift;
         if byte & 0x80 == 0 {
-            return if number >> shift == bits { Ok(number) } else { Err(Damaged) };
+            return if number >> shift == bits {
+                Ok(number)
+            } else {
+                Err(Damaged)
+            };
         }
     }
     Err(Damaged)
@@ -200,5 +235,7 @@ fn take(bytes: &mut &[u8]) -> Result<u64, Damaged> {
 
 /// FNV-1a of 64 bits (Fowler, Noll, Vo): it finds accidents.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -27,8 +27,10 @@ use super::Options;
 const CASES: u32 = 5_000;
 
 fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(CASES))
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
+    crate::replay::cases(cases.unwrap_or(CASES))
 }
 
 proptest! {

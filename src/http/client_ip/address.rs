@@ -26,7 +26,11 @@ impl From<IpAddr> for Address {
 
 impl Address {
     pub(super) fn to_ip(self) -> IpAddr {
-        if self.is_ipv4() { IpAddr::V4(Ipv4Addr::from_bits(self.0 as u32)) } else { IpAddr::V6(Ipv6Addr::from_bits(self.0)) }
+        if self.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::from_bits(self.0 as u32))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(self.0))
+        }
     }
 
     pub(super) fn is_ipv4(self) -> bool {
@@ -67,7 +71,11 @@ fn read(text: &str) -> Option<IpAddr> {
     match text.split_once(':') {
         None => text.parse().map(Ipv4Addr::into).ok(),
         // A second colon makes it IPv6 without a port.
-        Some((address, port)) if !port.contains(':') => address.parse().map(Ipv4Addr::into).ok().filter(|_| is_port(port)),
+        Some((address, port)) if !port.contains(':') => address
+            .parse()
+            .map(Ipv4Addr::into)
+            .ok()
+            .filter(|_| is_port(port)),
         Some(_) => ipv6(text),
     }
 }
@@ -87,5 +95,8 @@ fn is_port(text: &str) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }

@@ -1,3 +1,5 @@
+//! The list of addresses that proxies write into a header, read from the right.
+
 use std::fmt;
 
 use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ValueIter};
@@ -5,7 +7,8 @@ use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ValueIter};
 use super::address::{Address, Obstacle};
 use super::forwarded;
 
-/// The header in which proxies write whom they forward for. See [`ClientIp::header`](super::ClientIp::header) for an example.
+/// The header in which proxies write the address that they forward for. See [`ClientIp::header`](super::ClientIp::header) for an
+/// example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ForwardedHeader {
@@ -34,7 +37,19 @@ impl ForwardedHeader {
             Self::XForwardedFor => &X_FORWARDED_FOR,
             Self::Forwarded => &FORWARDED,
         };
-        Elements { header: self, lines: headers.get_all(name).iter(), rest: None }
+        Elements {
+            header: self,
+            lines: headers.get_all(name).iter(),
+            rest: None,
+        }
+    }
+
+    /// The address in an element.
+    pub(super) fn address(self, element: &[u8]) -> Result<Address, Obstacle> {
+        match self {
+            Self::XForwardedFor => Address::read(element.trim_ascii()),
+            Self::Forwarded => forwarded::address(element),
+        }
     }
 }
 
@@ -46,14 +61,9 @@ pub(super) struct Elements<'a> {
     rest: Option<&'a [u8]>,
 }
 
-/// What one proxy has written.
-pub(super) struct Element<'a> {
-    header: ForwardedHeader,
-    text: &'a [u8],
-}
-
 impl<'a> Iterator for Elements<'a> {
-    type Item = Result<Element<'a>, Obstacle>;
+    /// What one proxy has written.
+    type Item = Result<&'a [u8], Obstacle>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let line = match self.rest.take() {
@@ -69,16 +79,7 @@ impl<'a> Iterator for Elements<'a> {
         };
         Some(split.map(|(text, rest)| {
             self.rest = rest;
-            Element { header: self.header, text }
+            text
         }))
-    }
-}
-
-impl Element<'_> {
-    pub(super) fn address(&self) -> Result<Address, Obstacle> {
-        match self.header {
-            ForwardedHeader::XForwardedFor => Address::read(self.text.trim_ascii()),
-            ForwardedHeader::Forwarded => forwarded::address(self.text),
-        }
     }
 }

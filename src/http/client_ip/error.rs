@@ -1,8 +1,10 @@
+//! The errors of `ClientIp`: in its configuration, and in a request.
+
 use thiserror::Error;
 
 use super::chain::ForwardedHeader;
 
-/// Why a [`ClientIp`](super::ClientIp) was not made: the configuration trusts nobody or everybody, or is not understood.
+/// Why a [`ClientIp`](super::ClientIp) was not made: the configuration trusts no network or every one, or is not understood.
 ///
 /// ```
 /// use tollgate::http::{ClientIp, ClientIpError};
@@ -18,15 +20,19 @@ use super::chain::ForwardedHeader;
 #[non_exhaustive]
 pub enum ClientIpError {
     /// The list of trusted networks is empty.
-    #[error("there are no trusted networks; name those of the proxies, or take ClientIp::peer() if there are no proxies")]
+    #[error(
+        "there are no trusted networks; name those of the proxies, or take ClientIp::peer() if there are no proxies"
+    )]
     NoNetworks,
     /// The text is neither an address nor a network.
-    #[error("`{network}` is no network; write an address, or one with a prefix as in 10.0.0.0/8 or fd00::/8")]
+    #[error(
+        "`{network}` is no network; write an address, or one with a prefix as in 10.0.0.0/8 or fd00::/8"
+    )]
     NotANetwork {
         /// The text as given.
         network: String,
     },
-    /// The address has bits behind the prefix, so that it may be meant alone or as its whole network.
+    /// The address has bits behind the prefix, so it may mean one address or its whole network.
     #[error(
         "`{network}` has bits behind its prefix; write `{whole}` for the network, or leave the prefix out for the address alone"
     )]
@@ -48,7 +54,9 @@ pub enum ClientIpError {
         family: &'static str,
     },
     /// The number of proxies is zero.
-    #[error("0 proxies append nothing to read; count at least 1, or take ClientIp::peer() if there are no proxies")]
+    #[error(
+        "0 proxies append nothing to read; count at least 1, or take ClientIp::peer() if there are no proxies"
+    )]
     ZeroHops,
     /// A prefix that groups addresses is out of range.
     #[error("a prefix of {prefix} bits is out of range; set 1 to {max}")]
@@ -66,14 +74,16 @@ pub enum ClientIpError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NoClientIp {
-    /// The server did not tell the address of its peer: it listens on a Unix socket, or does not hand the address on.
+    /// The server did not pass on the address of its peer, or it listens on a Unix socket.
     #[error(
         "the address of the peer is unknown; let the server hand it on (of axum: into_make_service_with_connect_info, and \
          ClientIp::peer_from), or count the proxies (behind_hops)"
     )]
     NoPeer,
     /// The peer is a trusted proxy, or proxies are counted, and the request does not have the header.
-    #[error("the request came through a proxy without {header}; let the proxy append it, or read the header that it appends")]
+    #[error(
+        "the request came through a proxy without {header}; let the proxy append it, or read the header that it appends"
+    )]
     NoHeader {
         /// The header that was read.
         header: ForwardedHeader,
@@ -86,8 +96,8 @@ pub enum NoClientIp {
         /// Which element, counted from the right over all lines; 1 is the last one.
         from_right: usize,
     },
-    /// A proxy does not tell the address: the element is `unknown` or an obfuscated identifier such as `_gazonk`, or, in
-    /// `Forwarded`, has no `for`.
+    /// A proxy hides the address: the element is `unknown` or an obfuscated identifier such as `_gazonk`, or, in `Forwarded`, has
+    /// no `for`.
     #[error("element {from_right} from the right of {header} does not tell the address")]
     Hidden {
         /// The header that was read.
@@ -96,7 +106,9 @@ pub enum NoClientIp {
         from_right: usize,
     },
     /// The header has fewer elements than there are proxies.
-    #[error("{header} has {found} elements for {hops} proxies; correct the number of proxies, or let each append to it")]
+    #[error(
+        "{header} has {found} elements for {hops} proxies; correct the number of proxies, or let each append to it"
+    )]
     TooFewHops {
         /// The header that was read.
         header: ForwardedHeader,

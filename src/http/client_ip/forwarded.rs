@@ -12,12 +12,16 @@ use super::address::{Address, Obstacle};
 /// The part behind the last separator outside quotes, and what is before it if there is one.
 pub(super) fn split_last(text: &[u8], separator: u8) -> Result<(&[u8], Option<&[u8]>), Obstacle> {
     let mut end = text.len();
-    while let Some(at) = text[..end].iter().rposition(|byte| [separator, b'"'].contains(byte)) {
+    while let Some(at) = text[..end]
+        .iter()
+        .rposition(|byte| [separator, b'"'].contains(byte))
+    {
         if text[at] == separator {
             return Ok((&text[at + 1..], Some(&text[..at])));
         }
         let after = text[at + 1..].trim_ascii_start().first();
-        let opening = opening_quote(&text[..at]).filter(|_| after.is_none_or(|byte| b";,".contains(byte)));
+        let opening =
+            opening_quote(&text[..at]).filter(|_| after.is_none_or(|byte| b";,".contains(byte)));
         end = opening.ok_or(Obstacle::Malformed)?;
     }
     Ok((text, None))
@@ -52,8 +56,13 @@ pub(super) fn address(element: &[u8]) -> Result<Address, Obstacle> {
         if pair.is_empty() {
             continue; // as the grammar admits
         }
-        let equals = pair.iter().position(|byte| *byte == b'=').ok_or(Obstacle::Malformed)?;
-        if pair[..equals].eq_ignore_ascii_case(b"for") && found.replace(&pair[equals + 1..]).is_some() {
+        let equals = pair
+            .iter()
+            .position(|byte| *byte == b'=')
+            .ok_or(Obstacle::Malformed)?;
+        if pair[..equals].eq_ignore_ascii_case(b"for")
+            && found.replace(&pair[equals + 1..]).is_some()
+        {
             return Err(Obstacle::Malformed); // section 4: not more than once
         }
     }

@@ -1,3 +1,5 @@
+//! The networks of trusted proxies.
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,8 +11,10 @@ use super::error::ClientIpError;
 const MAPPED_PREFIX: u8 = 96;
 
 /// The addresses that a client on the internet can have (RFC 6890; RFC 4291, section 2.4).
-const UNICAST: [(&str, [u128; 2]); 2] =
-    [("IPv4", [0xffff_0100_0000, 0xffff_dfff_ffff]), ("IPv6", [0x2 << 124, (0x4 << 124) - 1])];
+const UNICAST: [(&str, [u128; 2]); 2] = [
+    ("IPv4", [0xffff_0100_0000, 0xffff_dfff_ffff]),
+    ("IPv6", [0x2 << 124, (0x4 << 124) - 1]),
+];
 
 /// Addresses that are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,16 +34,23 @@ impl Networks {
         }
         for (family, range) in UNICAST {
             if cover(&networks, range) {
-                let networks = networks.iter().filter(|network| network.first.0 <= range[1] && network.last() >= range[0]);
+                let networks = networks
+                    .iter()
+                    .filter(|network| network.first.0 <= range[1] && network.last() >= range[0]);
                 let networks: Vec<_> = networks.map(|network| format!("{network:?}")).collect();
-                return Err(ClientIpError::TrustsEverybody { networks: networks.join(", "), family });
+                return Err(ClientIpError::TrustsEverybody {
+                    networks: networks.join(", "),
+                    family,
+                });
             }
         }
         Ok(Self(networks))
     }
 
     pub(super) fn contain(&self, address: Address) -> bool {
-        self.0.iter().any(|network| address.mask(network.prefix) == network.first)
+        self.0
+            .iter()
+            .any(|network| address.mask(network.prefix) == network.first)
     }
 }
 
@@ -62,10 +73,18 @@ fn cover(networks: &[Network], [first, last]: [u128; 2]) -> bool {
 
 impl Network {
     fn read(text: String) -> Result<Self, ClientIpError> {
-        let Some((address, prefix)) = parse(&text) else { return Err(ClientIpError::NotANetwork { network: text }) };
-        let network = Self { first: address.mask(prefix), prefix };
+        let Some((address, prefix)) = parse(&text) else {
+            return Err(ClientIpError::NotANetwork { network: text });
+        };
+        let network = Self {
+            first: address.mask(prefix),
+            prefix,
+        };
         if network.first != address {
-            return Err(ClientIpError::HostBits { network: text, whole: format!("{network:?}") });
+            return Err(ClientIpError::HostBits {
+                network: text,
+                whole: format!("{network:?}"),
+            });
         }
         Ok(network)
     }
@@ -76,9 +95,15 @@ impl Network {
 }
 
 fn parse(text: &str) -> Option<(Address, u8)> {
-    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let (address, prefix) = text
+        .split_once('/')
+        .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let ip: IpAddr = address.parse().ok()?;
-    let (before, bits) = if ip.is_ipv4() { (MAPPED_PREFIX, 32) } else { (0, 128) };
+    let (before, bits) = if ip.is_ipv4() {
+        (MAPPED_PREFIX, 32)
+    } else {
+        (0, 128)
+    };
     let prefix = match prefix {
         None => bits,
         // `parse` would also take a sign.
@@ -93,7 +118,11 @@ fn parse(text: &str) -> Option<(Address, u8)> {
 /// As text that [`parse`] reads.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before = if self.first.is_ipv4() { MAPPED_PREFIX } else { 0 };
+        let before = if self.first.is_ipv4() {
+            MAPPED_PREFIX
+        } else {
+            0
+        };
         write!(f, "{}/{}", self.first.to_ip(), self.prefix - before)
     }
 }

@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use http::HeaderValue;
 
-use super::text::Text;
 use super::values::FieldValues;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
@@ -12,49 +11,54 @@ use crate::snapshot::LimitStatus;
 /// The fields of the policies that were asked for first: most layers have one policy or few plans, and the text of one takes as long as
 /// the rest of an answer.
 #[derive(Debug, Default)]
-pub(in crate::http) struct KnownPolicies([OnceLock<Known>; 4]);
+pub(in crate::http) struct KnownPolicies([OnceLock<KnownField>; 4]);
 
 #[derive(Debug)]
-struct Known {
+struct KnownField {
     /// With their capacities.
     limits: Vec<(Limit, u64)>,
     field: HeaderValue,
 }
 
-impl Known {
+impl KnownField {
     fn is_of(&self, limits: &[LimitStatus]) -> bool {
-        let is_same = |(status, known): (&LimitStatus, &(Limit, u64))| status.capacity == known.1 && status.limit == known.0;
+        let is_same = |(status, known): (&LimitStatus, &(Limit, u64))| {
+            status.capacity == known.1 && status.limit == known.0
+        };
         limits.len() == self.limits.len() && limits.iter().zip(&self.limits).all(is_same)
     }
 }
 
 impl KnownPolicies {
     /// The field of these limits, if it is known. Otherwise it is to be written.
-    pub(super) fn field(&self, values: &FieldValues<'_>, write: impl Fn() -> Text) -> Option<&HeaderValue> {
+    pub(super) fn field(
+        &self,
+        values: &FieldValues<'_>,
+        write: impl Fn() -> Option<HeaderValue>,
+    ) -> Option<&HeaderValue> {
         let limits = values.limits();
-        if values.key().is_some() || limits.is_empty() {
+        if values.has_partition_key() || limits.is_empty() {
             return None;
         }
-        for known in &self.0 {
+        self.0.iter().find_map(|known| {
             let known = match known.get() {
                 Some(known) => known,
                 None => {
-                    let field = write().value()?;
-                    let limits = limits.iter().map(|status| (status.limit, status.capacity)).collect();
-                    known.get_or_init(|| Known { limits, field })
+                    let field = write()?;
+                    let limits = limits
+                        .iter()
+                        .map(|status| (status.limit, status.capacity))
+                        .collect();
+                    known.get_or_init(|| KnownField { limits, field })
                 }
             };
-            if known.is_of(limits) {
-                return Some(&known.field);
-            }
-        }
-        None
+            known.is_of(limits).then_some(&known.field)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::text::policies;
     use super::*;
     use crate::limiter::Limiter;
 
@@ -62,12 +66,27 @@ mod tests {
     #[test]
     fn the_first_four_policies_are_written_once() {
         let known = KnownPolicies::default();
-        let of = |values: FieldValues<'_>| known.field(&values, || policies("api", &values)).map(std::ptr::from_ref);
+        let of = |values: FieldValues<'_>| {
+            known
+                .field(&values, || values.policies("api").value())
+                .map(std::ptr::from_ref)
+        };
         assert_eq!(of(FieldValues::refused(&[])), None);
-        let plans = ["1/s", "2/s", "3/s and 9 concurrent", "4/s", "5/s"].map(|plan| Limiter::new(plan).unwrap().limits());
-        let first = plans.each_ref().map(|limits| of(FieldValues::granted(limits)));
-        let again = plans.each_ref().map(|limits| of(FieldValues::granted(limits)));
-        assert_eq!((first, first.map(|field| field.is_some())), (again, [true, true, true, true, false]));
-        assert_eq!(of(FieldValues::granted(&plans[0]).partition_key(b"trial")), None);
+        let plans = ["1/s", "2/s", "3/s and 9 concurrent", "4/s", "5/s"]
+            .map(|plan| Limiter::new(plan).unwrap().limits());
+        let first = plans
+            .each_ref()
+            .map(|limits| of(FieldValues::granted(limits)));
+        let again = plans
+            .each_ref()
+            .map(|limits| of(FieldValues::granted(limits)));
+        assert_eq!(
+            (first, first.map(|field| field.is_some())),
+            (again, [true, true, true, true, false])
+        );
+        assert_eq!(
+            of(FieldValues::granted(&plans[0]).partition_key(b"trial")),
+            None
+        );
     }
 }

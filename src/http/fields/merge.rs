@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::text::{Text, put_number};
+use super::text::FieldText;
 use super::values::Tightness;
-use crate::http::upstream::{Item, Malformed, count_of, dictionary, first_count, http_date, list, seconds, structured_lines};
+use crate::http::upstream::{
+    Item, QuotaCounts, first_count, http_date, list, only_line, seconds, structured_lines,
+};
 
 pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// How long a client of gRPC waits before it retries (gRFC A6, "Pushback").
-pub(super) static GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(super) static GRPC_RETRY_PUSHBACK: HeaderName =
+    HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The fields of a style with one limit: its limit, what remains, and its reset.
 pub(super) static RATELIMIT_TRIPLE: [HeaderName; 3] = [
@@ -26,136 +29,106 @@ pub(super) static X_RATELIMIT_TRIPLE: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// What is added to a list.
-pub(super) trait Members {
-    fn text(&self) -> &[u8];
-
-    fn value(&self) -> Option<HeaderValue>;
-}
-
-impl Members for Text {
-    fn text(&self) -> &[u8] {
-        self.as_bytes()
-    }
-
-    fn value(&self) -> Option<HeaderValue> {
-        self.value()
-    }
-}
-
-impl Members for HeaderValue {
-    fn text(&self) -> &[u8] {
-        self.as_bytes()
-    }
-
-    fn value(&self) -> Option<HeaderValue> {
-        Some(self.clone())
-    }
-}
-
 /// Adds members to a list, in one line: not every client reads a second one. A list that is malformed, or has a member that
 /// `check` refuses, is replaced: a reader would ignore all of it, the new members too.
-pub(super) fn add_to_list<T>(
+pub(super) fn add_to_list(
     headers: &mut HeaderMap,
     field: &'static HeaderName,
-    check: impl for<'h> Fn(&Item<'h>) -> Result<T, Malformed>,
-    members: &impl Members,
+    check: impl Fn(&Item<'_>) -> bool,
+    members: Option<HeaderValue>,
 ) {
-    if members.text().is_empty() {
-        return;
-    }
-    // A map with 32,768 fields is full, and stays as it is.
-    let Ok(entry) = headers.try_entry(field) else { return };
-    match entry {
-        Entry::Vacant(vacant) => {
-            if let Some(value) = members.value() {
-                let _full = vacant.try_insert(value);
-            }
+    let Some(members) = members else { return };
+    match headers.try_entry(field) {
+        Ok(Entry::Vacant(vacant)) => {
+            let _full = vacant.try_insert(members);
         }
-        Entry::Occupied(mut occupied) => {
-            let keeps = structured_lines(occupied.iter(), |line| list(line, |item| check(&item).map(|_| ()))) == Ok(true);
-            let mut text = Text::new();
-            for line in occupied.iter().filter(|_| keeps) {
+        Ok(Entry::Occupied(mut occupied)) => {
+            let keeps = structured_lines(occupied.iter(), |line| {
+                list(line, |item| check(&item).then_some(()))
+            }) == Some(true);
+            let mut text = FieldText::new();
+            for line in occupied.iter().filter(|_| keeps).chain([&members]) {
                 text.put_comma();
                 text.put(line.as_bytes().trim_ascii());
             }
-            text.put_comma();
-            text.put(members.text());
             if let Some(value) = text.value() {
                 occupied.insert(value);
             }
         }
+        // A map with 32,768 fields is full, and stays as it is.
+        Err(_full) => {}
     }
 }
 
 /// The dictionary of draft-07, unless a tighter one is there.
 pub(super) fn set_dictionary(headers: &mut HeaderMap, tightest: Tightness) {
-    let (mut limit, mut remaining, mut reset) = (None, None, None);
-    let read = structured_lines(headers.get_all(&RATELIMIT).iter(), |line| {
-        dictionary(line, |key, item| {
-            match key {
-                b"limit" => limit = Some(count_of(&item)?),
-                b"remaining" => remaining = Some(count_of(&item)?),
-                b"reset" => reset = Some(count_of(&item)?),
-                _ => {}
-            }
-            Ok(())
-        })
-    });
-    if read.is_ok() && is_tighter(limit, remaining, reset, tightest) {
+    let mut there = QuotaCounts::default();
+    let lines = headers.get_all(&RATELIMIT);
+    let read = structured_lines(lines.iter(), |line| there.read(line));
+    if read.is_some() && is_tighter(there, tightest) {
         return;
     }
-    let mut dictionary = Text::new();
-    dictionary.put(b"limit=");
-    put_number(&mut dictionary, tightest.limit);
-    dictionary.put(b", remaining=");
-    put_number(&mut dictionary, tightest.remaining);
-    dictionary.put(b", reset=");
-    put_number(&mut dictionary, tightest.reset);
+    let mut dictionary = FieldText::new();
+    dictionary.put_number(b"limit=", tightest.limit);
+    dictionary.put_number(b", remaining=", tightest.remaining);
+    dictionary.put_number(b", reset=", tightest.reset);
     insert(headers, &RATELIMIT, &dictionary);
 }
 
 /// Three fields, unless those of a tighter limit are there.
-pub(super) fn set_triple(headers: &mut HeaderMap, fields: &'static [HeaderName; 3], tightest: Tightness) {
-    let line = |field: &HeaderName| {
-        let mut lines = headers.get_all(field).iter();
-        lines.next().filter(|_| lines.next().is_none()).map(|line| line.as_bytes().trim_ascii())
-    };
+pub(super) fn set_triple(
+    headers: &mut HeaderMap,
+    fields: &'static [HeaderName; 3],
+    tightest: Tightness,
+) {
+    let line = |field| only_line(&headers.get_all(field));
+    let count = |field| Some(first_count(line(field)?)?.0);
     let [limit, remaining, reset] = fields;
-    let count = |field| line(field).and_then(first_count).and_then(|(count, _)| count);
-    let (limit, remaining) = (count(limit), count(remaining));
-    let reset = line(reset).and_then(seconds).map(|reset| reset.as_secs());
-    if is_tighter(limit, remaining, reset, tightest) {
+    let there = QuotaCounts {
+        limit: count(limit),
+        remaining: count(remaining),
+        reset: line(reset).and_then(seconds).map(|reset| reset.as_secs()),
+    };
+    if is_tighter(there, tightest) {
         return;
     }
-    let numbers = [tightest.limit, tightest.remaining, tightest.reset];
-    for (field, number) in fields.iter().zip(numbers) {
-        insert_number(headers, field, number);
-    }
+    insert_number(headers, limit, tightest.limit);
+    insert_number(headers, remaining, tightest.remaining);
+    insert_number(headers, reset, tightest.reset);
 }
 
-fn is_tighter(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, than: Tightness) -> bool {
-    let (Some(limit), Some(remaining), Some(reset)) = (limit, remaining, reset) else { return false };
-    Tightness { limit, remaining, reset }.is_tighter_than(&than)
+fn is_tighter(there: QuotaCounts, than: Tightness) -> bool {
+    let numbers = there.limit.zip(there.remaining).zip(there.reset);
+    numbers.is_some_and(|((limit, remaining), reset)| {
+        Tightness {
+            limit,
+            remaining,
+            reset,
+        }
+        .compare(&than)
+        .is_lt()
+    })
 }
 
 /// `Retry-After`, unless a later one is there. `now` is since the Unix epoch. Returns whether it replaces an earlier one.
-pub(super) fn set_retry_after(headers: &mut HeaderMap, after: u64, now: impl Fn() -> Duration) -> bool {
-    let later = |line: &HeaderValue| {
-        let text = line.as_bytes().trim_ascii();
+pub(super) fn set_retry_after(
+    headers: &mut HeaderMap,
+    after: u64,
+    now: impl Fn() -> Duration,
+) -> bool {
+    let is_later = |text: &str| {
         let delay = seconds(text).or_else(|| {
             let now = now();
             Some(http_date(text, now)?.saturating_sub(now))
         });
         delay.is_some_and(|delay| delay >= Duration::from_secs(after))
     };
-    let mut lines = headers.get_all(RETRY_AFTER).iter();
-    let first = lines.next();
+    let lines = headers.get_all(RETRY_AFTER);
     // A second line makes the first worthless.
-    if first.is_some_and(later) && lines.next().is_none() {
+    if only_line(&lines).is_some_and(is_later) {
         return false;
     }
-    let replaces = first.is_some();
+    let replaces = lines.iter().next().is_some();
     insert_number(headers, &RETRY_AFTER, after);
     replaces
 }
@@ -173,12 +146,12 @@ pub(in crate::http) fn set_retry_pushback(headers: &mut HeaderMap, after: Durati
 }
 
 fn insert_number(headers: &mut HeaderMap, field: &'static HeaderName, number: u64) {
-    let mut text = Text::new();
-    put_number(&mut text, number);
+    let mut text = FieldText::new();
+    text.put_number(b"", number);
     insert(headers, field, &text);
 }
 
-fn insert(headers: &mut HeaderMap, field: &'static HeaderName, text: &Text) {
+fn insert(headers: &mut HeaderMap, field: &'static HeaderName, text: &FieldText) {
     if let Some(value) = text.value() {
         // A map with 32,768 fields is full, and stays as it is.
         let _full = headers.try_insert(field, value);

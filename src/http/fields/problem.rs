@@ -1,6 +1,9 @@
+//! The problem types of a denial (RFC 9457).
+
 use http::{HeaderValue, StatusCode};
 
 use crate::policy::Limit;
+use crate::strategy::Guards;
 
 /// Why a request was denied, as a problem type of draft-ietf-httpapi-ratelimit-headers-10, section 4, which the body of an answer
 /// names (RFC 9457). See [`RateLimitFields::problem`](super::RateLimitFields::problem) for an example.
@@ -9,7 +12,7 @@ use crate::policy::Limit;
 pub enum ProblemType {
     /// A quota is used up, that of the client or one that it shares: status 429.
     QuotaExceeded,
-    /// The server has no capacity for the request at present, whoever sends it: status 503.
+    /// The server has no capacity for the request at present, from any client: status 503.
     ReducedCapacity,
     /// The client is penalised or banned for its behaviour: status 429.
     AbnormalUsage,
@@ -35,10 +38,10 @@ impl ProblemType {
         }
     }
 
-    pub(in crate::http) const fn of_denial(denied_by: Option<Limit>) -> Self {
-        match denied_by {
-            Some(Limit::Penalty(_)) => Self::AbnormalUsage,
-            Some(_) => Self::QuotaExceeded,
+    pub(in crate::http) fn of_denial(denied_by: Option<Limit>) -> Self {
+        match denied_by.map(|limit| limit.guards()) {
+            Some(Guards::Conduct) => Self::AbnormalUsage,
+            Some(Guards::Quota | Guards::Capacity) => Self::QuotaExceeded,
             None => Self::ReducedCapacity,
         }
     }
@@ -54,8 +57,12 @@ impl ProblemType {
     pub const fn uri(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            Self::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-            Self::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+            Self::ReducedCapacity => {
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            }
+            Self::AbnormalUsage => {
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+            }
         }
     }
 

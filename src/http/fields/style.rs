@@ -1,4 +1,6 @@
-/// In which fields a server says what its limits allow. There is no standard yet: clients know one or another. See
+//! The styles of header fields that `RateLimitFields` can write.
+
+/// The header fields in which a server says what its limits allow. There is no standard yet: each client knows some of them. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
 ///
 /// With every style, a denial whose wait is known has a `Retry-After` (RFC 9110, section 10.2.3), and a reset is the
@@ -33,6 +35,6 @@ pub enum RateLimitStyle {
     XSeconds,
     /// The same, with the reset as the instant in seconds since the Unix epoch.
     XUnix,
-    /// No fields but `Retry-After` of a denial. That of an inner layer stays as it is: a grant is not explained then, which saves time.
+    /// Only the `Retry-After` of a denial. That of an inner layer stays as it is. Grants are not explained, which saves time.
     None,
 }

@@ -1,11 +1,14 @@
+//! The numbers that the header fields of one answer show, and their text.
+
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::problem::ProblemType;
+use super::text::FieldText;
 use crate::decision::Decision;
-use crate::policy::Limit;
-use crate::rate::Rate;
+use crate::policy::with_limit;
 use crate::snapshot::LimitStatus;
-use crate::strategy::{Counts, Penalty};
+use crate::strategy::{Counts, Description as _, Guards};
 
 /// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
@@ -29,7 +32,16 @@ impl<'a> FieldValues<'a> {
     pub const fn granted(limits: &'a [LimitStatus]) -> Self {
         let problem = ProblemType::ReducedCapacity;
         let (retry_after, jitter) = (None, Duration::ZERO);
-        Self { limits, cost: 1, is_denied: false, denied_by: None, problem, retry_after, jitter, partition_key: None }
+        Self {
+            limits,
+            cost: 1,
+            is_denied: false,
+            denied_by: None,
+            problem,
+            retry_after,
+            jitter,
+            partition_key: None,
+        }
     }
 
     /// The limits denied a request. See the [type's example](Self).
@@ -37,7 +49,13 @@ impl<'a> FieldValues<'a> {
     pub fn denied(limits: &'a [LimitStatus], decision: &Decision) -> Self {
         let (denied_by, retry_after) = (decision.denied_by_index(), decision.retry_after());
         let problem = ProblemType::of_denial(decision.denied_by());
-        Self { is_denied: true, denied_by, problem, retry_after, ..Self::granted(limits) }
+        Self {
+            is_denied: true,
+            denied_by,
+            problem,
+            retry_after,
+            ..Self::granted(limits)
+        }
     }
 
     /// A request was refused for another reason than a limit, such as a full queue; `limits` may be empty. A timeout has a
@@ -55,14 +73,20 @@ impl<'a> FieldValues<'a> {
     /// ```
     #[must_use]
     pub const fn refused(limits: &'a [LimitStatus]) -> Self {
-        Self { is_denied: true, ..Self::granted(limits) }
+        Self {
+            is_denied: true,
+            ..Self::granted(limits)
+        }
     }
 
     /// When to retry, where the limiter does not know: when a place of a concurrency will be released, for instance. A time that
     /// the limiter does know is replaced. Any duration; without effect on a grant. See [`FieldValues::refused`] for an example.
     #[must_use]
     pub const fn retry_after(self, after: Duration) -> Self {
-        Self { retry_after: Some(after), ..self }
+        Self {
+            retry_after: Some(after),
+            ..self
+        }
     }
 
     /// Any duration to add to `Retry-After`, so that denied clients do not all come back at once. Draw it at random for each answer.
@@ -99,10 +123,13 @@ impl<'a> FieldValues<'a> {
     /// ```
     #[must_use]
     pub const fn partition_key(self, key: &'a [u8]) -> Self {
-        Self { partition_key: Some(key), ..self }
+        Self {
+            partition_key: Some(key),
+            ..self
+        }
     }
 
-    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`] denied, an exceeded
+    /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
     /// [quota](ProblemType::QuotaExceeded) if another limit did, and [reduced capacity](ProblemType::ReducedCapacity) if none did.
     /// [`RateLimitFields::problem`](super::RateLimitFields::problem) has an example.
     ///
@@ -125,8 +152,8 @@ impl<'a> FieldValues<'a> {
         self.is_denied
     }
 
-    pub(super) const fn key(&self) -> Option<&'a [u8]> {
-        self.partition_key
+    pub(super) const fn has_partition_key(&self) -> bool {
+        self.partition_key.is_some()
     }
 
     pub(super) const fn denied_by(&self) -> Option<usize> {
@@ -134,21 +161,30 @@ impl<'a> FieldValues<'a> {
     }
 
     /// The limit that denied has none left for this request, whatever it has for a smaller one.
-    pub(super) fn remaining(&self, index: usize) -> u64 {
-        if self.denied_by == Some(index) { 0 } else { self.limits[index].remaining }
+    fn remaining(&self, index: usize) -> u64 {
+        if self.denied_by == Some(index) {
+            0
+        } else {
+            self.limits[index].remaining
+        }
     }
 
     /// Seconds, rounded up, until a limit has more available, as far as that is known.
     ///
     /// While something is left it is the time until the limit is reset, because a client may conclude from `r=9000;t=1` that it is
     /// free to send 9,000 requests each second.
-    pub(super) fn reset(&self, index: usize) -> Option<u64> {
+    fn reset(&self, index: usize) -> Option<u64> {
         let status = &self.limits[index];
         if status.limit.counts_places() {
             return None;
         }
         // A denial may ban, after the limit has said when a unit is available.
-        let available_after = if self.is_denied && bans(status) { status.reset_after } else { status.available_after };
+        let available_after = if self.is_denied && with_limit!(&status.limit, |limit| limit.bans())
+        {
+            status.reset_after
+        } else {
+            status.available_after
+        };
         let wait = match self.retry_after.filter(|_| self.is_denied) {
             Some(wait) if self.denied_by == Some(index) => wait,
             _ if status.remaining > 0 => until_reset(status),
@@ -164,29 +200,148 @@ impl<'a> FieldValues<'a> {
         Some(whole_seconds(wait.saturating_add(self.jitter)).max(1))
     }
 
-    /// After how many seconds all of a grant's limits that have not enough left for the next request have enough, at the latest.
+    /// The seconds until every limit of a grant has enough left for the next request, if one has not enough now.
     pub(super) fn spent_for(&self) -> Option<u64> {
         let wait = |status: &LimitStatus| {
-            let cost = if status.limit.counts() == Counts::Cost { self.cost } else { 1 };
+            let cost = if status.limit.counts() == Counts::Cost {
+                self.cost
+            } else {
+                1
+            };
             let is_spent = status.remaining < cost && !status.limit.counts_places();
-            is_spent.then(|| match status.limit {
-                _ if cost == 1 => status.available_after,
-                Limit::Penalty(_) if status.remaining > 0 => until_reset(status), // without the time until it forgives bans
+            let guards_conduct = || status.limit.guards() == Guards::Conduct;
+            is_spent.then(|| match cost {
+                1 => status.available_after,
+                _ if status.remaining > 0 && guards_conduct() => until_reset(status),
                 _ => status.reset_after,
             })
         };
         self.limits.iter().filter_map(wait).max().map(whole_seconds)
     }
 
-    /// For a style with one limit: the one with the smallest share left, which the one that denied is; of those the one with the
-    /// latest reset. A concurrency is none, because it has no reset.
+    /// The tightest limit, for a style with one limit: the one with the smallest share left, such as the one that denied. Among
+    /// equal shares, it is the one with the latest reset. A concurrency is left out, because it has no reset.
     pub(super) fn tightest(&self) -> Option<Tightness> {
         let of = |(index, status): (usize, &LimitStatus)| {
-            Some(Tightness { limit: status.capacity, remaining: self.remaining(index), reset: self.reset(index)? })
+            Some(Tightness {
+                limit: status.capacity,
+                remaining: self.remaining(index),
+                reset: self.reset(index)?,
+            })
         };
         let limits = self.limits.iter().enumerate().filter_map(of);
-        limits.reduce(|one, other| if other.is_tighter_than(&one) { other } else { one })
+        limits.min_by(Tightness::compare)
     }
+
+    /// The name of a limit of a policy with this name, between quotes: with a number, from 1 on, if the policy has several limits.
+    pub(super) fn put_name(&self, out: &mut FieldText, name: &str, index: usize) {
+        out.put(b"\"");
+        out.put(name.as_bytes());
+        if self.limits.len() > 1 {
+            out.put_number(b"-", index as u64 + 1);
+        }
+        out.put(b"\"");
+    }
+
+    /// `"api";q=100;w=60;qu="tokens";pk=:dHJpYWw=:`
+    pub(super) fn policies(&self, name: &str) -> FieldText {
+        let mut text = FieldText::new();
+        let out = &mut text;
+        for (index, status) in self.limits.iter().enumerate() {
+            out.put_comma();
+            self.put_name(out, name, index);
+            out.put_number(b";q=", status.capacity);
+            if let Some(seconds) = window_seconds(status) {
+                out.put_number(b";w=", seconds);
+            }
+            put_unit(out, status);
+            self.put_partition_key(out);
+        }
+        text
+    }
+
+    /// `"api";r=42;t=30`
+    pub(super) fn states(&self, name: &str) -> FieldText {
+        let mut text = FieldText::new();
+        let out = &mut text;
+        for index in 0..self.limits.len() {
+            out.put_comma();
+            self.put_name(out, name, index);
+            out.put_number(b";r=", self.remaining(index));
+            // Zero means that the limit is full already.
+            if let Some(seconds) = self.reset(index).filter(|seconds| *seconds > 0) {
+                out.put_number(b";t=", seconds);
+            }
+            self.put_partition_key(out);
+        }
+        text
+    }
+
+    /// `100;w=60`, the policies of draft-07. A quota may be in the list once; it is the one that comes first.
+    pub(super) fn windows(&self) -> FieldText {
+        let mut text = FieldText::new();
+        let out = &mut text;
+        for (index, status) in self.limits.iter().enumerate() {
+            let has_window = |status: &&LimitStatus| window_seconds(status).is_some();
+            let is_repeated = self.limits[..index]
+                .iter()
+                .filter(has_window)
+                .any(|other| other.capacity == status.capacity);
+            let Some(seconds) = window_seconds(status).filter(|_| !is_repeated) else {
+                continue;
+            };
+            out.put_comma();
+            out.put_number(b"", status.capacity);
+            out.put_number(b";w=", seconds);
+        }
+        text
+    }
+
+    /// Writes the partition key in base64 (RFC 4648, section 4), with padding.
+    fn put_partition_key(&self, out: &mut FieldText) {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let Some(key) = self.partition_key else {
+            return;
+        };
+        out.put(b";pk=:");
+        for chunk in key.chunks(3) {
+            let [a, b, c] =
+                [0, 1, 2].map(|at| usize::from(chunk.get(at).copied().unwrap_or_default()));
+            let mut digits =
+                [a >> 2, a << 4 | b >> 4, b << 2 | c >> 6, c].map(|digit| DIGITS[digit & 63]);
+            digits[chunk.len() + 1..].fill(b'=');
+            out.put(&digits);
+        }
+        out.put(b":");
+    }
+}
+
+/// The window in seconds, rounded up, which promises less than the limit allows. `None` below a second: rounded up, it would
+/// promise far less.
+fn window_seconds(status: &LimitStatus) -> Option<u64> {
+    with_limit!(&status.limit, |limit| limit.window(status.capacity))
+        .filter(|window| window.as_secs() > 0)
+        .map(whole_seconds)
+}
+
+/// Without this parameter, the limit counts requests.
+fn put_unit(out: &mut FieldText, status: &LimitStatus) {
+    let prefix: &[u8] = if status.limit.counts_places() {
+        b"concurrent-"
+    } else {
+        b""
+    };
+    let counts = status.limit.counts();
+    let unit = match &counts {
+        Counts::Unit(unit) => unit.as_str(),
+        Counts::Cost | Counts::Requests if prefix.is_empty() => return,
+        Counts::Cost | Counts::Requests => "requests",
+    };
+    out.put(b";qu=\"");
+    out.put(prefix);
+    out.put(unit.as_bytes());
+    out.put(b"\"");
 }
 
 /// A limit as the styles with one limit describe it. The reset is in seconds.
@@ -198,65 +353,20 @@ pub(super) struct Tightness {
 }
 
 impl Tightness {
-    /// Whether a smaller share is left of it, or the same for longer.
-    pub(super) fn is_tighter_than(&self, other: &Self) -> bool {
+    /// The tighter limit is less: a smaller share is left of it, or the same for longer.
+    pub(super) fn compare(&self, other: &Self) -> Ordering {
         let own = u128::from(self.remaining) * u128::from(other.limit.max(1));
         let others = u128::from(other.remaining) * u128::from(self.limit.max(1));
-        own < others || own == others && self.reset > other.reset
+        own.cmp(&others).then(other.reset.cmp(&self.reset))
     }
 }
 
-/// How long the whole capacity takes to come back: the window of a quota. None for a concurrency and for a half-life.
-pub(super) fn window(status: &LimitStatus) -> Option<Duration> {
-    match status.limit {
-        Limit::FixedWindow(window) => Some(window.get_period()),
-        Limit::SlidingWindow(window) => Some(window.period()),
-        Limit::Throttle(throttle) => Some(times(Rate::new(1, throttle.get_interval()), status.capacity)),
-        Limit::TokenBucket(bucket) => Some(times(bucket.get_rate(), status.capacity)),
-        Limit::Penalty(penalty) => Some(times(penalty.get_fall()?, status.capacity)),
-        Limit::MaxConcurrency(_) => None,
-    }
-}
-
-/// How long until a limit with something left is reset. Two times are left out because no client need wait for them: that until a
-/// penalty forgives its bans, and the second window of a sliding counter.
 fn until_reset(status: &LimitStatus) -> Duration {
-    match status.limit {
-        Limit::SlidingWindow(window) => status.reset_after.min(window.period()),
-        Limit::Penalty(penalty) => {
-            let longest_ban = penalty.get_ban().max(penalty.get_escalate());
-            let is_to_forgive = status.reset_after > falls_for(&penalty, status.capacity);
-            let forgiven_after = penalty.get_forgive_after().or(longest_ban).filter(|_| is_to_forgive);
-            status.reset_after.saturating_sub(forgiven_after.unwrap_or_default())
-        }
-        _ => status.reset_after,
-    }
-}
-
-fn bans(status: &LimitStatus) -> bool {
-    matches!(status.limit, Limit::Penalty(penalty) if penalty.get_ban().is_some())
-}
-
-/// How long the counter of a penalty takes from this value to zero, at most.
-fn falls_for(penalty: &Penalty, value: u64) -> Duration {
-    match (penalty.get_fall(), penalty.get_half_life()) {
-        (Some(fall), _) => periods(fall.period(), value.div_ceil(fall.units().max(1))),
-        (None, half_life) => periods(half_life.unwrap_or_default(), u64::from(u64::BITS - value.leading_zeros())),
-    }
-}
-
-fn periods(period: Duration, count: u64) -> Duration {
-    period.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-/// How long so many units take to come.
-fn times(rate: Rate, units: u64) -> Duration {
-    let (nanos, each) = (rate.period().as_nanos().saturating_mul(u128::from(units)), rate.units().max(1));
-    // Dividing 128 bits is slow.
-    let nanos = u64::try_from(nanos).map_or_else(|_| nanos / u128::from(each), |nanos| (nanos / each).into());
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    with_limit!(&status.limit, |limit| limit
+        .until_reset(status.reset_after, status.capacity))
 }
 
 pub(super) const fn whole_seconds(time: Duration) -> u64 {
-    time.as_secs().saturating_add((time.subsec_nanos() > 0) as u64)
+    time.as_secs()
+        .saturating_add((time.subsec_nanos() > 0) as u64)
 }

@@ -1,3 +1,5 @@
+//! An identity that is the address of the client.
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +17,7 @@ pub struct ClientAddress<F> {
 
 impl ClientIp {
     /// An [`Identity`] that knows the peer of the connection by an extension of the request: by that of axum, for instance. A
-    /// [`ClientIp`] itself takes the extension [`SocketAddr`]. If the server does not put it there, [nobody is known](Identity).
+    /// [`ClientIp`] itself takes the extension [`SocketAddr`]. If the server does not put it there, [no client is known](Identity).
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -30,8 +32,14 @@ impl ClientIp {
     /// assert_eq!(client_ip.identify(&request), Ok([192, 0, 2, 1].into()));
     /// # Ok::<(), tollgate::http::ClientIpError>(())
     /// ```
-    pub fn peer_from<F: Fn(&Extensions) -> Option<SocketAddr>>(self, peer_of: F) -> ClientAddress<F> {
-        ClientAddress { client_ip: self, peer_of }
+    pub fn peer_from<F: Fn(&Extensions) -> Option<SocketAddr>>(
+        self,
+        peer_of: F,
+    ) -> ClientAddress<F> {
+        ClientAddress {
+            client_ip: self,
+            peer_of,
+        }
     }
 
     fn of<B>(&self, peer: Option<SocketAddr>, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
@@ -53,12 +61,15 @@ impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<
     type Key = IpAddr;
 
     fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
-        self.client_ip.of((self.peer_of)(request.extensions()), request)
+        self.client_ip
+            .of((self.peer_of)(request.extensions()), request)
     }
 }
 
 impl<F> fmt::Debug for ClientAddress<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientAddress").field("client_ip", &self.client_ip).finish_non_exhaustive()
+        f.debug_struct("ClientAddress")
+            .field("client_ip", &self.client_ip)
+            .finish_non_exhaustive()
     }
 }

@@ -1,3 +1,5 @@
+//! An identity that is the value of a header, or a bearer token.
+
 use http::Request;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
@@ -31,14 +33,22 @@ impl HeaderKey {
     /// The value of this header. See the [type's example](Self).
     #[must_use]
     pub const fn new(name: HeaderName) -> Self {
-        Self { name, is_bearer: false, max_len: 256 }
+        Self {
+            name,
+            is_bearer: false,
+            max_len: 256,
+        }
     }
 
     /// The token of `Authorization: Bearer …` (RFC 6750, section 2.1). Where clients renew their tokens, take what stays the same:
     /// with each token a client would have a new budget.
     #[must_use]
     pub const fn bearer() -> Self {
-        Self { name: AUTHORIZATION, is_bearer: true, max_len: 256 }
+        Self {
+            name: AUTHORIZATION,
+            is_bearer: true,
+            max_len: 256,
+        }
     }
 
     /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed
@@ -54,7 +64,10 @@ impl HeaderKey {
     /// ```
     #[must_use]
     pub fn max_len(self, bytes: usize) -> Self {
-        Self { max_len: bytes, ..self }
+        Self {
+            max_len: bytes,
+            ..self
+        }
     }
 
     fn value_of<'a>(&self, line: &'a HeaderValue) -> Option<&'a str> {
@@ -74,8 +87,16 @@ impl<B> Identity<B> for HeaderKey {
 
     fn identify(&self, request: &Request<B>) -> Result<String, NoIdentity> {
         let mut lines = request.headers().get_all(&self.name).iter();
-        let line = lines.next().ok_or_else(|| NoIdentity::NoHeader(self.name.clone()))?;
-        let value = if lines.next().is_none() { self.value_of(line) } else { None };
-        value.map(str::to_owned).ok_or_else(|| NoIdentity::UnusableHeader(self.name.clone()))
+        let line = lines
+            .next()
+            .ok_or_else(|| NoIdentity::NoHeader(self.name.clone()))?;
+        let value = if lines.next().is_none() {
+            self.value_of(line)
+        } else {
+            None
+        };
+        value
+            .map(str::to_owned)
+            .ok_or_else(|| NoIdentity::UnusableHeader(self.name.clone()))
     }
 }

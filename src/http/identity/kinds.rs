@@ -12,17 +12,17 @@ use super::{FoundKey, Identity, NoIdentity};
 /// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Everyone;
+pub struct NoKey;
 
 /// The layer limits each key of an [`Identity`]. [`LimitLayer::by`](crate::http::LimitLayer::by) makes it.
 #[derive(Clone)]
-pub struct By<I>(pub(in crate::http) I);
+pub struct KeyedBy<I>(pub(in crate::http) I);
 
 /// The layer limits each key that a future finds. [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) makes it.
 #[derive(Clone)]
-pub struct ByFuture<F>(pub(in crate::http) F);
+pub struct KeyedByFuture<F>(pub(in crate::http) F);
 
-/// All whose key is unknown share one. [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared) makes it.
+/// Requests whose key is unknown share one key. [`LimitLayer::or_shared`](crate::http::LimitLayer::or_shared) makes it.
 #[derive(Clone)]
 pub struct OrShared<I, K> {
     pub(in crate::http) inner: I,
@@ -37,7 +37,7 @@ pub enum Identified<K, F> {
 }
 
 /// How a [`LimitLayer`](crate::http::LimitLayer) finds the key of a request. You implement [`Identity`], and not this:
-/// it is [`Everyone`], or what the methods of the layer make of an [`Identity`] or a future. Other types cannot implement it.
+/// it is [`NoKey`], or what the methods of the layer make of an [`Identity`] or a future. Other types cannot implement it.
 pub trait Identifies<B>: FindsKey<B, SealedKey = Self::Key> {
     /// The key of the limits.
     type Key;
@@ -57,13 +57,13 @@ pub trait FindsKey<B> {
 
     fn key_of(&self, request: &Request<B>) -> Identified<Self::SealedKey, Self::Future>;
 
-    /// The key of all whose key is unknown.
+    /// The key that requests share whose own key is unknown.
     fn shared_key(&self) -> Option<Self::SealedKey> {
         None
     }
 }
 
-impl<B> FindsKey<B> for Everyone {
+impl<B> FindsKey<B> for NoKey {
     const HAS_KEYS: bool = false;
 
     type SealedKey = Self;
@@ -74,7 +74,7 @@ impl<B> FindsKey<B> for Everyone {
     }
 }
 
-impl<B, I: Identity<B>> FindsKey<B> for By<I> {
+impl<B, I: Identity<B>> FindsKey<B> for KeyedBy<I> {
     type SealedKey = I::Key;
     type Future = Pending<Option<I::Key>>;
 
@@ -83,7 +83,9 @@ impl<B, I: Identity<B>> FindsKey<B> for By<I> {
     }
 }
 
-impl<B, R: FoundKey, G: Future<Output = R>, F: Fn(&Request<B>) -> G> FindsKey<B> for ByFuture<F> {
+impl<B, R: FoundKey, G: Future<Output = R>, F: Fn(&Request<B>) -> G> FindsKey<B>
+    for KeyedByFuture<F>
+{
     type SealedKey = R::Key;
     type Future = G;
 
@@ -92,22 +94,7 @@ impl<B, R: FoundKey, G: Future<Output = R>, F: Fn(&Request<B>) -> G> FindsKey<B>
     }
 }
 
-impl<B, I: FindsKey<B>> FindsKey<B> for Arc<I> {
-    const HAS_KEYS: bool = I::HAS_KEYS;
-
-    type SealedKey = I::SealedKey;
-    type Future = I::Future;
-
-    fn key_of(&self, request: &Request<B>) -> Identified<I::SealedKey, I::Future> {
-        (**self).key_of(request)
-    }
-
-    fn shared_key(&self) -> Option<I::SealedKey> {
-        (**self).shared_key()
-    }
-}
-
-impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<I, K> {
+impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<Arc<I>, K> {
     type SealedKey = K;
     type Future = I::Future;
 
@@ -120,20 +107,22 @@ impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<I, K> 
     }
 }
 
-impl<I> fmt::Debug for By<I> {
+impl<I> fmt::Debug for KeyedBy<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("By(..)")
+        f.write_str("KeyedBy(..)")
     }
 }
 
-impl<F> fmt::Debug for ByFuture<F> {
+impl<F> fmt::Debug for KeyedByFuture<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ByFuture(..)")
+        f.write_str("KeyedByFuture(..)")
     }
 }
 
 impl<I: fmt::Debug, K> fmt::Debug for OrShared<I, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OrShared").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("OrShared")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }

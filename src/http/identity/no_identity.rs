@@ -1,12 +1,14 @@
+//! Why an identity found no key, and what a closure or a future returns for one.
+
 use http::HeaderName;
 use thiserror::Error;
 
 use crate::http::{ForwardedHeader, NoClientIp};
 
-/// Why it is unknown who sends a request. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
-/// [observers](crate::EventKind::Refused) are told of it in words.
+/// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
+/// [observers](crate::EventKind::Refused) get it in words.
 ///
-/// It prints for those who run the server; [`detail`](Self::detail) is for clients.
+/// It prints for operators of the server; [`detail`](Self::detail) is for clients.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -26,7 +28,7 @@ pub enum NoIdentity {
     /// The request does not have this header.
     #[error("the request has no header {0}")]
     NoHeader(HeaderName),
-    /// What the request has in this header is no key: see [`HeaderKey`](crate::http::HeaderKey).
+    /// The value of this header is not a valid key: see [`HeaderKey`](crate::http::HeaderKey).
     #[error("the header {0} of the request has no usable value")]
     UnusableHeader(HeaderName),
     /// A closure or a future has returned `None`, which does not say why.
@@ -45,21 +47,31 @@ impl NoIdentity {
     /// ```
     #[must_use]
     pub fn detail(&self) -> String {
-        let of_header = |header: &ForwardedHeader, what: &str| format!("the header {header} of the request {what}");
+        let of_header = |header: &ForwardedHeader, what: &str| {
+            format!("the header {header} of the request {what}")
+        };
         match self {
             Self::ClientIp(NoClientIp::NoPeer) => "the request has no address of a peer".to_owned(),
-            Self::ClientIp(NoClientIp::NoHeader { header }) => format!("the request has no header {header}"),
-            Self::ClientIp(NoClientIp::Malformed { header, .. }) => of_header(header, "has an element that is no address"),
-            Self::ClientIp(NoClientIp::Hidden { header, .. }) => of_header(header, "does not tell the address of the client"),
-            Self::ClientIp(NoClientIp::TooFewHops { header, .. }) => of_header(header, "has too few elements"),
+            Self::ClientIp(NoClientIp::NoHeader { header }) => {
+                format!("the request has no header {header}")
+            }
+            Self::ClientIp(NoClientIp::Malformed { header, .. }) => {
+                of_header(header, "has an element that is no address")
+            }
+            Self::ClientIp(NoClientIp::Hidden { header, .. }) => {
+                of_header(header, "does not tell the address of the client")
+            }
+            Self::ClientIp(NoClientIp::TooFewHops { header, .. }) => {
+                of_header(header, "has too few elements")
+            }
             Self::NoHeader(_) | Self::UnusableHeader(_) => self.to_string(),
-            Self::Unknown => "who sends the request is unknown".to_owned(),
+            Self::Unknown => "the client that sends the request is unknown".to_owned(),
         }
     }
 }
 
-/// What a closure or a future says of who sends a request: `Option<K>`, or `Result<K, NoIdentity>`, which says why it is unknown. See
-/// [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
+/// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which says why the key is unknown.
+/// See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
 pub trait FoundKey {
     /// The key of the limits.
     type Key;
@@ -68,7 +80,7 @@ pub trait FoundKey {
     ///
     /// # Errors
     ///
-    /// Why it is unknown: of `None`, [`NoIdentity::Unknown`].
+    /// Why the key is unknown. For `None` it is [`NoIdentity::Unknown`].
     fn found(self) -> Result<Self::Key, NoIdentity>;
 }
 

@@ -1,36 +1,50 @@
+//! The service of a `LimitLayer`, and the future of a request through it.
+
+use std::fmt;
+use std::future::Future;
 use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
+use pin_project::pin_project;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::future::LimitFuture;
-use super::shared::Shared;
-use crate::http::admission::{Admits, Asked};
+use super::LimitLayer;
+use super::answer::{AnswerForm, Granted};
+use crate::http::admission::{Admission, Admits, Asking};
+use crate::http::answer::Refusal;
 use crate::http::body::LimitBody;
-use crate::http::identity::{Identified, Identifies};
+use crate::http::identity::{FoundKey, Identified, Identifies};
 
-/// A service behind a [`LimitLayer`](super::LimitLayer), which has an example. Clones share the limiter.
+/// A service behind a [`LimitLayer`], which has an example. Clones share the limiter.
 ///
-/// It is ready when the service behind it is: a limiter is asked by a request, and never makes the service pending. A request that is
-/// refused at once leaves the readiness of the service to the next one. One that is decided later keeps the service that was ready, and
-/// what that has reserved, until then.
+/// It is ready when the service behind it is: the limiter is asked for each request, and never makes the service pending. A
+/// request that is refused at once leaves the readiness of the service to the next one. One that is decided later keeps the
+/// service that was ready, and what that has reserved, until then.
 #[derive(Debug)]
 pub struct LimitService<S, L, I> {
     inner: S,
-    shared: Arc<Shared<L, I>>,
+    layer: Arc<LimitLayer<L, I>>,
 }
 
-impl<S, L, I> LimitService<S, L, I> {
-    pub(super) const fn new(inner: S, shared: Arc<Shared<L, I>>) -> Self {
-        Self { inner, shared }
+impl<S, L: Clone, I> Layer<S> for LimitLayer<L, I> {
+    type Service = LimitService<S, L, I>;
+
+    fn layer(&self, inner: S) -> LimitService<S, L, I> {
+        let layer = Arc::new(self.clone());
+        LimitService { inner, layer }
     }
 }
 
 impl<S: Clone, L, I> Clone for LimitService<S, L, I> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self {
+            inner: self.inner.clone(),
+            layer: Arc::clone(&self.layer),
+        }
     }
 }
 
@@ -51,19 +65,20 @@ where
 
     /// Asks the limiter at once if it can answer at once; then the service is not cloned.
     fn call(&mut self, request: Request<B>) -> LimitFuture<S, B, L, I> {
-        let shared = Arc::clone(&self.shared);
-        let key = match shared.identity.key_of(&request) {
-            Identified::Later(finding) => return LimitFuture::identifying(finding, self.take_ready(), request, shared),
-            Identified::Now(found) => match shared.key(found) {
-                Ok(key) => key,
-                Err(refusal) => return LimitFuture::refused(refusal, None, &request, shared),
+        let layer = Arc::clone(&self.layer);
+        let mut key = None;
+        let stage = match layer.identity.key_of(&request) {
+            Identified::Later(finding) => {
+                LimitStage::Identifying(finding, Some((self.take_ready(), request)))
+            }
+            Identified::Now(found) => match layer.ask(found, &mut key) {
+                Admission::Later(asking) => {
+                    LimitStage::Asking(asking, Some((self.take_ready(), request)))
+                }
+                Admission::Now(answer) => LimitStage::answered(answer, &mut self.inner, request),
             },
         };
-        match shared.limiter.ask(&key, shared.options.terms()) {
-            Asked::Later(asking) => LimitFuture::asking(asking, key, self.take_ready(), request, shared),
-            Asked::Now(Err(refusal)) => LimitFuture::refused(refusal, Some(key), &request, shared),
-            Asked::Now(Ok(granted)) => LimitFuture::calling(self.inner.call(request), granted, key, shared),
-        }
+        LimitFuture { stage, key, layer }
     }
 }
 
@@ -72,5 +87,117 @@ impl<S: Clone, L, I> LimitService<S, L, I> {
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)
+    }
+}
+
+/// The answer of a service behind a [`LimitLayer`], which has an example.
+///
+/// # Cancel safety
+///
+/// If it is dropped while it waits, the request leaves the queue, and no limit is charged. If it is dropped later, it releases
+/// its permit; units of a rate stay spent.
+#[pin_project]
+pub struct LimitFuture<S: Service<Request<B>>, B, L, I: Identifies<B>> {
+    #[pin]
+    stage: LimitStage<S, B, I::Future, S::Future>,
+    key: Option<I::Key>,
+    layer: Arc<LimitLayer<L, I>>,
+}
+
+/// A call of a ready service that waits. It is taken once.
+type Call<S, B> = Option<(S, Request<B>)>;
+
+#[pin_project(project = LimitStageProjection)]
+enum LimitStage<S, B, F, G> {
+    Identifying(#[pin] F, Call<S, B>),
+    Asking(#[pin] Asking, Call<S, B>),
+    Calling(#[pin] G, Option<Granted>),
+    Refused(Box<Refusal>, AnswerForm),
+    Done,
+}
+
+impl<S, B, R, L, I> Future for LimitFuture<S, B, L, I>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: http_body::Body,
+    I: Identifies<B>,
+    L: Admits<I::Key>,
+{
+    type Output = Result<Response<LimitBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let layer = &**this.layer;
+        loop {
+            let next = match this.stage.as_mut().project() {
+                LimitStageProjection::Identifying(finding, call) => {
+                    let found = ready!(finding.poll(cx)).found();
+                    match (layer.ask(found, this.key), call.take()) {
+                        (Admission::Later(asking), call) => LimitStage::Asking(asking, call),
+                        (Admission::Now(answer), Some((mut service, request))) => {
+                            LimitStage::answered(answer, &mut service, request)
+                        }
+                        (Admission::Now(_), None) => LimitStage::Done,
+                    }
+                }
+                LimitStageProjection::Asking(asking, call) => {
+                    let answer = ready!(asking.poll(cx));
+                    match call.take() {
+                        Some((mut service, request)) => {
+                            LimitStage::answered(answer, &mut service, request)
+                        }
+                        None => LimitStage::Done,
+                    }
+                }
+                LimitStageProjection::Calling(call, granted) => {
+                    let result = ready!(call.poll(cx));
+                    let granted = granted.take();
+                    this.stage.set(LimitStage::Done);
+                    let Some(granted) = granted else { continue };
+                    return Poll::Ready(layer.end(result, granted, this.key.as_ref()));
+                }
+                LimitStageProjection::Refused(refusal, form) => {
+                    if I::HAS_KEYS {
+                        refusal.set_by_key();
+                    }
+                    let response = layer.refuse(refusal, this.key.as_ref(), *form);
+                    this.stage.set(LimitStage::Done);
+                    return Poll::Ready(Ok(response));
+                }
+                LimitStageProjection::Done => {
+                    panic!("a LimitFuture was polled after it had completed")
+                }
+            };
+            this.stage.set(next);
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
+    #[inline]
+    fn answered(
+        answer: Result<Granted, Box<Refusal>>,
+        service: &mut S,
+        request: Request<B>,
+    ) -> Self {
+        match answer {
+            Ok(granted) => Self::Calling(service.call(request), Some(granted)),
+            Err(refusal) => Self::Refused(refusal, AnswerForm::to(&request)),
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, L, I: Identifies<B>> fmt::Debug for LimitFuture<S, B, L, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            LimitStage::Identifying(..) => "identifying",
+            LimitStage::Asking(..) => "asking",
+            LimitStage::Calling(..) => "calling",
+            LimitStage::Refused(..) => "refused",
+            LimitStage::Done => "done",
+        };
+        f.debug_struct("LimitFuture")
+            .field("stage", &stage)
+            .finish_non_exhaustive()
     }
 }

@@ -1,13 +1,15 @@
+//! Which outcome an `OutboundLayer` reports for an answer.
+
 use http::response::Parts;
 
+use crate::http::body::outcome_of;
 use crate::http::grpc;
-use crate::http::outcome::outcome_of;
 use crate::strategy::Outcome;
 
 /// How a call to an inner service with the error `E` has gone: [`ByStatus`], or a closure for
 /// [`OutboundLayer::classify`](super::OutboundLayer::classify), which has an example.
 pub trait OutboundClassifier<E> {
-    /// What is reported of an answer with this head, or of an error.
+    /// The outcome to report for an answer with this head, or for an error.
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome;
 }
 
@@ -28,7 +30,11 @@ pub struct ByStatus;
 
 impl<E> OutboundClassifier<E> for ByStatus {
     fn classify(&self, answer: Result<&Parts, &E>) -> Outcome {
-        outcome_of(answer.ok().map(|head| grpc::http_status(head.status, &head.headers)))
+        outcome_of(
+            answer
+                .ok()
+                .map(|head| grpc::http_status(head.status, &head.headers)),
+        )
     }
 }
 

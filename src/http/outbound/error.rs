@@ -1,3 +1,5 @@
+//! The error of a request through an `OutboundLayer`.
+
 use std::error::Error;
 
 use thiserror::Error;
@@ -17,7 +19,7 @@ use crate::error::AcquireError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
-    /// The limiter gave no permit, and the request was not sent; or, of a retry, not again.
+    /// The limiter gave no permit, so the request was not sent, or not sent again.
     #[error(transparent)]
     Acquire(AcquireError),
     /// The inner service failed.

@@ -1,15 +1,17 @@
+//! When an `OutboundLayer` sends a request again.
+
 use http::StatusCode;
 
 /// Whether requests with the body `B` are sent again: [`NoRetry`] or a [`Retry`]. See
 /// [`OutboundLayer::retry`](super::OutboundLayer::retry).
 pub trait OutboundRetry<B> {
-    /// How often at most.
+    /// The most times that a request is sent again.
     fn times(&self) -> u32;
 
-    /// Whether after this denial.
+    /// Whether a request is sent again after a denial with this status.
     fn retries(&self, status: StatusCode) -> bool;
 
-    /// The body once more, if it can be had.
+    /// A clone of the body, if it can be cloned.
     fn clone_body(&self, body: &B) -> Option<B>;
 }
 
@@ -96,7 +98,7 @@ pub struct Retry<F = Cloned> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cloned;
 
-/// Not to be named by others.
+/// How bodies are cloned. Other crates cannot name it.
 pub trait CloneBody<B> {
     fn clone_body(&self, body: &B) -> Option<B>;
 }

@@ -1,32 +1,48 @@
+//! The service of an `OutboundLayer`, and the future of a request through it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
 
 use http::{Request, Response};
 use http_body::Body;
+use pin_project::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::OutboundLayer;
 use super::classify::{ByStatus, OutboundClassifier};
 use super::error::OutboundError;
-use super::future::OutboundFuture;
 use super::retry::{NoRetry, OutboundRetry};
-use crate::http::body::PermitBody;
+use crate::acquire::AcquireOwned;
+use crate::error::AcquireError;
+use crate::http::body::{HeldPermit, PermitBody};
+use crate::http::grpc;
+use crate::http::upstream::UpstreamReader;
+use crate::limiter::Limiter;
+use crate::manager::RequestOptions;
+use crate::permit::Permit;
 
 /// A service that keeps to a limiter. An [`OutboundLayer`], which has an example, makes it.
 ///
-/// It is ready when the inner service is. That one keeps what it has reserved, if it reserves something, while the request waits for its
-/// permit.
+/// It is ready when the inner service is. If the inner service reserves something when it is ready, it keeps that while the
+/// request waits for its permit.
 #[derive(Debug)]
 pub struct OutboundService<S, C = ByStatus, R = NoRetry> {
     inner: S,
     layer: Arc<OutboundLayer<C, R>>,
 }
 
-/// Not derived: what the layer is made of need not be `Clone`.
+/// Not derived, because `C` and `R` need not be `Clone`.
 impl<S: Clone, C, R> Clone for OutboundService<S, C, R> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
+        Self {
+            inner: self.inner.clone(),
+            layer: Arc::clone(&self.layer),
+        }
     }
 }
 
@@ -34,7 +50,10 @@ impl<S, C: Clone, R: Clone> Layer<S> for OutboundLayer<C, R> {
     type Service = OutboundService<S, C, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        OutboundService { inner, layer: Arc::new(self.clone()) }
+        OutboundService {
+            inner,
+            layer: Arc::new(self.clone()),
+        }
     }
 }
 
@@ -54,8 +73,165 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone is not ready, so it is the one that stays.
+        let layer = Arc::clone(&self.layer);
+        let (parts, body) = request.into_parts();
+        let reader = (layer.common.reader_of)(&parts);
+        let (stage, plan) = match layer.common.plan(&parts) {
+            Ok(plan) => (OutboundStage::acquire(&plan), Some(plan)),
+            Err(error) => (OutboundStage::Refused(Some(error)), None),
+        };
+        // The clone is not ready, so it stays here, and the ready service takes the call.
         let clone = self.inner.clone();
-        OutboundFuture::new(std::mem::replace(&mut self.inner, clone), Arc::clone(&self.layer), request)
+        OutboundFuture {
+            stage,
+            inner: std::mem::replace(&mut self.inner, clone),
+            reader,
+            request: Some(Request::from_parts(parts, body)),
+            retries: layer.retry.times(),
+            plan,
+            denied: None,
+            layer,
+        }
+    }
+}
+
+/// The future of an [`OutboundService`].
+///
+/// # Cancel safety
+///
+/// Dropping it drops the call inside, and then releases the permit; or the request leaves the queue.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct OutboundFuture<S: Service<Request<B>>, B, A, C, R> {
+    #[pin]
+    stage: OutboundStage<S::Future>,
+    inner: S,
+    layer: Arc<OutboundLayer<C, R>>,
+    reader: UpstreamReader,
+    /// The request to send next.
+    request: Option<Request<B>>,
+    /// How often it may be sent again.
+    retries: u32,
+    plan: Option<(Limiter, RequestOptions)>,
+    /// The answer that is returned if there is no permit for a retry.
+    denied: Option<Response<PermitBody<A>>>,
+}
+
+#[pin_project(project = OutboundStageNow)]
+enum OutboundStage<F> {
+    Refused(Option<AcquireError>),
+    Acquiring(AcquireOwned),
+    Readying(Option<Permit>),
+    /// The call is dropped before its permit.
+    Calling(#[pin] F, Option<Permit>),
+    Done,
+}
+
+impl<F> OutboundStage<F> {
+    fn acquire((limiter, options): &(Limiter, RequestOptions)) -> Self {
+        Self::Acquiring(AcquireOwned::new(
+            Arc::clone(limiter.manager()),
+            options.clone(),
+        ))
+    }
+}
+
+impl<S, B, A, C, R> Future for OutboundFuture<S, B, A, C, R>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    A: Body,
+    C: OutboundClassifier<S::Error>,
+    R: OutboundRetry<B>,
+{
+    type Output = Result<Response<PermitBody<A>>, OutboundError<S::Error>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage.as_mut().project() {
+                OutboundStageNow::Refused(error) => {
+                    let error = error.take().unwrap_or(AcquireError::Closed);
+                    this.stage.set(OutboundStage::Done);
+                    return Poll::Ready(Err(OutboundError::Acquire(error)));
+                }
+                OutboundStageNow::Acquiring(acquire) => {
+                    let acquired = Pin::new(acquire).poll(cx);
+                    let denied = this.denied.take(); // its connection is of use to others while this waits
+                    match ready!(acquired) {
+                        Ok(permit) => this.stage.set(OutboundStage::Readying(Some(permit))),
+                        Err(error) => {
+                            this.stage.set(OutboundStage::Done);
+                            return Poll::Ready(denied.ok_or(OutboundError::Acquire(error)));
+                        }
+                    }
+                }
+                OutboundStageNow::Readying(permit) => {
+                    // The service is ready already, except before a retry.
+                    let ready = ready!(this.inner.poll_ready(cx));
+                    let (permit, request) = (permit.take(), this.request.take());
+                    this.stage.set(OutboundStage::Done);
+                    ready.map_err(OutboundError::Service)?;
+                    let Some(request) = request else { continue };
+                    let (head, body) = request.into_parts();
+                    if *this.retries > 0 {
+                        let copy = this.layer.retry.clone_body(&body);
+                        *this.request = copy.map(|body| Request::from_parts(head.clone(), body));
+                    }
+                    let future = this.inner.call(Request::from_parts(head, body));
+                    this.stage.set(OutboundStage::Calling(future, permit));
+                }
+                OutboundStageNow::Calling(future, permit) => {
+                    let answer = ready!(future.poll(cx));
+                    let permit = permit.take();
+                    this.stage.set(OutboundStage::Done);
+                    let (head, body) = match answer {
+                        Ok(response) => response.into_parts(),
+                        Err(error) => {
+                            let outcome = this.layer.classifier.classify(Err(&error));
+                            HeldPermit::new(permit, outcome).complete();
+                            return Poll::Ready(Err(OutboundError::Service(error)));
+                        }
+                    };
+                    let outcome = this.layer.classifier.classify(Ok(&head));
+                    let status = grpc::http_status(head.status, &head.headers);
+                    let answer = this.reader.read(status, &head.headers, SystemTime::now());
+                    // The pause begins before the permit is released, so that no other request gets the permit.
+                    this.plan
+                        .iter()
+                        .for_each(|(limiter, _)| this.layer.common.heed(&answer, limiter));
+                    let again = answer.is_limited()
+                        && this.layer.retry.retries(status)
+                        && this.request.is_some();
+                    let until_head = again || this.layer.common.until_head;
+                    let body = PermitBody::of_answer(
+                        &head.headers,
+                        body,
+                        HeldPermit::new(permit, outcome),
+                        until_head,
+                    );
+                    let response = Response::from_parts(head, body);
+                    match this.plan.as_ref().filter(|_| again) {
+                        Some(plan) => {
+                            *this.retries -= 1;
+                            *this.denied = Some(response);
+                            this.stage.set(OutboundStage::acquire(plan));
+                        }
+                        None => return Poll::Ready(Ok(response)),
+                    }
+                }
+                OutboundStageNow::Done => {
+                    panic!("an outbound future was polled after it had completed")
+                }
+            }
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, A, C, R> fmt::Debug for OutboundFuture<S, B, A, C, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundFuture")
+            .field("plan", &self.plan)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
     }
 }

@@ -1,11 +1,13 @@
+//! What an answer of an upstream said.
+
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::upstream::UpstreamSignal;
 
 const MAX_QUOTAS: usize = 8;
-/// No family has more fields.
-const MAX_MALFORMED: usize = 16;
+/// The most fields that a family has.
+pub(super) const MAX_MALFORMED: usize = 17;
 
 /// What the answer of an upstream said about its limits. [`UpstreamReader::read`](super::UpstreamReader::read), which has an
 /// example, returns it. It borrows names from the fields.
@@ -84,10 +86,10 @@ impl<'h> UpstreamAnswer<'h> {
     }
 
     /// A signal to a limiter that counts this unit, in upper or lower case, with `_` or `-`: the quota `input-tokens` is that of
-    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, or of those the one with the latest
-    /// reset.
+    /// `input_tokens`. Of several such quotas it is about the one with the fewest units left, and among equals the one with the
+    /// latest reset.
     ///
-    /// Of fields that were malformed, it names the first.
+    /// It names the first malformed field.
     ///
     /// After a denial without a [`retry_after`](Self::retry_after), the limiter pauses until the last reset of the quotas that are spent,
     /// whatever they count; if none is, until the last reset of those for which the answer does not say what remains; and for one second
@@ -95,17 +97,37 @@ impl<'h> UpstreamAnswer<'h> {
     /// because the limiter would wait for the later of the two.
     pub fn signal_for(&self, unit: &str) -> UpstreamSignal {
         let quotas = self.quotas().iter();
-        let least = |quota: &&UpstreamQuota<'_>| (quota.remaining.unwrap_or(u64::MAX), Reverse(quota.reset_after));
-        let quota = quotas.clone().filter(|quota| is_same(quota.unit, unit)).min_by_key(least);
-        let last_reset =
-            |remaining| quotas.clone().filter(|quota| quota.remaining == remaining).filter_map(|quota| quota.reset_after).max();
-        let denied = self.limited.then(|| last_reset(Some(0)).or_else(|| last_reset(None)).unwrap_or(UpstreamSignal::UNKNOWN));
-        let is_overruled = |quota: &&UpstreamQuota<'_>| self.retry_after.is_some() && quota.remaining == Some(0);
+        let least = |quota: &&UpstreamQuota<'_>| {
+            (
+                quota.remaining.unwrap_or(u64::MAX),
+                Reverse(quota.reset_after),
+            )
+        };
+        let quota = quotas
+            .clone()
+            .filter(|quota| is_same(quota.unit, unit))
+            .min_by_key(least);
+        let last_reset = |remaining| {
+            quotas
+                .clone()
+                .filter(|quota| quota.remaining == remaining)
+                .filter_map(|quota| quota.reset_after)
+                .max()
+        };
+        let denied = self.limited.then(|| {
+            last_reset(Some(0))
+                .or_else(|| last_reset(None))
+                .unwrap_or(UpstreamSignal::UNKNOWN)
+        });
+        let is_overruled =
+            |quota: &&UpstreamQuota<'_>| self.retry_after.is_some() && quota.remaining == Some(0);
         UpstreamSignal {
             limited: self.limited,
             retry_after: self.retry_after.or(denied),
             remaining: quota.and_then(|quota| quota.remaining),
-            reset_after: quota.filter(|quota| !is_overruled(quota)).and_then(|quota| quota.reset_after),
+            reset_after: quota
+                .filter(|quota| !is_overruled(quota))
+                .and_then(|quota| quota.reset_after),
             malformed: self.malformed().first().copied(),
         }
     }
@@ -113,7 +135,13 @@ impl<'h> UpstreamAnswer<'h> {
 
 /// Whether two names are of one unit. Upstreams write hyphens where most programs have underscores.
 fn is_same(one: &str, other: &str) -> bool {
-    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let plain = |byte: u8| {
+        if byte == b'_' {
+            b'-'
+        } else {
+            byte.to_ascii_lowercase()
+        }
+    };
     one.bytes().map(plain).eq(other.bytes().map(plain))
 }
 
@@ -126,10 +154,13 @@ pub(super) struct Few<T, const N: usize> {
 
 impl<T: Copy + Default, const N: usize> Few<T, N> {
     pub(super) fn new() -> Self {
-        Self { items: [T::default(); N], len: 0 }
+        Self {
+            items: [T::default(); N],
+            len: 0,
+        }
     }
 
-    /// One too many is left out.
+    /// Adds an item, or drops it if there is no room.
     pub(super) fn push(&mut self, item: T) {
         if self.len < N {
             self.items[self.len] = item;

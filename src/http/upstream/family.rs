@@ -1,190 +1,292 @@
-/// Whose fields an [`UpstreamReader`](super::UpstreamReader) reads. Names and meanings differ so much that it has to be said: a
-/// field with the name `x-ratelimit-reset` has five meanings, and HTTP/2 takes away the case that would tell some names apart.
-///
-/// Each quota has a [unit](crate::http::UpstreamQuota::unit), by which it is told to a limiter: see
-/// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). Where none is named here, it is `requests`.
-///
-/// With every family `Retry-After` is read too, and for an upstream that sends nothing else (Stripe) there is
-/// [`RetryAfter`](Self::RetryAfter).
-///
-/// # Examples
-///
-/// ```
-/// use tollgate::http::{ResetFormat, UpstreamFamily};
-///
-/// let family = match "api.github.com" {
-///     "api.github.com" => UpstreamFamily::GitHub,
-///     "api.openai.com" => UpstreamFamily::OpenAi,
-///     _ => UpstreamFamily::XRateLimit(ResetFormat::Seconds),
-/// };
-/// assert_eq!(family, UpstreamFamily::GitHub);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum UpstreamFamily {
-    /// `Retry-After` alone (RFC 9110, section 10.2.3).
-    RetryAfter,
-    /// The lists `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-08 to -10: Cloudflare,
-    /// express-rate-limit, and [`RateLimitStyle::Draft10`](crate::http::RateLimitStyle::Draft10). The names of the two lists need
-    /// not match.
-    Draft10,
-    /// The dictionary `RateLimit: limit=100, remaining=50, reset=5` of draft -07.
-    Draft7,
-    /// The fields `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of drafts -00 to -06. Each may be a list with the policies
-    /// after the limit, as Envoy and limitador send it, or have the window as a parameter and no reset, as Docker Hub does:
-    /// `100;w=21600`. Else the window is that of the policy with the same limit in `RateLimit-Policy: 100;w=60`.
-    Draft6,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. What the reset means differs from server to server: see its documentation.
-    /// Counts may have a fraction, which is cut off: Reddit sends `599.0`, and a reset in [seconds](ResetFormat::Seconds).
-    XRateLimit(ResetFormat),
-    /// `x-ratelimit-*` with Unix seconds, and the quota's name in `x-ratelimit-resource`. A 403 whose quota is spent, or with a
-    /// `Retry-After`, is a denial. See GitHub's "Rate limits for the REST API".
-    GitHub,
-    /// `RateLimit-*` with Unix seconds. See GitLab's "Rate limits".
-    GitLab,
-    /// `x-rate-limit-*`, with one more hyphen, and Unix seconds. See "Rate limits" of the API of X.
-    Twitter,
-    /// `x-ratelimit-*-requests`, `-tokens` and `-project-tokens` with resets such as `6m0s`, and `retry-after-ms`. See OpenAI's
-    /// "Rate limits".
-    OpenAi,
-    /// The first two of those with seconds, where -1 is unknown, and `retry-after-ms`. See "Azure OpenAI quotas and limits".
-    AzureOpenAi,
-    /// `anthropic-ratelimit-requests-*`, `-tokens-*`, `-input-tokens-*` and `-output-tokens-*` with instants of RFC 3339. Status 529
-    /// (overloaded) is a denial too. See Anthropic's "Rate limits". Of a subscription, `-unified-status: rejected` in an answer with 429
-    /// is a quota named `unified` that is spent until `-unified-reset`, in Unix seconds; the other `-unified-*` are not read.
-    Anthropic,
-    /// `X-RateLimit-*` with decimals in `-Reset-After`, and the quota's name in `X-RateLimit-Bucket`. See Discord's "Rate Limits".
-    Discord,
-    /// `X-Shopify-Shop-Api-Call-Limit: 32/40`, which is what is used, and `Retry-After: 2.0`. See "Shopify API limits". There is no
-    /// reset.
-    Shopify,
+//! The families of upstreams, each with the fields that are read for it.
+
+/// An enum with a list of its values. A variant may hold another such enum.
+macro_rules! listed {
+    (
+        $(#[$attribute:meta])*
+        pub enum $name:ident { $($(#[$doc:meta])* $variant:ident $(($inner:ident))?,)* }
+    ) => {
+        $(#[$attribute])*
+        pub enum $name { $($(#[$doc])* $variant $(($inner))?,)* }
+
+        impl $name {
+            /// All values, in the order of the variants: for a list of choices, or for a test of each.
+            pub fn all() -> impl Iterator<Item = Self> {
+                let mut all = Vec::new();
+                $(all.extend(listed!(@values $name::$variant $(, $inner)?));)*
+                all.into_iter()
+            }
+        }
+    };
+    (@values $value:path) => { [$value] };
+    (@values $value:path, $inner:ident) => { $inner::all().map($value) };
 }
 
-/// What the value of an `X-RateLimit-Reset` means. See [`UpstreamFamily::XRateLimit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ResetFormat {
-    /// Seconds from now; a fraction is allowed.
-    Seconds,
-    /// The instant, in seconds since the Unix epoch; a fraction is allowed.
-    UnixSeconds,
-    /// The instant, in milliseconds since the Unix epoch.
-    UnixMillis,
-    /// A duration as Go prints it: `6m0s`, `12ms`.
-    GoDuration,
-    /// The instant, as in RFC 3339: `2026-11-23T01:02:03Z`.
-    Rfc3339,
+listed! {
+    /// The upstream whose fields an [`UpstreamReader`](super::UpstreamReader) reads. It must be set, because names and meanings
+    /// differ: a field with the name `x-ratelimit-reset` has five meanings, and HTTP/2 takes away the case that would tell some
+    /// names apart.
+    ///
+    /// Each quota has a [unit](crate::http::UpstreamQuota::unit), by which a limiter takes it: see
+    /// [`OutboundLayer::cost_of`](crate::http::OutboundLayer::cost_of). Where none is named here, it is `requests`.
+    ///
+    /// With every family `Retry-After` is read too, and for an upstream that sends nothing else (Stripe) there is
+    /// [`RetryAfter`](Self::RetryAfter).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::http::{ResetFormat, UpstreamFamily};
+    ///
+    /// let family = match "api.github.com" {
+    ///     "api.github.com" => UpstreamFamily::GitHub,
+    ///     "api.openai.com" => UpstreamFamily::OpenAi,
+    ///     _ => UpstreamFamily::XRateLimit(ResetFormat::Seconds),
+    /// };
+    /// assert_eq!(family, UpstreamFamily::GitHub);
+    /// ```
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum UpstreamFamily {
+        /// Only `Retry-After` (RFC 9110, section 10.2.3).
+        RetryAfter,
+        /// The lists `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-08 to -10: Cloudflare,
+        /// express-rate-limit, and [`RateLimitStyle::Draft10`](crate::http::RateLimitStyle::Draft10). The names of the two lists need
+        /// not match.
+        Draft10,
+        /// The dictionary `RateLimit: limit=100, remaining=50, reset=5` of draft -07.
+        Draft7,
+        /// The fields `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of drafts -00 to -06. Each may be a list with the policies
+        /// after the limit, as Envoy and limitador send it, or have the window as a parameter and no reset, as Docker Hub does:
+        /// `100;w=21600`. Else the window is that of the policy with the same limit in `RateLimit-Policy: 100;w=60`.
+        Draft6,
+        /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. What the reset means differs from server to server: see its documentation.
+        /// Counts may have a fraction, which is cut off: Reddit sends `599.0`, and a reset in [seconds](ResetFormat::Seconds).
+        XRateLimit(ResetFormat),
+        /// `x-ratelimit-*` with Unix seconds, and the quota's name in `x-ratelimit-resource`. A 403 whose quota is spent, or with a
+        /// `Retry-After`, is a denial. See GitHub's "Rate limits for the REST API".
+        GitHub,
+        /// `RateLimit-*` with Unix seconds. See GitLab's "Rate limits".
+        GitLab,
+        /// `x-rate-limit-*`, with one more hyphen, and Unix seconds. See "Rate limits" of the API of X.
+        Twitter,
+        /// `x-ratelimit-*-requests`, `-tokens` and `-project-tokens` with resets such as `6m0s`, and `retry-after-ms`. See OpenAI's
+        /// "Rate limits".
+        OpenAi,
+        /// `x-ratelimit-*-requests` and `-tokens` with resets in seconds, where -1 is unknown, and `retry-after-ms`. See "Azure OpenAI quotas and limits".
+        AzureOpenAi,
+        /// `anthropic-ratelimit-requests-*`, `-tokens-*`, `-input-tokens-*` and `-output-tokens-*` with instants of RFC 3339. Status 529
+        /// (overloaded) is a denial too. See Anthropic's "Rate limits". Of a subscription, `-unified-status: rejected` in an answer with 429
+        /// is a quota named `unified` that is spent until `-unified-reset`, in Unix seconds; the other `-unified-*` are not read.
+        Anthropic,
+        /// `X-RateLimit-*` with decimals in `-Reset-After`, and the quota's name in `X-RateLimit-Bucket`. See Discord's "Rate Limits".
+        Discord,
+        /// `X-Shopify-Shop-Api-Call-Limit: 32/40`, which is what is used, and `Retry-After: 2.0`. See "Shopify API limits". There is no
+        /// reset.
+        Shopify,
+    }
 }
 
-/// The fields of one quota; an empty name is no field.
-#[derive(Clone, Copy)]
-pub(super) struct Triple {
-    pub(super) unit: &'static str,
-    pub(super) limit: &'static str,
-    pub(super) remaining: &'static str,
-    pub(super) reset: &'static str,
-    pub(super) format: ResetFormat,
+listed! {
+    /// What the value of an `X-RateLimit-Reset` means. See [`UpstreamFamily::XRateLimit`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum ResetFormat {
+        /// Seconds from now; a fraction is allowed.
+        Seconds,
+        /// The instant, in seconds since the Unix epoch; a fraction is allowed.
+        UnixSeconds,
+        /// The instant, in milliseconds since the Unix epoch.
+        UnixMillis,
+        /// A duration as Go prints it: `6m0s`, `12ms`.
+        GoDuration,
+        /// The instant, as in RFC 3339: `2026-11-23T01:02:03Z`.
+        Rfc3339,
+    }
 }
 
-const fn triple(unit: &'static str, fields: [&'static str; 3], format: ResetFormat) -> Triple {
-    let [limit, remaining, reset] = fields;
-    Triple { unit, limit, remaining, reset, format }
+/// What is read for a family.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    pub(super) parts: &'static [AnswerPart],
+    /// What the reset of [`AnswerPart::Numbers`] means.
+    pub(super) reset: ResetFormat,
+    /// The field with the name of the quotas.
+    pub(super) name_field: Option<&'static str>,
+    /// Whether -1 stands for an unknown number.
+    pub(super) has_unknown: bool,
+    /// Whether limits and what remains may have a fraction, as Reddit sends it.
+    pub(super) has_decimal_counts: bool,
+    pub(super) has_retry_after_millis: bool,
+    /// Whether `Retry-After` may have a fraction, which the standard does not allow.
+    pub(super) has_decimal_retry_after: bool,
+    /// The status of a denial besides 429 and 503.
+    pub(super) overloaded_status: Option<u16>,
+    /// Whether a 403 is a denial if a quota is spent, or with a `Retry-After`.
+    pub(super) denies_by_403: bool,
 }
 
-const REQUESTS: &str = "requests";
-const RATELIMIT: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
-const X_RATELIMIT: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
-const X_RATE_LIMIT: [&str; 3] = ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
-const DISCORD: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset-after"];
+/// A group of fields in the answers of a family.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AnswerPart {
+    /// One quota of this unit: a field each for its limit, what remains, and its reset.
+    Numbers(&'static str, [&'static str; 3]),
+    /// `RateLimit` and `RateLimit-Policy` of draft-10.
+    Lists,
+    /// `RateLimit` and `RateLimit-Policy` of draft-07.
+    Dictionary,
+    /// `RateLimit-Policy` of the drafts -03 to -06, beside the numbers.
+    Windows,
+    /// `32/40` in the field of Shopify.
+    UsedOfLimit,
+    /// The quota of a subscription of Anthropic.
+    Unified,
+}
 
-macro_rules! by_unit {
-    (openai $unit:literal, $format:expr) => {
-        triple(
+pub(super) const AGE: &str = "age";
+pub(super) const DATE: &str = "date";
+pub(super) const RETRY_AFTER: &str = "retry-after";
+pub(super) const RETRY_AFTER_MILLIS: &str = "retry-after-ms";
+pub(super) const LIMIT: &str = "ratelimit";
+pub(super) const LIMIT_POLICY: &str = "ratelimit-policy";
+pub(super) const SHOPIFY: &str = "x-shopify-shop-api-call-limit";
+pub(super) const UNIFIED_STATUS: &str = "anthropic-ratelimit-unified-status";
+pub(super) const UNIFIED_RESET: &str = "anthropic-ratelimit-unified-reset";
+pub(super) const REQUESTS: &str = "requests";
+
+/// [`AnswerPart::Numbers`] with the text before and after `limit`, `remaining` and `reset` in the names of the fields.
+macro_rules! numbers {
+    ($unit:literal, $before:literal, $after:literal) => {
+        AnswerPart::Numbers(
             $unit,
             [
-                concat!("x-ratelimit-limit-", $unit),
-                concat!("x-ratelimit-remaining-", $unit),
-                concat!("x-ratelimit-reset-", $unit),
+                concat!($before, "limit", $after),
+                concat!($before, "remaining", $after),
+                concat!($before, "reset", $after),
             ],
-            $format,
-        )
-    };
-    (anthropic $unit:literal) => {
-        triple(
-            $unit,
-            [
-                concat!("anthropic-ratelimit-", $unit, "-limit"),
-                concat!("anthropic-ratelimit-", $unit, "-remaining"),
-                concat!("anthropic-ratelimit-", $unit, "-reset"),
-            ],
-            ResetFormat::Rfc3339,
         )
     };
 }
+
+const RATELIMIT: AnswerPart = numbers!("requests", "ratelimit-", "");
+const X_RATELIMIT: AnswerPart = numbers!("requests", "x-ratelimit-", "");
+const OPENAI_REQUESTS: AnswerPart = numbers!("requests", "x-ratelimit-", "-requests");
+const OPENAI_TOKENS: AnswerPart = numbers!("tokens", "x-ratelimit-", "-tokens");
+const DISCORD: [&str; 3] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset-after",
+];
 
 impl UpstreamFamily {
-    /// The quotas that have a field for each number; none where the family has another form.
-    pub(super) const fn triples(self) -> &'static [Triple] {
-        use ResetFormat::{GoDuration, Rfc3339, Seconds, UnixMillis, UnixSeconds};
+    pub(super) fn form(self) -> Form {
+        use ResetFormat::{GoDuration, Rfc3339, Seconds, UnixSeconds};
+        let form = |reset, parts| Form {
+            parts,
+            reset,
+            name_field: None,
+            has_unknown: false,
+            has_decimal_counts: false,
+            has_retry_after_millis: false,
+            has_decimal_retry_after: false,
+            overloaded_status: None,
+            denies_by_403: false,
+        };
         match self {
-            Self::RetryAfter | Self::Draft10 | Self::Draft7 | Self::Shopify => &[],
-            Self::Draft6 => &const { [triple(REQUESTS, RATELIMIT, Seconds)] },
-            Self::XRateLimit(Seconds) => &const { [triple(REQUESTS, X_RATELIMIT, Seconds)] },
-            Self::XRateLimit(UnixSeconds) | Self::GitHub => &const { [triple(REQUESTS, X_RATELIMIT, UnixSeconds)] },
-            Self::XRateLimit(UnixMillis) => &const { [triple(REQUESTS, X_RATELIMIT, UnixMillis)] },
-            Self::XRateLimit(GoDuration) => &const { [triple(REQUESTS, X_RATELIMIT, GoDuration)] },
-            Self::XRateLimit(Rfc3339) => &const { [triple(REQUESTS, X_RATELIMIT, Rfc3339)] },
-            Self::GitLab => &const { [triple(REQUESTS, RATELIMIT, UnixSeconds)] },
-            Self::Twitter => &const { [triple(REQUESTS, X_RATE_LIMIT, UnixSeconds)] },
-            Self::Discord => &const { [triple(REQUESTS, DISCORD, Seconds)] },
-            Self::OpenAi => {
-                &const {
-                    [
-                        by_unit!(openai "requests", GoDuration),
-                        by_unit!(openai "tokens", GoDuration),
-                        by_unit!(openai "project-tokens", GoDuration),
-                    ]
-                }
-            }
-            Self::AzureOpenAi => &const { [by_unit!(openai "requests", Seconds), by_unit!(openai "tokens", Seconds)] },
-            Self::Anthropic => {
-                &const {
-                    [
-                        by_unit!(anthropic "requests"),
-                        by_unit!(anthropic "tokens"),
-                        by_unit!(anthropic "input-tokens"),
-                        by_unit!(anthropic "output-tokens"),
-                    ]
-                }
-            }
+            Self::RetryAfter => form(Seconds, &[]),
+            Self::Draft10 => form(Seconds, &[AnswerPart::Lists]),
+            Self::Draft7 => form(Seconds, &[AnswerPart::Dictionary]),
+            Self::Draft6 => form(Seconds, &[RATELIMIT, AnswerPart::Windows]),
+            Self::XRateLimit(reset) => Form {
+                has_decimal_counts: true,
+                ..form(reset, &[X_RATELIMIT])
+            },
+            Self::GitHub => Form {
+                name_field: Some("x-ratelimit-resource"),
+                denies_by_403: true,
+                ..form(UnixSeconds, &[X_RATELIMIT])
+            },
+            Self::GitLab => form(UnixSeconds, &[RATELIMIT]),
+            Self::Twitter => form(UnixSeconds, &[numbers!("requests", "x-rate-limit-", "")]),
+            Self::OpenAi => Form {
+                has_retry_after_millis: true,
+                ..form(
+                    GoDuration,
+                    &[
+                        OPENAI_REQUESTS,
+                        OPENAI_TOKENS,
+                        numbers!("project-tokens", "x-ratelimit-", "-project-tokens"),
+                    ],
+                )
+            },
+            Self::AzureOpenAi => Form {
+                has_retry_after_millis: true,
+                has_unknown: true,
+                ..form(Seconds, &[OPENAI_REQUESTS, OPENAI_TOKENS])
+            },
+            Self::Anthropic => Form {
+                overloaded_status: Some(529),
+                ..form(
+                    Rfc3339,
+                    &[
+                        numbers!("requests", "anthropic-ratelimit-requests-", ""),
+                        numbers!("tokens", "anthropic-ratelimit-tokens-", ""),
+                        numbers!("input-tokens", "anthropic-ratelimit-input-tokens-", ""),
+                        numbers!("output-tokens", "anthropic-ratelimit-output-tokens-", ""),
+                        AnswerPart::Unified,
+                    ],
+                )
+            },
+            Self::Discord => Form {
+                name_field: Some("x-ratelimit-bucket"),
+                has_decimal_retry_after: true,
+                ..form(Seconds, &[AnswerPart::Numbers(REQUESTS, DISCORD)])
+            },
+            Self::Shopify => Form {
+                has_decimal_retry_after: true,
+                ..form(Seconds, &[AnswerPart::UsedOfLimit])
+            },
         }
     }
 
-    /// The field with the name of the quota.
-    pub(super) const fn name_field(self) -> Option<&'static str> {
+    /// The names, in lower case, of all fields that a reader looks at for this family: for a proxy that passes them on, or a log.
+    ///
+    /// ```
+    /// use tollgate::http::UpstreamFamily;
+    ///
+    /// let fields: Vec<_> = UpstreamFamily::Shopify.fields().collect();
+    /// assert_eq!(fields, ["age", "date", "retry-after", "x-shopify-shop-api-call-limit"]);
+    /// ```
+    pub fn fields(self) -> impl Iterator<Item = &'static str> {
+        let form = self.form();
+        let millis = form.has_retry_after_millis.then_some(RETRY_AFTER_MILLIS);
+        let common = [AGE, DATE, RETRY_AFTER].into_iter().chain(millis);
+        let parts = form.parts.iter().flat_map(AnswerPart::fields).copied();
+        common.chain(parts).chain(form.name_field)
+    }
+}
+
+impl AnswerPart {
+    fn fields(&self) -> &[&'static str] {
         match self {
-            Self::GitHub => Some("x-ratelimit-resource"),
-            Self::Discord => Some("x-ratelimit-bucket"),
-            _ => None,
+            Self::Numbers(_, fields) => fields,
+            Self::Lists | Self::Dictionary => &[LIMIT, LIMIT_POLICY],
+            Self::Windows => &[LIMIT_POLICY],
+            Self::UsedOfLimit => &[SHOPIFY],
+            Self::Unified => &[UNIFIED_STATUS, UNIFIED_RESET],
         }
     }
+}
 
-    /// Whether -1 stands for an unknown number.
-    pub(super) const fn has_unknown(self) -> bool {
-        matches!(self, Self::AzureOpenAi)
-    }
+#[cfg(test)]
+mod tests {
+    use super::super::answer::MAX_MALFORMED;
+    use super::*;
 
-    pub(super) const fn has_retry_after_millis(self) -> bool {
-        matches!(self, Self::OpenAi | Self::AzureOpenAi)
-    }
-
-    /// Whether limits and what remains may have a fraction, as Reddit sends it.
-    pub(super) const fn has_decimal_counts(self) -> bool {
-        matches!(self, Self::XRateLimit(_))
-    }
-
-    /// Whether `Retry-After` may have a fraction, which the standard does not allow.
-    pub(super) const fn has_decimal_retry_after(self) -> bool {
-        matches!(self, Self::Discord | Self::Shopify)
+    #[test]
+    fn an_answer_can_name_all_fields_of_every_family() {
+        for family in UpstreamFamily::all() {
+            assert!(family.fields().count() <= MAX_MALFORMED, "{family:?}");
+        }
     }
 }

@@ -1,3 +1,5 @@
+//! The option of a faster clock.
+
 use std::hash::Hash;
 
 use super::KeyedLimiterBuilder;
@@ -29,12 +31,15 @@ mod tests {
     use super::*;
     use crate::{KeyedLimiter, Throttle};
 
-    /// As of a limiter's own driver.
+    /// The same as the test of the driver of a single limiter.
     #[tokio::test(start_paused = true)]
     async fn a_shared_driver_that_wakes_before_its_clock_is_there_sleeps_again_and_does_not_spin() {
         let every = Duration::from_millis(20);
         let (time_source, hand) = TimeSource::by_hand();
-        let builder = KeyedLimiterBuilder { time_source, ..KeyedLimiter::builder(Throttle::every(every)) };
+        let builder = KeyedLimiterBuilder {
+            time_source,
+            ..KeyedLimiter::builder(Throttle::every(every))
+        };
         let keyed = builder.build().unwrap();
         drop(keyed.acquire(&1).await.unwrap());
         hand.increment(every - Duration::from_nanos(1));

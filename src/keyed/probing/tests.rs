@@ -1,3 +1,5 @@
+//! Tests of the hash table.
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -27,14 +29,20 @@ impl Probing<Entry> {
 
     fn check(&self, naive: &HashMap<(u16, u64), u32>) {
         let slots = self.slots();
-        assert_eq!((self.len(), self.iter().count()), (naive.len(), naive.len()));
+        assert_eq!(
+            (self.len(), self.iter().count()),
+            (naive.len(), naive.len())
+        );
         assert!(self.len() <= most(slots) && (slots == 0 || most(slots) < slots));
         for (key, value) in naive {
             let slot = self.slot_of(*key).unwrap();
             assert_eq!(self.get(slot), Some(&(*key, *value)));
             let mut at = home(key.1, slots);
             while at != slot {
-                assert!(self.get(at).is_some(), "a gap at {at} of {slots}, before {slot}");
+                assert!(
+                    self.get(at).is_some(),
+                    "a gap at {at} of {slots}, before {slot}"
+                );
                 at = next(at, slots);
             }
         }
@@ -56,7 +64,12 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     // Few homes, of which half are the last ones: clusters form, and wrap around.
-    let key = || (0..300_u16, prop_oneof![0..9_u16, 65_000..=u16::MAX, 65_530..=u16::MAX].prop_map(hash_at));
+    let key = || {
+        (
+            0..300_u16,
+            prop_oneof![0..9_u16, 65_000..=u16::MAX, 65_530..=u16::MAX].prop_map(hash_at),
+        )
+    };
     prop_oneof![
         6 => key().prop_map(|(name, hash)| Step::Put(name, hash)),
         2 => key().prop_map(|(name, hash)| Step::Take(name, hash)),
@@ -66,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::replay::cases(300))]
 
     #[test]
     fn it_holds_what_a_map_of_the_standard_library_holds(steps in prop::collection::vec(step(), 1..250)) {
@@ -98,8 +111,8 @@ proptest! {
         }
     }
 
-    /// What the removal of keys relies on. It goes from later slots to earlier ones and removes what it finds; so an entry that
-    /// moves has just been visited, but for those beside the slot where it began.
+    /// The removal of keys relies on this. It visits slots from later to earlier ones and removes entries on the way. So an entry
+    /// that moves has just been visited, except for entries next to the slot where the removal began.
     #[test]
     fn a_walk_down_the_slots_that_removes_entries_visits_the_others_in_each_round(
         keys in prop::collection::hash_set((0..300_u16, any::<u16>().prop_map(hash_at)), 1..200),
@@ -127,14 +140,22 @@ proptest! {
 fn a_cluster_wraps_around_and_a_removal_in_it_closes_the_gap() {
     let mut table = Probing::new();
     let key = |name| (name, hash_at(u16::MAX)); // at home in the last slot
-    let slots: Vec<usize> = [0, 1, 2].map(|name| table.put(key(name), name.into())).to_vec();
+    let slots: Vec<usize> = [0, 1, 2]
+        .map(|name| table.put(key(name), name.into()))
+        .to_vec();
     assert_eq!((table.slots(), slots), (4, vec![3, 0, 1]));
     assert_eq!(table.take(key(0)), Some(0));
-    assert_eq!([1, 2].map(|name| table.slot_of(key(name))), [Some(3), Some(0)]);
+    assert_eq!(
+        [1, 2].map(|name| table.slot_of(key(name))),
+        [Some(3), Some(0)]
+    );
     let first = (9, hash_at(0));
     assert_eq!(table.put(first, 9), 1, "slot 0 is taken");
     assert_eq!(table.take(key(1)), Some(1));
-    assert_eq!((table.slot_of(key(2)), table.slot_of(first)), (Some(3), Some(0)));
+    assert_eq!(
+        (table.slot_of(key(2)), table.slot_of(first)),
+        (Some(3), Some(0))
+    );
     assert_eq!(table.take(key(2)), Some(2));
     assert_eq!(table.slot_of(first), Some(0), "it is at home, and stays");
 }
@@ -148,14 +169,24 @@ fn it_grows_by_a_third_and_is_made_smaller_where_few_entries_are_left() {
     for name in 0..2_000 {
         table.put(key(name), 0);
         sizes.push(table.slots());
-        assert!(name < 20 || table.slots() * 3 / 5 <= table.len() + 1, "{} of {}", table.len(), table.slots());
+        assert!(
+            name < 20 || table.slots() * 3 / 5 <= table.len() + 1,
+            "{} of {}",
+            table.len(),
+            table.slots()
+        );
     }
     sizes.dedup();
     assert_eq!(sizes[..5], [4, 6, 8, 11, 15]);
     for name in 7..2_000 {
         assert_eq!(table.take(key(name)), Some(0));
         table.shrink(hash_of);
-        assert!(table.slots() <= 64 || table.slots() <= table.len() * 8 + 7, "{} of {}", table.len(), table.slots());
+        assert!(
+            table.slots() <= 64 || table.slots() <= table.len() * 8 + 7,
+            "{} of {}",
+            table.len(),
+            table.slots()
+        );
     }
     table.check(&(0..7).map(|name| (key(name), 0)).collect());
 }
@@ -169,7 +200,12 @@ fn growth_asks_for_each_hash_once_and_a_removal_for_those_of_a_cluster() {
         hash_of(entry)
     };
     let mut table = Probing::new();
-    let key = |name: u32| (name as u16, u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+    let key = |name: u32| {
+        (
+            name as u16,
+            u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32,
+        )
+    };
     for name in 0..60_000 {
         let len = table.len();
         calls.set(0);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use super::{Removed, Shard};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
-use crate::core::plan::Plan;
-use crate::core::suspension::Hold;
-use crate::keyed::idle::{Idle, KeptHash};
+use crate::core::gate::plan::Plan;
+use crate::core::schedule::Schedule;
+use crate::core::suspension::{AllKeysHold, PauseScope};
+use crate::keyed::idle::KeptHash;
 use crate::keyed::probing::Probing;
-use crate::keyed::shared::Shared;
+use crate::keyed::shared::KeyedShared;
 use crate::keyed::tier::Tier;
-use crate::manager::{Manager, ManagerParts, Unapplied};
+use crate::manager::{ActiveKey, Manager, Unapplied};
 use crate::observe::Observers;
 use crate::strategy::Moment;
 
@@ -27,7 +28,7 @@ pub(in crate::keyed) enum Change {
     SetPlan(Arc<Plan>, UsageCarryOver),
 }
 
-/// What a change leaves to be done when no lock is held, because it runs foreign code.
+/// The follow-up work of a change. It runs foreign code, so it is done when no lock is held.
 pub(in crate::keyed) struct Changed<K> {
     removed: Removed<K>,
     managers: Vec<(Arc<Manager>, Unapplied)>,
@@ -35,7 +36,10 @@ pub(in crate::keyed) struct Changed<K> {
 
 impl<K> Changed<K> {
     pub(in crate::keyed) fn nothing() -> Self {
-        Self { removed: Removed::default(), managers: Vec::new() }
+        Self {
+            removed: Removed::default(),
+            managers: Vec::new(),
+        }
     }
 
     pub(in crate::keyed) fn follow_up(self) {
@@ -48,7 +52,12 @@ impl<K> Changed<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> Shard<K, W, H> {
-    pub(in crate::keyed) fn change(&mut self, change: &Change, shared: &Shared<K>, changed: &mut Changed<K>) {
+    pub(in crate::keyed) fn change(
+        &mut self,
+        change: &Change,
+        shared: &KeyedShared<K>,
+        changed: &mut Changed<K>,
+    ) {
         let now = self.clock.now();
         if !matches!(change, Change::Resume) {
             self.remove_unused_words(&mut changed.removed);
@@ -56,26 +65,44 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         match change {
             Change::Close => {
                 self.hold_mut().closed = true;
-                self.change_managers(changed, Manager::close_later);
+                self.change_managers(changed, |key| key.change_later(Schedule::close));
             }
             Change::CloseToNew => {
                 self.hold_mut().closed = true;
-                self.change_managers(changed, Manager::close_to_new_later);
+                self.change_managers(changed, |key| key.change_later(Schedule::close_to_new));
             }
             Change::Pause(nanos) => {
                 let hold = self.hold_mut();
                 hold.paused_until = hold.paused_until.max(Some(now.plus(*nanos)));
-                self.change_managers(changed, |manager| manager.pause_later(*nanos));
+                self.change_managers(changed, |key| {
+                    key.change_later(|schedule, now, effects| {
+                        let until = now.plus(*nanos);
+                        schedule.pause(now, PauseScope::AllKeys, until, effects);
+                    })
+                });
             }
             Change::Resume => {
-                self.hold.iter_mut().for_each(|hold| hold.paused_until = None);
+                self.hold
+                    .iter_mut()
+                    .for_each(|hold| hold.paused_until = None);
                 self.hold_at(now);
-                self.change_managers(changed, Manager::resume_later);
+                self.change_managers(changed, |key| {
+                    if key.is_only_a_word() {
+                        return None; // it was never paused
+                    }
+                    key.change_later(|schedule, now, effects| {
+                        schedule.resume(now, PauseScope::AllKeys, effects);
+                    })
+                });
             }
             Change::SetPlan(plan, carry) => {
                 let former = self.tiers.replace_own(plan.deep_clone());
                 let own = Arc::clone(self.tiers.own().plan());
-                self.change_managers(changed, |manager| manager.set_plan_later(&own, *carry));
+                self.change_managers(changed, |key| {
+                    key.change_later(|schedule, now, effects| {
+                        schedule.set_plan(now, Arc::clone(&own), *carry, effects);
+                    })
+                });
                 self.plan = self.tiers.fits(0).then(|| Arc::clone(plan));
                 if self.plan.is_some() {
                     self.change_idle(&former, *carry, now);
@@ -86,51 +113,68 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn hold_mut(&mut self) -> &mut Hold {
+    fn hold_mut(&mut self) -> &mut AllKeysHold {
         self.hold.get_or_insert_default()
     }
 
-    /// Removes the keys whose manager is a word with all its places: a change would allocate the state behind it.
+    /// Removes the keys whose manager is one word with all places free. A change would allocate the state behind that word.
     fn remove_unused_words(&mut self, removed: &mut Removed<K>) {
         for slot in (0..self.active.slots()).rev() {
-            if let Some(last) = self.unshared(slot).and_then(|manager| manager.unused_word()) {
-                self.remove_active(slot, last, removed).into_iter().for_each(|(_, key)| removed.key(key));
+            if let Some(last) = self
+                .unshared(slot)
+                .and_then(|manager| manager.active_key().unused_word())
+            {
+                let key = self.remove_active(slot, last, removed);
+                removed.key(key.map(|(_, key)| key));
             }
         }
     }
 
-    fn change_managers(&self, changed: &mut Changed<K>, change: impl Fn(&Arc<Manager>) -> Option<Unapplied>) {
-        for manager in self.active.iter().map(|active| &active.manager) {
-            changed.managers.extend(change(manager).map(|unapplied| (Arc::clone(manager), unapplied)));
+    fn change_managers(
+        &self,
+        changed: &mut Changed<K>,
+        change: impl Fn(ActiveKey<'_>) -> Option<Unapplied>,
+    ) {
+        for manager in self.active.iter().map(|active| &active.value) {
+            changed.managers.extend(
+                change(manager.active_key()).map(|unapplied| (Arc::clone(manager), unapplied)),
+            );
         }
     }
 
     /// Carries the usage of all idle keys over.
     fn change_idle(&mut self, former: &Tier, carry: UsageCarryOver, now: Moment) {
-        let Self { idle, tiers, .. } = self;
-        for idle in idle.iter_mut() {
-            let mut gate = former.state(&mut idle.words).gate(0, now);
-            gate.set_plan(Arc::clone(tiers.own().plan()), now, carry);
-            idle.words = tiers.words(0);
-            tiers.state(&mut idle.words).restore(gate.states().into_iter().flatten());
+        for idle in self.idle.iter_mut() {
+            let gate = former.state(&mut idle.value).gate(0, now);
+            idle.value = self.tiers.carry_over(gate, 0, carry, now);
         }
     }
 
     /// Makes all idle keys active, because their states do not fit into words any more. Reset ones are removed.
-    fn activate_all(&mut self, former: &Tier, carry: UsageCarryOver, now: Moment, shared: &Shared<K>, removed: &mut Removed<K>) {
-        let hold = self.hold_at(now).unwrap_or_default();
-        for Idle { key, mut words, hash } in std::mem::replace(&mut self.idle, Probing::new()).into_entries() {
-            let mut gate = former.state(&mut words).gate(self.fence, now);
+    fn activate_all(
+        &mut self,
+        former: &Tier,
+        carry: UsageCarryOver,
+        now: Moment,
+        shared: &KeyedShared<K>,
+        removed: &mut Removed<K>,
+    ) {
+        let hold = self.hold_at(now);
+        for mut idle in std::mem::replace(&mut self.idle, Probing::new()).into_entries() {
+            let hash = idle.hash(&self.hasher);
+            let mut gate = former.state(&mut idle.value).gate(self.fence, now);
+            let key = idle.key;
             gate.set_plan(Arc::clone(self.tiers.own().plan()), now, carry);
-            if gate.reset_at(now) <= now {
-                removed.key(key);
+            if gate.limits().reset_at(now) <= now {
+                removed.key(Some(key));
                 continue;
             }
             let mut observer = Observers::NONE;
             contain_panic(|| observer = shared.observer_of(&key));
-            let (common, number, clock) = (Arc::clone(&self.tiers.own().common), shared.numbers.next(), self.clock.clone());
-            let manager = Manager::open(ManagerParts { common, number, gate, clock, observer, hold });
-            self.insert_active(hash.of(&key, &self.hasher), key, manager);
+            let common = Arc::clone(&self.tiers.own().common);
+            let number = shared.numbers.next();
+            let manager = self.open_manager(common, gate, number, hold, observer);
+            self.insert_active(hash, key, manager);
         }
     }
 }

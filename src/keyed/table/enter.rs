@@ -1,18 +1,17 @@
 //! Finds a key, creates it, and gives it a manager.
 
 use std::hash::Hash;
+use std::mem::take;
 use std::sync::Arc;
 
-use super::{Entered, Purpose, Table};
+use super::{Entered, KeyDenial, KeyTable, Purpose};
 use crate::contain_panic::contain_panic;
 use crate::event::EventKind;
-use crate::keyed::admitted::Denial;
-use crate::keyed::idle::KeptHash;
-use crate::keyed::idle_key::{Fences, IdleKey};
-use crate::keyed::key_ref::KeyRef;
+use crate::keyed::idle::{KeptHash, KeyRef};
+use crate::keyed::idle_key::IdleKey;
 use crate::keyed::shard::{Location, Removed, Shard};
 use crate::keyed::tier::Tier;
-use crate::manager::{Manager, ManagerParts};
+use crate::manager::Manager;
 use crate::observe::Observers;
 use crate::policy::Policy;
 use crate::strategy::Moment;
@@ -23,17 +22,17 @@ struct Entering<'a, K, Q: ?Sized> {
     hash: u64,
     policy: Option<Policy>,
     purpose: Purpose,
-    /// Made when they turn out to be needed.
+    /// Made only when they are needed.
     copies: Option<Copies<K>>,
 }
 
 /// The copies that a new key and a new manager take.
 struct Copies<K> {
     key: Option<K>,
-    observer: Option<Observers>,
+    observer: Observers,
 }
 
-/// What is done after the shard is unlocked, because it runs foreign code.
+/// The work that runs foreign code, and so is done after the shard is unlocked.
 struct AfterUnlock<K> {
     evicted: Option<(K, Moment)>,
     /// The plan that a manager uses from now on.
@@ -43,7 +42,7 @@ struct AfterUnlock<K> {
     removed: Removed<K>,
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> Table<K, W, H> {
+impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K, W, H> {
     /// Finds a key with its present tier, and calls `ask` if it is idle; if `ask` has no answer, the key becomes active. On the
     /// way, a few keys are checked for removal.
     ///
@@ -54,14 +53,30 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         key: &Q,
         purpose: Purpose,
         mut ask: impl FnMut(IdleKey<'_>) -> Option<R>,
-    ) -> Result<Entered<R>, Denial> {
-        let policy = self.shared.tier_of.as_ref().map(|tier_of| tier_of(&key.to_key()));
-        let mut entering = Entering { key, hash: self.shards.hash(key), policy, purpose, copies: None };
+    ) -> Result<Entered<R>, KeyDenial> {
+        let policy = self
+            .shared
+            .tier_of
+            .as_ref()
+            .map(|tier_of| tier_of(&key.to_key()));
+        let mut entering = Entering {
+            key,
+            hash: self.shards.hash(key),
+            policy,
+            purpose,
+            copies: None,
+        };
         loop {
-            let mut after_unlock = AfterUnlock { evicted: None, tier: None, changed: None, removed: Removed::default() };
+            let mut after_unlock = AfterUnlock {
+                evicted: None,
+                tier: None,
+                changed: None,
+                removed: Removed::default(),
+            };
             let mut shard = self.shards.lock(entering.hash);
             let now = shard.clock.now();
-            let entered = self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
+            let entered =
+                self.enter_shard(&mut shard, &mut entering, now, &mut ask, &mut after_unlock);
             drop(shard);
             self.follow_up(key, now, after_unlock);
             if let Some(entered) = entered? {
@@ -71,7 +86,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    /// One visit of [`Table::enter`]. `None` where it takes copies and has none.
+    /// One visit of [`KeyTable::enter`]. `None` if copies are needed and were not made.
     fn enter_shard<R>(
         &self,
         shard: &mut Shard<K, W, H>,
@@ -79,17 +94,26 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         now: Moment,
         ask: &mut impl FnMut(IdleKey<'_>) -> Option<R>,
         after_unlock: &mut AfterUnlock<K>,
-    ) -> Result<Option<Entered<R>>, Denial> {
-        let &mut Entering { key, hash, ref policy, purpose, .. } = entering;
+    ) -> Result<Option<Entered<R>>, KeyDenial> {
+        let &mut Entering {
+            key,
+            hash,
+            ref policy,
+            purpose,
+            ..
+        } = entering;
         let hold = shard.hold_at(now);
         if purpose == Purpose::Request && hold.is_some_and(|hold| hold.closed) {
-            return Err(Denial::Closed);
+            return Err(KeyDenial::Closed);
         }
         if shard.count_access() {
             self.shards.reap_some(shard, now, &mut after_unlock.removed);
         }
         let location = shard.locate(hash, key);
-        let tier = shard.tiers.find(policy.as_ref()).map_err(Denial::Config)?;
+        let tier = shard
+            .tiers
+            .find(policy.as_ref())
+            .map_err(KeyDenial::Config)?;
         let slot = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
@@ -99,23 +123,44 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
             Location::Idle { slot } => slot,
             Location::Absent if purpose == Purpose::Look => {
-                return Ok(Some(Entered::Absent { tier: shard.tiers.get(tier), hold, now }));
+                return Ok(Some(Entered::Absent {
+                    tier: shard.tiers.get(tier),
+                    hold,
+                    now,
+                }));
             }
             Location::Absent => {
-                let Some(copies) = self.copies(entering) else { return Ok(None) };
+                let Some(copies) = self.copies(entering) else {
+                    return Ok(None);
+                };
                 let new = shard.tiers.get(tier.clone());
-                let AfterUnlock { evicted, removed, .. } = after_unlock;
+                let AfterUnlock {
+                    evicted, removed, ..
+                } = after_unlock;
                 self.shards.reap_some(shard, now, removed);
                 if !self.shards.make_room(shard, now, evicted, removed) {
-                    return Ok(Some(Entered::Absent { tier: new, hold, now }));
+                    return Ok(Some(Entered::Absent {
+                        tier: new,
+                        hold,
+                        now,
+                    }));
                 }
-                let Some(key) = copies.key.take() else { return Ok(None) };
+                let Some(key) = copies.key.take() else {
+                    return Ok(None);
+                };
                 match &tier {
                     Ok(number) if new.fits => shard.insert_new(hash, key, *number, now),
                     _ => {
-                        let observer = copies.observer.take().unwrap_or(Observers::NONE);
+                        let observer = take(&mut copies.observer);
                         let number = self.shared.numbers.next();
-                        let manager = Manager::of_new_key(new.common, number, shard.fence, &shard.clock, observer, hold);
+                        let manager = Manager::of_new_key(
+                            new.common,
+                            number,
+                            shard.fence,
+                            &shard.clock,
+                            observer,
+                            hold,
+                        );
                         shard.insert_active(hash, key, Arc::clone(&manager));
                         return Ok(Some(Entered::Active(manager)));
                     }
@@ -125,38 +170,47 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let other = match tier {
             Ok(number) if number == shard.tier_at(slot) => None,
             Ok(number) if shard.tiers.fits(number) => {
-                after_unlock.changed = Some([shard.policy_at(slot), shard.tiers.get(Ok(number)).policy].into());
+                after_unlock.changed =
+                    Some([shard.policy_at(slot), shard.tiers.get(Ok(number)).policy].into());
                 shard.change_tier(slot, number, now);
                 None
             }
             tier => Some(shard.tiers.get(tier)),
         };
-        let Shard { idle, tiers, clock, fence, id_prefix, counted, .. } = shard;
-        if let Some(idle) = idle.get_mut(slot).filter(|_| other.is_none()) {
-            let fences = Fences { id_prefix: *id_prefix, latest: fence };
-            let (state, denied) = (tiers.state(&mut idle.words), &mut counted.denied);
-            if let Some(result) = ask(IdleKey { state, hold, fences, denied, now, origin: clock.origin() }) {
-                return Ok(Some(Entered::Idle(result)));
-            }
+        if other.is_none()
+            && let Some(idle) = shard.idle_key(slot, hold, now)
+            && let Some(result) = ask(idle)
+        {
+            return Ok(Some(Entered::Idle(result)));
         }
         let mut observer = Observers::NONE;
         if self.shared.observer.is_some() {
-            let Some(copies) = self.copies(entering) else { return Ok(None) };
-            observer = copies.observer.take().unwrap_or(Observers::NONE);
+            let Some(copies) = self.copies(entering) else {
+                return Ok(None);
+            };
+            observer = take(&mut copies.observer);
         }
         if let Some(other) = &other {
             after_unlock.changed = Some([shard.policy_at(slot), other.policy.clone()].into());
         }
-        let common = other.clone().unwrap_or_else(|| shard.tiers.get(Ok(shard.tier_at(slot)))).common;
-        let Some((key, gate)) = shard.take_idle(slot, other, now) else { return Ok(None) };
-        let (clock, number) = (shard.clock.clone(), self.shared.numbers.next());
-        let manager = Manager::open(ManagerParts { common, number, gate, clock, observer, hold: hold.unwrap_or_default() });
+        let common = other
+            .clone()
+            .unwrap_or_else(|| shard.tiers.get(Ok(shard.tier_at(slot))))
+            .common;
+        let Some((key, gate)) = shard.take_idle(slot, other, now) else {
+            return Ok(None);
+        };
+        let number = self.shared.numbers.next();
+        let manager = shard.open_manager(common, gate, number, hold, observer);
         shard.insert_active(hash, key, Arc::clone(&manager));
         Ok(Some(Entered::Active(manager)))
     }
 
     /// The copies. If they are missing they are made here, under the lock, unless that runs foreign code.
-    fn copies<'a>(&self, entering: &'a mut Entering<'_, K, impl KeyRef<K> + ?Sized>) -> Option<&'a mut Copies<K>> {
+    fn copies<'a>(
+        &self,
+        entering: &'a mut Entering<'_, K, impl KeyRef<K> + ?Sized>,
+    ) -> Option<&'a mut Copies<K>> {
         if entering.copies.is_none() && !H::FOREIGN {
             entering.copies = Some(self.new_copies(entering.key.to_key()));
         }
@@ -164,7 +218,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
     }
 
     fn new_copies(&self, key: K) -> Copies<K> {
-        Copies { observer: Some(self.shared.observer_of(&key)), key: Some(key) }
+        Copies {
+            observer: self.shared.observer_of(&key),
+            key: Some(key),
+        }
     }
 
     /// Does what could not be done under the lock.
@@ -172,13 +229,22 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         &self,
         key: &(impl KeyRef<K> + ?Sized),
         now: Moment,
-        AfterUnlock { evicted, tier, changed, removed }: AfterUnlock<K>,
+        AfterUnlock {
+            evicted,
+            tier,
+            changed,
+            removed,
+        }: AfterUnlock<K>,
     ) {
         if let Some((manager, tier)) = tier {
-            manager.apply_policy(&tier.policy, tier.plan());
+            manager.active_key().apply_policy(&tier.policy, tier.plan());
         }
-        if let Some([from, to]) = changed.map(|changed| *changed).filter(|_| self.shared.observer.is_some()) {
-            self.shared.emit_of_idle(key, [EventKind::PolicyChanged { from, to }]);
+        if let Some([from, to]) = changed
+            .map(|changed| *changed)
+            .filter(|_| self.shared.observer.is_some())
+        {
+            self.shared
+                .emit_of_idle(key, [EventKind::PolicyChanged { from, to }]);
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);

@@ -14,7 +14,7 @@ use super::fault::{Fault, Outcome, holds, same, soon};
 use super::holder::Holder;
 use crate::store::{ReleaseListener, Store};
 
-/// The trap of reading, deciding, and then writing: two read the same.
+/// Finds a store that reads, decides, and then writes without a lock, so that two callers read the same state.
 pub(super) async fn contending_callers_get_exactly_the_limit(store: &Arc<dyn Store>) -> Outcome {
     let holder = Holder::new(store, "window 1000/100d from first grant and 1200/100d")?;
     let task = |task| {
@@ -38,7 +38,11 @@ pub(super) async fn contending_callers_get_exactly_the_limit(store: &Arc<dyn Sto
         granted += task.await??;
     }
     same("what 1,536 asks of 8 tasks get of 1,000", granted, 1_000)?;
-    same("what is left of 1,000", holder.peek(&[0, 1]).await?.limits[0].remaining, 0)
+    same(
+        "what is left of 1,000",
+        holder.peek(&[0, 1]).await?.limits[0].remaining,
+        0,
+    )
 }
 
 pub(super) async fn no_place_is_held_twice(store: &Arc<dyn Store>) -> Outcome {
@@ -65,37 +69,51 @@ pub(super) async fn no_place_is_held_twice(store: &Arc<dyn Store>) -> Outcome {
     for task in (1..9).map(task).collect::<Vec<_>>() {
         task.await??;
     }
-    same("the places left when all have come back", holder.peek(&[1]).await?.limits[0].remaining, 3)?;
-    holder.has_keys_soon(0, "no keys when all has come back").await
+    same(
+        "the places left when all have come back",
+        holder.peek(&[1]).await?.limits[0].remaining,
+        3,
+    )?;
+    holder
+        .has_keys_soon(0, "no keys when all has come back")
+        .await
 }
 
-pub(super) async fn a_caller_that_gives_up_leaves_nothing_locked(store: &Arc<dyn Store>) -> Outcome {
+pub(super) async fn a_caller_that_gives_up_leaves_nothing_locked(
+    store: &Arc<dyn Store>,
+) -> Outcome {
     let holder = Holder::new(store, "1000000/h")?;
     for wait in 0..40 {
         let calls = (0..4).map(|caller| {
             let mut holder = holder.other(4 * wait + caller);
             async move { holder.ask(1, &[1]).await.is_ok() }
         });
-        timeout(Duration::from_micros(100 * wait), join_all(calls)).await.ok();
+        timeout(Duration::from_micros(100 * wait), join_all(calls))
+            .await
+            .ok();
     }
-    soon("a reply after that", holder.other(u64::MAX).ask(1, &[1])).await.map(drop)
+    soon("a reply after that", holder.other(u64::MAX).ask(1, &[1]))
+        .await
+        .map(drop)
 }
 
 pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
     let mut holder = Holder::new(store, "2 concurrent ttl 1m")?;
-    let told = Arc::new((Notify::new(), Mutex::new(Vec::new())));
-    let listener = ReleaseListener::new(&told, |(told, keys), key| {
+    let target = Arc::new((Notify::new(), Mutex::new(Vec::new())));
+    let listener = ReleaseListener::new(&target, |(notify, keys), key| {
         let Some(key) = key else { return };
-        keys.lock().unwrap_or_else(PoisonError::into_inner).push(key.to_vec());
-        told.notify_one();
+        keys.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(key.to_vec());
+        notify.notify_one();
     });
     if !store.listen(&holder.call.scope.limiter, listener) {
         return Ok(());
     }
     for _ in 0..2 {
-        // A message may be lost, for instance while nobody follows the channel yet. A lease that is returned again tells nobody.
-        let told = async {
-            told.0.notified().await;
+        // A message may be lost, for instance before the channel is followed. A lease that is returned again sends no message.
+        let notified = async {
+            target.0.notified().await;
             Ok(())
         };
         let returned = async {
@@ -106,14 +124,22 @@ pub(super) async fn listeners_are_told(store: &Arc<dyn Store>) -> Outcome {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        soon("a listener told of a release", async {
-            match select(pin!(told), pin!(returned)).await {
-                Either::Left((told, _)) | Either::Right((told, _)) => told,
+        soon("the notification of a release", async {
+            match select(pin!(notified), pin!(returned)).await {
+                Either::Left((result, _)) | Either::Right((result, _)) => result,
             }
         })
         .await?;
     }
-    let mut keys = told.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut keys = target
+        .1
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     keys.dedup();
-    same("the keys that the listener was told of", keys, vec![b"key".to_vec()])
+    same(
+        "the keys that the listener was notified of",
+        keys,
+        vec![b"key".to_vec()],
+    )
 }

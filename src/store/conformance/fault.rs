@@ -36,12 +36,25 @@ pub(super) type Outcome<T = ()> = Result<T, Fault>;
 
 impl Fault {
     pub(super) fn new(what: impl Display, expected: impl Display, got: impl Debug) -> Self {
-        Self { what: what.to_string(), expected: expected.to_string(), got: format!("{got:?}") }
+        Self {
+            what: what.to_string(),
+            expected: expected.to_string(),
+            got: format!("{got:?}"),
+        }
     }
 
     pub(super) fn of(self, claim: &'static str) -> Broken {
-        let Self { what, expected, got } = self;
-        Broken { claim, what, expected, got }
+        let Self {
+            what,
+            expected,
+            got,
+        } = self;
+        Broken {
+            claim,
+            what,
+            expected,
+            got,
+        }
     }
 }
 
@@ -59,20 +72,38 @@ impl From<JoinError> for Fault {
 
 /// These are to be the same.
 pub(super) fn same<T: Debug + PartialEq>(what: impl Display, got: T, expected: T) -> Outcome {
-    if got == expected { Ok(()) } else { Err(Fault::new(what, format!("{expected:?}"), got)) }
+    if got == expected {
+        Ok(())
+    } else {
+        Err(Fault::new(what, format!("{expected:?}"), got))
+    }
 }
 
 /// This is to be so.
-pub(super) fn holds(is_so: bool, what: impl Display, expected: impl Display, got: impl Debug) -> Outcome {
-    if is_so { Ok(()) } else { Err(Fault::new(what, expected, got)) }
+pub(super) fn holds(
+    is_so: bool,
+    what: impl Display,
+    expected: impl Display,
+    got: impl Debug,
+) -> Outcome {
+    if is_so {
+        Ok(())
+    } else {
+        Err(Fault::new(what, expected, got))
+    }
 }
 
 /// Longer than any claim has to wait for something.
 const SOON: Duration = Duration::from_secs(20);
 
 /// What is awaited comes soon.
-pub(super) async fn soon<T>(what: impl Display, awaited: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-    timeout(SOON, awaited).await.unwrap_or_else(|_| Err(Fault::new(what, format!("it within {SOON:?}"), "nothing")))
+pub(super) async fn soon<T>(
+    what: impl Display,
+    awaited: impl Future<Output = Outcome<T>>,
+) -> Outcome<T> {
+    timeout(SOON, awaited)
+        .await
+        .unwrap_or_else(|_| Err(Fault::new(what, format!("it within {SOON:?}"), "nothing")))
 }
 
 /// A while, after which to look again.

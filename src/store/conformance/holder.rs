@@ -1,4 +1,4 @@
-//! Who calls a store.
+//! A caller of a store.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use crate::store::Store;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const SHORT: Duration = Duration::from_millis(30);
-/// By how much a lease may end later than its TTL says: a store that only knows about what time it is takes the latest.
+/// By how much a lease may end later than its TTL says: a store that knows the time only within bounds takes the latest instant.
 pub(super) const LATEST: Duration = Duration::from_millis(100);
 
 /// One process that calls for one key.
@@ -32,7 +32,8 @@ fn unique(name: &str) -> Arc<str> {
 }
 
 pub(super) fn policy(text: &str) -> Outcome<Policy> {
-    text.parse().map_err(|error| Fault::new(text, "a policy", error))
+    text.parse()
+        .map_err(|error| Fault::new(text, "a policy", error))
 }
 
 pub(super) fn nanos(duration: Duration) -> u64 {
@@ -41,9 +42,19 @@ pub(super) fn nanos(duration: Duration) -> u64 {
 
 impl Holder {
     pub(super) fn new(store: &Arc<dyn Store>, text: &str) -> Outcome<Self> {
-        let scope = Scope { limiter: unique("conformance"), key: b"key".as_slice().into() };
-        let call = Call { ttl: nanos(MINUTE), ..Call::new(scope, policy(text)?, 1) };
-        Ok(Self { store: Arc::clone(store), call, next: 1 })
+        let scope = Scope {
+            limiter: unique("conformance"),
+            key: b"key".as_slice().into(),
+        };
+        let call = Call {
+            ttl: nanos(MINUTE),
+            ..Call::new(scope, policy(text)?, 1)
+        };
+        Ok(Self {
+            store: Arc::clone(store),
+            call,
+            next: 1,
+        })
     }
 
     pub(super) fn other(&self, holder: u64) -> Self {
@@ -76,11 +87,27 @@ impl Holder {
         let terms = ReplyTerms::of(&call);
         let answer = self.store.call(call).await;
         let checked = terms.check(&answer);
-        checked.map_or_else(|fault| Err(StoreError::BadReply { store: self.store.name(), fault }), |()| answer)
+        checked.map_or_else(
+            |fault| {
+                Err(StoreError::BadReply {
+                    store: self.store.name(),
+                    fault,
+                })
+            },
+            |()| answer,
+        )
     }
 
-    pub(super) async fn try_ask(&mut self, count: u64, costs: &[u64], waits: bool) -> Result<Reply, StoreError> {
-        let asks = Asks { waits, ..Asks::new(self.next, count, costs) };
+    pub(super) async fn try_ask(
+        &mut self,
+        count: u64,
+        costs: &[u64],
+        waits: bool,
+    ) -> Result<Reply, StoreError> {
+        let asks = Asks {
+            waits,
+            ..Asks::new(self.next, count, costs)
+        };
         self.next += count;
         self.send(|call| call.asks = vec![asks]).await
     }
@@ -94,7 +121,9 @@ impl Holder {
     }
 
     pub(super) async fn give_back(&self, numbers: impl IntoIterator<Item = u64>) -> Outcome<Reply> {
-        Ok(self.send(|call| call.returns = numbers.into_iter().collect()).await?)
+        Ok(self
+            .send(|call| call.returns = numbers.into_iter().collect())
+            .await?)
     }
 
     pub(super) async fn reset(&self) -> Outcome {

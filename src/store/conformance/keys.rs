@@ -12,23 +12,53 @@ use crate::error::StoreError;
 use crate::exchange::Settlement;
 use crate::store::Store;
 
-pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(store: &Arc<dyn Store>) -> Outcome {
-    let (former, latter) = ("4 concurrent ttl 1m and 5/min", "3 concurrent ttl 1m and window 9/h from first grant");
+pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(
+    store: &Arc<dyn Store>,
+) -> Outcome {
+    let (former, latter) = (
+        "4 concurrent ttl 1m and 5/min",
+        "3 concurrent ttl 1m and window 9/h from first grant",
+    );
     let mut holder = Holder::new(store, former)?;
     let granted = holder.ask(2, &[1, 1]).await?;
     holder.call.policy = policy(latter)?;
     let limiter = Arc::clone(&holder.call.scope.limiter);
-    let differs = StoreError::PolicyDiffers { limiter, stored: former.to_owned(), given: latter.to_owned() };
-    same("the answer to a call with another policy", holder.try_ask(1, &[1, 1], true).await, Err(differs))?;
+    let differs = StoreError::PolicyDiffers {
+        limiter,
+        stored: former.to_owned(),
+        given: latter.to_owned(),
+    };
+    same(
+        "the answer to a call with another policy",
+        holder.try_ask(1, &[1, 1], true).await,
+        Err(differs),
+    )?;
     holder.call.replaces_policy = true;
     let reply = holder.ask(2, &[1, 1]).await?;
     let stopped_by = (reply.granted, reply.stop.map(|stop| stop.limit));
-    same("what is granted beside the leases that stay, and the limit that stops", stopped_by, (1, Some(0)))?;
-    same("what is left of the new window", reply.limits[1].remaining, 8)?;
+    same(
+        "what is granted beside the leases that stay, and the limit that stops",
+        stopped_by,
+        (1, Some(0)),
+    )?;
+    same(
+        "what is left of the new window",
+        reply.limits[1].remaining,
+        8,
+    )?;
     let (before, fence) = (granted.first_fence + granted.granted - 1, reply.first_fence);
-    holds(fence > before, "the fence under the new policy", format!("more than {before}"), fence)?;
+    holds(
+        fence > before,
+        "the fence under the new policy",
+        format!("more than {before}"),
+        fence,
+    )?;
     holder.call.replaces_policy = false;
-    same("the places left after the former leases came back", holder.give_back([1, 2]).await?.limits[0].remaining, 2)?;
+    same(
+        "the places left after the former leases came back",
+        holder.give_back([1, 2]).await?.limits[0].remaining,
+        2,
+    )?;
     let mut expired = Holder::new(store, "1 concurrent ttl 1m")?.ttl(SHORT);
     expired.ask(1, &[1]).await?;
     expired.call.policy = policy("2/s")?;
@@ -40,7 +70,11 @@ pub(super) async fn another_policy_is_an_error_or_replaces_the_stored_one(store:
             }
         }
     });
-    same("what is left then of 2", reply.await?.limits[0].remaining, 1)
+    same(
+        "what is left then of 2",
+        reply.await?.limits[0].remaining,
+        1,
+    )
 }
 
 pub(super) async fn keys_are_listed_page_by_page(store: &Arc<dyn Store>) -> Outcome {
@@ -52,10 +86,18 @@ pub(super) async fn keys_are_listed_page_by_page(store: &Arc<dyn Store>) -> Outc
     let mut other = Holder::new(store, "5/hour")?;
     other.ask(1, &[1]).await?;
     same("the keys of a limiter", holder.keys().await?, names)?;
-    same("the keys of another limiter", other.keys().await?, [b"key".to_vec()].into())?;
+    same(
+        "the keys of another limiter",
+        other.keys().await?,
+        [b"key".to_vec()].into(),
+    )?;
     let peeked = Holder::new(store, "5/hour")?;
     peeked.peek(&[1]).await?;
-    same("the keys after a peek", peeked.keys().await?, BTreeSet::new())
+    same(
+        "the keys after a peek",
+        peeked.keys().await?,
+        BTreeSet::new(),
+    )
 }
 
 pub(super) async fn a_reset_key_is_as_new(store: &Arc<dyn Store>) -> Outcome {
@@ -65,12 +107,26 @@ pub(super) async fn a_reset_key_is_as_new(store: &Arc<dyn Store>) -> Outcome {
     other.ask(2, &[1, 1]).await?;
     holder.reset().await?;
     let reply = holder.send(|call| call.renewals = vec![1]).await?;
-    same("the leases lost by a renewal after the reset", reply.lost, vec![1])?;
-    same("what is granted after the reset", holder.ask(2, &[1, 1]).await?.granted, 2)?;
-    same("what is granted of another key, which had nothing left", other.ask(1, &[1, 1]).await?.granted, 0)
+    same(
+        "the leases lost by a renewal after the reset",
+        reply.lost,
+        vec![1],
+    )?;
+    same(
+        "what is granted after the reset",
+        holder.ask(2, &[1, 1]).await?.granted,
+        2,
+    )?;
+    same(
+        "what is granted of another key, which had nothing left",
+        other.ask(1, &[1, 1]).await?.granted,
+        0,
+    )
 }
 
-pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(store: &Arc<dyn Store>) -> Outcome {
+pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(
+    store: &Arc<dyn Store>,
+) -> Outcome {
     const POLICIES: [&str; 2] = [
         "window 9/100d and window 9/100d wall clock and sliding counter 9/100d and sliding log 9/100d",
         "window 9/90d and window 9/90d wall clock and sliding counter 9/90d and sliding log 9/90d",
@@ -88,29 +144,66 @@ pub(super) async fn nothing_is_refunded_of_grants_from_before_a_reset(store: &Ar
         }
         let latter = holder.ask(1, &[9; 4]).await?;
         same(format!("what is granted after {before}"), latter.granted, 1)?;
-        let reply = holder.send(|call| call.settlements = vec![five_were_enough(granted_at)]).await?;
-        same(format!("what is left when 9 from before {before} became 5"), remaining(&reply), vec![0; 4])?;
+        let reply = holder
+            .send(|call| call.settlements = vec![five_were_enough(granted_at)])
+            .await?;
+        same(
+            format!("what is left when 9 from before {before} became 5"),
+            remaining(&reply),
+            vec![0; 4],
+        )?;
         granted_at = latter.now;
     }
-    let reply = holder.send(|call| call.settlements = vec![five_were_enough(granted_at)]).await?;
-    same("what is left when the latest 9 became 5", remaining(&reply), vec![4; 4])
+    let reply = holder
+        .send(|call| call.settlements = vec![five_were_enough(granted_at)])
+        .await?;
+    same(
+        "what is left when the latest 9 became 5",
+        remaining(&reply),
+        vec![4; 4],
+    )
 }
 
 pub(super) async fn any_name_and_key_is_kept_apart(store: &Arc<dyn Store>) -> Outcome {
     let plain = Holder::new(store, "1/hour")?;
     let unique = plain.call.scope.limiter.to_string();
     let long = "ü".repeat(40_000 - unique.len());
-    let names = ["", "\0", "'; DROP TABLE tollgate_keys; --", "{}:*?[x]%_\\", &long].map(|tail| format!("{unique}{tail}"));
-    let mut keys: Vec<Vec<u8>> =
-        vec![vec![], vec![0], vec![0, 0], b"a".into(), b"A".into(), b"a ".into(), vec![0xff; 3], b"'\"`\\\n{}".into()];
+    let names = [
+        "",
+        "\0",
+        "'; DROP TABLE tollgate_keys; --",
+        "{}:*?[x]%_\\",
+        &long,
+    ]
+    .map(|tail| format!("{unique}{tail}"));
+    let mut keys: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        vec![0, 0],
+        b"a".into(),
+        b"A".into(),
+        b"a ".into(),
+        vec![0xff; 3],
+        b"'\"`\\\n{}".into(),
+    ];
     keys.extend([700, 4_000, 70_000].map(|length| vec![0xc3; length]));
     keys.extend([70_000].map(|length| [vec![0xc3; length - 1], vec![0]].concat()));
-    let brief = |bytes: &[u8]| format!("{} bytes {}", bytes.len(), bytes[..bytes.len().min(60)].escape_ascii());
+    let brief = |bytes: &[u8]| {
+        format!(
+            "{} bytes {}",
+            bytes.len(),
+            bytes[..bytes.len().min(60)].escape_ascii()
+        )
+    };
     for (round, granted) in [("first", 1), ("second", 0)] {
         for name in &names {
             for key in &keys {
                 let mut holder = plain.of_limiter(name).of_key(key);
-                let what = format!("what the {round} ask gets of 1 for the key of {}, {}", brief(name.as_bytes()), brief(key));
+                let what = format!(
+                    "what the {round} ask gets of 1 for the key of {}, {}",
+                    brief(name.as_bytes()),
+                    brief(key)
+                );
                 same(what, holder.ask(1, &[1]).await?.granted, granted)?;
             }
         }
@@ -119,11 +212,20 @@ pub(super) async fn any_name_and_key_is_kept_apart(store: &Arc<dyn Store>) -> Ou
         let holder = plain.of_limiter(name);
         let found = holder.keys().await?;
         let all = keys.iter().cloned().collect();
-        holds(found == all, format!("the number of keys of {}", brief(name.as_bytes())), keys.len(), found.len())?;
+        holds(
+            found == all,
+            format!("the number of keys of {}", brief(name.as_bytes())),
+            keys.len(),
+            found.len(),
+        )?;
         for key in &keys {
             holder.of_key(key).reset().await?;
         }
-        same("the number of keys after a reset of each", holder.keys().await?.len(), 0)?;
+        same(
+            "the number of keys after a reset of each",
+            holder.keys().await?.len(),
+            0,
+        )?;
     }
     Ok(())
 }
@@ -136,7 +238,9 @@ pub(super) async fn expired_keys_are_purged(store: &Arc<dyn Store>) -> Outcome {
     }
     let mut stays = holder.of_key(b"d").ttl(MINUTE);
     stays.ask(1, &[1, 1]).await?;
-    holder.has_keys_soon(1, "a list without the expired keys").await?;
+    holder
+        .has_keys_soon(1, "a list without the expired keys")
+        .await?;
     // Other tests and the store itself may purge too.
     let purged = store.purge(limiter, 2).await?;
     holds(purged <= 2, "the keys purged", "2 at most", purged)?;
@@ -145,8 +249,18 @@ pub(super) async fn expired_keys_are_purged(store: &Arc<dyn Store>) -> Outcome {
         Ok(())
     })
     .await?;
-    same("the keys left after a purge", holder.keys().await?, [b"d".to_vec()].into())?;
-    same("what is granted of the key that is left", stays.ask(1, &[1, 1]).await?.granted, 0)?;
+    same(
+        "the keys left after a purge",
+        holder.keys().await?,
+        [b"d".to_vec()].into(),
+    )?;
+    same(
+        "what is granted of the key that is left",
+        stays.ask(1, &[1, 1]).await?.granted,
+        0,
+    )?;
     stays.give_back([1]).await?;
-    stays.has_keys_soon(0, "no keys when all has come back").await
+    stays
+        .has_keys_soon(0, "no keys when all has come back")
+        .await
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::fault::{Fault, Outcome, holds, same, soon};
 use super::holder::{Holder, LATEST, MINUTE, SHORT, nanos};
-use crate::exchange::{Asks, Reply, Stop, Until};
+use crate::exchange::{Asks, DeniedAsk, DeniedUntil, Reply};
 use crate::store::Store;
 
 pub(super) async fn leases_come_back_once(store: &Arc<dyn Store>) -> Outcome {
@@ -17,13 +17,31 @@ pub(super) async fn leases_come_back_once(store: &Arc<dyn Store>) -> Outcome {
     let until = reply.now + nanos(MINUTE);
     ends_at("the first end of a lease", &reply, until)?;
     let places = "the places left after a return of one of three, and of one that is not known";
-    same(places, holder.give_back([2, 77]).await?.limits[0].remaining, 1)?;
-    same("the places left after the same return again", holder.give_back([2]).await?.limits[0].remaining, 1)?;
-    same("what 2 asks get of the place that came back", holder.ask(2, &[1]).await?.granted, 1)?;
+    same(
+        places,
+        holder.give_back([2, 77]).await?.limits[0].remaining,
+        1,
+    )?;
+    same(
+        "the places left after the same return again",
+        holder.give_back([2]).await?.limits[0].remaining,
+        1,
+    )?;
+    same(
+        "what 2 asks get of the place that came back",
+        holder.ask(2, &[1]).await?.granted,
+        1,
+    )?;
     let asks = Asks::new(20, 2, [1]);
-    let reply = holder.send(|call| (call.returns, call.asks) = (vec![1, 3], vec![asks])).await?;
+    let reply = holder
+        .send(|call| (call.returns, call.asks) = (vec![1, 3], vec![asks]))
+        .await?;
     let granted = (reply.granted, reply.limits[0].remaining);
-    same("what 2 asks get in the call that returns two places, and what is left", granted, (2, 0))
+    same(
+        "what 2 asks get in the call that returns two places, and what is left",
+        granted,
+        (2, 0),
+    )
 }
 
 pub(super) async fn leases_of_another_holder_are_not_touched(store: &Arc<dyn Store>) -> Outcome {
@@ -31,10 +49,22 @@ pub(super) async fn leases_of_another_holder_are_not_touched(store: &Arc<dyn Sto
     holder.ask(2, &[1]).await?;
     let other = holder.other(u64::MAX);
     let left = other.give_back([1, 2]).await?.limits[0].remaining;
-    same("the places left after another holder returned these numbers", left, 0)?;
+    same(
+        "the places left after another holder returned these numbers",
+        left,
+        0,
+    )?;
     let reply = other.send(|call| call.renewals = vec![1]).await?;
-    same("what another holder has lost that renews these numbers", reply.lost, vec![1])?;
-    same("the places left after the holder returned them", holder.give_back([1, 2]).await?.limits[0].remaining, 2)
+    same(
+        "what another holder has lost that renews these numbers",
+        reply.lost,
+        vec![1],
+    )?;
+    same(
+        "the places left after the holder returned them",
+        holder.give_back([1, 2]).await?.limits[0].remaining,
+        2,
+    )
 }
 
 pub(super) async fn a_lease_that_was_not_renewed_is_reclaimed(store: &Arc<dyn Store>) -> Outcome {
@@ -49,17 +79,38 @@ pub(super) async fn a_lease_that_was_not_renewed_is_reclaimed(store: &Arc<dyn St
             if reply.reclaimed > 0 || reply.now > expiry + nanos(LATEST) {
                 return Ok(reply);
             }
-            same("the places left before the end", reply.limits[0].remaining, 0)?;
+            same(
+                "the places left before the end",
+                reply.limits[0].remaining,
+                0,
+            )?;
             sleep(Duration::from_millis(2)).await;
         }
     })
     .await?;
-    holds(reply.now >= expiry, "the instant at which leases were reclaimed", format!("{expiry} or later"), reply.now)?;
+    holds(
+        reply.now >= expiry,
+        "the instant at which leases were reclaimed",
+        format!("{expiry} or later"),
+        reply.now,
+    )?;
     let what = "the leases reclaimed, the places left, and the stop after the end";
-    same(what, (reply.reclaimed, reply.limits[0].remaining, reply.stop), (2, 2, None))?;
+    same(
+        what,
+        (reply.reclaimed, reply.limits[0].remaining, reply.stop),
+        (2, 2, None),
+    )?;
     let reply = holder.send(|call| call.renewals = vec![1]).await?;
-    same("the leases lost, and reclaimed again, by a later renewal", (reply.lost, reply.reclaimed), (vec![1], 0))?;
-    same("the places left after a later return", holder.give_back([1, 2]).await?.limits[0].remaining, 2)
+    same(
+        "the leases lost, and reclaimed again, by a later renewal",
+        (reply.lost, reply.reclaimed),
+        (vec![1], 0),
+    )?;
+    same(
+        "the places left after a later return",
+        holder.give_back([1, 2]).await?.limits[0].remaining,
+        2,
+    )
 }
 
 pub(super) async fn renewals_extend_leases(store: &Arc<dyn Store>) -> Outcome {
@@ -70,17 +121,33 @@ pub(super) async fn renewals_extend_leases(store: &Arc<dyn Store>) -> Outcome {
     if renewed.now >= expiry {
         return Ok(()); // the machine slept
     }
-    same("the leases lost by a renewal in time", renewed.lost, Vec::new())?;
+    same(
+        "the leases lost by a renewal in time",
+        renewed.lost,
+        Vec::new(),
+    )?;
     sleep(SHORT).await;
-    ends_at("the end of the renewed lease", &holder.ask(1, &[1]).await?, renewed.now + nanos(MINUTE))
+    ends_at(
+        "the end of the renewed lease",
+        &holder.ask(1, &[1]).await?,
+        renewed.now + nanos(MINUTE),
+    )
 }
 
 /// An ask was stopped until a lease ends at this instant, or soon after.
 fn ends_at(what: &str, reply: &Reply, expiry: u64) -> Outcome {
     match reply.stop {
-        Some(Stop { limit: 0, until: Until::Release { first_expiry } }) => {
+        Some(DeniedAsk {
+            limit: 0,
+            until: DeniedUntil::Release { first_expiry },
+        }) => {
             let latest = expiry + nanos(LATEST);
-            holds((expiry..latest).contains(&first_expiry), what, format!("{expiry} to {latest}"), first_expiry)
+            holds(
+                (expiry..latest).contains(&first_expiry),
+                what,
+                format!("{expiry} to {latest}"),
+                first_expiry,
+            )
         }
         stop => Err(Fault::new(what, "a stop until a release", stop)),
     }
@@ -95,8 +162,18 @@ pub(super) async fn fences_rise_over_holders_and_resets(store: &Arc<dyn Store>) 
             let reply = holder.ask(round, &[1]).await?;
             same("what is granted of a million", reply.granted, round)?;
             let (fence, micros) = (reply.first_fence, reply.now / 1_000);
-            holds(fence > last, "the first fence of a call", format!("more than {last}"), fence)?;
-            holds(fence >= micros, "the first fence of a call", format!("the microseconds {micros}, or more"), fence)?;
+            holds(
+                fence > last,
+                "the first fence of a call",
+                format!("more than {last}"),
+                fence,
+            )?;
+            holds(
+                fence >= micros,
+                "the first fence of a call",
+                format!("the microseconds {micros}, or more"),
+                fence,
+            )?;
             last = fence + reply.granted - 1;
         }
         if round % 5 == 0 {

@@ -7,12 +7,11 @@ use tokio::time::sleep;
 
 use super::fault::{Outcome, same};
 use super::holder::Holder;
-use crate::exchange::{Asks, Call, Reply, Settlement, Stop, Until};
-use crate::policy::Limit;
+use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, Reply, Settlement};
 use crate::store::{Decided, Rules, Store};
 
 /// With every kind of limit, so short that time passes for them between the calls, and with times of whole microseconds.
-const POLICIES: [&str; 11] = [
+pub(crate) const POLICIES: [&str; 12] = [
     "700/s burst 5",
     "500/s burst 5000 initial 3", // it fills for so long that no store forgets the key meanwhile
     "2/4ms burst 5000 refilled each period initial 3",
@@ -22,6 +21,7 @@ const POLICIES: [&str; 11] = [
     "window 3/5ms from first grant and 900/s burst 8",
     "sliding log 4/8ms and 2 concurrent",
     "sliding counter 6/10ms",
+    "throttle every 2ms burst 4 and 5 concurrent",
     "penalty 5 falling 1000/s ban 10ms up to 50ms",
     "3 concurrent and sliding log 9/10ms and 2000/s burst 8",
 ];
@@ -55,12 +55,22 @@ pub(super) async fn random_calls_have_the_replies_of_the_rules(store: &Arc<dyn S
         for nth in 1..=CALLS {
             let call = random_call(&mut random, &mut holder, &grants);
             let mut reply = holder.send(|sent| *sent = call.clone()).await?;
-            let Decided { reply: expected, state: next, .. } = rules.decide(reply.now, state.as_ref(), &call)?;
+            let Decided {
+                reply: expected,
+                state: next,
+                ..
+            } = rules.decide(reply.now, state.as_ref(), &call)?;
             state = next.or(state);
             let what = |of| format!("{of} to call {nth} under `{text}`, {call:?}");
             if reply.granted > 0 {
                 let (fence, rises) = (reply.first_fence, reply.first_fence > last_fence);
-                same(what(format!("whether the fence {fence} is more than {last_fence}, in the reply")), rises, true)?;
+                same(
+                    what(format!(
+                        "whether the fence {fence} is more than {last_fence}, in the reply"
+                    )),
+                    rises,
+                    true,
+                )?;
                 last_fence = fence + reply.granted - 1;
             }
             note(&mut grants, &call, &reply);
@@ -83,15 +93,23 @@ pub(super) async fn random_calls_have_the_replies_of_the_rules(store: &Arc<dyn S
 fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> Call {
     let mut call = holder.other(random.below(2)).call;
     for _ in 0..random.below(3) {
-        let known = grants.len().checked_sub(1 + random.below(6) as usize).map(|at| grants[at].2);
+        let known = grants
+            .len()
+            .checked_sub(1 + random.below(6) as usize)
+            .map(|at| grants[at].2);
         let number = known.unwrap_or(1_000_000 + random.below(5)); // of any holder
-        let list = if random.one_in(2) { &mut call.renewals } else { &mut call.returns };
+        let list = if random.one_in(2) {
+            &mut call.renewals
+        } else {
+            &mut call.returns
+        };
         if !list.contains(&number) {
             list.push(number);
         }
     }
     let count = call.policy.limits().len();
-    let costs = |random: &mut Random| -> Box<[u64]> { (0..count).map(|_| random.below(4)).collect() };
+    let costs =
+        |random: &mut Random| -> Box<[u64]> { (0..count).map(|_| random.below(4)).collect() };
     if random.one_in(4)
         && let Some((granted_at, charged, _)) = grants.last()
     {
@@ -99,10 +117,15 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
         let actual = actual.iter().zip(charged).zip(call.policy.limits());
         let actual = actual.map(|((actual, charged), limit)| {
             // A store need not know the past grants of a pace.
-            if matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)) { *actual.max(charged) } else { *actual }
+            if limit.is_pace() {
+                *actual.max(charged)
+            } else {
+                *actual
+            }
         });
         let actual: Box<[u64]> = actual.collect();
-        call.settlements.push(Settlement::new(*granted_at, charged.clone(), actual));
+        call.settlements
+            .push(Settlement::new(*granted_at, charged.clone(), actual));
     }
     if random.one_in(6) {
         call.settlements.push(Settlement::charge(costs(random)));
@@ -112,7 +135,10 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
         return call;
     }
     for _ in 0..random.below(4) {
-        let asked = Asks { waits: random.one_in(2), ..Asks::new(holder.next, 1 + random.below(4), costs(random)) };
+        let asked = Asks {
+            waits: random.one_in(2),
+            ..Asks::new(holder.next, 1 + random.below(4), costs(random))
+        };
         holder.next += asked.count;
         call.asks.push(asked);
     }
@@ -121,8 +147,15 @@ fn random_call(random: &mut Random, holder: &mut Holder, grants: &[Granted]) -> 
 
 /// Notes what a reply has granted.
 fn note(grants: &mut Vec<Granted>, call: &Call, reply: &Reply) {
-    let asked = call.asks.iter().flat_map(|asks| (asks.first..asks.first + asks.count).map(move |number| (number, asks)));
-    grants.extend(asked.take(reply.granted as usize).map(|(number, asks)| (reply.now, asks.costs.clone(), number)));
+    let asked = call
+        .asks
+        .iter()
+        .flat_map(|asks| (asks.first..asks.first + asks.count).map(move |number| (number, asks)));
+    grants.extend(
+        asked
+            .take(reply.granted as usize)
+            .map(|(number, asks)| (reply.now, asks.costs.clone(), number)),
+    );
 }
 
 /// An instant may be up to a microsecond later. Where limits stop an ask about as long, either may be named.
@@ -136,13 +169,15 @@ fn let_clocks_differ(reply: &mut Reply, expected: &Reply) {
         settle(&mut reading.available_at, expected.available_at);
         settle(&mut reading.reset_at, expected.reset_at);
     }
-    if let (Some(Stop { limit, until }), Some(expected)) = (&mut reply.stop, &expected.stop) {
+    if let (Some(DeniedAsk { limit, until }), Some(expected)) = (&mut reply.stop, &expected.stop) {
         match (until, expected.until) {
-            (Until::Instant(at), Until::Instant(expected_at)) => {
+            (DeniedUntil::Instant(at), DeniedUntil::Instant(expected_at)) => {
                 settle(at, expected_at);
                 *limit = expected.limit;
             }
-            (until @ Until::Release { .. }, Until::Release { .. }) => *until = expected.until, // another claim looks at it
+            (until @ DeniedUntil::Release { .. }, DeniedUntil::Release { .. }) => {
+                *until = expected.until;
+            } // another claim looks at it
             _ => {}
         }
     }

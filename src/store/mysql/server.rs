@@ -3,20 +3,17 @@
 //! Statements are sent as text, several in a message, with all that is not a number in hexadecimal digits.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error, Opts, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::super::KeyState;
 use super::super::listeners::Listeners;
-use super::super::sql::known::Known;
-use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write};
-use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS, expires, hex_digits, read_state};
-use crate::error::{Cause, StoreError};
+use super::super::sql::pool::{Pool, Taken};
+use super::super::sql::row_cache::KeyRow;
+use super::super::sql::table::{ReadRow, RowTable, SqlServer, Write};
+use super::super::sql::{SPARED_MICROS, expires, hex_digits, must_create, read_state};
+use crate::error::StoreError;
 use crate::exchange::Scope;
 
 pub(super) const SCHEMA: &str = include_str!("../mysql.sql");
@@ -42,172 +39,127 @@ const DOWN: [u16; 6] = [1040, 1053, 1129, 1203, 1205, 1927];
 /// A statement was interrupted.
 const INTERRUPTED: [u16; 3] = [1053, 1317, 1927];
 
-pub(super) struct Server {
-    pub(super) name: String,
+pub(super) struct MysqlServer {
+    pub(super) sql: SqlServer,
     pub(super) opts: Opts,
-    pub(super) creates_tables: bool,
-    /// For a connection, and for an answer.
-    pub(super) timeout: Duration,
-    pub(super) idle: Mutex<Vec<Conn>>,
-    pub(super) connections: Arc<Semaphore>,
-    pub(super) policies: Policies,
-    pub(super) known: Known,
+    pub(super) connections: Pool<Conn>,
     pub(super) listeners: Listeners,
-    pub(super) purge: Purge,
 }
 
-/// What the server says.
-pub(super) struct Answer {
-    /// Of all results.
+/// The answer of the server.
+pub(super) struct QueryAnswer {
+    /// The rows of all results.
     pub(super) rows: Vec<mysql_async::Row>,
     /// The rows that the last statement has changed.
     pub(super) changed: u64,
 }
 
-/// A connection that nobody else uses.
-pub(super) struct Connection {
-    conn: Conn,
-    /// Whether it has been used before: the server may have closed it.
-    was_idle: bool,
-    timeout: Duration,
-    _permit: OwnedSemaphorePermit,
-}
+impl MysqlServer {
+    async fn connection(&self) -> Result<Taken<Conn>, StoreError> {
+        let connect = async {
+            let connected = timeout(self.sql.timeout, self.connect()).await;
+            connected.map_err(|elapsed| StoreError::unreachable(self.sql.name(), elapsed))?
+        };
+        self.connections.take(connect).await
+    }
 
-impl Connection {
-    /// One that has not answered in time is broken.
-    async fn run(&mut self, sql: &str) -> Result<Answer, Error> {
+    async fn connect(&self) -> Result<Conn, StoreError> {
+        self.sql.known.forget_clock();
+        let connects = async {
+            let mut conn = Conn::new(self.opts.clone()).await?;
+            conn.query_drop(SETTINGS).await?;
+            let version = "SELECT max(version) FROM tollgate_schema";
+            let found = match conn.query_first::<Option<i64>, _>(version).await {
+                Err(Error::Server(error)) if error.code == NO_SUCH_TABLE => None,
+                found => found?.flatten(),
+            };
+            Ok((conn, found))
+        };
+        let connected = connects.await.map_err(|error| self.not_done(error));
+        let (mut conn, found) = connected?;
+        if must_create(self.sql.name(), found, self.sql.creates_tables)? {
+            let created = conn.query_drop(SCHEMA).await;
+            created.map_err(|error| self.not_done(error))?;
+        }
+        Ok(conn)
+    }
+
+    /// Runs statements. A connection that has not answered in time is broken.
+    async fn run(&self, taken: &mut Taken<Conn>, sql: &str) -> Result<QueryAnswer, Error> {
         let answer = async {
-            let mut result = self.conn.query_iter(sql).await?;
+            let mut result = taken.connection.query_iter(sql).await?;
             let mut rows = Vec::new();
             while !result.is_empty() {
                 rows.extend(result.collect::<mysql_async::Row>().await?);
             }
-            Ok(Answer { rows, changed: result.affected_rows() })
+            let changed = result.affected_rows();
+            Ok(QueryAnswer { rows, changed })
         };
-        timeout(self.timeout, answer).await.unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
-    }
-}
-
-impl Server {
-    async fn connection(&self) -> Result<Connection, StoreError> {
-        let permit = Arc::clone(&self.connections).acquire_owned().await;
-        let permit = permit.map_err(|error| self.unreachable(error))?;
-        let idle = self.idle().pop();
-        let was_idle = idle.is_some();
-        let conn = match idle {
-            Some(conn) => conn,
-            None => {
-                let connecting = timeout(self.timeout, self.connect()).await;
-                connecting.map_err(|error| self.unreachable(error))??
-            }
-        };
-        Ok(Connection { conn, was_idle, timeout: self.timeout, _permit: permit })
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put_back(&self, connection: Connection) {
-        self.idle().push(connection.conn);
-    }
-
-    async fn connect(&self) -> Result<Conn, StoreError> {
-        self.known.forget_clock();
-        let mut conn = Conn::new(self.opts.clone()).await.map_err(|error| self.not_done(error))?;
-        conn.query_drop(SETTINGS).await.map_err(|error| self.not_done(error))?;
-        let found = match conn.query_first::<Option<i64>, _>("SELECT max(version) FROM tollgate_schema").await {
-            Err(Error::Server(error)) if error.code == NO_SUCH_TABLE && self.creates_tables => None,
-            found => found.map_err(|error| self.not_done(error))?.flatten(),
-        };
-        match found {
-            Some(found) if found > SCHEMA_VERSION => {
-                Err(StoreError::NewerSchema { store: self.name.clone(), found, known: SCHEMA_VERSION })
-            }
-            None if self.creates_tables => conn.query_drop(SCHEMA).await.map(|()| conn).map_err(|error| self.not_done(error)),
-            _ => Ok(conn),
-        }
+        timeout(self.sql.timeout, answer)
+            .await
+            .unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
     }
 
     /// Runs what begins or is a transaction, and may be run again if the connection has broken in the meantime, or in a deadlock.
-    async fn begin(&self, sql: &str) -> Result<(Connection, Answer), StoreError> {
+    async fn begin(&self, sql: &str) -> Result<(Taken<Conn>, QueryAnswer), StoreError> {
         let mut deadlocks = 0;
         loop {
-            let mut connection = self.connection().await?;
-            match connection.run(sql).await {
-                Ok(answer) => return Ok((connection, answer)),
+            let mut taken = self.connection().await?;
+            match self.run(&mut taken, sql).await {
+                Ok(answer) => return Ok((taken, answer)),
                 // The others that are idle are from before, too.
-                Err(error) if connection.was_idle && error.is_fatal() => self.idle().clear(),
+                Err(error) if taken.was_idle && error.is_fatal() => self.connections.clear(),
                 Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => {
                     deadlocks += 1;
-                    self.put_back(connection);
+                    self.connections.put_back(taken);
                 }
                 Err(error) => return Err(self.not_done(error)),
             }
         }
     }
 
-    /// Asks something that changes nothing.
-    pub(super) async fn ask(&self, sql: &str) -> Result<Answer, StoreError> {
-        let (connection, answer) = self.begin(sql).await?;
-        self.put_back(connection);
+    /// Runs a statement that changes nothing.
+    pub(super) async fn query(&self, sql: &str) -> Result<QueryAnswer, StoreError> {
+        let (taken, answer) = self.begin(sql).await?;
+        self.connections.put_back(taken);
         Ok(answer)
     }
 
-    /// Has the server do something.
-    pub(super) async fn tell(&self, sql: &str) -> Result<Answer, StoreError> {
-        let mut connection = self.connection().await?;
-        let answer = connection.run(sql).await.map_err(|error| self.unknown(error))?;
-        self.put_back(connection);
-        Ok(answer)
+    /// Runs a statement that changes something.
+    pub(super) async fn change(&self, sql: &str) -> Result<QueryAnswer, StoreError> {
+        self.finish(self.connection().await?, sql).await
     }
 
-    /// Deletes what has expired among the next rows of the table.
-    pub(super) async fn purge_some(&self) -> Result<(), StoreError> {
-        let Ok(mut after) = self.purge.after.try_lock() else { return Ok(()) };
-        let (from, among) = (hex(&after), 2 * PURGED_EVERY);
-        let next =
-            self.ask(&format!("SELECT id FROM tollgate_keys WHERE id > {from} ORDER BY id LIMIT 1 OFFSET {among}")).await?;
-        let until = next.rows.first().and_then(|row| bytes(row, 0));
-        let end = until.as_ref().map(|until| format!("AND id <= {}", hex(until))).unwrap_or_default();
-        self.tell(&format!(
-            "DELETE FROM tollgate_keys WHERE id > {from} {end} AND expires <= {NOW} - {SPARED_MICROS} ORDER BY id"
-        ))
-        .await?;
-        *after = until.unwrap_or_default();
-        Ok(())
+    /// Runs a statement that changes something, after which the connection is free.
+    async fn finish(&self, mut taken: Taken<Conn>, sql: &str) -> Result<QueryAnswer, StoreError> {
+        let answer = self.run(&mut taken, sql).await;
+        let answer = answer.map_err(|error| self.unknown(error))?;
+        self.connections.put_back(taken);
+        Ok(answer)
     }
 
     /// The error of something that was not carried out.
     fn not_done(&self, error: Error) -> StoreError {
         match error {
             Error::Server(said) if !DOWN.contains(&said.code) => {
-                StoreError::Refused { store: self.name.clone(), source: Cause::new(said) }
+                StoreError::refused(self.sql.name(), said)
             }
-            error => self.unreachable(error),
+            error => StoreError::unreachable(self.sql.name(), error),
         }
     }
 
-    fn unreachable(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-        StoreError::Unreachable { store: self.name.clone(), source: Cause::new(error) }
-    }
-
-    /// The error of something that may have been carried out. The server has not if it says so.
+    /// The error of something that may have been carried out. If the server says that it was not, that is reliable.
     fn unknown(&self, error: Error) -> StoreError {
         match error {
-            Error::Server(said) if !INTERRUPTED.contains(&said.code) => self.not_done(Error::Server(said)),
-            error => StoreError::Unanswered { store: self.name.clone(), after: None, source: Some(Cause::new(error)) },
+            Error::Server(said) if !INTERRUPTED.contains(&said.code) => {
+                self.not_done(Error::Server(said))
+            }
+            error => StoreError::unanswered(self.sql.name(), error),
         }
     }
 
-    fn tell_listeners(&self, write: &Write) {
-        if write.released {
-            self.listeners.released(&write.scope.limiter, &write.scope.key);
-        }
-    }
-
-    pub(super) fn damaged(&self, at: &str) -> StoreError {
-        StoreError::Damaged { store: self.name.clone(), at: at.to_owned() }
+    pub(super) fn damaged(&self) -> StoreError {
+        StoreError::damaged(self.sql.name(), "tollgate_keys")
     }
 }
 
@@ -215,82 +167,120 @@ fn is_deadlock(error: &Error) -> bool {
     matches!(error, Error::Server(error) if error.code == DEADLOCK)
 }
 
-impl Table for Arc<Server> {
-    type Locked = Connection;
+impl RowTable for std::sync::Arc<MysqlServer> {
+    type Locked = Taken<Conn>;
 
-    fn name(&self) -> &str {
-        &self.name
+    fn sql(&self) -> &SqlServer {
+        &self.sql
     }
 
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
-    fn known(&self) -> &Known {
-        &self.known
-    }
-
-    async fn read(&self, scope: &Scope) -> Result<Found, StoreError> {
+    async fn read(&self, scope: &Scope) -> Result<ReadRow, StoreError> {
         let id = id(scope);
-        let select = format!("SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {id}");
-        let answer = self.ask(&select).await?;
-        let found = answer.rows.first().and_then(|row| Some(Found { now: number(row, 0)?, row: read_row(row, 1) }));
-        found.ok_or_else(|| self.damaged("tollgate_keys"))
+        let select = format!(
+            "SELECT {NOW}, ver, expires, state FROM (SELECT 1) one LEFT JOIN tollgate_keys ON id = {id}"
+        );
+        let answer = self.query(&select).await?;
+        let found = answer.rows.first().and_then(|row| {
+            let now = number(row, 0)?;
+            let row = read_row(row, 1);
+            Some(ReadRow { now, row })
+        });
+        found.ok_or_else(|| self.damaged())
     }
 
     async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
-        let mut connection = self.connection().await?;
-        let answer = match connection.run(&format!("SELECT {NOW}; {}", write_sql(write))).await {
+        let mut taken = self.connection().await?;
+        let sql = format!("SELECT {NOW}; {}", write_sql(write));
+        let answer = match self.run(&mut taken, &sql).await {
             Err(error) if is_deadlock(&error) => return Ok(None),
             answer => answer.map_err(|error| self.unknown(error))?,
         };
-        self.put_back(connection);
+        self.connections.put_back(taken);
         if answer.changed != 1 {
             return Ok(None);
         }
-        self.tell_listeners(write);
-        let unanswered = StoreError::Unanswered { store: self.name.clone(), after: None, source: None };
-        answer.rows.first().and_then(|row| number(row, 0)).map(Some).ok_or(unanswered)
+        let now = answer.rows.first().and_then(|row| number(row, 0));
+        let strange = || StoreError::unanswered(self.sql.name(), "the answer has no clock");
+        now.map(Some).ok_or_else(strange)
     }
 
-    /// The row is made first, if there is none, which locks it. To look for it first would lock nothing.
-    async fn lock(&self, scope: &Scope, version: i64) -> Result<(Connection, Found), StoreError> {
+    /// If there is no row, it is inserted first, which locks it. A select of a missing row would lock nothing.
+    async fn lock(
+        &self,
+        scope: &Scope,
+        version: i64,
+    ) -> Result<(Self::Locked, ReadRow), StoreError> {
         let id = id(scope);
         let (limiter, key) = (hex(scope.limiter.as_bytes()), hex(&scope.key));
-        let (connection, answer) = self
-            .begin(&format!(
-                "START TRANSACTION; \
-                 INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) VALUES ({id}, {limiter}, {key}, {version}, 0, '') \
-                 ON DUPLICATE KEY UPDATE ver = tollgate_keys.ver; \
-                 SELECT ver, expires, state FROM tollgate_keys WHERE id = {id} FOR UPDATE; \
-                 SELECT {NOW}"
-            ))
-            .await?;
+        let sql = format!(
+            "START TRANSACTION; \
+             INSERT INTO tollgate_keys (id, limiter, k, ver, expires, state) VALUES ({id}, {limiter}, {key}, {version}, 0, '') \
+             ON DUPLICATE KEY UPDATE ver = tollgate_keys.ver; \
+             SELECT ver, expires, state FROM tollgate_keys WHERE id = {id} FOR UPDATE; \
+             SELECT {NOW}"
+        );
+        let (taken, answer) = self.begin(&sql).await?;
         let found = match &answer.rows[..] {
-            [row, now] => number(now, 0).map(|now| Found { now, row: read_row(row, 0) }),
+            [row, now] => number(now, 0).map(|now| ReadRow {
+                now,
+                row: read_row(row, 0),
+            }),
             _ => None,
         };
-        Ok((connection, found.ok_or_else(|| self.damaged("tollgate_keys"))?))
+        Ok((taken, found.ok_or_else(|| self.damaged())?))
     }
 
-    async fn unlock(&self, mut connection: Connection, write: Option<&Write>) -> Result<(), StoreError> {
-        let Some(write) = write else {
-            connection.run("ROLLBACK").await.map_err(|error| self.unknown(error))?;
-            self.put_back(connection);
-            return Ok(());
+    async fn unlock(&self, locked: Self::Locked, write: Option<&Write>) -> Result<(), StoreError> {
+        let sql = match write {
+            None => "ROLLBACK".to_owned(),
+            Some(write) => format!("{}; COMMIT", write_sql(write)),
         };
-        connection.run(&format!("{}; COMMIT", write_sql(write))).await.map_err(|error| self.unknown(error))?;
-        self.put_back(connection);
-        self.tell_listeners(write);
-        Ok(())
+        self.finish(locked, &sql).await.map(drop)
+    }
+
+    fn wrote(&self, write: &Write) {
+        if write.released {
+            let Scope { limiter, key } = &write.scope;
+            self.listeners.released(limiter, key);
+        }
+    }
+
+    async fn purge_some(&self, after: &[u8], rows: u32) -> Result<Vec<u8>, StoreError> {
+        let from = hex(after);
+        let next = self
+            .query(&format!(
+                "SELECT id FROM tollgate_keys WHERE id > {from} ORDER BY id LIMIT 1 OFFSET {rows}"
+            ))
+            .await?;
+        let until = next.rows.first().and_then(|row| bytes(row, 0));
+        let end = until
+            .as_ref()
+            .map(|until| format!("AND id <= {}", hex(until)))
+            .unwrap_or_default();
+        self.change(&format!(
+            "DELETE FROM tollgate_keys WHERE id > {from} {end} AND expires <= {NOW} - {SPARED_MICROS} ORDER BY id"
+        ))
+        .await?;
+        Ok(until.unwrap_or_default())
     }
 }
 
-/// It changes one row, or none if that has not the version.
+/// The statement that writes a row. It changes no row if the version differs.
 fn write_sql(write: &Write) -> String {
-    let Write { scope, version, next_version, row, valid_until, .. } = write;
-    let (id, expires, state) = (id(scope), expires(row), hex(&row.bytes));
-    let in_time = valid_until.map(|until| format!("AND {NOW} < {until}")).unwrap_or_default();
+    let Write {
+        scope,
+        version,
+        row: KeyRow {
+            version: next_version,
+            state,
+        },
+        valid_until,
+        ..
+    } = write;
+    let (id, expires, state) = (id(scope), expires(state), hex(&state.bytes));
+    let in_time = valid_until
+        .map(|until| format!("AND {NOW} < {until}"))
+        .unwrap_or_default();
     match version {
         Some(version) => format!(
             "UPDATE tollgate_keys SET ver = {next_version}, expires = {expires}, state = {state} \
@@ -308,7 +298,11 @@ fn write_sql(write: &Write) -> String {
 }
 
 pub(super) fn id(scope: &Scope) -> String {
-    format!("CONCAT(UNHEX(SHA2({}, 256)), UNHEX(SHA2({}, 256)))", hex(scope.limiter.as_bytes()), hex(&scope.key))
+    format!(
+        "CONCAT(UNHEX(SHA2({}, 256)), UNHEX(SHA2({}, 256)))",
+        hex(scope.limiter.as_bytes()),
+        hex(&scope.key)
+    )
 }
 
 /// A literal of bytes.
@@ -317,8 +311,11 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The version, the expiry and the state from this column on; `None` if there is no row.
-fn read_row(row: &mysql_async::Row, from: usize) -> Option<(i64, KeyState)> {
-    Some((number(row, from)?, read_state(number(row, from + 1)?, bytes(row, from + 2)?)))
+fn read_row(row: &mysql_async::Row, from: usize) -> Option<KeyRow> {
+    Some(KeyRow {
+        version: number(row, from)?,
+        state: read_state(number(row, from + 1)?, bytes(row, from + 2)?),
+    })
 }
 
 fn number(row: &mysql_async::Row, column: usize) -> Option<i64> {

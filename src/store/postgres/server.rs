@@ -1,57 +1,68 @@
 //! The server of a store, and the connections to it.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use futures_util::stream::StreamExt as _;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Error};
 
-use super::super::listeners::Listeners;
-use super::super::sql::known::Known;
-use super::super::sql::table::{Found, PURGED_EVERY, Purge, Table, Write, in_task};
-use super::super::sql::{Policies, SCHEMA_VERSION, SPARED_MICROS};
-use super::connection::{CHANNEL, Connection, Connector, Message, Refusal, read_message};
-use crate::error::{Cause, StoreError};
+use super::super::serve::{ASK_AFTER, ServedListeners};
+use super::super::sql::SPARED_MICROS;
+use super::super::sql::pool::{Pool, Taken};
+use super::super::sql::row_cache::RowCache;
+use super::super::sql::table::{ReadRow, RowTable, SqlServer, Write, in_task};
+use super::connection::{Connector, PostgresConnection, not_done, unknown};
+use super::messages::{Message, read_message};
+use crate::error::StoreError;
 use crate::exchange::Scope;
+use crate::store::ReleaseListener;
 
-/// How often a connection that listens is asked whether it lives.
-const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// Where releases are announced.
+const CHANNEL: &str = "tollgate";
 
-pub(super) struct Server {
-    pub(super) name: String,
+pub(super) struct PostgresServer {
+    pub(super) sql: SqlServer,
     pub(super) connector: Connector,
-    pub(super) creates_tables: bool,
-    /// For a connection, and for an answer.
-    pub(super) timeout: Duration,
     /// For statements that are transactions of their own.
-    pub(super) connections: Arc<Mutex<Vec<Arc<Connection>>>>,
-    /// Whether one more is being made.
-    pub(super) grows: AtomicBool,
+    connections: Arc<Mutex<Vec<Arc<PostgresConnection>>>>,
+    /// Whether another connection is being made.
+    grows: AtomicBool,
     /// For transactions that hold a lock, which have a connection of their own each.
-    pub(super) idle: StdMutex<Vec<Connection>>,
-    pub(super) transactions: Arc<Semaphore>,
-    pub(super) policies: Policies,
-    pub(super) known: Known,
-    pub(super) listeners: Listeners,
-    pub(super) purge: Purge,
+    transactions: Pool<PostgresConnection>,
+    pub(super) served: Arc<ServedListeners>,
 }
 
-impl Server {
-    /// A connection for a single statement: of those that there are, the one with the fewest under way.
-    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, StoreError> {
+impl PostgresServer {
+    pub(super) fn new(sql: SqlServer, connector: Connector) -> Self {
+        Self {
+            sql,
+            connector,
+            connections: Arc::default(),
+            grows: AtomicBool::new(false),
+            transactions: Pool::new(4),
+            served: Arc::default(),
+        }
+    }
+
+    /// A connection for a single statement: the one with the fewest statements under way.
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+    ) -> Result<Arc<PostgresConnection>, StoreError> {
         /// As many statements follow one another without a wait before another connection is made.
         const BUSY: usize = 8;
         const MAX: usize = 4;
         let mut connections = Arc::clone(&self.connections).lock_owned().await;
         connections.retain(|connection| !connection.is_dead());
-        let idlest = connections.iter().min_by_key(|connection| Arc::strong_count(connection)).map(Arc::clone);
+        let idlest = connections
+            .iter()
+            .min_by_key(|connection| Arc::strong_count(connection))
+            .map(Arc::clone);
         let Some(idlest) = idlest else {
             let this = Arc::clone(self);
             let connects = async move {
@@ -59,10 +70,13 @@ impl Server {
                 connections.push(Arc::clone(&new));
                 Ok(new)
             };
-            // Callers may be more impatient than that takes.
-            return in_task(&self.name, |_| connects).await;
+            // The connection is made in a task, because callers may give up before it is made.
+            return in_task(self, |_, _| connects).await;
         };
-        if Arc::strong_count(&idlest) > BUSY && connections.len() < MAX && !self.grows.swap(true, Ordering::Relaxed) {
+        if Arc::strong_count(&idlest) > BUSY
+            && connections.len() < MAX
+            && !self.grows.swap(true, Ordering::Relaxed)
+        {
             tokio::spawn(Arc::clone(self).grow());
         }
         Ok(idlest)
@@ -76,140 +90,46 @@ impl Server {
         self.grows.store(false, Ordering::Relaxed);
     }
 
-    async fn connect(&self) -> Result<Connection, StoreError> {
-        let store = self.name.clone();
-        self.known.forget_clock();
-        let opening = Connection::open(&self.connector, self.creates_tables, self.timeout);
-        let opened = timeout(self.timeout, opening).await.unwrap_or_else(|elapsed| Err(Refusal::NoAnswer(elapsed)));
-        opened.map_err(|refusal| match refusal {
-            Refusal::Failed(error) => self.not_done(error),
-            Refusal::NoAnswer(elapsed) => StoreError::Unreachable { store, source: Cause::new(elapsed) },
-            Refusal::NewerSchema(found) => StoreError::NewerSchema { store, found, known: SCHEMA_VERSION },
-            Refusal::NoTables => {
-                StoreError::Refused { store, source: Cause::new("it has no tables; run PostgresStore::schema()") }
-            }
-        })
+    /// A connection that does not answer for as long as the timeout is given up.
+    async fn connect(&self) -> Result<PostgresConnection, StoreError> {
+        self.sql.known.forget_clock();
+        let opened = timeout(
+            self.sql.timeout,
+            PostgresConnection::open(&self.sql, &self.connector),
+        )
+        .await;
+        opened.unwrap_or_else(|elapsed| Err(StoreError::unreachable(self.sql.name(), elapsed)))
     }
 
-    /// The error of something that was not carried out.
-    fn not_done(&self, error: Error) -> StoreError {
-        let store = self.name.clone();
-        let is_down = error.as_db_error().is_none_or(|error| {
-            let code = error.code();
-            // Of the class 57, "operator intervention": shutting down, starting up.
-            code.code().starts_with("57P") || [&SqlState::TOO_MANY_CONNECTIONS, &SqlState::LOCK_NOT_AVAILABLE].contains(&code)
-        });
-        let source = Cause::new(error);
-        if is_down { StoreError::Unreachable { store, source } } else { StoreError::Refused { store, source } }
-    }
-
-    /// The error of something that may have been carried out. The server has not if it says so.
-    pub(super) fn unknown(&self, error: Error) -> StoreError {
-        match error.as_db_error() {
-            Some(said) if !said.code().code().starts_with("57P") => self.not_done(error),
-            _ => StoreError::Unanswered { store: self.name.clone(), after: None, source: Some(Cause::new(error)) },
-        }
-    }
-
-    /// Asks something that changes nothing: once more, if the connection has broken in the meantime.
-    pub(super) async fn ask<T, F>(self: &Arc<Self>, question: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
+    /// Runs a statement that changes nothing, and runs it once more if the connection has broken in the meantime.
+    pub(super) async fn ask<T, F>(
+        self: &Arc<Self>,
+        question: impl Fn(Arc<PostgresConnection>) -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
         match question(Arc::clone(&connection)).await {
-            Err(_) if connection.client.is_closed() => {
-                question(self.connection().await?).await.map_err(|error| self.not_done(error))
-            }
-            answer => answer.map_err(|error| self.not_done(error)),
-        }
-    }
-
-    /// Deletes what has expired among the next rows of the table.
-    pub(super) async fn purge_some(self: &Arc<Self>) -> Result<(), StoreError> {
-        let Ok(mut after) = self.purge.after.try_lock() else { return Ok(()) };
-        let connection = self.connection().await?;
-        let next = "SELECT id FROM tollgate_keys WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
-        let among = i64::from(2 * PURGED_EVERY);
-        let next = connection.query(next, &[&*after, &among]).await.map_err(|error| self.not_done(error))?;
-        let until: Option<Vec<u8>> = next.first().map(|row| row.get(0));
-        // Rows that are locked are in use. Nobody waits here with a lock, so that nobody waits for each other.
-        let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > $1 AND ($2::bytea IS NULL OR id <= $2) \
-                      AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 - $3 FOR UPDATE SKIP LOCKED)";
-        connection.execute(delete, &[&*after, &until, &SPARED_MICROS]).await.map_err(|error| self.not_done(error))?;
-        *after = until.unwrap_or_default();
-        Ok(())
-    }
-
-    /// Passes on what is announced, as long as anybody listens.
-    pub(super) async fn listen(server: Weak<Self>) {
-        while let Some(this) = server.upgrade() {
-            let limit = this.timeout;
-            let Ok(Ok((client, mut messages))) = timeout(limit, (this.connector)()).await else {
-                drop(this);
-                sleep(Duration::from_secs(1)).await;
-                continue;
-            };
-            drop(this);
-            let mut listens = JoinSet::new();
-            let of = Weak::clone(&server);
-            listens.spawn(async move {
-                let mut sql = format!("LISTEN {CHANNEL}");
-                // A connection can be dead without a sign of it.
-                while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
-                    if !sql.is_empty()
-                        && let Some(server) = of.upgrade()
-                    {
-                        server.listeners.hear_again();
-                    }
-                    sql.clear();
-                    sleep(ASKED_EVERY).await;
-                }
-            });
-            loop {
-                let ended = pin!(listens.join_next());
-                let message = timeout(Duration::from_secs(30), select(messages.next(), ended)).await;
-                let Some(this) = server.upgrade() else { return };
-                match message.map(|message| if let Either::Left((message, _)) = message { message } else { None }) {
-                    Ok(Some(Ok(AsyncMessage::Notification(said)))) if said.channel() == CHANNEL => {
-                        if let Some(Message { scope, written }) = read_message(said.payload()) {
-                            if let Some((version, row)) = written {
-                                this.known.hear(&scope, version, row);
-                            }
-                            this.listeners.released(&scope.limiter, &scope.key);
-                        }
-                    }
-                    Ok(Some(Ok(_))) => {}
-                    Ok(Some(Err(_)) | None) => break,
-                    Err(_) if !this.listeners.are_served() => return,
-                    Err(_) => {}
-                }
-            }
-            sleep(Duration::from_millis(100)).await;
+            Err(_) if connection.client.is_closed() => question(self.connection().await?)
+                .await
+                .map_err(not_done(self.sql.name())),
+            answer => answer.map_err(not_done(self.sql.name())),
         }
     }
 }
 
-/// A connection with a transaction. It is not used again unless the transaction has ended.
-pub(super) struct Locked(Connection, OwnedSemaphorePermit);
+impl RowTable for Arc<PostgresServer> {
+    /// A connection with a transaction. It is not used again unless the transaction has ended.
+    type Locked = Taken<PostgresConnection>;
 
-impl Table for Arc<Server> {
-    type Locked = Locked;
-
-    fn name(&self) -> &str {
-        &self.name
+    fn sql(&self) -> &SqlServer {
+        &self.sql
     }
 
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
-    fn known(&self) -> &Known {
-        &self.known
-    }
-
-    async fn read(&self, scope: &Scope) -> Result<Found, StoreError> {
-        self.ask(|connection| async move { connection.read(scope).await }).await
+    async fn read(&self, scope: &Scope) -> Result<ReadRow, StoreError> {
+        self.ask(|connection| async move { connection.read(scope).await })
+            .await
     }
 
     async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
@@ -217,39 +137,92 @@ impl Table for Arc<Server> {
         match written {
             // Under a stricter isolation level than the default.
             Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(None),
-            written => written.map_err(|error| self.unknown(error)),
+            written => written.map_err(unknown(self.sql.name())),
         }
     }
 
-    async fn lock(&self, scope: &Scope, version: i64) -> Result<(Locked, Found), StoreError> {
-        let permit = Arc::clone(&self.transactions).acquire_owned().await;
-        let Ok(permit) = permit else {
-            return Err(StoreError::Unreachable { store: self.name.clone(), source: Cause::new("the store is closed") });
-        };
+    async fn lock(
+        &self,
+        scope: &Scope,
+        version: i64,
+    ) -> Result<(Self::Locked, ReadRow), StoreError> {
         loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let was_idle = idle.is_some();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => self.connect().await?,
-            };
-            match connection.lock(scope, version).await {
-                Err(_) if was_idle && connection.client.is_closed() => {} // it has broken in the meantime
-                Err(error) => return Err(self.not_done(error)),
-                Ok(Some(found)) => return Ok((Locked(connection, permit), found)),
+            let taken = self.transactions.take(self.connect()).await?;
+            match taken.connection.lock(scope, version).await {
+                // It has broken in the meantime.
+                Err(_) if taken.was_idle && taken.connection.client.is_closed() => {}
+                Err(error) => return Err(not_done(self.sql.name())(error)),
+                Ok(Some(found)) => return Ok((taken, found)),
                 Ok(None) => {
-                    connection.unlock(None).await.map_err(|error| self.not_done(error))?;
-                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+                    let ended = taken.connection.unlock(None).await;
+                    ended.map_err(not_done(self.sql.name()))?;
+                    self.transactions.put_back(taken);
                 }
             }
         }
     }
 
-    async fn unlock(&self, locked: Locked, write: Option<&Write>) -> Result<(), StoreError> {
-        let Locked(connection, permit) = locked;
-        connection.unlock(write).await.map_err(|error| self.unknown(error))?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-        drop(permit);
+    async fn unlock(&self, locked: Self::Locked, write: Option<&Write>) -> Result<(), StoreError> {
+        let ended = locked.connection.unlock(write).await;
+        ended.map_err(unknown(self.sql.name()))?;
+        self.transactions.put_back(locked);
         Ok(())
     }
+
+    async fn purge_some(&self, after: &[u8], rows: u32) -> Result<Vec<u8>, StoreError> {
+        let connection = self.connection().await?;
+        let next = "SELECT id FROM tollgate_keys WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
+        // Rows that are locked are in use. No call waits here with a lock, so there is no deadlock.
+        let delete = "DELETE FROM tollgate_keys WHERE id IN (SELECT id FROM tollgate_keys WHERE id > $1 AND ($2::bytea IS NULL OR id <= $2) \
+                      AND expires <= (extract(epoch FROM clock_timestamp()) * 1000000)::int8 - $3 FOR UPDATE SKIP LOCKED)";
+        let purges = async {
+            let next = connection.query(next, &[&after, &i64::from(rows)]).await?;
+            let until: Option<Vec<u8>> = next.first().map(|row| row.get(0));
+            connection
+                .execute(delete, &[&after, &until, &SPARED_MICROS])
+                .await?;
+            Ok(until.unwrap_or_default())
+        };
+        purges.await.map_err(not_done(self.sql.name()))
+    }
+}
+
+/// Passes messages on until the connection breaks, does not answer within `limit`, or no listener is left.
+pub(super) async fn follow(
+    connector: Connector,
+    limit: Duration,
+    known: Arc<RowCache>,
+    served: Arc<ServedListeners>,
+) {
+    let Ok(Ok((client, mut messages))) = timeout(limit, connector()).await else {
+        return;
+    };
+    let listens = pin!(async {
+        let mut sql = format!("LISTEN {CHANNEL}");
+        // A connection can be dead without a sign of it.
+        while let Ok(Ok(())) = timeout(limit, client.batch_execute(&sql)).await {
+            if !sql.is_empty() {
+                served.listeners.each(None, ReleaseListener::hears_again);
+                sql.clear();
+            }
+            sleep(ASK_AFTER).await;
+            if served.listeners.limiters().is_empty() {
+                return;
+            }
+        }
+    });
+    let passes_on = pin!(async {
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notification(said) = message
+                && said.channel() == CHANNEL
+                && let Some(Message { scope, written }) = read_message(said.payload())
+            {
+                if let Some(row) = written {
+                    known.hear(&scope, row);
+                }
+                served.listeners.released(&scope.limiter, &scope.key);
+            }
+        }
+    });
+    select(listens, passes_on).await;
 }

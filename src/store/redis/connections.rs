@@ -1,11 +1,11 @@
 //! A connection for each runtime that calls.
 //!
-//! A connection's task lives in the runtime that made it, and ends with it. So each runtime has a connection of its own, which all its
-//! calls share. A connection that breaks, or has not answered in time, is given up: the next call makes another. Nothing is sent twice:
-//! only who sends knows whether that is safe.
+//! A connection's task lives in the runtime that made it, and ends with it. So each runtime has a connection of its own, which
+//! all its calls share. A connection that breaks, or has not answered in time, is given up: the next call makes another. Nothing
+//! is sent twice: only the sender knows whether that is safe.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,12 +16,12 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error;
-use crate::error::{Cause, StoreError};
+use crate::error::StoreError;
 
-/// More runtimes than this at once make and give up connections in turn.
+/// The most connections. If more runtimes call, connections are made and given up in turn.
 const MAX_RUNTIMES: usize = 32;
 
-/// As far as a timer reaches.
+/// The longest time that a timer can have.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// The connections to one server.
@@ -29,37 +29,24 @@ pub(super) struct Connections {
     pub(super) client: Client,
     /// The server, without any password.
     pub(super) store: String,
-    /// For a connection, and for an answer.
+    /// The longest time to make a connection, and to wait for an answer.
     pub(super) timeout: Duration,
-    lines: Mutex<Lines>,
+    /// Those that are not given up, the latest one last.
+    open: Mutex<Vec<(runtime::Id, Connecting)>>,
 }
 
-/// The latest one last.
-#[derive(Default)]
-struct Lines {
-    open: Vec<Line>,
-    made: u64,
-}
-
-#[derive(Clone)]
-struct Line {
-    runtime: runtime::Id,
-    number: u64,
-    connection: Shared<BoxFuture<'static, Result<MultiplexedConnection, StoreError>>>,
-}
-
-/// What became of a command.
-pub(super) enum Failure {
-    /// It was not sent, or nothing is known of it.
-    Known(StoreError),
-    /// What the client says of a command that was sent.
-    Client(RedisError),
-}
+/// A connection, which may still be in the making.
+type Connecting = Shared<BoxFuture<'static, Result<MultiplexedConnection, StoreError>>>;
 
 impl Connections {
     pub(super) fn new(client: Client, timeout: Duration) -> Self {
         let store = format!("Redis at {}", client.get_connection_info().addr());
-        Self { client, store, timeout, lines: Mutex::default() }
+        Self {
+            client,
+            store,
+            timeout,
+            open: Mutex::default(),
+        }
     }
 
     /// When a call that begins now must have ended.
@@ -68,79 +55,89 @@ impl Connections {
         now.checked_add(self.timeout).unwrap_or_else(|| now + NEVER)
     }
 
-    /// Sends a command and awaits the answer, until that instant.
-    pub(super) async fn send(&self, cmd: &Cmd, by: Instant) -> Result<Value, Failure> {
-        let line = self.line().map_err(Failure::Known)?;
-        let made = timeout_at(by, line.connection.clone()).await;
-        let made = made
-            .unwrap_or_else(|elapsed| Err(StoreError::Unreachable { store: self.store.clone(), source: Cause::new(elapsed) }));
-        let mut connection = match made {
-            Ok(connection) => connection,
-            Err(error) => {
-                self.give_up(line.number);
-                return Err(Failure::Known(error));
-            }
+    /// Sends a command and awaits the answer, until that instant. The inner error is the client's, for a command that was sent.
+    pub(super) async fn send(
+        &self,
+        cmd: &Cmd,
+        by: Instant,
+    ) -> Result<Result<Value, RedisError>, StoreError> {
+        let connecting = self.connection()?;
+        let made = timeout_at(by, connecting.clone()).await;
+        let mut connection = made
+            .unwrap_or_else(|elapsed| Err(StoreError::unreachable(&self.store, elapsed)))
+            .inspect_err(|_| self.give_up(&connecting))?;
+        let Ok(answer) = timeout_at(by, cmd.query_async(&mut connection)).await else {
+            self.give_up(&connecting);
+            return Err(StoreError::Unanswered {
+                store: self.store.clone(),
+                after: Some(self.timeout),
+                source: None,
+            });
         };
-        match timeout_at(by, cmd.query_async(&mut connection)).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => {
-                // Of a server that only reads: another one may have its place by now.
-                if error.is_unrecoverable_error() || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
-                    self.give_up(line.number);
-                }
-                Err(Failure::Client(error))
-            }
-            Err(_) => {
-                self.give_up(line.number);
-                let store = self.store.clone();
-                Err(Failure::Known(StoreError::Unanswered { store, after: Some(self.timeout), source: None }))
-            }
+        // In the place of a server that only reads, there may be another one by now.
+        let is_broken = |error: &RedisError| {
+            error.is_unrecoverable_error()
+                || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        };
+        if answer.as_ref().is_err_and(is_broken) {
+            self.give_up(&connecting);
         }
+        Ok(answer)
     }
 
-    /// The connection of this runtime, which may still be in the making.
-    fn line(&self) -> Result<Line, StoreError> {
-        let handle = Handle::try_current()
-            .map_err(|error| StoreError::Unreachable { store: self.store.clone(), source: Cause::new(error) })?;
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.open.iter().find(|line| line.runtime == handle.id()) {
-            return Ok(line.clone());
+    /// The connection of this runtime.
+    fn connection(&self) -> Result<Connecting, StoreError> {
+        let runtime =
+            Handle::try_current().map_err(|error| StoreError::unreachable(&self.store, error))?;
+        let mut open = self.open();
+        if let Some((_, connecting)) = open.iter().find(|(id, _)| *id == runtime.id()) {
+            return Ok(connecting.clone());
         }
-        if lines.open.len() == MAX_RUNTIMES {
-            lines.open.remove(0);
+        if open.len() == MAX_RUNTIMES {
+            drop(open.remove(0));
         }
-        lines.made += 1;
-        let line = Line { runtime: handle.id(), number: lines.made, connection: self.connect(&handle) };
-        lines.open.push(line.clone());
-        Ok(line)
+        let connecting = self.connect(&runtime);
+        open.push((runtime.id(), connecting.clone()));
+        Ok(connecting)
     }
 
-    /// In a task, so that it goes on whoever is dropped.
-    fn connect(&self, handle: &Handle) -> Shared<BoxFuture<'static, Result<MultiplexedConnection, StoreError>>> {
+    /// Connects in a task, which goes on when a caller is dropped.
+    fn connect(&self, runtime: &Handle) -> Connecting {
         let (client, store, limit) = (self.client.clone(), self.store.clone(), self.timeout);
-        let unreachable = |store: String, source: Cause| StoreError::Unreachable { store, source };
-        let made = handle.spawn(async move {
-            // The deadline of a call is awaited here.
-            let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-            match timeout(limit, client.get_multiplexed_async_connection_with_config(&config)).await {
+        let made = runtime.spawn(async move {
+            // No timeout is set in the client, because the deadline of a call is awaited here.
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None);
+            let connects = client.get_multiplexed_async_connection_with_config(&config);
+            match timeout(limit, connects).await {
                 Ok(connection) => connection.map_err(|error| error::of_connecting(&store, error)),
-                Err(elapsed) => Err(unreachable(store, Cause::new(elapsed))),
+                Err(elapsed) => Err(StoreError::unreachable(&store, elapsed)),
             }
         });
         let store = self.store.clone();
-        let made = made.map(move |made| made.unwrap_or_else(|error| Err(unreachable(store, Cause::new(error)))));
+        let made = made.map(move |made| {
+            made.unwrap_or_else(|error| Err(StoreError::unreachable(&store, error)))
+        });
         made.boxed().shared()
     }
 
-    fn give_up(&self, number: u64) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.open.retain(|line| line.number != number);
+    fn give_up(&self, connecting: &Connecting) {
+        self.open().retain(|(_, open)| !open.ptr_eq(connecting));
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<(runtime::Id, Connecting)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Without the client, which has the password.
 impl fmt::Debug for Connections {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Connections").field("store", &self.store).field("timeout", &self.timeout).finish_non_exhaustive()
+        formatter
+            .debug_struct("Connections")
+            .field("store", &self.store)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }

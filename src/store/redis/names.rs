@@ -1,10 +1,13 @@
 //! The names of the keys of a store, from which limiter and key can be read back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, percent_encode};
 
 use crate::exchange::Scope;
 
-/// Of the store, in messages.
+/// The name of the store in messages.
 pub(super) const NAME: &str = "Redis";
 
 /// The names that begin alike: with the prefix of the store.
@@ -15,85 +18,85 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: encoded(prefix.as_bytes()) }
+        let prefix = encoded(prefix.as_bytes()).to_string();
+        Self { prefix }
     }
 
-    /// Of the state of a key. What stands between the braces tells the nodes of a cluster where all keys of a call are.
+    /// The name of the state of a key. The node of a cluster that has all keys of a call follows from the part between the braces.
     pub(super) fn state(&self, scope: &Scope) -> String {
-        let mut name = String::with_capacity(self.prefix.len() + 4 + 3 * (scope.limiter.len() + scope.key.len()));
-        name += &self.prefix;
-        name += ":{";
-        push_encoded(&mut name, scope.limiter.as_bytes());
-        name += ":";
-        push_encoded(&mut name, &scope.key);
-        name += "}";
-        name
+        let before = self.before_key(&scope.limiter);
+        format!("{before}{}}}", encoded(&scope.key))
     }
 
-    /// Of the channel that tells of released places.
-    pub(super) fn channel(&self, limiter: &str) -> String {
-        format!("{}:released:{}", self.prefix, encoded(limiter.as_bytes()))
+    /// What the states of all keys of a limiter begin with.
+    fn before_key(&self, limiter: &str) -> String {
+        format!("{}:{{{}:", self.prefix, encoded(limiter.as_bytes()))
     }
 
     /// A pattern that the states of all keys of a limiter match.
     pub(super) fn pattern(&self, limiter: &str) -> String {
-        format!("{}:{{{}:*}}", self.prefix, encoded(limiter.as_bytes()))
+        format!("{}*}}", self.before_key(limiter))
     }
 
     /// The key whose state has this name.
     pub(super) fn key_of(&self, limiter: &str, state: &[u8]) -> Option<Arc<[u8]>> {
-        let before = format!("{}:{{{}:", self.prefix, encoded(limiter.as_bytes()));
-        decoded(state.strip_prefix(before.as_bytes())?.strip_suffix(b"}")?).map(Arc::from)
+        let before = self.before_key(limiter);
+        let key = state.strip_prefix(before.as_bytes())?.strip_suffix(b"}")?;
+        decoded(key).map(Arc::from)
+    }
+
+    /// The name of the channel for released places.
+    pub(super) fn channel(&self, limiter: &str) -> String {
+        self.before_limiter() + &encoded(limiter.as_bytes()).to_string()
+    }
+
+    fn before_limiter(&self) -> String {
+        format!("{}:released:", self.prefix)
+    }
+
+    /// The limiter whose channel has this name.
+    pub(super) fn limiter_of(&self, channel: &str) -> Option<String> {
+        let limiter = channel.strip_prefix(&self.before_limiter())?;
+        String::from_utf8(decoded(limiter.as_bytes())?.into_owned()).ok()
     }
 }
 
-/// Of the leases, by their expiry.
+/// The name of the leases, by their expiry.
 pub(super) fn leases(state: &str) -> String {
     format!("{state}:leases")
 }
 
-/// Of the costs of leases.
+/// The name of the costs of leases.
 pub(super) fn costs(state: &str) -> String {
     format!("{state}:costs")
 }
 
-/// Of the log of this number, from 0.
+/// The name of the log of this number, from 0.
 pub(super) fn log(state: &str, number: usize) -> String {
     format!("{state}:log{number}")
 }
 
-/// A name in which percent signs stand for all bytes that have a meaning in names or patterns, or cannot be read.
-fn encoded(bytes: &[u8]) -> String {
-    let mut encoded = String::with_capacity(bytes.len());
-    push_encoded(&mut encoded, bytes);
-    encoded
+/// All bytes but these have a meaning in names or patterns, or cannot be read.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'@')
+    .remove(b'/')
+    .remove(b'+')
+    .remove(b'=');
+
+fn encoded(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encode(bytes, ENCODED)
 }
 
-fn push_encoded(to: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-_.@/+=".contains(byte) {
-            to.push(char::from(*byte));
-        } else {
-            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
-            to.extend(['%', digit(byte >> 4), digit(byte & 15)]);
-        }
-    }
-}
-
-fn decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            decoded.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        decoded.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    Some(decoded)
+/// `None` if it was not encoded in this way.
+fn decoded(text: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let decoded = Cow::from(percent_decode(text));
+    encoded(&decoded)
+        .flat_map(str::bytes)
+        .eq(text.iter().copied())
+        .then_some(decoded)
 }
 
 #[cfg(test)]
@@ -103,6 +106,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(crate::replay::cases(256))]
+
         #[test]
         fn the_key_is_read_back_from_its_name(limiter: String, key: Vec<u8>) {
             let names = Names::new("to{ll}*gate");
@@ -111,6 +116,7 @@ mod tests {
             prop_assert_eq!(state.matches(['{', '}', '*']).count(), 2);
             let read = names.key_of(&limiter, state.as_bytes());
             prop_assert_eq!(read.as_deref(), Some(&key[..]));
+            prop_assert_eq!(names.limiter_of(&names.channel(&limiter)), Some(limiter));
         }
 
         #[test]
@@ -122,7 +128,12 @@ mod tests {
     #[test]
     fn limiters_and_keys_do_not_run_together() {
         let names = Names::new("tollgate");
-        let state = |limiter: &str, key: &str| names.state(&Scope { limiter: limiter.into(), key: key.as_bytes().into() });
+        let state = |limiter: &str, key: &str| {
+            names.state(&Scope {
+                limiter: limiter.into(),
+                key: key.as_bytes().into(),
+            })
+        };
         assert_eq!(state("a:b", "c"), "tollgate:{a%3Ab:c}");
         assert_eq!(state("a", "b:c"), "tollgate:{a:b%3Ac}");
         assert_eq!(names.key_of("a", b"tollgate:{a:%F}"), None);

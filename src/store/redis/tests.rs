@@ -2,7 +2,7 @@
 //!
 //! The scripts take their clock from the test, and their keys do not expire meanwhile.
 
-#[path = "../../../tests/support/redis_server.rs"]
+#[path = "../../../tests/integration/support/redis_server.rs"]
 #[allow(dead_code, reason = "tests of faults use the rest")]
 mod redis_server;
 
@@ -17,13 +17,16 @@ use redis::Connection;
 
 use super::names::Names;
 use super::script::PolicyScript;
-use super::wire::{self, Answer};
+use super::wire;
+use crate::core::gate::plan::Plan;
 use crate::core::ledger::Ledger;
-use crate::core::plan::Plan;
-use crate::exchange::{Asks, Call, Reply, Scope, Settlement, Stop, Until};
+use crate::error::StoreError;
+use crate::exchange::{Asks, Call, DeniedAsk, DeniedUntil, Reply, Scope, Settlement};
 use crate::policy::{Limit, Policy};
 use crate::rate::Rate;
-use crate::strategy::{Align, FixedWindow, MaxConcurrency, Moment, Penalty, SlidingWindow, Throttle, TokenBucket};
+use crate::strategy::{
+    Align, FixedWindow, MaxConcurrency, Moment, Penalty, SlidingWindow, Throttle, TokenBucket,
+};
 
 const EPOCH: u64 = 1_790_000_000_000_000; // microseconds
 
@@ -31,8 +34,13 @@ const EPOCH: u64 = 1_790_000_000_000_000; // microseconds
 fn with_clock_of_test(script: &str) -> String {
     let clock = "local clock = call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n";
     let milliseconds = " / 1000) + 1";
-    assert!(script.contains(clock) && script.contains(milliseconds), "{script}");
-    script.replace(clock, "local now = tonumber(KEYS[#KEYS])\n").replace(milliseconds, " * 0) + 100000000")
+    assert!(
+        script.contains(clock) && script.contains(milliseconds),
+        "{script}"
+    );
+    script
+        .replace(clock, "local now = tonumber(KEYS[#KEYS])\n")
+        .replace(milliseconds, " * 0) + 100000000")
 }
 
 /// The script of a policy, with the clock of the test.
@@ -61,28 +69,49 @@ impl Server {
     fn new(prefix: &str) -> Self {
         let (server, url) = redis_server::any_server();
         let connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-        Self { connection, names: Names::new(&format!("{prefix}-{}", std::process::id())), _server: server }
+        Self {
+            connection,
+            names: Names::new(&format!("{prefix}-{}", std::process::id())),
+            _server: server,
+        }
     }
 
-    fn answer(&mut self, given: &Given, call: &Call, micros: u64) -> Result<Answer, redis::RedisError> {
+    fn answer(
+        &mut self,
+        given: &Given,
+        call: &Call,
+        micros: u64,
+    ) -> Result<Result<Reply, StoreError>, redis::RedisError> {
         let Given { script, text, hash } = given;
         let keys = wire::keys(call, script, &self.names);
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(hash).arg(keys.len() + 1).arg(keys).arg(micros);
         wire::write_arguments(&mut cmd, call, script, &self.names);
-        let value = cmd.query(&mut self.connection).or_else(|error: redis::RedisError| {
-            if !super::error::is_unknown_script(&error) {
-                return Err(error);
-            }
-            redis::cmd("SCRIPT").arg("LOAD").arg(text).exec(&mut self.connection)?;
-            cmd.query(&mut self.connection)
-        })?;
-        Ok(wire::read(&value, call).unwrap_or_else(|| panic!("a strange answer: {value:?}")))
+        let value = cmd
+            .query(&mut self.connection)
+            .or_else(|error: redis::RedisError| {
+                if !super::error::is_unknown_script(&error) {
+                    return Err(error);
+                }
+                redis::cmd("SCRIPT")
+                    .arg("LOAD")
+                    .arg(text)
+                    .exec(&mut self.connection)?;
+                cmd.query(&mut self.connection)
+            })?;
+        Ok(wire::read(&value, call, "the store", "the state"))
     }
 }
 
 fn call_of(key: u64, policy: &Policy) -> Call {
-    Call::new(Scope { limiter: "oracle".into(), key: Arc::from(&key.to_be_bytes()[..]) }, policy.clone(), 0)
+    Call::new(
+        Scope {
+            limiter: "oracle".into(),
+            key: Arc::from(&key.to_be_bytes()[..]),
+        },
+        policy.clone(),
+        0,
+    )
 }
 
 /// A xorshift: the same numbers in each run. Units and times are multiplied, and get digits behind.
@@ -119,14 +148,22 @@ impl Random {
             0 => Throttle::every(any_nanos / 4).burst(units).into(),
             1 | 2 => {
                 let bucket = TokenBucket::new(Rate::new(self.units(1, 8), any_nanos), units);
-                if self.one_in(2) { bucket.into() } else { bucket.initial(self.below(units + 1)).into() }
+                if self.one_in(2) {
+                    bucket.into()
+                } else {
+                    bucket.initial(self.below(units + 1)).into()
+                }
             }
             3 => TokenBucket::new(Rate::new(self.units(1, 8), period), units)
                 .refill_each_period()
                 .initial(self.units(0, 10))
                 .into(),
-            4 => FixedWindow::new(units, period).align(Align::FirstGrant).into(),
-            5 => FixedWindow::new(units, period).align(Align::WallClock).into(),
+            4 => FixedWindow::new(units, period)
+                .align(Align::FirstGrant)
+                .into(),
+            5 => FixedWindow::new(units, period)
+                .align(Align::WallClock)
+                .into(),
             6 => SlidingWindow::log(units, any_nanos).into(),
             7 => SlidingWindow::counter(units, period).into(),
             8 | 9 => self.penalty(units, period).into(),
@@ -157,7 +194,7 @@ impl Random {
         penalty
     }
 
-    /// One whose numbers fit.
+    /// A policy whose numbers fit.
     fn policy(&mut self) -> Policy {
         loop {
             let policy: Policy = (0..=self.below(3)).map(|_| self.limit()).collect();
@@ -180,6 +217,18 @@ impl Random {
     }
 }
 
+#[test]
+fn random_policies_have_every_limit() {
+    let mut random = Random {
+        state: 7,
+        units: 1,
+        time: 1_000,
+    };
+    let texts: Vec<_> = (0..300).map(|_| random.policy().to_string()).collect();
+    let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+    assert_eq!(crate::policy::lacking(&texts), [""; 0]);
+}
+
 /// What the holders know.
 #[derive(Default)]
 struct Known {
@@ -190,20 +239,30 @@ struct Known {
     numbers: u64,
 }
 
-fn is_pace(limit: &Limit) -> bool {
-    matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_))
-}
-
-fn random_call(random: &mut Random, known: &mut Known, key: u64, policy: &Policy, now: u64) -> Call {
+fn random_call(
+    random: &mut Random,
+    known: &mut Known,
+    key: u64,
+    policy: &Policy,
+    now: u64,
+) -> Call {
     let mut call = call_of(key, policy);
     call.holder = random.below(2);
     if policy.limits().iter().any(Limit::counts_places) {
         call.ttl = 1 + random.below(80_000 * random.time);
     }
     for _ in 0..random.below(3) {
-        let picked = known.leases.get(random.below(8) as usize).copied().filter(|(holder, _)| *holder == call.holder);
+        let picked = known
+            .leases
+            .get(random.below(8) as usize)
+            .copied()
+            .filter(|(holder, _)| *holder == call.holder);
         let number = picked.map_or(1_000_000 + random.below(5), |(_, number)| number);
-        let list = if random.one_in(2) && call.ttl > 0 { &mut call.renewals } else { &mut call.returns };
+        let list = if random.one_in(2) && call.ttl > 0 {
+            &mut call.renewals
+        } else {
+            &mut call.returns
+        };
         if !list.contains(&number) {
             list.push(number);
         }
@@ -214,11 +273,15 @@ fn random_call(random: &mut Random, known: &mut Known, key: u64, policy: &Policy
         let mut actual = random.costs(policy);
         for ((limit, charged), actual) in policy.limits().iter().zip(&charged).zip(&mut actual) {
             // A pace of the store knows less of its past than the ledger's.
-            if is_pace(limit) && granted_at < now {
+            if limit.is_pace() && granted_at < now {
                 *actual = (*actual).max(*charged);
             }
         }
-        call.settlements.push(Settlement { granted_at: granted_at * 1_000, charged, actual });
+        call.settlements.push(Settlement {
+            granted_at: granted_at * 1_000,
+            charged,
+            actual,
+        });
     }
     if random.one_in(6) {
         call.peek = Some(random.costs(policy));
@@ -226,7 +289,12 @@ fn random_call(random: &mut Random, known: &mut Known, key: u64, policy: &Policy
     }
     for _ in 0..random.below(4) {
         let count = 1 + random.below(4);
-        call.asks.push(Asks { first: known.numbers, count, costs: random.costs(policy), waits: random.one_in(2) });
+        call.asks.push(Asks {
+            first: known.numbers,
+            count,
+            costs: random.costs(policy),
+            waits: random.one_in(2),
+        });
         known.numbers += count;
     }
     call
@@ -248,12 +316,15 @@ fn note(known: &mut Known, call: &Call, reply: &Reply, now: u64) {
 /// In whole microseconds, as the store says it.
 fn rounded(mut reply: Reply, counts_reclaimed: bool) -> Reply {
     let up = |nanos: u64| nanos.div_ceil(1_000).saturating_mul(1_000);
-    let instants = reply.limits.iter_mut().flat_map(|reading| [&mut reading.available_at, &mut reading.reset_at]);
+    let instants = reply
+        .limits
+        .iter_mut()
+        .flat_map(|reading| [&mut reading.available_at, &mut reading.reset_at]);
     instants.for_each(|at| *at = up(*at));
-    if let Some(Stop { until, .. }) = &mut reply.stop {
+    if let Some(DeniedAsk { until, .. }) = &mut reply.stop {
         match until {
-            Until::Instant(at) | Until::Release { first_expiry: at } => *at = up(*at),
-            Until::Never => {}
+            DeniedUntil::Instant(at) | DeniedUntil::Release { first_expiry: at } => *at = up(*at),
+            DeniedUntil::Never => {}
         }
     }
     if reply.granted == 0 {
@@ -270,7 +341,11 @@ fn plan(policy: &Policy) -> Arc<Plan> {
 }
 
 /// Returns how many were stopped, lost and reclaimed.
-fn assert_replies_as_the_ledger(server: &mut Server, mut random: Random, policies: u64) -> [u64; 3] {
+fn assert_replies_as_the_ledger(
+    server: &mut Server,
+    mut random: Random,
+    policies: u64,
+) -> [u64; 3] {
     let (mut stopped, mut lost, mut reclaimed) = (0, 0, 0);
     let first = random.units << 32;
     for key in first..first + policies {
@@ -298,21 +373,39 @@ fn assert_replies_as_the_ledger(server: &mut Server, mut random: Random, policie
             // Under a policy without places, leases of the one before expire unseen.
             let counts_reclaimed = script.script.holds_places() && !replaces;
             let expected = rounded(ledger.call(moment, &call), counts_reclaimed);
-            let answer = server.answer(&script, &call, now).unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.text));
-            let Answer::Reply(found) = answer else { panic!("{policy}: {answer:?}") };
+            let answer = server
+                .answer(&script, &call, now)
+                .unwrap_or_else(|error| panic!("{policy}: {error}\n{}", script.text));
+            let found = answer.unwrap_or_else(|error| panic!("{policy}: {error}"));
             note(&mut known, &call, &found, now);
             let mut found = rounded(found, counts_reclaimed);
             if let (Some(found), Some(expected)) = (&mut found.stop, &expected.stop)
-                && matches!(expected.until, Until::Instant(_))
+                && matches!(expected.until, DeniedUntil::Instant(_))
                 && found.limit < expected.limit
             {
                 found.limit = expected.limit; // they stop until the same microsecond: the store names the first of them
             }
-            let Call { holder, returns, settlements, renewals, ttl, asks, peek, .. } = &call;
-            let brief = format!("{holder} {returns:?} {settlements:?} {renewals:?} {ttl} {asks:?} {peek:?}");
+            let Call {
+                holder,
+                returns,
+                settlements,
+                renewals,
+                ttl,
+                asks,
+                peek,
+                ..
+            } = &call;
+            let brief = format!(
+                "{holder} {returns:?} {settlements:?} {renewals:?} {ttl} {asks:?} {peek:?}"
+            );
             history.push(format!("{now}: {policy}: {brief}\n   -> {expected:?}"));
             let last = history.len().saturating_sub(12);
-            assert_eq!(found, expected, "key {key}, {policy}\n{}", history[last..].join("\n"));
+            assert_eq!(
+                found,
+                expected,
+                "key {key}, {policy}\n{}",
+                history[last..].join("\n")
+            );
             stopped += u64::from(found.stop.is_some());
             lost += found.lost.len() as u64;
             reclaimed += found.reclaimed;
@@ -323,16 +416,31 @@ fn assert_replies_as_the_ledger(server: &mut Server, mut random: Random, policie
 
 #[test]
 fn each_script_replies_as_the_ledger_does() {
-    let random = Random { state: 0x9E37_79B9_7F4A_7C15, units: 1, time: 1 };
+    let random = Random {
+        state: 0x9E37_79B9_7F4A_7C15,
+        units: 1,
+        time: 1,
+    };
     let counts = assert_replies_as_the_ledger(&mut Server::new("oracle"), random, 1_000);
-    assert!(counts[0] > 10_000 && counts[1] > 500 && counts[2] > 500, "stopped, lost, reclaimed: {counts:?}");
+    assert!(
+        counts[0] > 10_000 && counts[1] > 500 && counts[2] > 500,
+        "stopped, lost, reclaimed: {counts:?}"
+    );
 }
 
 #[test]
 fn large_numbers_are_exact() {
     let mut server = Server::new("large");
-    for (units, time) in [(1, 40_000_000), (100_000, 1_000), (20_000_000, 30_000_000_000)] {
-        let random = Random { state: units ^ time, units, time };
+    for (units, time) in [
+        (1, 40_000_000),
+        (100_000, 1_000),
+        (20_000_000, 30_000_000_000),
+    ] {
+        let random = Random {
+            state: units ^ time,
+            units,
+            time,
+        };
         let counts = assert_replies_as_the_ledger(&mut server, random, 100);
         assert!(counts[0] > 500, "stopped, lost, reclaimed: {counts:?}");
     }

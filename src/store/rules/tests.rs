@@ -1,19 +1,42 @@
+//! Tests of the rules by which stores in Rust decide.
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::exchange::{Asks, ReplyTerms, Scope, Settlement, Stop, Until};
+use crate::exchange::{Asks, DeniedAsk, DeniedUntil, ReplyTerms, Scope, Settlement};
 
 const NOW: u64 = 1_800_000_000_000_000_005;
 const MS: u64 = 1_000_000;
 
 fn call(policy: &str) -> Call {
-    Call::new(Scope { limiter: "limiter".into(), key: [].into() }, policy.parse().unwrap(), 1)
+    Call::new(
+        Scope {
+            limiter: "limiter".into(),
+            key: [].into(),
+        },
+        policy.parse().unwrap(),
+        1,
+    )
 }
 
 /// A call that takes nothing of a key that is new and starts empty: an ask for these units, a peek, or neither.
 fn firsts(policy: &str, cost: u64) -> [Call; 4] {
-    let asks = |waits| Call { asks: vec![Asks { waits, ..Asks::new(1, 1, [cost]) }], ..call(policy) };
-    [asks(true), asks(false), Call { peek: Some([cost].into()), ..call(policy) }, call(policy)]
+    let asks = |waits| Call {
+        asks: vec![Asks {
+            waits,
+            ..Asks::new(1, 1, [cost])
+        }],
+        ..call(policy)
+    };
+    [
+        asks(true),
+        asks(false),
+        Call {
+            peek: Some([cost].into()),
+            ..call(policy)
+        },
+        call(policy),
+    ]
 }
 
 #[test]
@@ -25,17 +48,43 @@ fn a_bucket_that_starts_low_fills_from_the_first_call_on() {
         ("10/s burst 3 initial 0", 3, NOW + 300 * MS),
         ("10/s burst 3 initial 1", 2, NOW + 100 * MS),
         ("7/s burst 3 initial 0", 1, NOW + 142_857_143),
-        ("1/100ms burst 3 refilled each period initial 0", 1, in_steps + 100 * MS),
-        ("1/100ms burst 3 refilled each period initial 0", 3, in_steps + 300 * MS),
+        (
+            "1/100ms burst 3 refilled each period initial 0",
+            1,
+            in_steps + 100 * MS,
+        ),
+        (
+            "1/100ms burst 3 refilled each period initial 0",
+            3,
+            in_steps + 300 * MS,
+        ),
     ] {
         let [asks, ..] = firsts(policy, cost);
         for first in firsts(policy, cost) {
             let written = rules.decide(NOW, None, &first).unwrap().state;
             assert!(written.is_some(), "{policy}: {first:?} begins it");
             let denied = rules.decide(at - 1, written.as_ref(), &asks).unwrap();
-            assert_eq!(denied.reply.stop, Some(Stop { limit: 0, until: Until::Instant(at) }), "{policy}: {first:?}");
-            assert_eq!(denied.state, None, "{policy}: a further denial changes nothing");
-            assert_eq!(rules.decide(at, written.as_ref(), &asks).unwrap().reply.granted, 1, "{policy}: {first:?}");
+            assert_eq!(
+                denied.reply.stop,
+                Some(DeniedAsk {
+                    limit: 0,
+                    until: DeniedUntil::Instant(at)
+                }),
+                "{policy}: {first:?}"
+            );
+            assert_eq!(
+                denied.state, None,
+                "{policy}: a further denial changes nothing"
+            );
+            assert_eq!(
+                rules
+                    .decide(at, written.as_ref(), &asks)
+                    .unwrap()
+                    .reply
+                    .granted,
+                1,
+                "{policy}: {first:?}"
+            );
         }
     }
 }
@@ -44,20 +93,40 @@ fn a_bucket_that_starts_low_fills_from_the_first_call_on() {
 #[test]
 fn a_key_that_starts_low_expires_some_time_after_it_is_full() {
     let rules = Rules::new("rules");
-    let expires_at = |policy| rules.decide(NOW, None, &call(policy)).unwrap().state.unwrap().expires_at;
+    let expires_at = |policy| {
+        rules
+            .decide(NOW, None, &call(policy))
+            .unwrap()
+            .state
+            .unwrap()
+            .expires_at
+    };
     assert_eq!(expires_at("10/s burst 3 initial 0"), NOW + 600 * MS);
-    assert_eq!(expires_at("7/s burst 3 initial 0"), NOW + 857_142_858, "rounded up");
-    assert_eq!(expires_at("1/100ms burst 3 refilled each period initial 0"), NOW - NOW % (100 * MS) + 600 * MS);
+    assert_eq!(
+        expires_at("7/s burst 3 initial 0"),
+        NOW + 857_142_858,
+        "rounded up"
+    );
+    assert_eq!(
+        expires_at("1/100ms burst 3 refilled each period initial 0"),
+        NOW - NOW % (100 * MS) + 600 * MS
+    );
 }
 
 /// A row that was made to be locked holds no state.
 #[test]
 fn an_empty_state_is_that_of_a_new_key() {
-    let empty = KeyState { bytes: Vec::new(), expires_at: 0 };
+    let empty = KeyState {
+        bytes: Vec::new(),
+        expires_at: 0,
+    };
     let rules = Rules::new("rules");
     for policy in ["10/s burst 3 initial 0", "10/s burst 3"] {
         for first in firsts(policy, 4) {
-            assert_eq!(rules.decide(NOW, Some(&empty), &first), rules.decide(NOW, None, &first));
+            assert_eq!(
+                rules.decide(NOW, Some(&empty), &first),
+                rules.decide(NOW, None, &first)
+            );
         }
     }
 }
@@ -78,23 +147,66 @@ fn what_grants_nothing_is_not_written_where_the_key_is_as_new() {
         "5 concurrent ttl 1m",
     ] {
         for first in firsts(policy, 6) {
-            assert_eq!(rules.decide(NOW, None, &first).unwrap().state, None, "{policy}: {first:?}");
+            assert_eq!(
+                rules.decide(NOW, None, &first).unwrap().state,
+                None,
+                "{policy}: {first:?}"
+            );
         }
     }
     let [waits, tried, peek, reading] = firsts("penalty 5 falling 1/h", 6);
-    let written = [waits, tried, peek, reading].map(|first| rules.decide(NOW, None, &first).unwrap().state.is_some());
-    assert_eq!(written, [false, true, false, false], "a penalty counts the attempts that do not wait");
+    let written = [waits, tried, peek, reading]
+        .map(|first| rules.decide(NOW, None, &first).unwrap().state.is_some());
+    assert_eq!(
+        written,
+        [false, true, false, false],
+        "a penalty counts the attempts that do not wait"
+    );
 }
 
 #[test]
 fn a_bucket_that_starts_low_fills_from_the_call_on_that_replaces_another_policy() {
     let rules = Rules::new("rules");
-    let former = rules.decide(NOW, None, &Call { asks: vec![Asks::new(1, 5, [1])], ..call("5/h") }).unwrap().state;
+    let former = rules
+        .decide(
+            NOW,
+            None,
+            &Call {
+                asks: vec![Asks::new(1, 5, [1])],
+                ..call("5/h")
+            },
+        )
+        .unwrap()
+        .state;
     let [asks, ..] = firsts("10/s burst 3 initial 0", 1);
     for first in firsts("10/s burst 3 initial 0", 1) {
-        let replaced = rules.decide(NOW, former.as_ref(), &Call { replaces_policy: true, ..first }).unwrap().state;
-        assert_eq!(rules.decide(NOW + 100 * MS - 1, replaced.as_ref(), &asks).unwrap().reply.granted, 0);
-        assert_eq!(rules.decide(NOW + 100 * MS, replaced.as_ref(), &asks).unwrap().reply.granted, 1);
+        let replaced = rules
+            .decide(
+                NOW,
+                former.as_ref(),
+                &Call {
+                    replaces_policy: true,
+                    ..first
+                },
+            )
+            .unwrap()
+            .state;
+        assert_eq!(
+            rules
+                .decide(NOW + 100 * MS - 1, replaced.as_ref(), &asks)
+                .unwrap()
+                .reply
+                .granted,
+            0
+        );
+        assert_eq!(
+            rules
+                .decide(NOW + 100 * MS, replaced.as_ref(), &asks)
+                .unwrap()
+                .reply
+                .granted,
+            1
+        );
     }
 }
 
@@ -114,7 +226,7 @@ fn units() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::replay::cases(2_000))]
 
     /// Otherwise a limiter would take them for a fault of the store.
     #[test]

@@ -1,3 +1,5 @@
+//! Tests of the PostgreSQL store. They need a server.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +30,27 @@ struct Database {
 impl Database {
     async fn new() -> Self {
         let name = format!("tollgate_{}", uuid::Uuid::new_v4().simple());
-        client(&url()).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        let (server, _) = url().rsplit_once('/').map(|(server, name)| (server.to_owned(), name.to_owned())).unwrap();
-        Self { url: format!("{server}/{name}"), name }
+        client(&url())
+            .await
+            .batch_execute(&format!("CREATE DATABASE {name}"))
+            .await
+            .unwrap();
+        let (server, _) = url()
+            .rsplit_once('/')
+            .map(|(server, name)| (server.to_owned(), name.to_owned()))
+            .unwrap();
+        Self {
+            url: format!("{server}/{name}"),
+            name,
+        }
     }
 
     async fn drop(self) {
-        client(&url()).await.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await.unwrap();
+        client(&url())
+            .await
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
+            .await
+            .unwrap();
     }
 }
 
@@ -43,38 +59,59 @@ async fn stores_that_contend_get_exactly_the_limit() {
     contended::stores_get_exactly_the_limit(|| PostgresStore::open(&url()).unwrap()).await;
 }
 
-/// The trap of a clock that is read before the lock is waited for.
+/// Finds a clock that is read before the lock is waited for.
 #[tokio::test]
 async fn a_call_that_waited_for_the_lock_counts_from_when_it_got_it() {
     let store = PostgresStore::open(&url()).unwrap();
     let limiter = unique("locked");
-    let first = store.call(take(&limiter, "1 concurrent ttl 1m", 1)).await.unwrap();
+    let first = store
+        .call(take(&limiter, "1 concurrent ttl 1m", 1))
+        .await
+        .unwrap();
     let mut other = client(&url()).await;
     let transaction = other.transaction().await.unwrap();
     // It has another version afterwards, so that the call must lock the row.
     let change = "UPDATE tollgate_keys SET ver = ver + 1 WHERE limiter = $1";
-    transaction.execute(change, &[&limiter.as_bytes()]).await.unwrap();
+    transaction
+        .execute(change, &[&limiter.as_bytes()])
+        .await
+        .unwrap();
     let mut returns = take(&limiter, "1 concurrent ttl 1m", 1);
-    (returns.returns, returns.asks[0].first) = (vec![1], 2);
+    returns.returns = vec![1];
+    returns.asks[0].first = 2;
     let returns = tokio::spawn(PostgresStore::open(&url()).unwrap().call(returns));
     tokio::time::sleep(Duration::from_millis(300)).await;
     transaction.commit().await.unwrap();
     let reply = returns.await.unwrap().unwrap();
     assert_eq!(reply.granted, 1);
-    assert!(reply.now >= first.now + 300_000_000, "{} ns after the first", reply.now - first.now);
+    assert!(
+        reply.now >= first.now + 300_000_000,
+        "{} ns after the first",
+        reply.now - first.now
+    );
 }
 
 /// A fixed bug: the runtime in which the limiter was built listened, if there was one.
 #[test]
 fn a_store_listens_although_no_runtime_does() {
-    let (limiter, (told, tells)) = (unique("listened"), std::sync::mpsc::channel());
-    let (store, listener) = (PostgresStore::open(&url()).unwrap(), Arc::new(told));
-    assert!(store.listen(&limiter, ReleaseListener::new(&listener, |told, _| told.send(()).unwrap())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (limiter, (sender, receiver)) = (unique("listened"), std::sync::mpsc::channel());
+    let (store, listener) = (PostgresStore::open(&url()).unwrap(), Arc::new(sender));
+    assert!(store.listen(
+        &limiter,
+        ReleaseListener::new(&listener, |sender, _| sender.send(()).unwrap())
+    ));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let other = PostgresStore::open(&url()).unwrap();
-    // A message may be lost while nobody follows the channel yet.
-    let released = || runtime.block_on(other.reset(take(&limiter, "1 concurrent ttl 1m", 1).scope)).unwrap();
-    let hears = || tells.recv_timeout(Duration::from_millis(100)).is_ok();
+    // A message may be lost before the store follows the channel.
+    let released = || {
+        runtime
+            .block_on(other.reset(take(&limiter, "1 concurrent ttl 1m", 1).scope))
+            .unwrap();
+    };
+    let hears = || receiver.recv_timeout(Duration::from_millis(100)).is_ok();
     assert!((0..50).any(|_| {
         released();
         hears()
@@ -85,44 +122,71 @@ fn a_store_listens_although_no_runtime_does() {
 #[tokio::test]
 async fn listeners_learn_that_the_connection_was_made_anew() {
     let database = Database::new().await;
-    let (limiter, (told, tells)) = (unique("listened"), std::sync::mpsc::channel());
-    let (store, listener) = (PostgresStore::open(&database.url).unwrap(), Arc::new(told));
-    assert!(store.listen(&limiter, ReleaseListener::new(&listener, |told, key| told.send(key.map(<[u8]>::to_vec)).unwrap())));
-    let hears = || tells.recv_timeout(Duration::from_secs(20));
+    let (limiter, (sender, receiver)) = (unique("listened"), std::sync::mpsc::channel());
+    let (store, listener) = (
+        PostgresStore::open(&database.url).unwrap(),
+        Arc::new(sender),
+    );
+    assert!(store.listen(
+        &limiter,
+        ReleaseListener::new(&listener, |sender, key| {
+            sender.send(key.map(<[u8]>::to_vec)).unwrap();
+        })
+    ));
+    let hears = || receiver.recv_timeout(Duration::from_secs(20));
     assert_eq!(hears(), Ok(None));
-    let ends =
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-    client(&database.url).await.execute(ends, &[]).await.unwrap();
+    let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    client(&database.url)
+        .await
+        .execute(ends, &[])
+        .await
+        .unwrap();
     assert_eq!(hears(), Ok(None));
 }
 
-/// Anybody who may connect may send messages, also one that tells of a row as it is not.
+/// Any client that can connect can send messages, also one with a wrong row.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_message_tells_of_a_row_is_not_trusted() {
+async fn the_row_in_a_message_is_not_trusted() {
     let database = Database::new().await;
-    let (limiter, (told, tells)) = (unique("told"), std::sync::mpsc::channel());
+    let (limiter, (sender, receiver)) = (unique("messages"), std::sync::mpsc::channel());
     let [here, other] = [(); 2].map(|()| PostgresStore::open(&database.url).unwrap());
-    let listener = Arc::new(told);
-    assert!(here.listen(&limiter, ReleaseListener::new(&listener, |told, key| told.send(key.is_some()).unwrap())));
-    assert_eq!(tells.recv_timeout(Duration::from_secs(20)), Ok(false));
+    let listener = Arc::new(sender);
+    assert!(here.listen(
+        &limiter,
+        ReleaseListener::new(&listener, |sender, key| sender.send(key.is_some()).unwrap())
+    ));
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(false));
     let places = || take(&limiter, "1 concurrent ttl 1m", 1);
     let sql = client(&database.url).await;
     let row = async || {
-        let row = sql.query_one("SELECT ver, expires, encode(state, 'hex') FROM tollgate_keys", &[]).await.unwrap();
-        (row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, String>(2))
+        let row = sql
+            .query_one(
+                "SELECT ver, expires, encode(state, 'hex') FROM tollgate_keys",
+                &[],
+            )
+            .await
+            .unwrap();
+        (
+            row.get::<_, i64>(0),
+            row.get::<_, i64>(1),
+            row.get::<_, String>(2),
+        )
     };
     assert_eq!(here.call(places()).await.unwrap().granted, 1);
     let mut back = places();
-    (back.asks, back.returns) = (Vec::new(), vec![1]);
+    back.asks = Vec::new();
+    back.returns = vec![1];
     here.call(back).await.unwrap();
     let (_, expires, free) = row().await;
     assert_eq!(other.call(places()).await.unwrap().granted, 1);
     let (version, ..) = row().await;
-    while tells.recv_timeout(Duration::from_millis(300)).is_ok() {} // its own release
+    while receiver.recv_timeout(Duration::from_millis(300)).is_ok() {} // its own release
     let limiter = crate::store::sql::hex_digits(limiter.as_bytes());
     let message = format!("{limiter}//{version}/{expires}/{free}");
-    sql.execute("SELECT pg_notify('tollgate', $1)", &[&message]).await.unwrap();
-    assert_eq!(tells.recv_timeout(Duration::from_secs(20)), Ok(true));
+    sql.execute("SELECT pg_notify('tollgate', $1)", &[&message])
+        .await
+        .unwrap();
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(true));
     let mut again = places();
     again.asks = vec![crate::store::Asks::new(2, 1, [1])];
     assert_eq!(here.call(again).await.unwrap().granted, 0);
@@ -142,13 +206,24 @@ async fn a_row_that_is_deleted_before_it_is_locked_is_made_anew() {
         CREATE TRIGGER deletes AFTER INSERT ON tollgate_keys FOR EACH STATEMENT EXECUTE FUNCTION delete_once()";
     other.batch_execute(deletes).await.unwrap();
     let transaction = other.transaction().await.unwrap();
-    transaction.execute("UPDATE tollgate_keys SET ver = ver + 1", &[]).await.unwrap();
+    transaction
+        .execute("UPDATE tollgate_keys SET ver = ver + 1", &[])
+        .await
+        .unwrap();
     // It does not know the row, and has read it when it waits to write.
-    let locks = tokio::spawn(PostgresStore::open(&database.url).unwrap().call(take(&limiter, "10/h", 3)));
+    let locks = tokio::spawn(
+        PostgresStore::open(&database.url)
+            .unwrap()
+            .call(take(&limiter, "10/h", 3)),
+    );
     tokio::time::sleep(Duration::from_millis(300)).await;
     transaction.commit().await.unwrap();
     assert_eq!(locks.await.unwrap().unwrap().granted, 3);
-    let claims: i64 = other.query_one("SELECT last_value FROM claims", &[]).await.unwrap().get(0);
+    let claims: i64 = other
+        .query_one("SELECT last_value FROM claims", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(claims, 2, "it was locked, and once more");
     database.drop().await;
 }
@@ -160,46 +235,116 @@ async fn broken_connections_are_made_anew() {
     let limiter = unique("broken");
     for _ in 0..3 {
         let calls = (0..8).map(|_| store.call(take(&limiter, "1000000/h", 1))); // with locks
-        join_all(calls).await.into_iter().for_each(|reply| assert_eq!(reply.unwrap().granted, 1));
+        join_all(calls)
+            .await
+            .into_iter()
+            .for_each(|reply| assert_eq!(reply.unwrap().granted, 1));
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
-        client(&url()).await.execute(end, &[&database.name]).await.unwrap();
+        client(&url())
+            .await
+            .execute(end, &[&database.name])
+            .await
+            .unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(store.call(take(&limiter, "1000000/h", 1)).await.unwrap().granted, 1);
+    assert_eq!(
+        store
+            .call(take(&limiter, "1000000/h", 1))
+            .await
+            .unwrap()
+            .granted,
+        1
+    );
     database.drop().await;
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_the_server_is_a_typed_error() {
-    assert!(matches!(PostgresStore::open("no url"), Err(StoreError::Unreachable { .. })));
+    assert!(matches!(
+        PostgresStore::open("no url"),
+        Err(StoreError::Unreachable { .. })
+    ));
     let limiter = unique("wrong");
     let down = PostgresStore::open("postgres://user:secret@127.0.0.1:1/limits").unwrap();
     let error = down.call(take(&limiter, "1/h", 1)).await.unwrap_err();
-    assert_eq!(error.to_string(), "the store PostgreSQL at 127.0.0.1:1/limits cannot be reached");
+    assert_eq!(
+        error.to_string(),
+        "the store PostgreSQL at 127.0.0.1:1/limits cannot be reached"
+    );
     assert!(!format!("{error:?} {down:?}").contains("secret"));
-    let (server, _) = url().rsplit_once('/').map(|(server, name)| (server.to_owned(), name.to_owned())).unwrap();
+    let (server, _) = url()
+        .rsplit_once('/')
+        .map(|(server, name)| (server.to_owned(), name.to_owned()))
+        .unwrap();
     let no_database = PostgresStore::open(&format!("{server}/no_such_database")).unwrap();
-    assert!(matches!(no_database.call(take(&limiter, "1/h", 1)).await, Err(StoreError::Refused { .. })));
+    assert!(matches!(
+        no_database.call(take(&limiter, "1/h", 1)).await,
+        Err(StoreError::Refused { .. })
+    ));
 
     let database = Database::new().await;
-    let without_tables = PostgresStoreOptions::new().create_tables(false).open(&database.url).unwrap();
-    assert!(matches!(without_tables.call(take(&limiter, "1/h", 1)).await, Err(StoreError::Refused { .. })));
+    let without_tables = PostgresStoreOptions::new()
+        .create_tables(false)
+        .open(&database.url)
+        .unwrap();
+    assert!(matches!(
+        without_tables.call(take(&limiter, "1/h", 1)).await,
+        Err(StoreError::Refused { .. })
+    ));
     let client = client(&database.url).await;
     client.batch_execute(PostgresStore::schema()).await.unwrap();
-    assert_eq!(without_tables.call(take(&limiter, "10/h", 7)).await.unwrap().granted, 7);
-    client.batch_execute("UPDATE tollgate_keys SET ver = ver + 1, state = '\\x0102'").await.unwrap();
-    assert!(matches!(without_tables.call(take(&limiter, "10/h", 7)).await, Err(StoreError::Damaged { .. })));
-    let read_only = format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name);
+    assert_eq!(
+        without_tables
+            .call(take(&limiter, "10/h", 7))
+            .await
+            .unwrap()
+            .granted,
+        7
+    );
+    client
+        .batch_execute("UPDATE tollgate_keys SET ver = ver + 1, state = '\\x0102'")
+        .await
+        .unwrap();
+    assert!(matches!(
+        without_tables.call(take(&limiter, "10/h", 7)).await,
+        Err(StoreError::Damaged { .. })
+    ));
+    let read_only = format!(
+        "ALTER DATABASE {} SET default_transaction_read_only = on",
+        database.name
+    );
     client.batch_execute(&read_only).await.unwrap();
-    let refused = PostgresStore::open(&database.url).unwrap().call(take(&unique("new"), "10/h", 1)).await;
-    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
-    client.batch_execute("INSERT INTO tollgate_schema VALUES (9)").await.unwrap();
-    let newer = PostgresStore::open(&database.url).unwrap().call(take(&limiter, "10/h", 7)).await;
-    assert!(matches!(newer, Err(StoreError::NewerSchema { found: 9, known: 1, .. })), "{newer:?}");
+    let refused = PostgresStore::open(&database.url)
+        .unwrap()
+        .call(take(&unique("new"), "10/h", 1))
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Refused { .. })),
+        "{refused:?}"
+    );
+    client
+        .batch_execute("INSERT INTO tollgate_schema VALUES (9)")
+        .await
+        .unwrap();
+    let newer = PostgresStore::open(&database.url)
+        .unwrap()
+        .call(take(&limiter, "10/h", 7))
+        .await;
+    assert!(
+        matches!(
+            newer,
+            Err(StoreError::NewerSchema {
+                found: 9,
+                known: 1,
+                ..
+            })
+        ),
+        "{newer:?}"
+    );
     database.drop().await;
 }
 
-/// The own purge, without which keys that nobody comes back to would stay for ever.
+/// The own purge, without which keys that are not used again would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
     let database = Database::new().await;
@@ -212,10 +357,17 @@ async fn expired_keys_go_by_themselves() {
             store.call(call).await.unwrap();
         }
         if round == 0 {
-            client.batch_execute("UPDATE tollgate_keys SET expires = expires - 20000000").await.unwrap();
+            client
+                .batch_execute("UPDATE tollgate_keys SET expires = expires - 20000000")
+                .await
+                .unwrap();
         }
     }
-    let rows: i64 = client.query_one("SELECT count(*) FROM tollgate_keys", &[]).await.unwrap().get(0);
+    let rows: i64 = client
+        .query_one("SELECT count(*) FROM tollgate_keys", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert!(rows < 2_000, "{rows} rows");
     database.drop().await;
 }
@@ -224,8 +376,21 @@ async fn expired_keys_go_by_themselves() {
 async fn stores_create_the_tables_at_the_same_time() {
     let database = Database::new().await;
     let limiter = unique("created");
-    let stores: Vec<_> = (0..8).map(|_| PostgresStore::open(&database.url).unwrap()).collect();
-    let replies = join_all(stores.iter().map(|store| store.call(take(&limiter, "5/h", 1)))).await;
-    assert_eq!(replies.into_iter().map(|reply| reply.unwrap().granted).sum::<u64>(), 5);
+    let stores: Vec<_> = (0..8)
+        .map(|_| PostgresStore::open(&database.url).unwrap())
+        .collect();
+    let replies = join_all(
+        stores
+            .iter()
+            .map(|store| store.call(take(&limiter, "5/h", 1))),
+    )
+    .await;
+    assert_eq!(
+        replies
+            .into_iter()
+            .map(|reply| reply.unwrap().granted)
+            .sum::<u64>(),
+        5
+    );
     database.drop().await;
 }

@@ -1,3 +1,5 @@
+//! Tests of the SQLite store.
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,23 +21,41 @@ async fn new() -> (SqliteStore, TempDir) {
 crate::store::conformance::tests!(@keeping new());
 
 fn scope() -> Scope {
-    Scope { limiter: "api".into(), key: [].into() }
+    Scope {
+        limiter: "api".into(),
+        key: [].into(),
+    }
 }
 
 async fn take(store: &SqliteStore, policy: &str, count: u64) -> u64 {
-    store.call(call(&"api".into(), policy, count)).await.unwrap().granted
+    store
+        .call(call(&"api".into(), policy, count))
+        .await
+        .unwrap()
+        .granted
 }
 
 #[tokio::test]
 async fn the_limits_survive_a_restart() {
     let folder = tempdir().unwrap();
     let options = SqliteStoreOptions::new().synchronous(SqliteSynchronous::Full);
-    assert_eq!(take(&options.clone().open(file(&folder)).unwrap(), "10/h", 7).await, 7);
-    assert_eq!(take(&options.create_tables(false).open(file(&folder)).unwrap(), "10/h", 7).await, 3);
+    assert_eq!(
+        take(&options.clone().open(file(&folder)).unwrap(), "10/h", 7).await,
+        7
+    );
+    assert_eq!(
+        take(
+            &options.create_tables(false).open(file(&folder)).unwrap(),
+            "10/h",
+            7
+        )
+        .await,
+        3
+    );
 }
 
 #[tokio::test]
-async fn a_call_is_carried_out_although_nobody_awaits_it() {
+async fn a_call_is_carried_out_although_its_future_is_dropped() {
     let folder = tempdir().unwrap();
     let store = SqliteStore::open(file(&folder)).unwrap();
     drop(store.call(call(&"api".into(), "10/h", 7)));
@@ -61,42 +81,79 @@ async fn processes_that_contend_get_exactly_the_limit() {
     let folder = tempdir().unwrap();
     let start = |_| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "--nocapture", "store::tests::sqlite::processes_that_contend_get_exactly_the_limit"]);
-        command.env(FILE, file(&folder)).stdout(std::process::Stdio::piped());
+        command.args([
+            "--exact",
+            "--nocapture",
+            "store::tests::sqlite::processes_that_contend_get_exactly_the_limit",
+        ]);
+        command
+            .env(FILE, file(&folder))
+            .stdout(std::process::Stdio::piped());
         command.spawn().unwrap()
     };
     let children: Vec<_> = (0..4).map(start).collect();
     let granted = children.into_iter().map(|child| {
         let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-        let granted = output.split_once("granted ").and_then(|(_, rest)| rest.split_once('.')).expect(&output).0;
+        let granted = output
+            .split_once("granted ")
+            .and_then(|(_, rest)| rest.split_once('.'))
+            .expect(&output)
+            .0;
         granted.parse::<u64>().unwrap()
     });
     assert_eq!(granted.sum::<u64>(), IN_ALL, "of {}", 4 * TAKES);
 }
 
 fn execute(path: &Path, sql: &str) {
-    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(path)
+        .unwrap()
+        .execute_batch(sql)
+        .unwrap();
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_the_file_is_a_typed_error() {
     let folder = tempdir().unwrap();
-    assert!(matches!(SqliteStore::open(folder.path().join("no/such.db")), Err(StoreError::Unreachable { .. })));
-    std::fs::write(folder.path().join("text"), "no database, but a text of more than a hundred bytes\n".repeat(100)).unwrap();
-    assert!(matches!(SqliteStore::open(folder.path().join("text")), Err(StoreError::Damaged { .. })));
+    assert!(matches!(
+        SqliteStore::open(folder.path().join("no/such.db")),
+        Err(StoreError::Unreachable { .. })
+    ));
+    std::fs::write(
+        folder.path().join("text"),
+        "no database, but a text of more than a hundred bytes\n".repeat(100),
+    )
+    .unwrap();
+    assert!(matches!(
+        SqliteStore::open(folder.path().join("text")),
+        Err(StoreError::Damaged { .. })
+    ));
     let without_tables = SqliteStoreOptions::new().create_tables(false);
-    assert!(matches!(without_tables.clone().open(file(&folder)), Err(StoreError::Refused { .. })));
+    assert!(matches!(
+        without_tables.clone().open(file(&folder)),
+        Err(StoreError::Refused { .. })
+    ));
     execute(&file(&folder), SqliteStore::schema());
     let store = without_tables.open(file(&folder)).unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
-    execute(&file(&folder), "UPDATE tollgate_keys SET state = x'01020304'");
-    let error = store.call(call(&"api".into(), "10/h", 1)).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Damaged { at, .. } if at == "api/"), "{error:?}");
+    execute(
+        &file(&folder),
+        "UPDATE tollgate_keys SET state = x'01020304'",
+    );
+    let error = store
+        .call(call(&"api".into(), "10/h", 1))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Damaged { at, .. } if at == "api/"),
+        "{error:?}"
+    );
     store.reset(scope()).await.unwrap();
     assert_eq!(take(&store, "10/h", 7).await, 7);
     execute(&file(&folder), "INSERT INTO tollgate_schema VALUES (9)");
     match SqliteStore::open(file(&folder)) {
-        Err(StoreError::NewerSchema { found: 9, known: 1, .. }) => {}
+        Err(StoreError::NewerSchema {
+            found: 9, known: 1, ..
+        }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -115,7 +172,7 @@ async fn a_file_that_is_locked_for_too_long_is_unreachable() {
     store.call(call).await.unwrap();
 }
 
-/// The own purge, without which keys that nobody comes back to would stay for ever.
+/// The own purge, without which keys that are not used again would stay for ever.
 #[tokio::test]
 async fn expired_keys_go_by_themselves() {
     let folder = tempdir().unwrap();
@@ -128,15 +185,19 @@ async fn expired_keys_go_by_themselves() {
             store.call(call).await.unwrap();
         }
         if round == 0 {
-            connection.execute("UPDATE tollgate_keys SET expires = expires - 20000000", ()).unwrap();
+            connection
+                .execute("UPDATE tollgate_keys SET expires = expires - 20000000", ())
+                .unwrap();
         }
     }
-    let rows: u32 = connection.query_row("SELECT count(*) FROM tollgate_keys", (), |row| row.get(0)).unwrap();
+    let rows: u32 = connection
+        .query_row("SELECT count(*) FROM tollgate_keys", (), |row| row.get(0))
+        .unwrap();
     assert!(rows < 600, "{rows} rows");
 }
 
 #[tokio::test]
-async fn releases_in_this_process_are_told() {
+async fn releases_in_this_process_reach_listeners() {
     let (store, _folder) = new().await;
-    super::releases_in_this_process_are_told(&store).await;
+    super::releases_in_this_process_reach_listeners(&store).await;
 }

@@ -57,7 +57,7 @@ pub(crate) struct AdaptState {
     probing: bool,
     /// Since the last probe.
     rounds: u32,
-    /// Probes that the baseline is the mean of, up to [`PROBES_AVERAGED`].
+    /// The number of probes in the mean of the baseline, up to [`PROBES_AVERAGED`].
     probes: u32,
     /// Nanoseconds; `None` before the first round, whose mean serves until the first probe.
     pub(super) baseline: Option<f64>,
@@ -76,7 +76,7 @@ pub(super) struct Round {
 }
 
 impl AdaptState {
-    /// Units that may be out.
+    /// Units that may be in flight.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
@@ -103,33 +103,70 @@ impl Adapt {
 
     /// When the state is reset, if nothing is in flight and nothing is reported until then.
     pub(crate) fn reset_at(&self, state: &AdaptState, now: Moment) -> Moment {
-        if *state == self.initial(state.initial) { now } else { state.reported_at.plus(RESTART_AFTER) }
+        if *state == self.initial(state.initial) {
+            now
+        } else {
+            state.reported_at.plus(RESTART_AFTER)
+        }
     }
 
     /// The state at `now`, while nothing is in flight.
     pub(crate) fn while_idle(&self, state: AdaptState, now: Moment) -> AdaptState {
-        if self.reset_at(&state, now) <= now { self.initial(state.initial) } else { state }
+        if self.reset_at(&state, now) <= now {
+            self.initial(state.initial)
+        } else {
+            state
+        }
     }
 
     /// The state after one report.
     pub(crate) fn update(&self, state: AdaptState, now: Moment, sample: Sample) -> AdaptState {
-        let late = |rtt_nanos: u64| self.timeout.is_some_and(|timeout| u128::from(rtt_nanos) > timeout.as_nanos());
+        let late = |rtt_nanos: u64| {
+            self.timeout
+                .is_some_and(|timeout| u128::from(rtt_nanos) > timeout.as_nanos())
+        };
         let next = match (sample.outcome, sample.rtt_nanos) {
             (Outcome::Ignored, _) | (Outcome::Ok, None) => return state,
             _ if sample.fence <= state.skip => return state,
             (Outcome::Ok, Some(rtt_nanos)) if !late(rtt_nanos) => match self.rule {
                 AdaptRule::Aimd => self.increase(state, sample),
-                AdaptRule::Gradient { tolerance, smoothing } => {
+                AdaptRule::Gradient {
+                    tolerance,
+                    smoothing,
+                } => {
                     let tolerance = f64::from(tolerance.clamp(1_000, 1_000_000)) / 1e3;
-                    self.step(state, sample, rtt_nanos, tolerance, f64::from(smoothing.min(1_000)) / 1e3)
+                    self.step(
+                        state,
+                        sample,
+                        rtt_nanos,
+                        tolerance,
+                        f64::from(smoothing.min(1_000)) / 1e3,
+                    )
                 }
             },
             (Outcome::Ok | Outcome::Overloaded, _) => {
-                let left = (state.estimate * f64::from(self.backoff.min(999)) / 1e3).min(state.estimate - 1.0);
-                restart(self.with_estimate(AdaptState { probing: false, ..state }, left), sample)
+                let left = (state.estimate * f64::from(self.backoff.min(999)) / 1e3)
+                    .min(state.estimate - 1.0);
+                restart(
+                    self.with_estimate(
+                        AdaptState {
+                            probing: false,
+                            ..state
+                        },
+                        left,
+                    ),
+                    sample,
+                )
             }
         };
-        if next == self.initial(state.initial) { next } else { AdaptState { reported_at: now, ..next } }
+        if next == self.initial(state.initial) {
+            next
+        } else {
+            AdaptState {
+                reported_at: now,
+                ..next
+            }
+        }
     }
 
     /// One more for a round, in parts for each unit of it.
@@ -137,15 +174,30 @@ impl Adapt {
         if sample.in_flight < state.limit.div_ceil(2) {
             return state;
         }
-        self.with_estimate(state, state.estimate + (sample.cost as f64 / state.estimate).min(1.0))
+        self.with_estimate(
+            state,
+            state.estimate + (sample.cost as f64 / state.estimate).min(1.0),
+        )
     }
 
     /// A report under the gradient rule: at the end of a round, a step.
-    fn step(&self, state: AdaptState, sample: Sample, rtt_nanos: u64, tolerance: f64, smoothing: f64) -> AdaptState {
+    fn step(
+        &self,
+        state: AdaptState,
+        sample: Sample,
+        rtt_nanos: u64,
+        tolerance: f64,
+        smoothing: f64,
+    ) -> AdaptState {
         if state.settling > 0 {
-            return AdaptState { settling: state.settling.saturating_sub(sample.cost), ..state };
+            return AdaptState {
+                settling: state.settling.saturating_sub(sample.cost),
+                ..state
+            };
         }
-        let longest = state.baseline.map_or(f64::INFINITY, |baseline| OUTLIER * baseline);
+        let longest = state
+            .baseline
+            .map_or(f64::INFINITY, |baseline| OUTLIER * baseline);
         let round = Round {
             reports: state.round.reports + 1,
             units: state.round.units.saturating_add(sample.cost),
@@ -156,21 +208,42 @@ impl Adapt {
             return AdaptState { round, ..state };
         }
         let mean = round.rtt_sum / round.reports as f64;
-        let state = AdaptState { round: Round::default(), ..state };
+        let state = AdaptState {
+            round: Round::default(),
+            ..state
+        };
         let baseline = state.baseline.unwrap_or(mean);
 
         let low_load = round.peak < state.limit.div_ceil(2);
         if state.probing || low_load {
             let probes = (state.probes + 1).min(PROBES_AVERAGED);
             let baseline = Some(baseline + (mean - baseline) / f64::from(probes));
-            let learnt = AdaptState { baseline, probes, probing: false, rounds: 0, ..state };
-            return if state.probing { restart(self.with_estimate(learnt, state.estimate), sample) } else { learnt };
+            let learnt = AdaptState {
+                baseline,
+                probes,
+                probing: false,
+                rounds: 0,
+                ..state
+            };
+            return if state.probing {
+                restart(self.with_estimate(learnt, state.estimate), sample)
+            } else {
+                learnt
+            };
         }
         let gradient = (tolerance * baseline / mean).clamp(GRADIENT_MIN, 1.0);
         let aim = state.estimate * gradient + state.estimate.sqrt();
-        let state = AdaptState { baseline: Some(baseline), rounds: state.rounds + 1, ..state };
+        let state = AdaptState {
+            baseline: Some(baseline),
+            rounds: state.rounds + 1,
+            ..state
+        };
         let state = self.with_estimate(state, state.estimate + (aim - state.estimate) * smoothing);
-        if state.rounds < PROBE_EVERY { state } else { self.probe(state, sample, tolerance) }
+        if state.rounds < PROBE_EVERY {
+            state
+        } else {
+            self.probe(state, sample, tolerance)
+        }
     }
 
     /// Lowers the limit below the knee: the estimate settles at little more than `tolerance` times the knee.
@@ -180,14 +253,26 @@ impl Adapt {
         // times are exponential.
         AdaptState {
             settling: limit.saturating_mul(2),
-            ..restart(AdaptState { limit, probing: true, rounds: 0, ..state }, sample)
+            ..restart(
+                AdaptState {
+                    limit,
+                    probing: true,
+                    rounds: 0,
+                    ..state
+                },
+                sample,
+            )
         }
     }
 
     /// The state with another estimate, which is the limit too.
     fn with_estimate(&self, state: AdaptState, estimate: f64) -> AdaptState {
         let estimate = estimate.clamp(self.bounded(0) as f64, self.bounded(u64::MAX) as f64);
-        AdaptState { estimate, limit: self.bounded(estimate as u64), ..state }
+        AdaptState {
+            estimate,
+            limit: self.bounded(estimate as u64),
+            ..state
+        }
     }
 
     /// At least 1, and the floor when it lies above the ceiling.
@@ -198,5 +283,10 @@ impl Adapt {
 
 /// Begins a round with the grants from now on.
 fn restart(state: AdaptState, sample: Sample) -> AdaptState {
-    AdaptState { skip: sample.latest_fence, settling: 0, round: Round::default(), ..state }
+    AdaptState {
+        skip: sample.latest_fence,
+        settling: 0,
+        round: Round::default(),
+        ..state
+    }
 }

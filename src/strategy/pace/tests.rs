@@ -1,3 +1,5 @@
+//! Tests of the pace against a naive model of the rule.
+
 use proptest::prelude::*;
 
 use super::super::Strategy as _; // both globs have a `Strategy`
@@ -13,7 +15,7 @@ fn rule(units: u64, period: u64, burst: u64) -> PaceRule {
     PaceRule::continuous(units, period, burst, burst).unwrap()
 }
 
-/// Every grant that counts, with the rule applied to each pair: the promise of GCRA, checked naively.
+/// Checks the promise of GCRA naively: applies the rule to each pair of grants that count.
 fn within_rule((units, period, burst): (u64, u64, u64), grants: &[(u64, u64)]) -> bool {
     (0..grants.len()).all(|first| {
         let mut taken = 0;
@@ -25,7 +27,7 @@ fn within_rule((units, period, burst): (u64, u64, u64), grants: &[(u64, u64)]) -
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::replay::cases(4_000))]
 
     /// Invariants 1 and 7; trap: a deadline reset to now + interval after each wake.
     #[test]
@@ -96,7 +98,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::replay::cases(2_000))]
 
     /// A burst that is taken up at more instants than the refund bound holds: it joins entries again and again. What is refunded
     /// of any grants, in any order, never lets the others exceed the rule, and the latest five instants are refunded whole.
@@ -141,10 +143,20 @@ fn grants_of_the_latest_five_instants_are_refunded_whole() {
                 refund_bound.note(&rule, state, at(instant));
                 state = rule.charge(state, at(instant), cost(instant));
             }
-            let back = state.arrival - rule.refund(state, &mut refund_bound, at(picked), cost(picked)).arrival;
-            let least = if picked + 5 > instants { cost(picked) } else { 2 };
+            let back = state.arrival
+                - rule
+                    .refund(state, &mut refund_bound, at(picked), cost(picked))
+                    .arrival;
+            let least = if picked + 5 > instants {
+                cost(picked)
+            } else {
+                2
+            };
             let refilled = u128::from(instants); // a part each nanosecond
-            assert!(back + refilled >= rule.parts_of(least), "{picked} of {instants}: {back}");
+            assert!(
+                back + refilled >= rule.parts_of(least),
+                "{picked} of {instants}: {back}"
+            );
             assert!(back <= rule.parts_of(cost(picked)));
         }
     }
@@ -154,18 +166,35 @@ fn grants_of_the_latest_five_instants_are_refunded_whole() {
 #[test]
 fn the_largest_parameters_do_not_overflow() {
     let slowest = rule(1, MAX_SPAN_NANOS, 1);
-    let Ok(state) = slowest.decide(PaceState::default(), Moment::START, 1) else { panic!() };
-    assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
-    assert_eq!(slowest.decide(state, Moment::START, 1), Err(Moment::from_nanos(MAX_SPAN_NANOS)));
+    let Ok(state) = slowest.decide(PaceState::default(), Moment::START, 1) else {
+        panic!()
+    };
+    assert_eq!(
+        slowest.ready_at(state, Moment::START, u64::MAX, 1),
+        Moment::NEVER
+    );
+    assert_eq!(
+        slowest.decide(state, Moment::START, 1),
+        Err(Moment::from_nanos(MAX_SPAN_NANOS))
+    );
     assert_eq!(PaceRule::continuous(1, MAX_SPAN_NANOS, 2, 2), None);
     let fastest = rule(u64::MAX, 1, u64::MAX);
     let late = Moment::NEVER.minus(1);
-    let Ok(state) = fastest.decide(PaceState::default(), late, u64::MAX) else { panic!() };
+    let Ok(state) = fastest.decide(PaceState::default(), late, u64::MAX) else {
+        panic!()
+    };
     assert_eq!(fastest.remaining(state, late), 0);
     let state = fastest.charge(state, late, u64::MAX);
-    assert_eq!(fastest.charge(state, late, u64::MAX).arrival, u128::MAX, "it saturates");
+    assert_eq!(
+        fastest.charge(state, late, u64::MAX).arrival,
+        u128::MAX,
+        "it saturates"
+    );
     // A fixed bug: where the burst reaches beyond the largest arrival time, any cost was granted.
-    assert_eq!(rule(u64::MAX, 1 << 62, 16).decide(PaceState::default(), late, 1 << 62), Err(Moment::NEVER));
+    assert_eq!(
+        rule(u64::MAX, 1 << 62, 16).decide(PaceState::default(), late, 1 << 62),
+        Err(Moment::NEVER)
+    );
 }
 
 /// Trap: rates that do not divide a second lose or gain units by rounding.
@@ -178,31 +207,44 @@ fn a_billion_grants_do_not_drift() {
     let blocks = 1_000_000_000_u64.div_ceil(700_000);
     for _ in 0..blocks {
         now = rule.ready_at(state, now, 0, 700_000);
-        let Ok(next) = rule.decide(state, now, 700_000) else { panic!("denied at its retry-after") };
+        let Ok(next) = rule.decide(state, now, 700_000) else {
+            panic!("denied at its retry-after")
+        };
         state = next;
     }
     assert_eq!(now.nanos(), (blocks - 1) * 100_000 * S);
     assert_eq!(rule.remaining(state, now.plus(S)), 7);
-    assert_eq!(rule.remaining(state, now.plus(S - 1)), 6, "no free parts_per_unit");
+    assert_eq!(
+        rule.remaining(state, now.plus(S - 1)),
+        6,
+        "no free parts_per_unit"
+    );
 }
 
 #[test]
 fn from_one_a_week_to_a_billion_a_second() {
     let week = 7 * 24 * 3_600 * S;
     let rare = rule(1, week, 1);
-    let Ok(state) = rare.decide(PaceState::default(), Moment::START, 1) else { panic!() };
-    assert_eq!(rare.decide(state, Moment::from_nanos(week - 1), 1), Err(Moment::from_nanos(week)));
+    let Ok(state) = rare.decide(PaceState::default(), Moment::START, 1) else {
+        panic!()
+    };
+    assert_eq!(
+        rare.decide(state, Moment::from_nanos(week - 1), 1),
+        Err(Moment::from_nanos(week))
+    );
     let often = rule(S, S, 1_000);
     let mut state = PaceState::default();
     for nanos in 0..100_000 {
-        let Ok(next) = often.decide(state, Moment::from_nanos(nanos), 1) else { panic!() };
+        let Ok(next) = often.decide(state, Moment::from_nanos(nanos), 1) else {
+            panic!()
+        };
         state = next;
     }
     assert_eq!(often.remaining(state, Moment::from_nanos(99_999)), 999);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::replay::cases(4_000))]
 
     /// A naive bucket: tokens, and each refill added up to the burst. Grants are also refunded, at any time, which leaves the
     /// bucket as if they had never been made; there are few enough for the refund bound.
@@ -263,19 +305,36 @@ proptest! {
 fn a_refill_each_period_of_any_size_does_not_overflow() {
     let slowest = PaceRule::each_period(1, MAX_SPAN_NANOS, 1, 1).unwrap();
     let state = slowest.charge(slowest.initial(Moment::START), Moment::START, 1);
-    assert_eq!(slowest.decide(state, Moment::START, 1), Err(Moment::from_nanos(MAX_SPAN_NANOS)));
-    assert_eq!(slowest.ready_at(state, Moment::START, u64::MAX, 1), Moment::NEVER);
-    assert_eq!(PaceRule::each_period(1, MAX_SPAN_NANOS, 2, 2), None, "two periods until it is full");
+    assert_eq!(
+        slowest.decide(state, Moment::START, 1),
+        Err(Moment::from_nanos(MAX_SPAN_NANOS))
+    );
+    assert_eq!(
+        slowest.ready_at(state, Moment::START, u64::MAX, 1),
+        Moment::NEVER
+    );
+    assert_eq!(
+        PaceRule::each_period(1, MAX_SPAN_NANOS, 2, 2),
+        None,
+        "two periods until it is full"
+    );
     let fastest = PaceRule::each_period(u64::MAX, 1, u64::MAX, 0).unwrap();
-    assert_eq!(fastest.decide(fastest.initial(Moment::START), Moment::START, 1), Err(Moment::from_nanos(1)));
+    assert_eq!(
+        fastest.decide(fastest.initial(Moment::START), Moment::START, 1),
+        Err(Moment::from_nanos(1))
+    );
     let late = Moment::NEVER.minus(1);
-    let state = fastest.charge(fastest.charge(PaceState::default(), late, u64::MAX), late, u64::MAX);
+    let state = fastest.charge(
+        fastest.charge(PaceState::default(), late, u64::MAX),
+        late,
+        u64::MAX,
+    );
     assert_eq!(fastest.remaining(state, late), 0);
     assert!(PaceRule::each_period(4, 1, 8, 8).unwrap().fits_a_word() && !fastest.fits_a_word());
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(crate::replay::cases(20_000))]
 
     #[test]
     fn a_decision_in_one_word_is_that_in_two(
@@ -306,7 +365,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(crate::replay::cases(20_000))]
 
     #[test]
     fn a_report_says_what_its_parts_say(

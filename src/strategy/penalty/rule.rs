@@ -1,3 +1,5 @@
+//! The rule of a penalty: how its counter rises, falls and bans.
+
 use super::super::usage::carried_age;
 use super::super::{Moment, Ratio, StateWords, Strategy, Usage};
 
@@ -32,8 +34,8 @@ pub(super) struct Ban {
 /// The counter and when it last moved by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PenaltyState {
-    /// In the future: banned until then. In the past: the latest step of the counter, or when it rose from zero, or, for a
-    /// counter at zero, when it became zero.
+    /// A future instant is the end of a ban. A past instant is the latest step of the counter, or when it rose from zero. For a
+    /// counter at zero, it is when the counter became zero.
     pub(super) at: Moment,
     pub(super) value: u32,
     /// Bans that are not yet forgiven.
@@ -46,14 +48,21 @@ impl PenaltyRule {
         match self.fall {
             FallRule::By(units) => u64::from(value.saturating_sub(target)).div_ceil(units),
             // A value of 32 bits is zero after as many halvings.
-            FallRule::Halving => (0_u32..32).find(|steps| value >> steps <= target).unwrap_or(32).into(),
+            FallRule::Halving => (0_u32..32)
+                .find(|steps| value >> steps <= target)
+                .unwrap_or(32)
+                .into(),
         }
     }
 
     /// The state at `now`: past bans, steps and forgiveness applied. A reset state is the default.
     #[inline(always)]
     pub(super) fn settled(&self, state: PenaltyState, now: Moment) -> PenaltyState {
-        let PenaltyState { mut at, mut value, bans } = state;
+        let PenaltyState {
+            mut at,
+            mut value,
+            bans,
+        } = state;
         if at > now {
             return state;
         }
@@ -69,12 +78,19 @@ impl PenaltyRule {
                     FallRule::By(units) => value - (passed * units) as u32, // less than the value, since `passed` is less than the steps to zero
                     FallRule::Halving => value >> passed,
                 };
-                return PenaltyState { at: at.plus(passed * self.period), value, bans };
+                return PenaltyState {
+                    at: at.plus(passed * self.period),
+                    value,
+                    bans,
+                };
             }
-            (at, value) = (at.plus(to_zero.saturating_mul(self.period)), 0);
+            at = at.plus(to_zero.saturating_mul(self.period));
+            value = 0;
         }
         match self.ban {
-            Some(ban) if bans > 0 && now.since(at) < ban.forgive_after => PenaltyState { at, value, bans },
+            Some(ban) if bans > 0 && now.since(at) < ban.forgive_after => {
+                PenaltyState { at, value, bans }
+            }
             _ => PenaltyState::default(),
         }
     }
@@ -87,7 +103,11 @@ impl PenaltyRule {
             return settled;
         }
         let at = if settled.value == 0 { now } else { settled.at };
-        PenaltyState { at, value: settled.value.saturating_add(cost).min(self.ceiling), ..settled }
+        PenaltyState {
+            at,
+            value: settled.value.saturating_add(cost).min(self.ceiling),
+            ..settled
+        }
     }
 
     /// The first instant at which `cost` fits, from `settled`.
@@ -95,7 +115,9 @@ impl PenaltyRule {
         if settled.at > now {
             return settled.at;
         }
-        let room = self.threshold.saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
+        let room = self
+            .threshold
+            .saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
         match self.steps(settled.value, room) {
             0 => now,
             steps => settled.at.plus(steps.saturating_mul(self.period)),
@@ -104,8 +126,18 @@ impl PenaltyRule {
 
     /// Refunds an attempt of `cost` that was admitted at `at` and never used, if no step or ban came since. After a step, its
     /// units may be among those that were taken off already.
-    pub(crate) fn refund(&self, state: PenaltyState, now: Moment, at: Moment, cost: u64) -> PenaltyState {
-        if self.settled(state, now).at > at { state } else { self.forgive(state, now, cost) }
+    pub(crate) fn refund(
+        &self,
+        state: PenaltyState,
+        now: Moment,
+        at: Moment,
+        cost: u64,
+    ) -> PenaltyState {
+        if self.settled(state, now).at > at {
+            state
+        } else {
+            self.forgive(state, now, cost)
+        }
     }
 
     /// The state after a denied attempt of `cost`. If another limit denied it and this one would admit it, nothing changes.
@@ -116,18 +148,20 @@ impl PenaltyRule {
         }
     }
 
-    /// Until when it bans.
+    /// The end of the ban, if there is one.
     pub(crate) fn banned_until(&self, state: PenaltyState, now: Moment) -> Option<Moment> {
         Some(state.at).filter(|at| self.ban.is_some() && *at > now)
     }
 
-    /// The length of the ban that begins at `now`, in nanoseconds, as two readings show it after an attempt was denied, by this limit or
-    /// another: with nothing remaining, this one has denied it, and so bans. One that began before is recognised by its end, unless that is
-    /// as far away, to the nanosecond, as that of a shorter one would be.
+    /// The length of the ban that begins at `now`, in nanoseconds, derived from `remaining` and `reset_at` after this limit or
+    /// another denied an attempt. If nothing remains, this limit denied the attempt, and so bans. A ban that began earlier is
+    /// recognised by its end, unless its end is as far away, to the nanosecond, as the end of a shorter new ban.
     pub(crate) fn ban_begun(&self, now: Moment, remaining: u64, reset_at: Moment) -> Option<u64> {
         let ban = self.ban.filter(|_| remaining == 0)?;
         let length = reset_at.minus(ban.forgive_after).since(now);
-        let is_doubled = length.is_multiple_of(ban.first) && (length / ban.first).is_power_of_two() && length < ban.longest;
+        let is_doubled = length.is_multiple_of(ban.first)
+            && (length / ban.first).is_power_of_two()
+            && length < ban.longest;
         (is_doubled || length == ban.longest).then_some(length)
     }
 
@@ -138,9 +172,15 @@ impl PenaltyRule {
         match self.ban {
             _ if settled.at > now => settled,
             Some(ban) => {
-                let length = ban.first.saturating_mul(1_u64.checked_shl(settled.bans.into()).unwrap_or(u64::MAX));
+                let length = ban
+                    .first
+                    .saturating_mul(1_u64.checked_shl(settled.bans.into()).unwrap_or(u64::MAX));
                 let at = now.plus(length.min(ban.longest));
-                PenaltyState { at, value: 0, bans: settled.bans.saturating_add(1) }
+                PenaltyState {
+                    at,
+                    value: 0,
+                    bans: settled.bans.saturating_add(1),
+                }
             }
             None if self.counts_denied => self.raised(settled, now, cost),
             None => settled,
@@ -149,11 +189,22 @@ impl PenaltyRule {
 }
 
 impl PenaltyRule {
-    /// What a penalty of other parameters takes over: the counter, how much of a step has passed, and the bans.
-    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: PenaltyState, ratio: Ratio) -> PenaltyState {
+    /// The state that a penalty of other parameters takes over: the counter, the elapsed part of a step, and the bans.
+    pub(crate) fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: PenaltyState,
+        ratio: Ratio,
+    ) -> PenaltyState {
         let PenaltyState { at, value, bans } = former.settled(state, now);
-        let at = if value == 0 || at > now { at } else { now.minus(carried_age(now.since(at), former.period, self.period)) };
-        let value = u32::try_from(ratio.of_whole(Usage::of_units(value.into()))).unwrap_or(u32::MAX);
+        let at = if value == 0 || at > now {
+            at
+        } else {
+            now.minus(carried_age(now.since(at), former.period, self.period))
+        };
+        let value =
+            u32::try_from(ratio.of_whole(Usage::of_units(value.into()))).unwrap_or(u32::MAX);
         PenaltyState { at, value, bans }
     }
 }
@@ -202,30 +253,54 @@ impl Strategy for PenaltyRule {
             }
         };
         let more = u64::try_from(to_fall.div_ceil(each.max(1).into())).unwrap_or(u64::MAX);
-        let from = if settled.value == 0 { alone } else { settled.at };
+        let from = if settled.value == 0 {
+            alone
+        } else {
+            settled.at
+        };
         alone.max(from.plus(more.saturating_add(steps).saturating_mul(self.period)))
     }
 
     fn remaining(&self, state: PenaltyState, now: Moment) -> u64 {
         let settled = self.settled(state, now);
-        if settled.at > now { 0 } else { self.threshold.saturating_sub(settled.value).into() }
+        if settled.at > now {
+            0
+        } else {
+            self.threshold.saturating_sub(settled.value).into()
+        }
     }
 
     /// The counter, or at least the threshold while banned.
     fn usage(&self, state: PenaltyState, now: Moment) -> Usage {
         let settled = self.settled(state, now);
-        Usage::of_units(if settled.at > now { settled.value.max(self.threshold) } else { settled.value }.into())
+        Usage::of_units(
+            if settled.at > now {
+                settled.value.max(self.threshold)
+            } else {
+                settled.value
+            }
+            .into(),
+        )
     }
 
     /// Lowers the counter, not below zero. A ban stays.
     fn forgive(&self, state: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
         let settled = self.settled(state, now);
-        let value = settled.value.saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
+        let value = settled
+            .value
+            .saturating_sub(u32::try_from(cost).unwrap_or(u32::MAX));
         if settled.at > now || settled.value == 0 || value > 0 {
             return PenaltyState { value, ..settled };
         }
         // The counter is zero from now on.
-        self.settled(PenaltyState { at: now, value, ..settled }, now)
+        self.settled(
+            PenaltyState {
+                at: now,
+                value,
+                ..settled
+            },
+            now,
+        )
     }
 
     fn reset_at(&self, state: PenaltyState, now: Moment) -> Moment {
@@ -233,15 +308,24 @@ impl Strategy for PenaltyRule {
         if settled == PenaltyState::default() {
             return now;
         }
-        let zero = settled.at.plus(self.steps(settled.value, 0).saturating_mul(self.period));
-        let forgive_after = self.ban.filter(|_| settled.bans > 0).map_or(0, |ban| ban.forgive_after);
+        let zero = settled
+            .at
+            .plus(self.steps(settled.value, 0).saturating_mul(self.period));
+        let forgive_after = self
+            .ban
+            .filter(|_| settled.bans > 0)
+            .map_or(0, |ban| ban.forgive_after);
         zero.plus(forgive_after).max(now)
     }
 }
 
 impl From<StateWords> for PenaltyState {
     fn from([at, rest]: StateWords) -> Self {
-        Self { at: Moment::from_nanos(at), value: rest as u32, bans: (rest >> 32) as u16 }
+        Self {
+            at: Moment::from_nanos(at),
+            value: rest as u32,
+            bans: (rest >> 32) as u16,
+        }
     }
 }
 

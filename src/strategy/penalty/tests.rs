@@ -1,3 +1,5 @@
+//! Tests of the penalty against a sweeper that replays every attempt.
+
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generator;
 
@@ -28,7 +30,7 @@ enum Touch {
     Refund(u64),
 }
 
-/// The rule as a sweeper computes it that visits the counter each nanosecond.
+/// The model: a sweeper that visits the counter each nanosecond.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Naive {
     now: u64,
@@ -62,7 +64,10 @@ impl Naive {
     }
 
     fn forgive(&mut self, rule: &PenaltyRule) {
-        if self.value == 0 && self.banned == 0 && rule.ban.is_none_or(|ban| self.quiet >= ban.forgive_after) {
+        if self.value == 0
+            && self.banned == 0
+            && rule.ban.is_none_or(|ban| self.quiet >= ban.forgive_after)
+        {
             self.bans = 0;
         }
     }
@@ -92,8 +97,10 @@ impl Naive {
             Touch::Attempt(cost) => match rule.ban {
                 Some(ban) if self.banned == 0 => {
                     self.bans += 1;
-                    self.banned = (1..self.bans).fold(ban.first, |length, _| (length * 2).min(ban.longest));
-                    (self.value, self.quiet) = (0, 0);
+                    self.banned =
+                        (1..self.bans).fold(ban.first, |length, _| (length * 2).min(ban.longest));
+                    self.value = 0;
+                    self.quiet = 0;
                 }
                 None if rule.counts_denied => self.raise(rule, cost),
                 _ => {}
@@ -118,8 +125,15 @@ impl Naive {
 
 fn rules() -> impl Generator<Value = PenaltyRule> {
     let ban = prop::option::of((1_u64..60, 1_u64..300, prop::option::of(0_u64..200)));
-    (1_u64..12, 0_u64..30, 1_u64..60, prop::option::of(1_u64..6), ban, any::<bool>()).prop_map(
-        |(threshold, ceiling, period, units, ban, counts_denied)| {
+    (
+        1_u64..12,
+        0_u64..30,
+        1_u64..60,
+        prop::option::of(1_u64..6),
+        ban,
+        any::<bool>(),
+    )
+        .prop_map(|(threshold, ceiling, period, units, ban, counts_denied)| {
             let mut penalty = Penalty::new(threshold, Rate::new(units.unwrap_or(1), nanos(period)));
             if units.is_none() {
                 penalty = penalty.half_life(nanos(period));
@@ -133,13 +147,16 @@ fn rules() -> impl Generator<Value = PenaltyRule> {
                     penalty = penalty.forgive_after(nanos(forgive_after));
                 }
             }
-            if counts_denied { penalty.checked().unwrap() } else { penalty.ignore_denied().checked().unwrap() }
-        },
-    )
+            if counts_denied {
+                penalty.rule().unwrap()
+            } else {
+                penalty.ignore_denied().rule().unwrap()
+            }
+        })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::replay::cases(3_000))]
 
     /// Invariants 1 and 7, against a sweeper that replays every attempt. Trap: steps lost by reading.
     #[test]
@@ -166,7 +183,8 @@ proptest! {
                     Ok(next) => {
                         prop_assert_eq!(next, rule.charge(state, now, cost));
                         prop_assert_eq!(rule.ready_at(state, now, 0, cost), now);
-                        (state, outcome) = (next, true);
+                        state = next;
+                        outcome = true;
                     }
                     _ => state = rule.deny(state, now, cost),
                 },
@@ -224,11 +242,17 @@ proptest! {
 
 /// Every attempt counts, up to a ceiling that sets the longest lock-out, without a sweep over all counters.
 #[test]
-fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer() {
-    let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1))).ceiling(14).checked().unwrap();
+fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_to_fall_and_no_longer()
+ {
+    let rule = Penalty::new(10, Rate::new(2, Duration::from_secs(1)))
+        .ceiling(14)
+        .rule()
+        .unwrap();
     let mut state = rule.initial(at(5));
     for _ in 0..10 {
-        let Ok(next) = rule.decide(state, at(5), 1) else { panic!() };
+        let Ok(next) = rule.decide(state, at(5), 1) else {
+            panic!()
+        };
         state = next;
     }
     for _ in 0..1_000 {
@@ -236,60 +260,135 @@ fn a_client_that_keeps_retrying_is_locked_out_for_as_long_as_the_ceiling_takes_t
         state = rule.deny(state, at(5), 1);
     }
     assert_eq!(rule.value(state, at(5)), 14);
-    assert_eq!(rule.decide(state, at(5), 1), Err(at(5 + 3 * S)), "14, 12, 10, 8");
-    assert_eq!((rule.value(state, at(4 + S)), rule.value(state, at(5 + S))), (14, 12), "a whole step, without a sweep");
+    assert_eq!(
+        rule.decide(state, at(5), 1),
+        Err(at(5 + 3 * S)),
+        "14, 12, 10, 8"
+    );
+    assert_eq!(
+        (rule.value(state, at(4 + S)), rule.value(state, at(5 + S))),
+        (14, 12),
+        "a whole step, without a sweep"
+    );
     assert_eq!(rule.value(state, at(5 + 6 * S)), 2);
-    assert_eq!(rule.settled(state, at(5 + 7 * S)), rule.initial(at(0)), "forgotten at zero");
+    assert_eq!(
+        rule.settled(state, at(5 + 7 * S)),
+        rule.initial(at(0)),
+        "forgotten at zero"
+    );
 }
 
 /// Trap: a counter that is read more often than it steps never falls, or falls late.
 #[test]
 fn the_steps_stay_where_they_were_however_often_it_is_touched() {
-    let rule = Penalty::new(100, Rate::new(1, nanos(100))).checked().unwrap();
+    let rule = Penalty::new(100, Rate::new(1, nanos(100))).rule().unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(30), 10);
     for now in 30..530 {
         state = rule.forgive(rule.charge(state, at(now), 3), at(now), 3);
         assert_eq!(rule.value(state, at(now)), 10 - (now - 30) / 100);
     }
-    let rule = Penalty::new(100, Rate::new(1, nanos(100))).half_life(nanos(100)).checked().unwrap();
+    let rule = Penalty::new(100, Rate::new(1, nanos(100)))
+        .half_life(nanos(100))
+        .rule()
+        .unwrap();
     let state = rule.charge(rule.charge(rule.initial(at(0)), at(30), 9), at(129), 2);
-    assert_eq!([129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))), [11, 5, 2, 1, 0]);
+    assert_eq!(
+        [129, 130, 230, 330, 430].map(|now| rule.value(state, at(now))),
+        [11, 5, 2, 1, 0]
+    );
 }
 
 #[test]
 fn bans_double_up_to_the_longest_and_are_forgiven_after_quiet() {
     let penalty = Penalty::new(2, Rate::new(1, nanos(10)));
-    let rule = penalty.escalate(nanos(700)).ban(nanos(200)).forgive_after(nanos(50)).checked().unwrap();
+    let rule = penalty
+        .escalate(nanos(700))
+        .ban(nanos(200))
+        .forgive_after(nanos(50))
+        .rule()
+        .unwrap();
     let (mut state, mut now) = (rule.initial(at(0)), 0);
     for length in [200, 400, 700, 700] {
         state = rule.charge(state, at(now), 2);
         state = rule.deny(state, at(now), 1);
         assert_eq!(rule.decide(state, at(now), 1), Err(at(now + length)));
-        assert_eq!(rule.deny(state, at(now + length - 1), 1), state, "attempts do not make it longer");
-        assert_eq!(rule.forgive(state, at(now + 1), 1), state, "nor does a reward make it shorter");
+        assert_eq!(
+            rule.deny(state, at(now + length - 1), 1),
+            state,
+            "attempts do not make it longer"
+        );
+        assert_eq!(
+            rule.forgive(state, at(now + 1), 1),
+            state,
+            "nor does a reward make it shorter"
+        );
         assert_eq!(rule.charge(state, at(now + 1), 1), state);
-        assert_eq!((rule.remaining(state, at(now + 1)), rule.value(state, at(now + 1))), (0, 0));
+        assert_eq!(
+            (
+                rule.remaining(state, at(now + 1)),
+                rule.value(state, at(now + 1))
+            ),
+            (0, 0)
+        );
         now += length;
-        assert_eq!((rule.remaining(state, at(now - 1)), rule.remaining(state, at(now))), (0, 2), "the counter is reset");
+        assert_eq!(
+            (
+                rule.remaining(state, at(now - 1)),
+                rule.remaining(state, at(now))
+            ),
+            (0, 2),
+            "the counter is reset"
+        );
     }
     // The time until forgiveness counts from when the counter is zero: here from the second step, after an attempt in between.
     assert_eq!(rule.reset_at(state, at(now)), at(now + 50));
     state = rule.charge(state, at(now + 49), 2);
     assert_eq!(rule.reset_at(state, at(now + 49)), at(now + 49 + 20 + 50));
     let next_ban = |now| rule.reset_at(rule.deny(state, at(now), 2), at(now)).nanos() - now - 50;
-    assert_eq!((next_ban(now + 49 + 69), next_ban(now + 49 + 70)), (700, 200));
+    assert_eq!(
+        (next_ban(now + 49 + 69), next_ban(now + 49 + 70)),
+        (700, 200)
+    );
 }
 
 #[test]
 fn the_order_of_the_builder_does_not_matter() {
     let penalty = Penalty::new(2, Rate::per_second(1));
     let [first, longest, quiet] = [1, 2, 3].map(Duration::from_secs);
-    let one = penalty.ban(first).escalate(longest).forgive_after(quiet).ceiling(9).ignore_denied();
-    let other = penalty.ignore_denied().ceiling(9).forgive_after(quiet).escalate(longest).ban(first);
+    let one = penalty
+        .ban(first)
+        .escalate(longest)
+        .forgive_after(quiet)
+        .ceiling(9)
+        .ignore_denied();
+    let other = penalty
+        .ignore_denied()
+        .ceiling(9)
+        .forgive_after(quiet)
+        .escalate(longest)
+        .ban(first);
     assert_eq!(one, other);
-    assert!(penalty.escalate(longest).forgive_after(quiet).checked().unwrap().ban.is_none());
-    let ban = penalty.escalate(nanos(1)).ban(first).checked().unwrap().ban.unwrap();
-    assert_eq!((ban.longest, ban.forgive_after), (S, S), "no shorter than the first; forgiven after the longest");
+    assert!(
+        penalty
+            .escalate(longest)
+            .forgive_after(quiet)
+            .rule()
+            .unwrap()
+            .ban
+            .is_none()
+    );
+    let ban = penalty
+        .escalate(nanos(1))
+        .ban(first)
+        .rule()
+        .unwrap()
+        .ban
+        .unwrap();
+    assert_eq!(
+        (ban.longest, ban.forgive_after),
+        (S, S),
+        "no shorter than the first; forgiven after the longest"
+    );
 }
 
 #[test]
@@ -297,9 +396,9 @@ fn the_ceiling_is_twice_the_threshold_unless_told_and_never_below_it() {
     let penalty = Penalty::new(10, Rate::per_second(1));
     assert_eq!(
         (
-            penalty.checked().unwrap().ceiling,
-            penalty.ceiling(3).checked().unwrap().ceiling,
-            penalty.ceiling(11).checked().unwrap().ceiling
+            penalty.rule().unwrap().ceiling,
+            penalty.ceiling(3).rule().unwrap().ceiling,
+            penalty.ceiling(11).rule().unwrap().ceiling
         ),
         (20, 10, 11)
     );
@@ -309,19 +408,35 @@ fn the_ceiling_is_twice_the_threshold_unless_told_and_never_below_it() {
 fn the_largest_parameters_do_not_overflow() {
     let (most, span) = (u64::from(u32::MAX), nanos(MAX_SPAN_NANOS));
     let slow = Penalty::new(most, Rate::new(1, span));
-    for rule in [slow.checked().unwrap(), slow.half_life(span).checked().unwrap()] {
+    for rule in [slow.rule().unwrap(), slow.half_life(span).rule().unwrap()] {
         let state = rule.charge(rule.initial(at(3)), at(3), u64::MAX);
         assert_eq!(rule.value(rule.deny(state, at(3), u64::MAX), at(3)), most);
         assert_eq!(rule.decide(state, at(3), 1), Err(at(3 + MAX_SPAN_NANOS)));
-        assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
+        assert_eq!(
+            rule.ready_at(state, at(3), u64::MAX, u64::MAX),
+            Moment::NEVER
+        );
         assert_eq!(rule.reset_at(state, at(3)), Moment::NEVER);
         assert!(rule.value(state, Moment::NEVER) >= most >> 5);
     }
-    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1))).checked().unwrap();
+    let fast = Penalty::new(most, Rate::new(u64::MAX, nanos(1)))
+        .rule()
+        .unwrap();
     let state = fast.charge(fast.initial(at(3)), at(3), most);
-    assert_eq!((fast.value(state, at(4)), fast.ready_at(state, at(3), u64::MAX, 1)), (0, at(5)));
+    assert_eq!(
+        (
+            fast.value(state, at(4)),
+            fast.ready_at(state, at(3), u64::MAX, 1)
+        ),
+        (0, at(5))
+    );
 
-    let rule = slow.ban(span).escalate(span).forgive_after(span).checked().unwrap();
+    let rule = slow
+        .ban(span)
+        .escalate(span)
+        .forgive_after(span)
+        .rule()
+        .unwrap();
     let mut state = rule.charge(rule.initial(at(0)), at(0), most);
     let mut now = at(0);
     for _ in 0..70_000 {
@@ -330,6 +445,16 @@ fn the_largest_parameters_do_not_overflow() {
     }
     assert_eq!(now, Moment::NEVER);
     assert_eq!(rule.reset_at(state, now), Moment::NEVER);
-    let state = PenaltyState { bans: u16::MAX, ..PenaltyState::default() };
-    assert_eq!(rule.deny(state, at(0), 1), PenaltyState { at: at(MAX_SPAN_NANOS), value: 0, bans: u16::MAX });
+    let state = PenaltyState {
+        bans: u16::MAX,
+        ..PenaltyState::default()
+    };
+    assert_eq!(
+        rule.deny(state, at(0), 1),
+        PenaltyState {
+            at: at(MAX_SPAN_NANOS),
+            value: 0,
+            bans: u16::MAX
+        }
+    );
 }

@@ -1,3 +1,5 @@
+//! The rule of a sliding window with two counters.
+
 use super::super::usage::{carried_age, quotient};
 use super::super::{Moment, Ratio, StateWords, Strategy, Usage};
 
@@ -24,7 +26,12 @@ pub(crate) struct CounterState {
 
 impl CounterState {
     fn plus(self, cost: u64) -> Self {
-        Self { current: self.current.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX)), ..self }
+        Self {
+            current: self
+                .current
+                .saturating_add(u32::try_from(cost).unwrap_or(u32::MAX)),
+            ..self
+        }
     }
 }
 
@@ -37,13 +44,25 @@ impl CounterRule {
             return state;
         }
         let elapsed = passed % self.period;
-        let previous = if passed - elapsed == self.period { state.current } else { 0 };
-        CounterState { starts: now.minus(elapsed), current: 0, previous }
+        let previous = if passed - elapsed == self.period {
+            state.current
+        } else {
+            0
+        };
+        CounterState {
+            starts: now.minus(elapsed),
+            current: 0,
+            previous,
+        }
     }
 
     /// The state of the window after that of `state`.
     fn next(&self, state: CounterState) -> CounterState {
-        CounterState { starts: state.starts.plus(self.period), current: 0, previous: state.current }
+        CounterState {
+            starts: state.starts.plus(self.period),
+            current: 0,
+            previous: state.current,
+        }
     }
 
     /// The usage, in units times nanoseconds.
@@ -67,16 +86,28 @@ impl CounterRule {
     /// Whether the units of the previous window that still weigh fit beside the present ones and `cost`.
     #[inline(always)]
     fn has_room(&self, rolled: CounterState, now: Moment, cost: u64) -> bool {
-        let left = self.limit.checked_sub(rolled.current.into()).and_then(|left| left.checked_sub(cost));
-        left.is_some_and(|left| self.previous_weight(rolled, now) <= u128::from(left) * u128::from(self.period))
+        let left = self
+            .limit
+            .checked_sub(rolled.current.into())
+            .and_then(|left| left.checked_sub(cost));
+        left.is_some_and(|left| {
+            self.previous_weight(rolled, now) <= u128::from(left) * u128::from(self.period)
+        })
     }
 
     /// How far into the window of `rolled` there is room for `cost`. `None`: not in this window.
     fn elapsed(&self, rolled: CounterState, cost: u64) -> Option<u64> {
-        let units = self.limit.checked_sub(rolled.current.into())?.checked_sub(cost)?;
+        let units = self
+            .limit
+            .checked_sub(rolled.current.into())?
+            .checked_sub(cost)?;
         let room = u128::from(units) * u128::from(self.period);
         // The longest part of the previous window that may weigh; rounded down, for an instant rounded up.
-        let to_go = if rolled.previous == 0 { u64::MAX } else { quotient(room, rolled.previous.into()) };
+        let to_go = if rolled.previous == 0 {
+            u64::MAX
+        } else {
+            quotient(room, rolled.previous.into())
+        };
         Some(self.period.saturating_sub(to_go)).filter(|elapsed| *elapsed < self.period)
     }
 
@@ -95,16 +126,22 @@ impl CounterRule {
     pub(crate) fn refund(&self, state: CounterState, at: Moment, cost: u64) -> CounterState {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         if at >= state.starts {
-            CounterState { current: state.current.saturating_sub(cost), ..state }
+            CounterState {
+                current: state.current.saturating_sub(cost),
+                ..state
+            }
         } else if state.starts.since(at) <= self.period {
-            CounterState { previous: state.previous.saturating_sub(cost), ..state }
+            CounterState {
+                previous: state.previous.saturating_sub(cost),
+                ..state
+            }
         } else {
             state
         }
     }
 
-    /// What a counter of other parameters takes over: both counts. The present window stays as old as [`carried_age`] says, and
-    /// so the grid moves.
+    /// The state that a counter of other parameters takes over: both counts. The present window stays as old as [`carried_age`]
+    /// says, and so the grid moves.
     ///
     /// Call the elapsed part of the window its phase: the previous count weighs `1 − phase`. The phase never rises here, so the
     /// usage is never less than in the old counter. The bound of the docs holds across any number of changes, with the shortest
@@ -112,11 +149,23 @@ impl CounterRule {
     /// `dt / period`. So its grants lie in one window, which holds `limit` units at most, or in two. Then let `a` units be of
     /// the first window and `b` of the second: the last grant required `a × (1 − phase) + b ≤ limit`. As `a ≤ limit`, that is
     /// `a + b ≤ limit × (1 + phase)`, and the phase, which was 0 within the span, is at most `t / period`.
-    pub(crate) fn take_over(&self, now: Moment, former: &Self, state: CounterState, ratio: Ratio) -> CounterState {
+    pub(crate) fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: CounterState,
+        ratio: Ratio,
+    ) -> CounterState {
         let rolled = former.rolled(state, now);
         let age = carried_age(now.since(rolled.starts), former.period, self.period);
-        let of = |units: u32| u32::try_from(ratio.of_whole(Usage::of_units(units.into()))).unwrap_or(u32::MAX);
-        CounterState { starts: now.minus(age), current: of(rolled.current), previous: of(rolled.previous) }
+        let of = |units: u32| {
+            u32::try_from(ratio.of_whole(Usage::of_units(units.into()))).unwrap_or(u32::MAX)
+        };
+        CounterState {
+            starts: now.minus(age),
+            current: of(rolled.current),
+            previous: of(rolled.previous),
+        }
     }
 }
 
@@ -130,7 +179,11 @@ impl Strategy for CounterRule {
     #[inline(always)]
     fn decide(&self, state: CounterState, now: Moment, cost: u64) -> Result<CounterState, Moment> {
         let rolled = self.rolled(state, now);
-        if self.has_room(rolled, now, cost) { Ok(rolled.plus(cost)) } else { Err(self.first(rolled, now, cost)) }
+        if self.has_room(rolled, now, cost) {
+            Ok(rolled.plus(cost))
+        } else {
+            Err(self.first(rolled, now, cost))
+        }
     }
 
     fn charge(&self, state: CounterState, now: Moment, cost: u64) -> CounterState {
@@ -144,7 +197,11 @@ impl Strategy for CounterRule {
         let here = self.limit.saturating_sub(rolled.current.into());
         let beyond = (u128::from(ahead) + u128::from(cost)).saturating_sub(here.into());
         let windows = u64::try_from(beyond.div_ceil(self.limit.max(1).into())).unwrap_or(u64::MAX);
-        if windows == 0 { alone } else { alone.max(rolled.starts.plus(windows.saturating_mul(self.period))) }
+        if windows == 0 {
+            alone
+        } else {
+            alone.max(rolled.starts.plus(windows.saturating_mul(self.period)))
+        }
     }
 
     fn remaining(&self, state: CounterState, now: Moment) -> u64 {
@@ -152,7 +209,10 @@ impl Strategy for CounterRule {
     }
 
     fn usage(&self, state: CounterState, now: Moment) -> Usage {
-        Usage { parts: self.weight(self.rolled(state, now), now), parts_per_unit: self.period }
+        Usage {
+            parts: self.weight(self.rolled(state, now), now),
+            parts_per_unit: self.period,
+        }
     }
 
     /// The latest units first.
@@ -161,13 +221,23 @@ impl Strategy for CounterRule {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         let current = rolled.current.saturating_sub(cost);
         let left = cost - (rolled.current - current);
-        CounterState { current, previous: rolled.previous.saturating_sub(left), ..rolled }
+        CounterState {
+            current,
+            previous: rolled.previous.saturating_sub(left),
+            ..rolled
+        }
     }
 
     fn reset_at(&self, state: CounterState, now: Moment) -> Moment {
         match self.rolled(state, now) {
-            CounterState { current: 0, previous: 0, .. } => now,
-            CounterState { starts, current: 0, .. } => starts.plus(self.period),
+            CounterState {
+                current: 0,
+                previous: 0,
+                ..
+            } => now,
+            CounterState {
+                starts, current: 0, ..
+            } => starts.plus(self.period),
             CounterState { starts, .. } => starts.plus(self.period).plus(self.period),
         }
     }
@@ -175,12 +245,25 @@ impl Strategy for CounterRule {
 
 impl From<StateWords> for CounterState {
     fn from([starts, units]: StateWords) -> Self {
-        Self { starts: Moment::from_nanos(starts), current: units as u32, previous: (units >> 32) as u32 }
+        Self {
+            starts: Moment::from_nanos(starts),
+            current: units as u32,
+            previous: (units >> 32) as u32,
+        }
     }
 }
 
 impl From<CounterState> for StateWords {
-    fn from(CounterState { starts, current, previous }: CounterState) -> Self {
-        [starts.nanos(), u64::from(previous) << 32 | u64::from(current)]
+    fn from(
+        CounterState {
+            starts,
+            current,
+            previous,
+        }: CounterState,
+    ) -> Self {
+        [
+            starts.nanos(),
+            u64::from(previous) << 32 | u64::from(current),
+        ]
     }
 }

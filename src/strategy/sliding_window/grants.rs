@@ -41,7 +41,13 @@ pub(crate) struct Grants {
 
 impl Default for Grants {
     fn default() -> Self {
-        Self { first: Moment::NEVER, start: 0, end: 0, latest: Chunk::default(), closed: None }
+        Self {
+            first: Moment::NEVER,
+            start: 0,
+            end: 0,
+            latest: Chunk::default(),
+            closed: None,
+        }
     }
 }
 
@@ -49,7 +55,9 @@ impl Grants {
     /// From entries in the order of time, of [`u64::MAX`] units at most.
     pub(super) fn new(entries: impl IntoIterator<Item = (Moment, u64)>) -> Self {
         let mut grants = Self::default();
-        entries.into_iter().for_each(|(at, units)| grants.push(at, units));
+        entries
+            .into_iter()
+            .for_each(|(at, units)| grants.push(at, units));
         grants
     }
 
@@ -153,7 +161,9 @@ impl Grants {
     /// Refunds up to `units` to the entry of this instant.
     pub(super) fn take_back(&mut self, at: Moment, units: u64) {
         let (number, index) = self.count(|(granted, _)| granted < at);
-        let Some((_, end)) = self.chunk(number).get(index).filter(|entry| entry.0 == at) else { return };
+        let Some((_, end)) = self.chunk(number).get(index).filter(|entry| entry.0 == at) else {
+            return;
+        };
         let had = end.wrapping_sub(self.end_before(number, index));
         let back = units.min(had);
         let take_back = |chunk: &mut Chunk| chunk.take_back(index, back, back == had);
@@ -185,7 +195,11 @@ impl Grants {
             return;
         }
         let (number, index) = self.count(|(_, end)| end.wrapping_sub(self.start) < left);
-        if let Some(latest) = self.closed.as_mut().and_then(|closed| closed.truncate(number)) {
+        if let Some(latest) = self
+            .closed
+            .as_mut()
+            .and_then(|closed| closed.truncate(number))
+        {
             self.latest = latest;
         }
         self.end = self.start.wrapping_add(left);
@@ -194,32 +208,44 @@ impl Grants {
     }
 
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.closed.iter().flat_map(|closed| closed.chunks()).chain([&self.latest])
+        self.closed
+            .iter()
+            .flat_map(|closed| closed.chunks())
+            .chain([&self.latest])
     }
 
-    /// The chunk of this number, from 0; the latest one if there are no more than so many before it.
+    /// The chunk of this number, from 0. The latest one if `number` is the count of the closed chunks.
     #[inline(always)]
     fn chunk(&self, number: usize) -> &Chunk {
-        self.closed.as_ref().and_then(|closed| closed.get(number)).unwrap_or(&self.latest)
+        self.closed
+            .as_ref()
+            .and_then(|closed| closed.get(number))
+            .unwrap_or(&self.latest)
     }
 
     /// The first entry that is not `early`: the number of its chunk, and its index in there.
     fn count(&self, early: impl Fn((Moment, u64)) -> bool) -> (usize, usize) {
-        let number = self.closed.as_ref().map_or(0, |closed| closed.count_early(&early));
+        let number = self
+            .closed
+            .as_ref()
+            .map_or(0, |closed| closed.count_early(&early));
         (number, self.chunk(number).count(early))
     }
 
     /// The number of the last unit before this entry.
     fn end_before(&self, number: usize, index: usize) -> u64 {
         let chunk = self.chunk(number);
-        match index.checked_sub(1).and_then(|previous| chunk.get(previous)) {
+        match index
+            .checked_sub(1)
+            .and_then(|previous| chunk.get(previous))
+        {
             Some((_, end)) => end,
             None if number == 0 => self.start,
             None => chunk.before(),
         }
     }
 
-    /// After the latest chunk has got full.
+    /// Starts a new latest chunk when the old one is full.
     #[cold]
     fn make_room(&mut self) {
         if !self.latest.make_room() {
@@ -228,9 +254,13 @@ impl Grants {
         }
     }
 
-    /// After entries have gone.
+    /// Restores the invariants after entries were removed.
     fn tidy(&mut self) {
-        if self.closed.as_ref().is_some_and(|closed| closed.count() == 0) {
+        if self
+            .closed
+            .as_ref()
+            .is_some_and(|closed| closed.count() == 0)
+        {
             self.closed = None;
         }
         self.first = self.chunk(0).first().map_or(Moment::NEVER, |entry| entry.0);

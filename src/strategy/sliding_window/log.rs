@@ -1,3 +1,5 @@
+//! The rule of a sliding window that logs each grant.
+
 use super::super::usage::carried_age;
 use super::super::{LimitReport, Moment, Ratio, Usage};
 use super::grants::{FEW, Grants};
@@ -8,7 +10,8 @@ mod tests;
 
 /// The parameters of a [`SlidingWindow::log`](super::SlidingWindow::log), checked.
 ///
-/// Not a [`Strategy`](super::super::Strategy), for its state is neither `Copy` nor of a fixed size; the functions are the same.
+/// It is not a [`Strategy`](super::super::Strategy), because its state is neither `Copy` nor of a fixed size. Its functions are the
+/// same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogRule {
     pub(crate) limit: u64,
@@ -29,7 +32,11 @@ impl LogRule {
 
     /// Units that have expired and are not dropped yet.
     fn left(&self, log: &Log, now: Moment) -> u64 {
-        if self.none_left(log, now) { 0 } else { log.grants.units_until(now.minus(self.period)) }
+        if self.none_left(log, now) {
+            0
+        } else {
+            log.grants.units_until(now.minus(self.period))
+        }
     }
 
     #[inline(always)]
@@ -39,7 +46,9 @@ impl LogRule {
 
     /// `Err`: the instant at which `cost` is admitted if no other request comes; never, if it is above the limit.
     pub(crate) fn decide(&self, log: &Log, now: Moment, cost: u64) -> Result<(), Moment> {
-        let Some(room) = self.limit.checked_sub(cost) else { return Err(Moment::NEVER) };
+        let Some(room) = self.limit.checked_sub(cost) else {
+            return Err(Moment::NEVER);
+        };
         // The entries need not be read if there is room even with the expired ones counted.
         let to_leave = log.grants.used().saturating_sub(room);
         if to_leave == 0 {
@@ -49,9 +58,11 @@ impl LogRule {
         if ready <= now { Ok(()) } else { Err(ready) }
     }
 
-    /// When as many units, the oldest ones, have left: now, if they have already.
+    /// When the oldest `units` have expired. `now`, if they have already.
     fn left_at(&self, log: &Log, now: Moment, units: u64) -> Moment {
-        log.grants.granted_at(units).map_or(now, |granted| self.leaves(granted).max(now))
+        log.grants
+            .granted_at(units)
+            .map_or(now, |granted| self.leaves(granted).max(now))
     }
 
     /// Logs `cost`, any number of units, whether or not it is admitted.
@@ -101,12 +112,17 @@ impl LogRule {
         let limit = u128::from(self.limit.max(1));
         let last = (u128::from(ahead) + u128::from(cost)).max(1);
         let rounds = (last - 1) / limit;
-        let to_leave = (u128::from(log.grants.used()) + last - rounds * limit).saturating_sub(limit);
+        let to_leave =
+            (u128::from(log.grants.used()) + last - rounds * limit).saturating_sub(limit);
         let first = match u64::try_from(to_leave) {
             Ok(0) | Err(_) => now,
             Ok(units) => self.left_at(log, now, units),
         };
-        first.plus(u64::try_from(rounds).unwrap_or(u64::MAX).saturating_mul(self.period))
+        first.plus(
+            u64::try_from(rounds)
+                .unwrap_or(u64::MAX)
+                .saturating_mul(self.period),
+        )
     }
 
     /// The remaining units: as many would be admitted now.
@@ -124,20 +140,31 @@ impl LogRule {
         Usage::of_units(self.used(log, now))
     }
 
-    /// What a log of other parameters takes over: the grants, each as old as [`carried_age`] says.
+    /// The log that other parameters take over: the grants, each as old as [`carried_age`] says.
     pub(crate) fn take_over(&self, now: Moment, former: &Self, log: &Log, ratio: Ratio) -> Log {
         let mut carried = Vec::new();
-        // From the latest on, so that the rest, after some units have expired, is never less than its share.
+        // Starts with the latest grant, so that the usage is never less than its share after some units have expired.
         let (mut units, mut used) = (0, 0);
-        for (granted, cost) in log.grants.to_vec().into_iter().rev().take_while(|entry| former.leaves(entry.0) > now) {
+        for (granted, cost) in log
+            .grants
+            .to_vec()
+            .into_iter()
+            .rev()
+            .take_while(|entry| former.leaves(entry.0) > now)
+        {
             units += cost;
             let before = std::mem::replace(&mut used, ratio.of_whole(Usage::of_units(units)));
             if used > before {
-                carried.push((now.minus(carried_age(now.since(granted), former.period, self.period)), used - before));
+                carried.push((
+                    now.minus(carried_age(now.since(granted), former.period, self.period)),
+                    used - before,
+                ));
             }
         }
         carried.reverse();
-        let mut log = Log { grants: Grants::new(carried) };
+        let mut log = Log {
+            grants: Grants::new(carried),
+        };
         self.join_beyond_limit(&mut log);
         log
     }
@@ -159,6 +186,8 @@ impl LogRule {
 
     /// When the log is empty, if nothing more is admitted.
     pub(crate) fn reset_at(&self, log: &Log, now: Moment) -> Moment {
-        log.grants.last().map_or(now, |granted| self.leaves(granted).max(now))
+        log.grants
+            .last()
+            .map_or(now, |granted| self.leaves(granted).max(now))
     }
 }

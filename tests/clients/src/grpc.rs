@@ -26,11 +26,15 @@ use tower::{Layer, Service};
 use crate::server::{Limits, PLACES, QUEUE, QuotaLayer, Running};
 
 fn serving() -> HealthCheckResponse {
-    HealthCheckResponse { status: ServingStatus::Serving.into() }
+    HealthCheckResponse {
+        status: ServingStatus::Serving.into(),
+    }
 }
 
 fn ask(name: &str) -> HealthCheckRequest {
-    HealthCheckRequest { service: name.to_owned() }
+    HealthCheckRequest {
+        service: name.to_owned(),
+    }
 }
 
 /// The service of health checks, which does what the name in the request says.
@@ -38,7 +42,10 @@ struct Named(Running);
 
 #[tonic::async_trait]
 impl Health for Named {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
         let _run = self.0.start();
         match &*request.into_inner().service {
             "fails" => Err(Status::not_found("no such service")),
@@ -50,7 +57,10 @@ impl Health for Named {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let run = self.0.start();
         let all = stream::unfold(run, |run| async {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -58,7 +68,10 @@ impl Health for Named {
         });
         Ok(Response::new(match &*request.into_inner().service {
             "ends" => Box::pin(all.take(3)),
-            "fails" => Box::pin(all.take(3).chain(stream::once(async { Err(Status::data_loss("cut")) }))),
+            "fails" => Box::pin(
+                all.take(3)
+                    .chain(stream::once(async { Err(Status::data_loss("cut")) })),
+            ),
             _ => Box::pin(all),
         }))
     }
@@ -103,7 +116,10 @@ impl ClientStreamingService<HealthCheckRequest> for Streams {
         let run = self.0.start();
         Box::pin(async {
             let _run = run;
-            request.into_inner().for_each(|message| async { drop(message.unwrap()) }).await;
+            request
+                .into_inner()
+                .for_each(|message| async { drop(message.unwrap()) })
+                .await;
             Ok(Response::new(serving()))
         })
     }
@@ -133,7 +149,8 @@ async fn collect(
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await.unwrap();
     let path = PathAndQuery::from_static("/clients.Streams/Collect");
-    grpc.client_streaming(Request::new(messages), path, Codec::default()).await
+    grpc.client_streaming(Request::new(messages), path, Codec::default())
+        .await
 }
 
 async fn echo(
@@ -143,14 +160,20 @@ async fn echo(
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await.unwrap();
     let path = PathAndQuery::from_static("/clients.Streams/Echo");
-    Ok(grpc.streaming(Request::new(messages), path, Codec::default()).await?.into_inner())
+    Ok(grpc
+        .streaming(Request::new(messages), path, Codec::default())
+        .await?
+        .into_inner())
 }
 
 /// One message, after which the client keeps its stream open until the sender is dropped. Dropping the answer alone does not end the call:
 /// the client of hyper still has the other half of its stream.
 fn open_stream() -> (Sender<()>, impl Stream<Item = HealthCheckRequest> + Send) {
     let (sender, closed) = oneshot::channel();
-    (sender, stream::iter([ask("")]).chain(closed.into_stream().filter_map(|_| async { None })))
+    (
+        sender,
+        stream::iter([ask("")]).chain(closed.into_stream().filter_map(|_| async { None })),
+    )
 }
 
 /// How a call of each kind ends: one message each way, a stream of answers, a stream of requests, and both.
@@ -174,8 +197,17 @@ async fn connect(limits: &Limits, quota: QuotaLayer) -> Channel {
         .layer(limits.of_places())
         .add_service(HealthServer::new(Named(limits.running.clone())))
         .add_service(Streams(limits.running.clone()));
-    tokio::spawn(async { server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap() });
-    Endpoint::from_shared(address).unwrap().connect().await.unwrap()
+    tokio::spawn(async {
+        server
+            .serve_with_incoming(TcpIncoming::from(listener))
+            .await
+            .unwrap();
+    });
+    Endpoint::from_shared(address)
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 async fn health(limits: &Limits, quota: QuotaLayer) -> HealthClient<Channel> {
@@ -187,12 +219,23 @@ async fn trailers_come_through_and_release_the_permit() {
     let limits = Limits::new("window 1000/h");
     let mut client = health(&limits, limits.of_quota()).await;
     let answer = client.check(ask("")).await.unwrap();
-    assert!(answer.metadata().get("ratelimit").unwrap().to_str().unwrap().starts_with(r#""places";r=3, "quota";r=999;t="#));
+    assert!(
+        answer
+            .metadata()
+            .get("ratelimit")
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with(r#""places";r=3, "quota";r=999;t="#)
+    );
     assert_eq!(answer.metadata().get("grpc-status").unwrap(), "0");
     assert_eq!(answer.into_inner(), serving());
     limits.come_to_rest().await;
     let error = client.check(ask("fails")).await.unwrap_err();
-    assert_eq!((error.code(), error.message()), (Code::NotFound, "no such service"));
+    assert_eq!(
+        (error.code(), error.message()),
+        (Code::NotFound, "no such service")
+    );
     limits.come_to_rest().await;
 
     let mut ends = client.watch(ask("ends")).await.unwrap().into_inner();
@@ -245,14 +288,23 @@ async fn calls_that_panic_or_are_given_up_leave_nothing_behind() {
         .collect();
     limits.come_to([PLACES, QUEUE, PLACES]).await;
     // The queue is full.
-    assert_eq!(client.clone().check(ask("")).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(
+        client.clone().check(ask("")).await.unwrap_err().code(),
+        Code::Unavailable
+    );
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     limits.come_to_rest().await;
 
     let mut request = Request::new(ask("never"));
     request.set_timeout(Duration::from_millis(100));
-    let error = timeout(Duration::from_secs(180), client.clone().check(request)).await.unwrap().unwrap_err();
-    assert!([Code::Cancelled, Code::DeadlineExceeded].contains(&error.code()), "{error:?}");
+    let error = timeout(Duration::from_secs(180), client.clone().check(request))
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        [Code::Cancelled, Code::DeadlineExceeded].contains(&error.code()),
+        "{error:?}"
+    );
     limits.come_to_rest().await;
     assert!(client.clone().check(ask("")).await.is_ok());
 }
@@ -261,7 +313,13 @@ async fn calls_that_panic_or_are_given_up_leave_nothing_behind() {
 async fn the_permit_of_a_call_that_streams_requests_is_held_until_its_answer_has_ended() {
     let limits = Limits::new("window 1000/h");
     let channel = connect(&limits, limits.of_quota()).await;
-    assert_eq!(collect(&channel, stream::iter([ask(""), ask("")])).await.unwrap().into_inner(), serving());
+    assert_eq!(
+        collect(&channel, stream::iter([ask(""), ask("")]))
+            .await
+            .unwrap()
+            .into_inner(),
+        serving()
+    );
     limits.come_to_rest().await;
 
     let (open, messages) = open_stream();
@@ -284,14 +342,38 @@ async fn the_permit_of_a_call_that_streams_requests_is_held_until_its_answer_has
 async fn a_spent_quota_is_resource_exhausted_for_calls_of_each_kind() {
     let limits = Limits::new("window 1/h");
     let channel = connect(&limits, limits.of_quota()).await;
-    assert!(HealthClient::new(channel.clone()).check(ask("")).await.is_ok());
+    assert!(
+        HealthClient::new(channel.clone())
+            .check(ask(""))
+            .await
+            .is_ok()
+    );
     for error in errors_of_each_kind(&channel).await {
-        assert_eq!((error.code(), error.message()), (Code::ResourceExhausted, "Quota Exceeded: \"quota\""));
-        let metadata = |name: &str| error.metadata().get(name).unwrap().to_str().unwrap().to_owned();
-        let (seconds, millis): (u64, u64) =
-            (metadata("retry-after").parse().unwrap(), metadata("grpc-retry-pushback-ms").parse().unwrap());
-        assert!((3_500..=3_600).contains(&seconds) && seconds == millis.div_ceil(1_000), "{seconds} {millis}");
-        assert!(metadata("ratelimit").starts_with("\"quota\";r=0;t="), "{error:?}");
+        assert_eq!(
+            (error.code(), error.message()),
+            (Code::ResourceExhausted, "Quota Exceeded: \"quota\"")
+        );
+        let metadata = |name: &str| {
+            error
+                .metadata()
+                .get(name)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        let (seconds, millis): (u64, u64) = (
+            metadata("retry-after").parse().unwrap(),
+            metadata("grpc-retry-pushback-ms").parse().unwrap(),
+        );
+        assert!(
+            (3_500..=3_600).contains(&seconds) && seconds == millis.div_ceil(1_000),
+            "{seconds} {millis}"
+        );
+        assert!(
+            metadata("ratelimit").starts_with("\"quota\";r=0;t="),
+            "{error:?}"
+        );
         assert_eq!(metadata("ratelimit-policy"), "\"quota\";q=1;w=3600");
     }
     limits.come_to_rest().await;
@@ -314,9 +396,21 @@ async fn a_full_server_is_unavailable_for_calls_of_each_kind() {
     let queued: Vec<_> = queued.collect();
     limits.come_to([PLACES, QUEUE, PLACES]).await;
     for error in errors_of_each_kind(&channel).await {
-        assert_eq!((error.code(), error.message()), (Code::Unavailable, "Temporary Reduced Capacity"));
+        assert_eq!(
+            (error.code(), error.message()),
+            (Code::Unavailable, "Temporary Reduced Capacity")
+        );
         // The outer layer, which granted the call, says what is left.
-        assert!(error.metadata().get("ratelimit").unwrap().to_str().unwrap().contains("\"quota\";r=9"), "{error:?}");
+        assert!(
+            error
+                .metadata()
+                .get("ratelimit")
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .contains("\"quota\";r=9"),
+            "{error:?}"
+        );
     }
     queued.iter().for_each(tokio::task::JoinHandle::abort);
     drop(held);
@@ -326,27 +420,45 @@ async fn a_full_server_is_unavailable_for_calls_of_each_kind() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_function_can_answer_refusals_in_grpc() {
     let limits = Limits::new("window 1/h");
-    let quota = limits.of_quota().on_refusal(|refusal| Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http());
+    let quota = limits.of_quota().on_refusal(|refusal| {
+        Status::new(refusal.grpc_code().into(), refusal.to_string()).into_http()
+    });
     let channel = connect(&limits, quota).await;
-    assert!(HealthClient::new(channel.clone()).check(ask("")).await.is_ok());
+    assert!(
+        HealthClient::new(channel.clone())
+            .check(ask(""))
+            .await
+            .is_ok()
+    );
     for error in errors_of_each_kind(&channel).await {
         assert_eq!(error.code(), Code::ResourceExhausted);
-        assert!(error.message().contains("window 1/h"), "{}", error.message());
+        assert!(
+            error.message().contains("window 1/h"),
+            "{}",
+            error.message()
+        );
         assert!(error.metadata().get("grpc-retry-pushback-ms").is_some());
     }
     limits.come_to_rest().await;
     assert_eq!(limits.granted(), 1);
 }
 
-/// Also if its client speaks gRPC through a layer that keeps to what servers say.
+/// The same holds if its client calls through a layer that obeys the answers of servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_layer_of_clients_pauses_for_a_refusal_of_grpc() {
     let limits = Limits::new("window 1/h");
     let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
     let channel = connect(&limits, limits.of_quota()).await;
-    let mut client = HealthClient::new(OutboundLayer::new(limiter.clone()).timeout(Duration::from_secs(1)).layer(channel));
+    let mut client = HealthClient::new(
+        OutboundLayer::new(limiter.clone())
+            .timeout(Duration::from_secs(1))
+            .layer(channel),
+    );
     assert!(client.check(ask("")).await.is_ok());
-    assert_eq!(client.check(ask("")).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(
+        client.check(ask("")).await.unwrap_err().code(),
+        Code::ResourceExhausted
+    );
     assert!(limiter.snapshot().paused_for.unwrap() > Duration::from_secs(3_400));
 }
 
@@ -357,7 +469,10 @@ async fn the_layer_of_clients_holds_its_permit_until_the_trailers() {
     let channel = connect(&limits, limits.of_quota()).await;
     let mut client = HealthClient::new(OutboundLayer::new(limiter.clone()).layer(channel));
     assert!(client.check(ask("")).await.is_ok());
-    assert_eq!(client.check(ask("fails")).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        client.check(ask("fails")).await.unwrap_err().code(),
+        Code::NotFound
+    );
     assert_eq!(limiter.snapshot().in_flight, 0);
 
     let mut ends = client.watch(ask("ends")).await.unwrap().into_inner();
@@ -372,7 +487,11 @@ async fn the_layer_of_clients_holds_its_permit_until_the_trailers() {
     assert_eq!(limiter.snapshot().in_flight, 1);
     drop(endless);
     assert_eq!(limiter.snapshot().in_flight, 0);
-    assert!(timeout(Duration::from_millis(100), client.check(ask("never"))).await.is_err());
+    assert!(
+        timeout(Duration::from_millis(100), client.check(ask("never")))
+            .await
+            .is_err()
+    );
     assert_eq!(limiter.snapshot().in_flight, 0);
     limits.come_to_rest().await;
 }

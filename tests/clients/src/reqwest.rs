@@ -9,9 +9,12 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, PLACES, QUEUE, serve};
 
-/// Of HTTP/1 and HTTP/2.
+/// One client for HTTP/1 and one for HTTP/2.
 fn clients(with: impl Fn(ClientBuilder) -> ClientBuilder) -> [Client; 2] {
-    [Client::builder(), Client::builder().http2_prior_knowledge()].map(|builder| with(builder.no_proxy()).build().unwrap())
+    // With the features of the whole workspace, reqwest wants a provider, also for http://.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    [Client::builder(), Client::builder().http2_prior_knowledge()]
+        .map(|builder| with(builder.no_proxy()).build().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,16 +24,34 @@ async fn reqwest_is_granted_and_refused_with_the_fields() {
         let url = format!("http://{}/", serve(&limits).await);
         let granted = client.get(&url).send().await.unwrap();
         assert_eq!(granted.status(), 200);
-        assert!(granted.headers()["ratelimit"].to_str().unwrap().starts_with(r#""places";r=3, "quota";r=0;t="#));
+        assert!(
+            granted.headers()["ratelimit"]
+                .to_str()
+                .unwrap()
+                .starts_with(r#""places";r=3, "quota";r=0;t="#)
+        );
         assert_eq!(granted.text().await.unwrap(), "hello");
         let refused = client.get(&url).send().await.unwrap();
         assert_eq!(
-            (refused.status().as_u16(), &refused.headers()["content-type"]),
+            (
+                refused.status().as_u16(),
+                &refused.headers()["content-type"]
+            ),
             (429, &"application/problem+json".parse().unwrap())
         );
-        let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        let after: u64 = refused.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
         assert!((3_500..=3_600).contains(&after));
-        assert!(refused.text().await.unwrap().contains(r#""violated-policies":["quota"]"#));
+        assert!(
+            refused
+                .text()
+                .await
+                .unwrap()
+                .contains(r#""violated-policies":["quota"]"#)
+        );
         limits.come_to_rest().await;
     }
 }
@@ -40,21 +61,42 @@ async fn bodies_that_are_cut_leave_nothing_behind() {
     for client in clients(|builder| builder) {
         let limits = Limits::new("window 1000/h");
         let address = serve(&limits).await;
-        let mut response = client.get(format!("http://{address}/endless")).send().await.unwrap();
+        let mut response = client
+            .get(format!("http://{address}/endless"))
+            .send()
+            .await
+            .unwrap();
         assert!(response.chunk().await.unwrap().is_some());
         limits.come_to([1, 0, 1]).await;
         drop(response);
         limits.come_to_rest().await;
 
-        let response = client.get(format!("http://{address}/cut")).send().await.unwrap();
+        let response = client
+            .get(format!("http://{address}/cut"))
+            .send()
+            .await
+            .unwrap();
         assert!(response.bytes().await.is_err());
         limits.come_to_rest().await;
 
-        // What is sent breaks off.
+        // The body of the request breaks off.
         let parts = futures_util::stream::iter([Ok(Bytes::from("half")), Err("the file is gone")]);
-        assert!(client.post(format!("http://{address}/upload")).body(Body::wrap_stream(parts)).send().await.is_err());
+        assert!(
+            client
+                .post(format!("http://{address}/upload"))
+                .body(Body::wrap_stream(parts))
+                .send()
+                .await
+                .is_err()
+        );
         limits.come_to_rest().await;
-        assert!(client.get(format!("http://{address}/panics")).send().await.is_err());
+        assert!(
+            client
+                .get(format!("http://{address}/panics"))
+                .send()
+                .await
+                .is_err()
+        );
         limits.come_to_rest().await;
     }
 }
@@ -65,7 +107,11 @@ async fn a_client_that_gives_up_leaves_its_place_and_the_queue() {
         let limits = Limits::new("window 1000/h");
         let url = format!("http://{}/never", serve(&limits).await);
         let all = futures_util::stream::iter(0..PLACES + QUEUE).map(|_| client.get(&url).send());
-        let gave_up: Vec<_> = all.buffer_unordered(64).map(|result| result.unwrap_err().is_timeout()).collect().await;
+        let gave_up: Vec<_> = all
+            .buffer_unordered(64)
+            .map(|result| result.unwrap_err().is_timeout())
+            .collect()
+            .await;
         assert_eq!(gave_up, [true; (PLACES + QUEUE) as usize]);
         limits.come_to_rest().await;
         assert!(limits.granted() >= PLACES);
@@ -81,9 +127,15 @@ async fn both_layers_together_refuse_nothing() {
         let limiter = Limiter::new(MaxConcurrency::new(1)).unwrap();
         let client = service_fn(move |request: http::Request<Body>| {
             let client = client.clone();
-            async move { Ok::<http::Response<Body>, reqwest::Error>(client.execute(request.try_into()?).await?.into()) }
+            async move {
+                Ok::<http::Response<Body>, reqwest::Error>(
+                    client.execute(request.try_into()?).await?.into(),
+                )
+            }
         });
-        let client = OutboundLayer::new(limiter.clone()).upstream(UpstreamReader::new(UpstreamFamily::Draft10)).layer(client);
+        let client = OutboundLayer::new(limiter.clone())
+            .upstream(UpstreamReader::new(UpstreamFamily::Draft10))
+            .layer(client);
         for _ in 0..8 {
             let request = http::Request::get(&url).body(Body::default()).unwrap();
             assert_eq!(client.clone().oneshot(request).await.unwrap().status(), 200);

@@ -15,7 +15,7 @@ use futures_util::{StreamExt, stream};
 use http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
-use tollgate::http::{By, HeaderKey, LimitLayer, OrShared};
+use tollgate::http::{HeaderKey, KeyedBy, LimitLayer, OrShared};
 use tollgate::{KeyedLimiter, Limiter, MaxConcurrency};
 
 pub(crate) const PLACES: u64 = 4;
@@ -92,7 +92,8 @@ async fn upload(State(running): State<Running>, body: Bytes) -> String {
     body.len().to_string()
 }
 
-pub(crate) type QuotaLayer = LimitLayer<KeyedLimiter<String>, OrShared<Arc<By<HeaderKey>>, String>>;
+pub(crate) type QuotaLayer =
+    LimitLayer<KeyedLimiter<String>, OrShared<Arc<KeyedBy<HeaderKey>>, String>>;
 
 /// Two limiters, and what runs behind them.
 #[derive(Clone)]
@@ -105,19 +106,33 @@ pub(crate) struct Limits {
 impl Limits {
     /// A few places with a short queue, and this quota for each value of the field `x-client`.
     pub(crate) fn new(quota: &str) -> Self {
-        let places = Limiter::builder(MaxConcurrency::new(PLACES)).max_queue(QUEUE as usize).build().unwrap();
-        Self { places, quota: KeyedLimiter::new(quota).unwrap(), running: Running::default() }
+        let places = Limiter::builder(MaxConcurrency::new(PLACES))
+            .max_queue(QUEUE as usize)
+            .build()
+            .unwrap();
+        Self {
+            places,
+            quota: KeyedLimiter::new(quota).unwrap(),
+            running: Running::default(),
+        }
     }
 
     /// The inner layer: requests wait.
     pub(crate) fn of_places(&self) -> LimitLayer<Limiter> {
-        LimitLayer::new(self.places.clone()).wait(Duration::from_secs(100)).name("places").unwrap()
+        LimitLayer::new(self.places.clone())
+            .wait(Duration::from_secs(100))
+            .name("places")
+            .unwrap()
     }
 
     /// The outer layer: requests are refused.
     pub(crate) fn of_quota(&self) -> QuotaLayer {
         let client = HeaderKey::new(HeaderName::from_static("x-client"));
-        LimitLayer::new(self.quota.clone()).by(client).or_shared(String::from("-")).name("quota").unwrap()
+        LimitLayer::new(self.quota.clone())
+            .by(client)
+            .or_shared(String::from("-"))
+            .name("quota")
+            .unwrap()
     }
 
     pub(crate) fn granted(&self) -> u64 {
@@ -136,13 +151,21 @@ impl Limits {
                 sleep(Duration::from_millis(2)).await;
             }
         };
-        assert!(timeout(PATIENCE, reached).await.is_ok(), "{:?} instead of {numbers:?}", self.numbers());
+        assert!(
+            timeout(PATIENCE, reached).await.is_ok(),
+            "{:?} instead of {numbers:?}",
+            self.numbers()
+        );
     }
 
     /// Waits until nothing is in flight and nothing waits. Never did more than the limit run.
     pub(crate) async fn come_to_rest(&self) {
         self.come_to([0; 3]).await;
-        assert!(self.running.most() <= PLACES, "{} at the same time", self.running.most());
+        assert!(
+            self.running.most() <= PLACES,
+            "{} at the same time",
+            self.running.most()
+        );
     }
 }
 

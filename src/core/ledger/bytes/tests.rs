@@ -1,3 +1,5 @@
+//! Tests of the bytes of a ledger: what is written is read, and damage is found.
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -7,7 +9,7 @@ use crate::exchange::{Asks, Call, Scope, Settlement};
 use crate::policy::{Limit, Policy};
 
 /// With every kind of limit.
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 10] = [
     "7/s burst 5",
     "100/s burst 3 and 4 concurrent ttl 1s",
     "100/s burst 20 refilled each period",
@@ -15,9 +17,15 @@ const POLICIES: [&str; 9] = [
     "window 3/50ms from first grant",
     "sliding log 4/80ms and 2 concurrent",
     "sliding counter 6/100ms",
+    "throttle every 20ms burst 4",
     "penalty 5 falling 10/s ban 1s up to 5s",
     "3 concurrent and sliding log 100/s and 20/s burst 8",
 ];
+
+#[test]
+fn the_policies_have_every_limit() {
+    assert_eq!(crate::policy::lacking(&POLICIES), [""; 0]);
+}
 
 fn policy(text: &str) -> Policy {
     text.parse().unwrap()
@@ -28,7 +36,7 @@ fn plan(policy: &Policy) -> Arc<Plan> {
 }
 
 fn has_pace(policy: &Policy) -> bool {
-    policy.limits().iter().any(|limit| matches!(limit, Limit::Throttle(_) | Limit::TokenBucket(_)))
+    policy.limits().iter().any(Limit::is_pace)
 }
 
 #[derive(Debug, Clone)]
@@ -45,8 +53,22 @@ fn step() -> impl Strategy<Value = Step> {
     let asks = prop::collection::vec((1_u64..4, 1_u64..4, any::<bool>()), 0..3);
     let index = || prop::option::of(any::<prop::sample::Index>());
     let settled = prop::option::of((any::<prop::sample::Index>(), 0_u64..8));
-    (0_u64..120_000_000, 0_u64..3, asks, index(), index(), settled)
-        .prop_map(|(after, holder, asks, returned, renewed, settled)| Step { after, holder, asks, returned, renewed, settled })
+    (
+        0_u64..120_000_000,
+        0_u64..3,
+        asks,
+        index(),
+        index(),
+        settled,
+    )
+        .prop_map(|(after, holder, asks, returned, renewed, settled)| Step {
+            after,
+            holder,
+            asks,
+            returned,
+            renewed,
+            settled,
+        })
 }
 
 /// Makes calls of steps.
@@ -59,7 +81,12 @@ struct Caller {
 
 impl Caller {
     fn new(policy: Policy) -> Self {
-        Self { policy, now: 1_700_000_000_000_000_000, next: 1, granted: Vec::new() }
+        Self {
+            policy,
+            now: 1_700_000_000_000_000_000,
+            next: 1,
+            granted: Vec::new(),
+        }
     }
 
     fn call(&mut self, step: &Step) -> (Moment, Call) {
@@ -67,17 +94,37 @@ impl Caller {
         let costs = |cost: u64| vec![cost; self.policy.limits().len()].into_boxed_slice();
         let mut asks = Vec::new();
         for (count, cost, waits) in &step.asks {
-            asks.push(Asks { first: self.next, count: *count, costs: costs(*cost), waits: *waits });
+            asks.push(Asks {
+                first: self.next,
+                count: *count,
+                costs: costs(*cost),
+                waits: *waits,
+            });
             self.next += count;
         }
         let number = |index: &prop::sample::Index| 1 + index.index(self.next as usize) as u64;
-        let settled = step.settled.as_ref().filter(|_| !self.granted.is_empty()).map(|(index, actual)| {
-            let (granted_at, cost) = self.granted[index.index(self.granted.len())];
-            let actual = if has_pace(&self.policy) { (*actual).max(cost) } else { *actual };
-            Settlement { granted_at, charged: costs(cost), actual: costs(actual) }
-        });
+        let settled = step
+            .settled
+            .as_ref()
+            .filter(|_| !self.granted.is_empty())
+            .map(|(index, actual)| {
+                let (granted_at, cost) = self.granted[index.index(self.granted.len())];
+                let actual = if has_pace(&self.policy) {
+                    (*actual).max(cost)
+                } else {
+                    *actual
+                };
+                Settlement {
+                    granted_at,
+                    charged: costs(cost),
+                    actual: costs(actual),
+                }
+            });
         let call = Call {
-            scope: Scope { limiter: "api".into(), key: b"k".as_slice().into() },
+            scope: Scope {
+                limiter: "api".into(),
+                key: b"k".as_slice().into(),
+            },
             policy: self.policy.clone(),
             holder: step.holder,
             valid_until: None,
@@ -89,13 +136,14 @@ impl Caller {
             asks,
             replaces_policy: false,
         };
-        self.granted.extend(step.asks.first().map(|(_, cost, _)| (self.now, *cost)));
+        self.granted
+            .extend(step.asks.first().map(|(_, cost, _)| (self.now, *cost)));
         (Moment::from_nanos(self.now), call)
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(crate::replay::cases(600))]
 
     #[test]
     fn a_ledger_that_was_read_behaves_as_the_one_that_was_written(
@@ -142,7 +190,7 @@ proptest! {
         }
         let as_found = Ledger::decode(&plan, &text, Moment::START, &bytes);
         prop_assert!(as_found.is_err() || bytes == ledger.encode(&text), "the checksum finds accidents");
-        // Whoever writes a right checksum gets no panic either.
+        // Bytes with a right checksum cause no panic either.
         if bytes.len() > HEAD {
             bytes[0] = VERSION;
             let checksum = checksum(&bytes[HEAD..]).to_le_bytes();
@@ -170,12 +218,22 @@ proptest! {
 }
 
 fn step_of(asks: Vec<(u64, u64, bool)>) -> Step {
-    Step { after: 0, holder: 1, asks, returned: None, renewed: None, settled: None }
+    Step {
+        after: 0,
+        holder: 1,
+        asks,
+        returned: None,
+        renewed: None,
+        settled: None,
+    }
 }
 
 #[test]
 fn another_policy_keeps_the_leases_and_the_fence() {
-    let (old, new) = (policy("4 concurrent and 2/s"), policy("3 concurrent and sliding log 9/min"));
+    let (old, new) = (
+        policy("4 concurrent and 2/s"),
+        policy("3 concurrent and sliding log 9/min"),
+    );
     let mut caller = Caller::new(old.clone());
     let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
     let mut ledger = Ledger::new(plan(&old), now);
@@ -187,8 +245,15 @@ fn another_policy_keeps_the_leases_and_the_fence() {
     caller.policy = new;
     let (now, call) = caller.call(&step_of(vec![(2, 1, true)]));
     let reply = read.call(now, &call);
-    assert_eq!((reply.granted, reply.first_fence), (1, fence + 1), "two places are taken");
-    assert_eq!(reply.limits[1].remaining, 8, "the limits of time are as new");
+    assert_eq!(
+        (reply.granted, reply.first_fence),
+        (1, fence + 1),
+        "two places are taken"
+    );
+    assert_eq!(
+        reply.limits[1].remaining, 8,
+        "the limits of time are as new"
+    );
 }
 
 /// How much could be refunded is not known after reading.
@@ -202,10 +267,18 @@ fn a_pace_that_was_read_refunds_nothing_of_earlier_grants() {
     assert_eq!(ledger.call(granted_at, &call).granted, 1);
     let (mut read, _) = Ledger::decode(&plan, &text, granted_at, &ledger.encode(&text)).unwrap();
     let (charged, actual) = (Box::new([5]), Box::new([0]));
-    call.settlements = vec![Settlement { granted_at: granted_at.nanos(), charged, actual }];
+    call.settlements = vec![Settlement {
+        granted_at: granted_at.nanos(),
+        charged,
+        actual,
+    }];
     call.asks = Vec::new();
     assert_eq!(read.call(granted_at, &call).limits[0].remaining, 0);
-    assert_eq!(ledger.call(granted_at, &call).limits[0].remaining, 5, "one that was kept does");
+    assert_eq!(
+        ledger.call(granted_at, &call).limits[0].remaining,
+        5,
+        "one that was kept does"
+    );
 }
 
 #[test]
@@ -217,6 +290,9 @@ fn another_version_is_refused() {
     assert!(Ledger::decode(&plan(&policy), &text, Moment::START, &bytes).is_ok());
     for other in [VERSION - 1, VERSION + 1] {
         bytes[0] = other;
-        assert_eq!(Ledger::decode(&plan(&policy), &text, Moment::START, &bytes).err(), Some(Damaged));
+        assert_eq!(
+            Ledger::decode(&plan(&policy), &text, Moment::START, &bytes).err(),
+            Some(Damaged)
+        );
     }
 }

@@ -23,7 +23,10 @@ pub(super) enum Settled {
 
 impl Cost {
     pub(super) const fn plain(plain: u64) -> Self {
-        Self { plain, units: [None; 2] }
+        Self {
+            plain,
+            units: [None; 2],
+        }
     }
 
     pub(super) fn of(self, counts: Counts) -> Option<u64> {
@@ -35,12 +38,15 @@ impl Cost {
     }
 
     pub(super) fn by_unit(self) -> Option<Arc<UnitCosts>> {
-        self.units.iter().any(Option::is_some).then(|| Arc::new(unit_costs(self.units)))
+        self.units
+            .iter()
+            .any(Option::is_some)
+            .then(|| Arc::new(unit_costs(self.units)))
     }
 }
 
 impl Settled {
-    /// Of what a limit counts that was charged `estimate`.
+    /// The actual cost of what a limit counts that was charged `estimate`.
     pub(super) fn of(self, counts: Counts, estimate: u64) -> u64 {
         let said = match (self, counts) {
             (Self::Nothing, _) => Some(0),
@@ -61,13 +67,18 @@ impl Settled {
 }
 
 fn named(units: [Option<u64>; 2], unit: Unit) -> Option<u64> {
-    units[UNITS.iter().position(|name| *name == unit.as_str()).unwrap()]
+    units[UNITS
+        .iter()
+        .position(|name| *name == unit.as_str())
+        .unwrap()]
 }
 
 fn unit_costs(units: [Option<u64>; 2]) -> UnitCosts {
     let mut costs = UnitCosts::default();
     for (name, units) in UNITS.iter().zip(units) {
-        units.into_iter().for_each(|units| costs.set(Unit::new(name), units));
+        units
+            .into_iter()
+            .for_each(|units| costs.set(Unit::new(name), units));
     }
     costs
 }

@@ -25,12 +25,12 @@ use crate::carry_over::UsageCarryOver;
 use crate::core::costs::Costs;
 use crate::core::effects::{BATCH, Effects};
 use crate::core::gate::Gate;
+use crate::core::gate::plan::Plan;
 use crate::core::grant::Grant;
-use crate::core::plan::Plan;
-use crate::core::queue::AnswerKind;
+use crate::core::queue::untaken_answers::AnswerKind;
+use crate::core::queue::waiter::WaiterId;
 use crate::core::request::Request;
-use crate::core::suspension::Scope;
-use crate::core::waiter::WaiterId;
+use crate::core::suspension::PauseScope;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -88,11 +88,24 @@ pub(super) struct Harness {
 impl Harness {
     pub(super) fn new(setup: &Setup) -> Self {
         let since_epoch = Duration::from_nanos(setup.since_epoch);
-        let gate = Gate::new(Plan::new(setup.policy.clone(), since_epoch).unwrap(), Moment::START, false);
-        let gate = if setup.prefers_line { gate.prefer_line(Moment::START) } else { gate };
+        let gate = Gate::new(
+            Plan::new(setup.policy.clone(), since_epoch).unwrap(),
+            Moment::START,
+            false,
+        );
+        let gate = if setup.prefers_line {
+            gate.prefer_line(Moment::START)
+        } else {
+            gate
+        };
         let mut harness = Self {
             schedule: Schedule::new(gate, setup.options),
-            reference: Reference::new(&setup.policy, setup.since_epoch, setup.options, setup.prefers_line),
+            reference: Reference::new(
+                &setup.policy,
+                setup.since_epoch,
+                setup.options,
+                setup.prefers_line,
+            ),
             has_runtime: setup.has_runtime,
             since_epoch,
             tickets: BTreeMap::new(),
@@ -113,21 +126,43 @@ impl Harness {
     pub(super) fn answer(&self, id: usize) -> Option<AnswerKind> {
         match self.in_place {
             Some((request, answer)) if request == id => Some(answer),
-            _ => self.schedule.queue.peek(self.tickets.get(&id)?.waiter),
+            _ => self
+                .schedule
+                .waiters
+                .untaken
+                .peek(self.tickets.get(&id)?.waiter),
         }
     }
 
     fn read_concurrency(&mut self) {
-        self.reference.concurrency = self.schedule.gate.concurrencies(self.moment());
+        self.reference.concurrency = self
+            .schedule
+            .authority
+            .gate()
+            .limits()
+            .concurrencies(self.moment());
     }
 
     pub(super) fn step(&mut self, step: Step) -> TestCaseResult {
         let (now, was_due) = (self.reference.now, self.is_due());
         match step {
-            Step::Request { cost, priority, timeout, blocking } => {
+            Step::Request {
+                cost,
+                priority,
+                timeout,
+                blocking,
+            } => {
                 let deadline = timeout.map_or(u64::MAX, |timeout| now + timeout);
                 let priority = Priority::new(priority).unwrap();
-                self.request(Waiting { id: self.requests, cost, priority, deadline }, blocking || !self.has_runtime)?;
+                self.request(
+                    Waiting {
+                        id: self.requests,
+                        cost,
+                        priority,
+                        deadline,
+                    },
+                    blocking || !self.has_runtime,
+                )?;
             }
             Step::TryAcquire { cost } => self.try_acquire(cost)?,
             Step::InWord(requests) => return self.in_word(&requests),
@@ -171,7 +206,10 @@ impl Harness {
                     self.set_own_ttl(self.held[nth].grant, ttl, renews)?;
                 }
             }
-            Step::SetPolicy { policy, in_proportion } => self.set_policy(policy, in_proportion)?,
+            Step::SetPolicy {
+                policy,
+                in_proportion,
+            } => self.set_policy(policy, in_proportion)?,
             Step::Reset => {
                 self.do_what_is_due();
                 self.input(Schedule::reset);
@@ -179,39 +217,54 @@ impl Harness {
             }
             Step::Charge(units) => {
                 self.input(|schedule, now, effects| schedule.charge(now, units, effects));
-                self.reference.unnamed_limits().for_each(|limit| limit.charge(now, units, None));
+                self.reference
+                    .unnamed_limits()
+                    .for_each(|limit| limit.charge(now, units, None));
             }
             Step::Forgive(units) => {
                 self.do_what_is_due();
                 self.input(|schedule, now, effects| schedule.forgive(now, units, effects));
-                self.reference.unnamed_limits().for_each(|limit| limit.forgive(now, units));
+                self.reference
+                    .unnamed_limits()
+                    .for_each(|limit| limit.forgive(now, units));
             }
             Step::Pause(nanos) => {
                 let until = nanos.map_or(u64::MAX, |nanos| now + nanos);
-                self.input(|schedule, now, effects| schedule.pause(now, Scope::Limiter, Moment::from_nanos(until), effects));
+                self.input(|schedule, now, effects| {
+                    schedule.pause(now, PauseScope::Limiter, Moment::from_nanos(until), effects);
+                });
                 self.reference.pause(until);
             }
             Step::Resume => {
-                self.input(|schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
+                self.input(|schedule, now, effects| {
+                    schedule.resume(now, PauseScope::Limiter, effects);
+                });
                 self.reference.resume();
             }
             Step::Spread { units, nanos } => {
-                self.input(|schedule, now, effects| schedule.spread(now, units, now.plus(nanos), effects));
+                self.input(|schedule, now, effects| {
+                    schedule.spread(now, units, now.plus(nanos), effects);
+                });
                 self.reference.spread(units, now + nanos);
             }
             Step::Pass { nanos, late } => return self.pass(nanos, late),
             Step::Close => {
                 self.input(Schedule::close);
-                (self.reference.closed, self.reference.serves_the_rest) = (true, false);
+                self.reference.closed = true;
+                self.reference.draining = false;
             }
             Step::CloseToNew => {
                 self.input(Schedule::close_to_new);
-                self.reference.serves_the_rest |= !self.reference.closed;
+                self.reference.draining |= !self.reference.closed;
                 self.reference.closed = true;
             }
         }
         // Not every input does what is due; one that is refused at once does not.
-        if was_due && self.is_due() { Ok(()) } else { self.catch_up() }
+        if was_due && self.is_due() {
+            Ok(())
+        } else {
+            self.catch_up()
+        }
     }
 
     /// Whether the timer is late, or none runs.
@@ -237,7 +290,10 @@ impl Harness {
     }
 
     /// An input that does the first batch of what is due before, and the rest after it.
-    fn input_amid_due<R>(&mut self, input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R) -> R {
+    fn input_amid_due<R>(
+        &mut self,
+        input: impl FnOnce(&mut Schedule, Moment, &mut Effects) -> R,
+    ) -> R {
         let was_due = self.is_due();
         let result = self.raw_input(input);
         if was_due {
@@ -249,7 +305,12 @@ impl Harness {
     /// Whether what is due may take several batches. The manager does all of it before an input that takes anything from the
     /// waiters. Less than that is left to the schedule here, as where many keys are changed at once.
     fn takes_batches(&self) -> bool {
-        let out = self.reference.grants.values().filter(|grant| grant.is_out).count();
+        let out = self
+            .reference
+            .grants
+            .values()
+            .filter(|grant| grant.is_out)
+            .count();
         out + self.reference.waiting.len() >= BATCH
     }
 
@@ -257,8 +318,15 @@ impl Harness {
         let (now, mut effects) = (self.moment(), Effects::default());
         let result = input(&mut self.schedule, now, &mut effects);
         loop {
-            let Effects { first, rest, unfinished } = std::mem::take(&mut effects);
-            first.into_iter().chain(rest.into_iter().flat_map(|rest| rest.wakers)).for_each(Waker::wake);
+            let Effects {
+                first,
+                more,
+                unfinished,
+            } = std::mem::take(&mut effects);
+            first
+                .into_iter()
+                .chain(more.into_iter().flat_map(|more| more.wakers))
+                .for_each(Waker::wake);
             if !unfinished {
                 return result;
             }
@@ -303,7 +371,10 @@ impl Harness {
     fn decide(&mut self) -> TestCaseResult {
         self.refuse_late();
         self.read_concurrency();
-        rules::an_adapting_limit_keeps_its_bounds(&self.reference, self.schedule.snapshot(self.moment()).concurrency)?;
+        rules::an_adapting_limit_keeps_its_bounds(
+            &self.reference,
+            self.schedule.outlook().snapshot(self.moment()).concurrency,
+        )?;
         if self.reference.refuses_waiters() {
             self.reference.refuse_all(&AcquireError::Closed);
         }
@@ -318,8 +389,17 @@ impl Harness {
     }
 
     fn refuse_late(&mut self) {
-        let (least, most) = (self.reference.refused_in_time(Bound::Least), self.reference.refused_in_time(Bound::Most));
-        for id in self.reference.waiting.iter().map(|waiting| waiting.id).collect::<Vec<_>>() {
+        let (least, most) = (
+            self.reference.refused_in_time(Bound::Least),
+            self.reference.refused_in_time(Bound::Most),
+        );
+        for id in self
+            .reference
+            .waiting
+            .iter()
+            .map(|waiting| waiting.id)
+            .collect::<Vec<_>>()
+        {
             let is_refused = match (least.contains(&id), most.contains(&id)) {
                 (true, true) => true,
                 (false, false) => false,
@@ -333,7 +413,11 @@ impl Harness {
     }
 
     fn grant(&mut self) -> TestCaseResult {
-        while let Some(front) = self.reference.front().filter(|front| self.answer(front.id) == Some(AnswerKind::Granted)) {
+        while let Some(front) = self
+            .reference
+            .front()
+            .filter(|front| self.answer(front.id) == Some(AnswerKind::Granted))
+        {
             rules::never_over(&self.reference, front.cost)?;
             self.reference.grant_to(front);
         }
@@ -352,14 +436,20 @@ impl Harness {
                 }
                 self.reference.grant_to(front);
             }
-            let Some(expired) = self.reference.expired() else { break };
+            let Some(expired) = self.reference.expired() else {
+                break;
+            };
             self.reference.time_out(expired.id);
         }
         self.reference.done_until = self.reference.now;
     }
 
     fn set_policy(&mut self, policy: Policy, in_proportion: bool) -> TestCaseResult {
-        let carry = if in_proportion { UsageCarryOver::InProportion } else { UsageCarryOver::AsIs };
+        let carry = if in_proportion {
+            UsageCarryOver::InProportion
+        } else {
+            UsageCarryOver::AsIs
+        };
         let plan = Plan::new(policy.clone(), self.since_epoch).unwrap();
         self.input(|schedule, now, effects| schedule.set_plan(now, plan, carry, effects));
         self.reference.set_policy(&policy, in_proportion);
@@ -371,7 +461,10 @@ impl Harness {
         self.step(Step::Resume)?;
         loop {
             self.run_due()?;
-            for held in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.leaked)) {
+            for held in std::mem::take(&mut self.held)
+                .into_iter()
+                .chain(std::mem::take(&mut self.leaked))
+            {
                 self.release(held)?;
                 self.catch_up()?;
             }
@@ -382,7 +475,11 @@ impl Harness {
                 if self.reference.waiting.is_empty() {
                     break;
                 }
-                let wake = if self.has_runtime { self.schedule.next_wake() } else { self.next_alarm() };
+                let wake = if self.has_runtime {
+                    self.schedule.next_wake()
+                } else {
+                    self.next_alarm()
+                };
                 prop_assert!(wake != Moment::NEVER, "stranded");
                 self.pass(wake.nanos().saturating_sub(self.reference.now), 0)?;
             }

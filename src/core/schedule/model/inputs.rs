@@ -8,10 +8,11 @@ use proptest::sample::Index as Pick;
 use super::super::Options;
 use super::costs::{Cost, Settled, UNITS};
 use crate::overflow::Overflow;
-use crate::policy::{Limit, Policy};
+use crate::policy::{Limit, Policy, all_limits};
 use crate::rate::Rate;
 use crate::strategy::{
-    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingWindow, Throttle, TokenBucket, Unit,
+    Adapt, Align, Counts, FixedWindow, MaxConcurrency, Outcome, Penalty, SlidingWindow, Throttle,
+    TokenBucket, Unit,
 };
 
 /// One input. All times are in nanoseconds.
@@ -87,7 +88,9 @@ pub(super) struct Setup {
 }
 
 pub(super) fn setups() -> impl Strategy<Value = Setup> {
-    let penalty = (0_u64..60).prop_map(|nanos| Overflow::Block { penalty: Duration::from_nanos(nanos) });
+    let penalty = (0_u64..60).prop_map(|nanos| Overflow::Block {
+        penalty: Duration::from_nanos(nanos),
+    });
     let overflow = prop_oneof![
         3 => Just(Overflow::Reject),
         1 => Just(Overflow::DropOldest),
@@ -95,7 +98,7 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         1 => Just(Overflow::Leak),
         1 => penalty,
     ];
-    let max_queue = prop_oneof![1 => 0_usize..4, 1 => Just(usize::MAX)];
+    let max_queue = prop::option::of(0_usize..4);
     let policy = prop_oneof![any_policies(varied_limits), any_policies(like_limits)];
     (
         policy,
@@ -107,15 +110,32 @@ pub(super) fn setups() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(policy, since_epoch, max_queue, overflow, spread_below, has_runtime, prefers_line, newest_first)| {
-            Setup {
+        .prop_map(
+            |(
                 policy,
                 since_epoch,
-                options: Options { max_queue, overflow, newest_first, spread_below, ..Options::default() },
+                max_queue,
+                overflow,
+                spread_below,
                 has_runtime,
                 prefers_line,
-            }
-        })
+                newest_first,
+            )| {
+                Setup {
+                    policy,
+                    since_epoch,
+                    options: Options {
+                        max_queue,
+                        overflow,
+                        newest_first,
+                        spread_below,
+                        ..Options::default()
+                    },
+                    has_runtime,
+                    prefers_line,
+                }
+            },
+        )
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -152,19 +172,24 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0_u64..12, prop_oneof![9 => 0_u64..300, 1 => Just(2_000_000_000)])
             .prop_map(|(units, nanos)| Step::Spread { units, nanos }),
     ];
-    let passing = (prop_oneof![0_u64..30, 0_u64..300], prop_oneof![3 => Just(0_u64), 1 => 0_u64..40])
+    let passing = (
+        prop_oneof![0_u64..30, 0_u64..300],
+        prop_oneof![3 => Just(0_u64), 1 => 0_u64..40],
+    )
         .prop_map(|(nanos, late)| Step::Pass { nanos, late });
     let step = prop_oneof![8 => waiting, 4 => holding, 2 => changing, 4 => passing];
     let close = || prop::option::weighted(0.15, 0_usize..70);
-    (prop::collection::vec(step, 1..70), close(), close()).prop_map(|(mut steps, close, close_to_new)| {
-        if let Some(at) = close {
-            steps.insert(at.min(steps.len()), Step::Close);
-        }
-        if let Some(at) = close_to_new {
-            steps.insert(at.min(steps.len()), Step::CloseToNew);
-        }
-        steps
-    })
+    (prop::collection::vec(step, 1..70), close(), close()).prop_map(
+        |(mut steps, close, close_to_new)| {
+            if let Some(at) = close {
+                steps.insert(at.min(steps.len()), Step::Close);
+            }
+            if let Some(at) = close_to_new {
+                steps.insert(at.min(steps.len()), Step::CloseToNew);
+            }
+            steps
+        },
+    )
 }
 
 /// The plain cost is from `least` on. Most name both units.
@@ -184,7 +209,9 @@ fn settled() -> impl Strategy<Value = Settled> {
 }
 
 /// Policies that count only the plain cost, and others.
-fn any_policies<L: Strategy<Value = Limit> + 'static>(limits: fn() -> L) -> impl Strategy<Value = Policy> {
+fn any_policies<L: Strategy<Value = Limit> + 'static>(
+    limits: fn() -> L,
+) -> impl Strategy<Value = Policy> {
     let counts = prop_oneof![
         2 => Just(Counts::Cost),
         2 => Just(Counts::Requests),
@@ -195,70 +222,162 @@ fn any_policies<L: Strategy<Value = Limit> + 'static>(limits: fn() -> L) -> impl
 }
 
 fn policies(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = Policy> {
-    prop::collection::vec(limits, 1..4).prop_map(|limits| limits.into_iter().map(Policy::from).reduce(Policy::and).unwrap())
+    prop::collection::vec(limits, 1..4).prop_map(|limits| {
+        limits
+            .into_iter()
+            .map(Policy::from)
+            .reduce(Policy::and)
+            .unwrap()
+    })
 }
 
-/// Limits of any size.
+/// How the parameters of a limit are drawn.
+trait Drawn: Into<Limit> + Sized + 'static {
+    /// A limit of any size.
+    fn varied() -> BoxedStrategy<Self>;
+
+    /// One of few sizes, so that a change of the policy often meets the same limit, or one of its kind.
+    fn alike() -> BoxedStrategy<Self>;
+}
+
+macro_rules! any_of {
+    ([$($limit:ident)*] $sizes:ident) => {
+        prop_oneof![$($limit::$sizes().prop_map(Limit::from)),*]
+    };
+}
+
 fn varied_limits() -> impl Strategy<Value = Limit> {
-    let nanos = Duration::from_nanos;
-    prop_oneof![
-        (1_u64..50, 1_u64..6).prop_map(move |(interval, burst)| Limit::from(Throttle::every(nanos(interval)).burst(burst))),
-        (1_u64..7, prop::option::of(1_u64..200)).prop_map(move |(limit, ttl)| concurrency(limit, ttl, None)),
-        (1_u64..7, prop::option::of(1_u64..200), adapting()).prop_map(move |(limit, ttl, adapt)| concurrency(
-            limit,
-            ttl,
-            Some(adapt)
-        )),
-        (1_u64..6, 1_u64..80, prop_oneof![Just(Align::Creation), Just(Align::FirstGrant), Just(Align::WallClock)])
-            .prop_map(move |(limit, period, align)| Limit::from(FixedWindow::new(limit, nanos(period)).align(align))),
-        (1_u64..6, 1_u64..80, 1_u64..7, any::<bool>(), prop::option::of(0_u64..7))
-            .prop_map(|(units, period, burst, each_period, initial)| bucket(units, period, burst, each_period, initial)),
-        (1_u64..6, 1_u64..80, any::<bool>()).prop_map(|(limit, period, log)| sliding(limit, period, log)),
-        (1_u64..6, prop_oneof![(1_u64..4).prop_map(Some), Just(None)], 1_u64..60, 0_u64..12, bans(), any::<bool>()).prop_map(
-            move |(threshold, units, period, ceiling, bans, counts_denied)| {
-                let penalty = match units {
-                    Some(units) => Penalty::new(threshold, Rate::new(units, nanos(period))),
-                    None => Penalty::new(threshold, Rate::new(1, nanos(1))).half_life(nanos(period)),
-                };
-                let penalty = if counts_denied { penalty } else { penalty.ignore_denied() };
-                let penalty = if ceiling > 0 { penalty.ceiling(ceiling) } else { penalty };
-                Limit::from(match bans {
-                    Some((first, longest, Some(quiet))) => {
-                        penalty.ban(nanos(first)).escalate(nanos(longest)).forgive_after(nanos(quiet))
-                    }
-                    Some((first, longest, None)) => penalty.ban(nanos(first)).escalate(nanos(longest)),
-                    None => penalty,
-                })
-            }
-        ),
-    ]
+    all_limits!(any_of, varied)
 }
 
-/// Limits of few sizes, so that a change of the policy often meets the same limit, or one of its kind.
 fn like_limits() -> impl Strategy<Value = Limit> {
-    let nanos = Duration::from_nanos;
-    prop_oneof![
-        (1_u64..3, 3_u64..5).prop_map(move |(n, burst)| Limit::from(Throttle::every(nanos(n * 17)).burst(burst))),
-        (2_u64..7, prop::option::of(1_u64..4)).prop_map(|(limit, n)| concurrency(limit, n.map(|n| n * 60), None)),
-        (2_u64..5, prop::option::of(1_u64..3), adapting()).prop_map(|(limit, n, adapt)| concurrency(
-            limit,
-            n.map(|n| n * 60),
-            Some(adapt)
-        )),
-        (3_u64..6, 1_u64..3).prop_map(move |(limit, n)| Limit::from(FixedWindow::new(limit, nanos(n * 40)))),
-        (1_u64..4, 3_u64..7, any::<bool>(), prop::option::of(0_u64..4)).prop_map(|(units, burst, each_period, initial)| bucket(
-            units,
-            50,
-            burst,
-            each_period,
-            initial
-        )),
-        (3_u64..6, 1_u64..3, any::<bool>()).prop_map(|(limit, n, log)| sliding(limit, n * 40, log)),
-        (3_u64..6, 1_u64..3, any::<bool>()).prop_map(move |(threshold, n, bans)| {
-            let penalty = Penalty::new(threshold, Rate::new(n, nanos(30)));
-            Limit::from(if bans { penalty.ban(nanos(n * 50)) } else { penalty })
-        }),
-    ]
+    all_limits!(any_of, alike)
+}
+
+impl Drawn for Throttle {
+    fn varied() -> BoxedStrategy<Self> {
+        (1_u64..50, 1_u64..6)
+            .prop_map(|(interval, burst)| Self::every(nanos(interval)).burst(burst))
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        (1_u64..3, 3_u64..5)
+            .prop_map(|(n, burst)| Self::every(nanos(n * 17)).burst(burst))
+            .boxed()
+    }
+}
+
+impl Drawn for MaxConcurrency {
+    fn varied() -> BoxedStrategy<Self> {
+        let adapt = prop::option::of(adapting());
+        (1_u64..7, prop::option::of(1_u64..200), adapt)
+            .prop_map(concurrency)
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        let ttl = |n: u64| prop::option::of((1..n).prop_map(|n| n * 60));
+        prop_oneof![
+            (2_u64..7, ttl(4), Just(None)).prop_map(concurrency),
+            (2_u64..5, ttl(3), adapting().prop_map(Some)).prop_map(concurrency),
+        ]
+        .boxed()
+    }
+}
+
+impl Drawn for FixedWindow {
+    fn varied() -> BoxedStrategy<Self> {
+        let align = vec![Align::Creation, Align::FirstGrant, Align::WallClock];
+        (1_u64..6, 1_u64..80, prop::sample::select(align))
+            .prop_map(|(limit, period, align)| Self::new(limit, nanos(period)).align(align))
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        (3_u64..6, 1_u64..3)
+            .prop_map(|(limit, n)| Self::new(limit, nanos(n * 40)))
+            .boxed()
+    }
+}
+
+impl Drawn for TokenBucket {
+    fn varied() -> BoxedStrategy<Self> {
+        let initial = prop::option::of(0_u64..7);
+        (1_u64..6, 1_u64..80, 1_u64..7, any::<bool>(), initial)
+            .prop_map(bucket)
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        let initial = prop::option::of(0_u64..4);
+        (1_u64..4, Just(50), 3_u64..7, any::<bool>(), initial)
+            .prop_map(bucket)
+            .boxed()
+    }
+}
+
+impl Drawn for SlidingWindow {
+    fn varied() -> BoxedStrategy<Self> {
+        (1_u64..6, 1_u64..80, any::<bool>())
+            .prop_map(|(limit, period, log)| sliding(limit, period, log))
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        (3_u64..6, 1_u64..3, any::<bool>())
+            .prop_map(|(limit, n, log)| sliding(limit, n * 40, log))
+            .boxed()
+    }
+}
+
+impl Drawn for Penalty {
+    fn varied() -> BoxedStrategy<Self> {
+        let fall = prop_oneof![
+            (1_u64..4, 1_u64..60).prop_map(|(units, period)| (Some(units), period)),
+            (1_u64..60).prop_map(|period| (None, period)),
+        ];
+        (1_u64..6, fall, 0_u64..12, bans(), any::<bool>())
+            .prop_map(
+                |(threshold, (units, period), ceiling, bans, counts_denied)| {
+                    let fall = Rate::new(units.unwrap_or(1), nanos(period));
+                    let mut penalty = Self::new(threshold, fall);
+                    if units.is_none() {
+                        penalty = penalty.half_life(nanos(period));
+                    }
+                    if !counts_denied {
+                        penalty = penalty.ignore_denied();
+                    }
+                    if ceiling > 0 {
+                        penalty = penalty.ceiling(ceiling);
+                    }
+                    if let Some((first, longest, quiet)) = bans {
+                        penalty = penalty.ban(nanos(first)).escalate(nanos(longest));
+                        penalty =
+                            quiet.map_or(penalty, |quiet| penalty.forgive_after(nanos(quiet)));
+                    }
+                    penalty
+                },
+            )
+            .boxed()
+    }
+
+    fn alike() -> BoxedStrategy<Self> {
+        (3_u64..6, 1_u64..3, any::<bool>())
+            .prop_map(|(threshold, n, bans)| {
+                let penalty = Self::new(threshold, Rate::new(n, nanos(30)));
+                if bans {
+                    penalty.ban(nanos(n * 50))
+                } else {
+                    penalty
+                }
+            })
+            .boxed()
+    }
+}
+
+const fn nanos(nanos: u64) -> Duration {
+    Duration::from_nanos(nanos)
 }
 
 fn bans() -> impl Strategy<Value = Option<(u64, u64, Option<u64>)>> {
@@ -268,24 +387,36 @@ fn bans() -> impl Strategy<Value = Option<(u64, u64, Option<u64>)>> {
 fn adapting() -> impl Strategy<Value = Adapt> {
     let timeout = prop::option::of((1_u64..60).prop_map(Duration::from_nanos));
     (1_u64..4, 0_u64..5, any::<bool>(), timeout).prop_map(|(floor, more, aimd, timeout)| {
-        let adapt = if aimd { Adapt::aimd() } else { Adapt::gradient() }.between(floor, floor + more);
+        let adapt = if aimd {
+            Adapt::aimd()
+        } else {
+            Adapt::gradient()
+        }
+        .between(floor, floor + more);
         timeout.map_or(adapt, |timeout| adapt.timeout(timeout))
     })
 }
 
-fn concurrency(limit: u64, ttl: Option<u64>, adapt: Option<Adapt>) -> Limit {
+fn concurrency((limit, ttl, adapt): (u64, Option<u64>, Option<Adapt>)) -> MaxConcurrency {
     let concurrency = MaxConcurrency::new(limit);
     let concurrency = adapt.map_or(concurrency, |adapt| concurrency.adapt(adapt));
-    Limit::from(ttl.map_or(concurrency, |ttl| concurrency.ttl(Duration::from_nanos(ttl))))
+    ttl.map_or(concurrency, |ttl| concurrency.ttl(nanos(ttl)))
 }
 
-fn bucket(units: u64, period: u64, burst: u64, each_period: bool, initial: Option<u64>) -> Limit {
-    let bucket = TokenBucket::new(Rate::new(units, Duration::from_nanos(period)), burst);
-    let bucket = if each_period { bucket.refill_each_period() } else { bucket };
-    Limit::from(initial.map_or(bucket, |initial| bucket.initial(initial)))
+fn bucket(
+    (units, period, burst, each_period, initial): (u64, u64, u64, bool, Option<u64>),
+) -> TokenBucket {
+    let mut bucket = TokenBucket::new(Rate::new(units, nanos(period)), burst);
+    if each_period {
+        bucket = bucket.refill_each_period();
+    }
+    initial.map_or(bucket, |initial| bucket.initial(initial))
 }
 
-fn sliding(limit: u64, period: u64, log: bool) -> Limit {
-    let period = Duration::from_nanos(period);
-    Limit::from(if log { SlidingWindow::log(limit, period) } else { SlidingWindow::counter(limit, period) })
+fn sliding(limit: u64, period: u64, log: bool) -> SlidingWindow {
+    if log {
+        SlidingWindow::log(limit, nanos(period))
+    } else {
+        SlidingWindow::counter(limit, nanos(period))
+    }
 }

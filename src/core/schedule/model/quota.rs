@@ -12,7 +12,7 @@ pub(super) struct Quota {
     pub(super) since: u64,
     pub(super) until: u64,
     /// The latest grant at the first signal of the quota.
-    pub(super) told: u64,
+    pub(super) signalled_after: u64,
     /// Each grant since.
     pub(super) taken: Vec<Taken>,
     /// Refunded units that the upstream may or may not have counted: the schedule may do either.
@@ -30,26 +30,34 @@ pub(super) struct Taken {
 
 impl Quota {
     pub(super) fn left(&self) -> u64 {
-        self.units.saturating_sub(self.taken.iter().map(|taken| taken.used).sum())
+        self.units
+            .saturating_sub(self.taken.iter().map(|taken| taken.used).sum())
     }
 
     pub(super) fn next(&self) -> u64 {
-        self.taken.last().map_or(self.since, |last| last.at + self.interval * last.paced)
+        self.taken
+            .last()
+            .map_or(self.since, |last| last.at + self.interval * last.paced)
     }
 
     pub(super) fn holds_back(&self, at: u64, cost: u64, bound: Bound) -> bool {
         let holds_back = cost > self.left() || at < self.next();
-        at < self.until && if self.is_unclear { bound == Bound::Most } else { holds_back }
+        at < self.until
+            && if self.is_unclear {
+                bound == Bound::Most
+            } else {
+                holds_back
+            }
     }
 
-    /// Of the grant `actual` units were used; `latest` says whether it is the latest of all, which the next one waits for.
+    /// A grant used `actual` units. `latest`: it is the latest of all, which the next one waits for.
     pub(super) fn settle(&mut self, fence: u64, cost: u64, actual: u64, latest: bool) {
         if let Some(taken) = self.taken.iter_mut().find(|taken| taken.fence == fence) {
             taken.used = actual;
             if latest {
                 taken.paced = cost.min(actual);
             }
-        } else if fence > self.told && actual != cost {
+        } else if fence > self.signalled_after && actual != cost {
             self.is_unclear = true;
         }
     }

@@ -19,7 +19,12 @@ fn account_of(counts: Counts) -> usize {
     match counts {
         Counts::Cost => 0,
         Counts::Requests => 1,
-        Counts::Unit(unit) => 2 + UNITS.iter().position(|name| *name == unit.as_str()).unwrap(),
+        Counts::Unit(unit) => {
+            2 + UNITS
+                .iter()
+                .position(|name| *name == unit.as_str())
+                .unwrap()
+        }
     }
 }
 
@@ -82,7 +87,7 @@ pub(super) struct Reference {
     quota: Option<Quota>,
     newest_first: bool,
     pub(super) closed: bool,
-    pub(super) serves_the_rest: bool,
+    pub(super) draining: bool,
     pub(super) denied: u64,
     pub(super) shed: u64,
     pub(super) timed_out: u64,
@@ -92,18 +97,27 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    pub(super) fn new(policy: &Policy, since_epoch: u64, options: super::Options, prefers_line: bool) -> Self {
+    pub(super) fn new(
+        policy: &Policy,
+        since_epoch: u64,
+        options: super::Options,
+        prefers_line: bool,
+    ) -> Self {
         let mut reference = Self {
             now: 0,
             done_until: 0,
             since_epoch,
-            limits: policy.limits().iter().map(|limit| NaiveLimit::new(*limit, since_epoch, 0)).collect(),
+            limits: policy
+                .limits()
+                .iter()
+                .map(|limit| NaiveLimit::new(*limit, since_epoch, 0))
+                .collect(),
             concurrency: Vec::new(),
             accounts: Vec::new(),
             grants: BTreeMap::new(),
             waiting: Vec::new(),
             answers: BTreeMap::new(),
-            max_queue: options.max_queue,
+            max_queue: options.max_queue.unwrap_or(usize::MAX),
             overflow: options.overflow,
             spread_below: options.spread_below,
             paused_until: 0,
@@ -111,7 +125,7 @@ impl Reference {
             quota: None,
             newest_first: options.newest_first,
             closed: false,
-            serves_the_rest: false,
+            draining: false,
             denied: 0,
             shed: 0,
             timed_out: 0,
@@ -125,13 +139,19 @@ impl Reference {
 
     fn begin_lines(&mut self) {
         let latest = self.prefers_line.then_some(self.grants.len() as u64);
-        self.limits.iter_mut().for_each(|limit| limit.line_after = latest);
+        self.limits
+            .iter_mut()
+            .for_each(|limit| limit.line_after = latest);
     }
 
     // What there is.
 
     fn tightest(&self) -> Option<Limit> {
-        let plain = self.limits.iter().map(|limit| limit.limit).filter(|limit| limit.counts() == Counts::Cost);
+        let plain = self
+            .limits
+            .iter()
+            .map(|limit| limit.limit)
+            .filter(|limit| limit.counts() == Counts::Cost);
         plain.min_by_key(Limit::capacity)
     }
 
@@ -140,7 +160,9 @@ impl Reference {
     }
 
     pub(super) fn counts_by_unit(&self) -> bool {
-        self.limits.iter().any(|limit| limit.limit.counts() != Counts::Cost)
+        self.limits
+            .iter()
+            .any(|limit| limit.limit.counts() != Counts::Cost)
     }
 
     /// Why a request can never be admitted.
@@ -148,31 +170,63 @@ impl Reference {
         if cost.plain == 0 {
             return Some(Misfit::ZeroCost);
         }
-        if let Some(limit) = self.tightest().filter(|limit| cost.plain > limit.capacity()) {
-            return Some(Misfit::Exceeds { limit: Box::new(limit), cost: cost.plain });
+        if let Some(limit) = self
+            .tightest()
+            .filter(|limit| cost.plain > limit.capacity())
+        {
+            return Some(Misfit::Exceeds {
+                limit: Box::new(limit),
+                cost: cost.plain,
+            });
         }
-        self.limits.iter().map(|limit| Box::new(limit.limit)).find_map(|limit| match (cost.of(limit.counts()), limit.counts()) {
-            (Some(cost), _) if cost > limit.capacity() => Some(Misfit::Exceeds { limit, cost }),
-            (None, Counts::Unit(unit)) => Some(Misfit::Missing { limit, unit }),
-            _ => None,
-        })
+        self.limits
+            .iter()
+            .map(|limit| Box::new(limit.limit))
+            .find_map(|limit| match (cost.of(limit.counts()), limit.counts()) {
+                (Some(cost), _) if cost > limit.capacity() => Some(Misfit::Exceeds { limit, cost }),
+                (None, Counts::Unit(unit)) => Some(Misfit::Missing { limit, unit }),
+                _ => None,
+            })
     }
 
     fn ttl(&self) -> Option<u64> {
-        let ttl = |limit: &NaiveLimit| if let Limit::MaxConcurrency(concurrency) = limit.limit { concurrency.ttl } else { None };
-        self.limits.iter().filter_map(ttl).min().map(|ttl| ttl.as_nanos() as u64)
+        let ttl = |limit: &NaiveLimit| {
+            if let Limit::MaxConcurrency(concurrency) = limit.limit {
+                concurrency.ttl
+            } else {
+                None
+            }
+        };
+        self.limits
+            .iter()
+            .filter_map(ttl)
+            .min()
+            .map(|ttl| ttl.as_nanos() as u64)
     }
 
     /// What the first concurrency limit counts as in flight, or the first former one that counts anything.
     pub(super) fn in_flight(&self) -> u64 {
-        let first = self.limits.iter().find(|limit| limit.counts_places()).map(|limit| account_of(limit.limit.counts()));
-        let former = || self.accounts.iter().copied().find(|account| self.out(*account) > 0);
+        let first = self
+            .limits
+            .iter()
+            .find(|limit| limit.counts_places())
+            .map(|limit| account_of(limit.limit.counts()));
+        let former = || {
+            self.accounts
+                .iter()
+                .copied()
+                .find(|account| self.out(*account) > 0)
+        };
         first.or_else(former).map_or(0, |account| self.out(account))
     }
 
     /// What is in flight in this account.
     fn out(&self, account: usize) -> u64 {
-        self.grants.values().filter(|grant| grant.is_out).map(|grant| grant.accounts[account]).sum()
+        self.grants
+            .values()
+            .filter(|grant| grant.is_out)
+            .map(|grant| grant.accounts[account])
+            .sum()
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -182,7 +236,11 @@ impl Reference {
     /// When the TTL of a grant in flight passes.
     pub(super) fn expires(&self, grant: &Grant) -> u64 {
         let ttl = self.ttl().into_iter().chain(grant.own_ttl).min();
-        grant.leased.zip(ttl).filter(|_| grant.is_out).map_or(u64::MAX, |(from, ttl)| from + ttl)
+        grant
+            .leased
+            .zip(ttl)
+            .filter(|_| grant.is_out)
+            .map_or(u64::MAX, |(from, ttl)| from + ttl)
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -191,26 +249,40 @@ impl Reference {
 
     /// Whether anything but the policy holds back `cost` at an instant.
     pub(super) fn is_suspended(&self, at: u64, cost: Cost, bound: Bound) -> bool {
-        let spreads = self.quota.as_ref().is_some_and(|quota| quota.holds_back(at, cost.plain, bound));
+        let spreads = self
+            .quota
+            .as_ref()
+            .is_some_and(|quota| quota.holds_back(at, cost.plain, bound));
         self.paused_until > at || self.blocked_until > at || spreads
     }
 
     /// Whether anything but the policy holds requests back, now or later.
     pub(super) fn is_unsuspended(&self) -> bool {
-        self.paused_until <= self.now && self.blocked_until <= self.now && self.quota.as_ref().is_none_or(|q| q.until <= self.now)
+        self.paused_until <= self.now
+            && self.blocked_until <= self.now
+            && self.quota.as_ref().is_none_or(|q| q.until <= self.now)
     }
 
     /// Whether one limit admits `cost` at an instant at or after now, if nothing happens before.
     pub(super) fn limit_admits(&self, index: usize, at: u64, cost: Cost, bound: Bound) -> bool {
         let limit = &self.limits[index];
-        let Some(cost) = cost.of(limit.limit.counts()) else { return false };
+        let Some(cost) = cost.of(limit.limit.counts()) else {
+            return false;
+        };
         cost == 0 || self.limit_admits_units(index, at, cost, bound)
     }
 
-    pub(super) fn limit_admits_units(&self, index: usize, at: u64, units: u64, bound: Bound) -> bool {
+    pub(super) fn limit_admits_units(
+        &self,
+        index: usize,
+        at: u64,
+        units: u64,
+        bound: Bound,
+    ) -> bool {
         if self.limits[index].counts_places() {
-            return self.concurrency[index]
-                .is_none_or(|most| self.out(account_of(self.limits[index].limit.counts())) + units <= most);
+            return self.concurrency[index].is_none_or(|most| {
+                self.out(account_of(self.limits[index].limit.counts())) + units <= most
+            });
         }
         self.limits[index].admits(at, units, bound)
     }
@@ -229,24 +301,39 @@ impl Reference {
 
     /// The limits that count no named unit.
     pub(super) fn unnamed_limits(&mut self) -> impl Iterator<Item = &mut NaiveLimit> {
-        self.limits.iter_mut().filter(|limit| !matches!(limit.limit.counts(), Counts::Unit(_)))
+        self.limits
+            .iter_mut()
+            .filter(|limit| !matches!(limit.limit.counts(), Counts::Unit(_)))
     }
 
     pub(super) fn front(&self) -> Option<Waiting> {
         let highest = self.waiting.iter().map(|waiting| waiting.priority).max()?;
-        let mut first = self.waiting.iter().filter(|waiting| waiting.priority == highest);
-        if self.newest_first { first.next_back() } else { first.next() }.copied()
+        let mut first = self
+            .waiting
+            .iter()
+            .filter(|waiting| waiting.priority == highest);
+        if self.newest_first {
+            first.next_back()
+        } else {
+            first.next()
+        }
+        .copied()
     }
 
     /// Whether it is closed, and those that wait are not served any more.
     pub(super) fn refuses_waiters(&self) -> bool {
-        self.closed && !self.serves_the_rest
+        self.closed && !self.draining
     }
 
     /// The waiter whose deadline has passed: of several the earliest, and of equal ones the one that is served first.
     pub(super) fn expired(&self) -> Option<Waiting> {
-        let expired = self.waiting.iter().filter(|waiting| waiting.deadline <= self.now);
-        expired.min_by_key(|waiting| (waiting.deadline, std::cmp::Reverse(waiting.priority))).copied()
+        let expired = self
+            .waiting
+            .iter()
+            .filter(|waiting| waiting.deadline <= self.now);
+        expired
+            .min_by_key(|waiting| (waiting.deadline, std::cmp::Reverse(waiting.priority)))
+            .copied()
     }
 
     /// A full queue drops the waiter that its rule names, and no other. Returns whether there is room for a request of this
@@ -275,20 +362,33 @@ impl Reference {
             Overflow::DropOldest => self.waiting.first().copied(),
             Overflow::DropLowestPriority => {
                 let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
-                let mut last = self.waiting.iter().filter(|waiting| waiting.priority == lowest);
-                let last = if self.newest_first { last.next() } else { last.next_back() };
+                let mut last = self
+                    .waiting
+                    .iter()
+                    .filter(|waiting| waiting.priority == lowest);
+                let last = if self.newest_first {
+                    last.next()
+                } else {
+                    last.next_back()
+                };
                 last.filter(|_| lowest < priority).copied()
             }
             Overflow::Leak => {
                 let lowest = self.waiting.iter().map(|waiting| waiting.priority).min()?;
-                self.waiting.iter().find(|waiting| waiting.priority == lowest).filter(|_| lowest <= priority).copied()
+                self.waiting
+                    .iter()
+                    .find(|waiting| waiting.priority == lowest)
+                    .filter(|_| lowest <= priority)
+                    .copied()
             }
         }
     }
 
     /// Whether a new request would be the next to be served.
     pub(super) fn goes_first(&self, priority: Priority) -> bool {
-        self.waiting.iter().all(|waiting| waiting.priority < priority || self.newest_first && waiting.priority == priority)
+        self.waiting.iter().all(|waiting| {
+            waiting.priority < priority || self.newest_first && waiting.priority == priority
+        })
     }
 
     /// Whether a new request would be served by its deadline if no other request came, and no waiter left except at its deadline. From
@@ -306,14 +406,18 @@ impl Reference {
             best.now = now;
             loop {
                 best.grant_all(bound);
-                let needs_release = |front: Waiting| best.paused_until == u64::MAX || best.lacks_places(front.cost);
+                let needs_release =
+                    |front: Waiting| best.paused_until == u64::MAX || best.lacks_places(front.cost);
                 if !releases && best.front().is_some_and(needs_release) {
                     releases = true;
                     best.concurrency.fill(None);
                     if best.paused_until == u64::MAX {
-                        (best.paused_until, best.quota) = (0, None);
+                        best.paused_until = 0;
+                        best.quota = None;
                     }
-                    best.waiting.retain(|waiting| waiting.id == newcomer.id || waiting.deadline > newcomer.deadline);
+                    best.waiting.retain(|waiting| {
+                        waiting.id == newcomer.id || waiting.deadline > newcomer.deadline
+                    });
                     continue;
                 }
                 let Some(expired) = best.expired() else { break };
@@ -342,18 +446,32 @@ impl Reference {
                 in_time.grant_all(bound);
             }
         }
-        let is_refused = |waiting: &&Waiting| matches!(in_time.answers.get(&waiting.id), Some(Err(_)));
-        self.waiting.iter().filter(is_late).filter(is_refused).map(|waiting| waiting.id).collect()
+        let is_refused =
+            |waiting: &&Waiting| matches!(in_time.answers.get(&waiting.id), Some(Err(_)));
+        self.waiting
+            .iter()
+            .filter(is_late)
+            .filter(is_refused)
+            .map(|waiting| waiting.id)
+            .collect()
     }
 
     /// When a new request behind all waiters would be granted `cost`, if nothing were released and no other request came; and all
     /// grants until then: when, and to which request.
-    pub(super) fn turn_of_new_request(&self, cost: Cost, latest: u64, bound: Bound) -> (Turn, Vec<(u64, usize)>) {
+    pub(super) fn turn_of_new_request(
+        &self,
+        cost: Cost,
+        latest: u64,
+        bound: Bound,
+    ) -> (Turn, Vec<(u64, usize)>) {
         let (mut naive, mut grants) = (self.clone(), Vec::new());
         for now in self.now..=latest {
             naive.now = now;
             loop {
-                while let Some(front) = naive.front().filter(|front| naive.admits(front.cost, bound)) {
+                while let Some(front) = naive
+                    .front()
+                    .filter(|front| naive.admits(front.cost, bound))
+                {
                     grants.push((now, front.id));
                     naive.grant_to(front);
                 }
@@ -361,7 +479,9 @@ impl Reference {
                 if naive.paused_until == u64::MAX || naive.lacks_places(next) {
                     return (Turn::TakesARelease, grants);
                 }
-                let Some(expired) = naive.expired() else { break };
+                let Some(expired) = naive.expired() else {
+                    break;
+                };
                 naive.time_out(expired.id);
             }
             if naive.waiting.is_empty() && naive.admits(cost, bound) {
@@ -373,7 +493,9 @@ impl Reference {
 
     fn lacks_places(&self, cost: Cost) -> bool {
         let mut limits = self.limits.iter().enumerate();
-        limits.any(|(index, limit)| limit.counts_places() && !self.limit_admits(index, self.now, cost, Bound::Most))
+        limits.any(|(index, limit)| {
+            limit.counts_places() && !self.limit_admits(index, self.now, cost, Bound::Most)
+        })
     }
 
     fn admits(&self, cost: Cost, bound: Bound) -> bool {
@@ -400,11 +522,20 @@ impl Reference {
             }
         }
         if let Some(quota) = &mut self.quota {
-            quota.taken.push(Taken { fence, at: now, used: cost.plain, paced: cost.plain });
+            quota.taken.push(Taken {
+                fence,
+                at: now,
+                used: cost.plain,
+                paced: cost.plain,
+            });
         }
         let has_place = accounts.iter().any(|units| *units > 0);
         let leased = self.ttl().filter(|_| has_place).map(|_| now);
-        let units = if self.counts_by_unit() { cost.units } else { [None; 2] }; // otherwise they are not recorded
+        let units = if self.counts_by_unit() {
+            cost.units
+        } else {
+            [None; 2]
+        }; // otherwise they are not recorded
         let cost = Cost { units, ..cost };
         if !self.counts_by_unit() && !self.is_in_flight() {
             self.accounts.clear(); // all that former policies counted has come back
@@ -416,7 +547,17 @@ impl Reference {
                 unit => cost.units[unit - 2].unwrap_or(0),
             };
         }
-        self.grants.insert(fence, Grant { cost, has_place, accounts, is_out: has_place, leased, own_ttl: None });
+        self.grants.insert(
+            fence,
+            Grant {
+                cost,
+                has_place,
+                accounts,
+                is_out: has_place,
+                leased,
+                own_ttl: None,
+            },
+        );
         fence
     }
 
@@ -432,7 +573,13 @@ impl Reference {
 
     pub(super) fn time_out(&mut self, id: usize) {
         self.timed_out += 1;
-        self.answer(id, Err(AcquireError::TimedOut { retry_after: None, decision: None }));
+        self.answer(
+            id,
+            Err(AcquireError::TimedOut {
+                retry_after: None,
+                decision: None,
+            }),
+        );
     }
 
     pub(super) fn refuse_all(&mut self, error: &AcquireError) {
@@ -442,7 +589,10 @@ impl Reference {
     }
 
     pub(super) fn reclaim(&mut self) {
-        let expired = self.grants.iter().filter(|(_, grant)| self.expires(grant) <= self.now);
+        let expired = self
+            .grants
+            .iter()
+            .filter(|(_, grant)| self.expires(grant) <= self.now);
         for fence in expired.map(|(fence, _)| *fence).collect::<Vec<_>>() {
             self.reclaimed += 1;
             self.grants.get_mut(&fence).unwrap().is_out = false;
@@ -462,13 +612,18 @@ impl Reference {
         if !self.give_back(fence) {
             return false;
         }
-        let is_refund = actual == Settled::Nothing || actual == Settled::Cost(0) && !self.counts_by_unit();
+        let is_refund =
+            actual == Settled::Nothing || actual == Settled::Cost(0) && !self.counts_by_unit();
         self.refunded += u64::from(is_refund);
         if let Some(quota) = &mut self.quota {
             let plain = actual.of(Counts::Cost, cost.plain);
             quota.settle(fence, cost.plain, plain, fence == self.grants.len() as u64);
         }
-        for limit in self.limits.iter_mut().filter(|limit| !limit.counts_places()) {
+        for limit in self
+            .limits
+            .iter_mut()
+            .filter(|limit| !limit.counts_places())
+        {
             let counts = limit.limit.counts();
             let cost = cost.of(counts).unwrap_or(0);
             let actual = actual.of(counts, cost);
@@ -508,13 +663,34 @@ impl Reference {
 
     /// A concurrency limit counts what one did that counted the same, or else what the first one counts that counts anything.
     fn count_in_flight_by(&mut self, policy: &Policy) {
-        let places = policy.limits().iter().filter(|limit| matches!(limit, Limit::MaxConcurrency(_)));
+        let places = policy
+            .limits()
+            .iter()
+            .filter(|limit| matches!(limit, Limit::MaxConcurrency(_)));
         let new: Vec<usize> = places.map(|limit| account_of(limit.counts())).collect();
-        let mut old: Vec<usize> =
-            self.limits.iter().filter(|limit| limit.counts_places()).map(|limit| account_of(limit.limit.counts())).collect();
-        old.extend(self.accounts.iter().filter(|account| self.out(**account) > 0));
-        let in_use: Vec<usize> = old.iter().copied().filter(|account| self.out(*account) > 0).collect();
-        let source = |account: usize| if old.contains(&account) { Some(account) } else { in_use.first().copied() };
+        let mut old: Vec<usize> = self
+            .limits
+            .iter()
+            .filter(|limit| limit.counts_places())
+            .map(|limit| account_of(limit.limit.counts()))
+            .collect();
+        old.extend(
+            self.accounts
+                .iter()
+                .filter(|account| self.out(**account) > 0),
+        );
+        let in_use: Vec<usize> = old
+            .iter()
+            .copied()
+            .filter(|account| self.out(*account) > 0)
+            .collect();
+        let source = |account: usize| {
+            if old.contains(&account) {
+                Some(account)
+            } else {
+                in_use.first().copied()
+            }
+        };
         let is_kept = |account: usize| !new.contains(&account) && in_use.contains(&account);
         for grant in self.grants.values_mut().filter(|grant| grant.is_out) {
             let counted = |account| match source(account) {
@@ -524,7 +700,11 @@ impl Reference {
             };
             grant.accounts = std::array::from_fn(counted);
         }
-        let mut kept = in_use.iter().copied().filter(|account| is_kept(*account)).collect::<Vec<_>>();
+        let mut kept = in_use
+            .iter()
+            .copied()
+            .filter(|account| is_kept(*account))
+            .collect::<Vec<_>>();
         kept.dedup();
         self.accounts = kept;
     }
@@ -533,23 +713,37 @@ impl Reference {
     /// same.
     pub(super) fn set_policy(&mut self, policy: &Policy, in_proportion: bool) {
         let (now, since_epoch) = (self.now, self.since_epoch);
-        let is_like: [fn(&Limit, &Limit) -> bool; 3] =
-            [|old, new| old == new, |old, new| std::mem::discriminant(old) == std::mem::discriminant(new), |_, _| true];
+        let is_like: [fn(&Limit, &Limit) -> bool; 3] = [
+            |old, new| old == new,
+            |old, new| std::mem::discriminant(old) == std::mem::discriminant(new),
+            |_, _| true,
+        ];
         self.count_in_flight_by(policy);
-        let mut old: Vec<_> = std::mem::take(&mut self.limits).into_iter().filter(|limit| !limit.counts_places()).collect();
+        let mut old: Vec<_> = std::mem::take(&mut self.limits)
+            .into_iter()
+            .filter(|limit| !limit.counts_places())
+            .collect();
         let mut new: Vec<_> = policy.limits().iter().map(|limit| (*limit, None)).collect();
         for is_like in is_like {
             for (limit, heir) in &mut new {
                 if heir.is_none()
                     && !matches!(limit, Limit::MaxConcurrency(_))
-                    && let Some(found) =
-                        old.iter().position(|old| old.limit.counts() == limit.counts() && is_like(&old.limit, limit))
+                    && let Some(found) = old.iter().position(|old| {
+                        old.limit.counts() == limit.counts() && is_like(&old.limit, limit)
+                    })
                 {
-                    *heir = Some(NaiveLimit::heir(*limit, old.remove(found), now, in_proportion));
+                    *heir = Some(NaiveLimit::heir(
+                        *limit,
+                        old.remove(found),
+                        now,
+                        in_proportion,
+                    ));
                 }
             }
         }
-        let or_new = |(limit, heir): (Limit, Option<_>)| heir.unwrap_or_else(|| NaiveLimit::new(limit, since_epoch, now));
+        let or_new = |(limit, heir): (Limit, Option<_>)| {
+            heir.unwrap_or_else(|| NaiveLimit::new(limit, since_epoch, now))
+        };
         self.limits = new.into_iter().map(or_new).collect();
         self.begin_lines();
         for Waiting { id, cost, .. } in self.waiting.clone() {
@@ -572,7 +766,8 @@ impl Reference {
     }
 
     pub(super) fn resume(&mut self) {
-        (self.paused_until, self.quota) = (0, None);
+        self.paused_until = 0;
+        self.quota = None;
     }
 
     /// A further signal of a known quota never adds to it and does not restart its pace.
@@ -582,18 +777,37 @@ impl Reference {
             return;
         }
         let now = self.now;
-        let known = self.quota.take().filter(|quota| quota.until > now && until <= quota.until + SAME);
-        let units = known.as_ref().map_or(units, |quota| quota.left().min(units));
+        let known = self
+            .quota
+            .take()
+            .filter(|quota| quota.until > now && until <= quota.until + SAME);
+        let units = known
+            .as_ref()
+            .map_or(units, |quota| quota.left().min(units));
         let interval = (until - now).div_ceil(units.max(1));
-        let since = known.as_ref().map_or(now, |quota| quota.next().min(now + interval));
-        let told = known.as_ref().map_or(self.grants.len() as u64, |quota| quota.told);
+        let since = known
+            .as_ref()
+            .map_or(now, |quota| quota.next().min(now + interval));
+        let signalled_after = known
+            .as_ref()
+            .map_or(self.grants.len() as u64, |quota| quota.signalled_after);
         let is_unclear = known.is_some_and(|quota| quota.is_unclear);
-        self.quota = Some(Quota { units, interval, since, until, told, taken: Vec::new(), is_unclear });
+        self.quota = Some(Quota {
+            units,
+            interval,
+            since,
+            until,
+            signalled_after,
+            taken: Vec::new(),
+            is_unclear,
+        });
     }
 
     /// A full queue drops all waiters, and no request is accepted for a while.
     pub(super) fn block(&mut self) {
-        self.blocked_until = self.now.saturating_add(self.overflow.penalty().as_nanos() as u64);
+        self.blocked_until = self
+            .now
+            .saturating_add(self.overflow.penalty().as_nanos() as u64);
     }
 
     pub(super) fn note_denial(&mut self, cost: Cost) {

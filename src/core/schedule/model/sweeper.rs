@@ -28,7 +28,15 @@ fn nanos(duration: Duration) -> u64 {
 
 impl Sweeper {
     pub(super) fn new(penalty: Penalty, now: u64) -> Self {
-        Self { penalty, now, value: 0, since_step: 0, banned: 0, bans: 0, quiet: 0 }
+        Self {
+            penalty,
+            now,
+            value: 0,
+            since_step: 0,
+            banned: 0,
+            bans: 0,
+            quiet: 0,
+        }
     }
 
     /// Switches to other parameters: the counter changes with the threshold. The time since its last step is kept, or scaled to a
@@ -40,7 +48,8 @@ impl Sweeper {
             Decay::HalfLife(half_life) => nanos(half_life),
         });
         heir.since_step = kept_age(heir.since_step, old, new);
-        (heir.penalty, heir.value) = (penalty, carry(heir.value));
+        heir.penalty = penalty;
+        heir.value = carry(heir.value);
         heir.forgive_bans();
         heir
     }
@@ -71,20 +80,25 @@ impl Sweeper {
 
     fn step(&mut self) {
         let (period, falls_to): (_, &dyn Fn(u64) -> u64) = match &self.penalty.fall {
-            Decay::Steps(rate) => (nanos(rate.period()), &|value| value.saturating_sub(rate.units())),
+            Decay::Steps(rate) => (nanos(rate.period()), &|value| {
+                value.saturating_sub(rate.units())
+            }),
             Decay::HalfLife(half_life) => (nanos(*half_life), &|value| value / 2),
         };
         while self.value > 0 && self.since_step >= period {
             self.value = falls_to(self.value);
             self.since_step -= period;
             if self.value == 0 {
-                (self.quiet, self.since_step) = (self.since_step, 0);
+                self.quiet = std::mem::take(&mut self.since_step);
             }
         }
     }
 
     fn forgive_bans(&mut self) {
-        let longest = self.penalty.ban.map(|first| self.penalty.longest.unwrap_or(first).max(first));
+        let longest = self
+            .penalty
+            .ban
+            .map(|first| self.penalty.longest.unwrap_or(first).max(first));
         let quiet = longest.map(|longest| nanos(self.penalty.forgive_after.unwrap_or(longest)));
         if self.value == 0 && self.banned == 0 && quiet.is_none_or(|quiet| self.quiet >= quiet) {
             self.bans = 0;
@@ -96,7 +110,11 @@ impl Sweeper {
     }
 
     pub(super) fn used(&self) -> u64 {
-        if self.banned > 0 { self.value.max(self.penalty.threshold) } else { self.value }
+        if self.banned > 0 {
+            self.value.max(self.penalty.threshold)
+        } else {
+            self.value
+        }
     }
 
     pub(super) fn raised(mut self, cost: u64) -> Self {
@@ -109,8 +127,13 @@ impl Sweeper {
             if self.value == 0 {
                 self.since_step = 0;
             }
-            let ceiling = self.penalty.ceiling.unwrap_or(self.penalty.threshold * 2).max(self.penalty.threshold);
-            (self.value, self.quiet) = ((self.value + cost).min(ceiling), 0);
+            let ceiling = self
+                .penalty
+                .ceiling
+                .unwrap_or(self.penalty.threshold * 2)
+                .max(self.penalty.threshold);
+            self.value = (self.value + cost).min(ceiling);
+            self.quiet = 0;
         }
     }
 
@@ -122,8 +145,10 @@ impl Sweeper {
             Some(first) if self.banned == 0 => {
                 let longest = self.penalty.longest.unwrap_or(first).max(first);
                 self.bans += 1;
-                self.banned = nanos((1..self.bans).fold(first, |length, _| (length * 2).min(longest)));
-                (self.value, self.quiet) = (0, 0);
+                self.banned =
+                    nanos((1..self.bans).fold(first, |length, _| (length * 2).min(longest)));
+                self.value = 0;
+                self.quiet = 0;
             }
             None if self.penalty.counts_denied => self.raise(cost),
             _ => {}

@@ -1,8 +1,8 @@
 //! Requests that are refused at once because they would wait longer than they may.
 
 use super::*;
-use crate::core::schedule::check::MAX_AHEAD;
-use crate::core::suspension::Scope;
+use crate::core::schedule::outlook::MAX_AHEAD;
+use crate::core::suspension::PauseScope;
 
 fn is_refused(outcome: &Result<Enqueued<Grant>, AcquireError>) -> bool {
     matches!(outcome, Err(AcquireError::TimedOut { .. }))
@@ -19,7 +19,10 @@ fn waiters_that_leave_before_their_turn_are_not_waited_for() {
     assert!(is_refused(&driven.request(0, request(1, Some(29)))));
     let waiting = driven.queued(0, 1, Some(30));
     driven.advance(100);
-    assert_eq!((driven.answer(leaves), driven.answer(waiting)), (FAILED, GRANTED));
+    assert_eq!(
+        (driven.answer(leaves), driven.answer(waiting)),
+        (FAILED, GRANTED)
+    );
 }
 
 #[test]
@@ -28,7 +31,10 @@ fn a_large_cost_that_takes_a_whole_window_is_waited_for() {
     driven.try_acquire(0, 10).unwrap();
     driven.queued(0, 7, Some(100));
     driven.queued(0, 7, Some(200));
-    assert!(is_refused(&driven.request(0, request(4, Some(299)))), "3 units are left of the window at 200");
+    assert!(
+        is_refused(&driven.request(0, request(4, Some(299)))),
+        "3 units are left of the window at 200"
+    );
     driven.queued(0, 4, Some(300));
 }
 
@@ -38,7 +44,15 @@ fn requests_that_go_first_are_waited_for_and_others_are_not() {
     driven.try_acquire(0, 1).unwrap();
     for priority in [0, 9] {
         let priority = Priority::new(priority).unwrap();
-        driven.request(0, Request { priority, ..request(1, Some(30)) }).unwrap();
+        driven
+            .request(
+                0,
+                Request {
+                    priority,
+                    ..request(1, Some(30))
+                },
+            )
+            .unwrap();
     }
     assert!(is_refused(&driven.request(0, request(1, Some(19)))));
     assert!(driven.request(0, request(1, Some(20))).is_ok());
@@ -48,7 +62,8 @@ fn requests_that_go_first_are_waited_for_and_others_are_not() {
 #[test]
 fn a_wait_is_known_as_far_as_places_are_free() {
     let driven = || {
-        let mut driven = Driven::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(nanos(10))));
+        let mut driven =
+            Driven::new(Policy::from(MaxConcurrency::new(3)).and(Throttle::every(nanos(10))));
         driven.try_acquire(0, 1).unwrap();
         for deadline in [10, 20] {
             driven.queued(0, 1, Some(deadline));
@@ -61,7 +76,10 @@ fn a_wait_is_known_as_far_as_places_are_free() {
     assert!(is_refused(&beyond.request(0, request(1, Some(29)))));
     beyond.queued(0, 1, Some(36)); // granted at 35 if one is released just then
     beyond.queued(0, 1, None);
-    assert!(is_refused(&beyond.request(0, request(1, Some(39)))), "the one without a deadline stays");
+    assert!(
+        is_refused(&beyond.request(0, request(1, Some(39)))),
+        "the one without a deadline stays"
+    );
     beyond.queued(0, 1, Some(40));
 }
 
@@ -74,16 +92,28 @@ fn what_a_release_or_a_resume_may_change_is_not_known() {
     let ahead = driven.queued(0, 1, Some(150));
     let waiting = driven.queued(0, 1, Some(170));
     driven.advance(160);
-    driven.at(160, |schedule, now, effects| schedule.release_to_next(now, held.fence, 1, held.claim, effects));
-    assert_eq!((driven.answer(ahead), driven.answer(waiting)), (FAILED, GRANTED));
+    driven.at(160, |schedule, now, effects| {
+        schedule.release_to_next(now, held.fence, 1, held.claim, effects);
+    });
+    assert_eq!(
+        (driven.answer(ahead), driven.answer(waiting)),
+        (FAILED, GRANTED)
+    );
 
     let mut driven = Driven::new(window);
-    driven.at(0, |schedule, now, effects| schedule.pause(now, Scope::Limiter, Moment::NEVER, effects));
+    driven.at(0, |schedule, now, effects| {
+        schedule.pause(now, PauseScope::Limiter, Moment::NEVER, effects);
+    });
     let ahead = driven.queued(0, 1, Some(50));
     let waiting = driven.queued(0, 1, Some(70));
     driven.advance(60);
-    driven.at(60, |schedule, now, effects| schedule.resume(now, Scope::Limiter, effects));
-    assert_eq!((driven.answer(ahead), driven.answer(waiting)), (FAILED, GRANTED));
+    driven.at(60, |schedule, now, effects| {
+        schedule.resume(now, PauseScope::Limiter, effects);
+    });
+    assert_eq!(
+        (driven.answer(ahead), driven.answer(waiting)),
+        (FAILED, GRANTED)
+    );
 }
 
 const LOOKED_AT: u64 = MAX_AHEAD as u64;
@@ -99,10 +129,14 @@ fn behind_a_long_queue_a_wait_is_known_as_far_as_it_is_computed() {
         driven
     };
     let mut driven = behind(LOOKED_AT);
-    assert!(is_refused(&driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))));
+    assert!(is_refused(
+        &driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))
+    ));
     driven.queued(0, 1, Some(10 * LOOKED_AT + 10));
     let mut driven = behind(LOOKED_AT + 1);
-    assert!(is_refused(&driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))));
+    assert!(is_refused(
+        &driven.request(0, request(1, Some(10 * LOOKED_AT + 9)))
+    ));
     driven.queued(0, 1, Some(10 * LOOKED_AT + 19)); // too late by 1, and not known to be
 }
 
@@ -112,12 +146,22 @@ fn a_waiter_that_a_full_queue_drops_is_not_waited_for() {
     for overflow in [Overflow::DropOldest, Overflow::Leak] {
         for leaves_at in [Some(400), None] {
             let policy = Throttle::every(nanos(100)).burst(5);
-            let mut driven = Driven::with(policy, Options { max_queue: 1, overflow, ..Options::default() });
+            let mut driven = Driven::with(
+                policy,
+                Options {
+                    max_queue: Some(1),
+                    overflow,
+                    ..Options::default()
+                },
+            );
             driven.try_acquire(0, 5).unwrap();
             let dropped = driven.queued(0, 4, leaves_at);
             let waiting = driven.queued(0, 3, Some(450));
             driven.advance(300);
-            assert_eq!((driven.answer(dropped), driven.answer(waiting)), (FAILED, GRANTED));
+            assert_eq!(
+                (driven.answer(dropped), driven.answer(waiting)),
+                (FAILED, GRANTED)
+            );
         }
     }
 }
@@ -126,9 +170,14 @@ fn a_waiter_that_a_full_queue_drops_is_not_waited_for() {
 #[test]
 fn the_quota_of_an_upstream_that_never_resets_is_waited_for() {
     for leaves_at in [Some(10), None] {
-        let options = Options { spread_below: 20, ..Options::default() };
+        let options = Options {
+            spread_below: 20,
+            ..Options::default()
+        };
         let mut driven = Driven::with(Throttle::every(nanos(1)).burst(5), options);
-        driven.at(0, |schedule, now, effects| schedule.spread(now, 3, Moment::NEVER, effects));
+        driven.at(0, |schedule, now, effects| {
+            schedule.spread(now, 3, Moment::NEVER, effects);
+        });
         driven.queued(0, 5, leaves_at);
         driven.queued(0, 1, Some(20));
     }

@@ -1,6 +1,6 @@
 -- A sliding counter. present$, previous$: units of the present and of the previous window of the grid. weighs$: what the previous
 -- ones weigh now, rounded up.
---@helpers
+--@HELPERS
 -- floor(a * b / c) and whether it was rounded, for a below 2^32, b and c below 2^44: exact, by digits of 8 bits where the product is.
 local function divide(a, b, c)
   if a * b < 9007199254740992 then
@@ -19,9 +19,9 @@ local function divide_up(a, b, c)
   local quotient, rounded = divide(a, b, c)
   return rounded and quotient + 1 or quotient
 end
---@declare
+--@DECLARE
 local present$, previous$, to_go$, weighs$ = 0, 0, 0, 0
---@load
+--@LOAD
 local passed = floor(now / @PERIOD) - floor(last / @PERIOD)
 if passed == 1 then
   present$, previous$ = 0, present$
@@ -30,7 +30,7 @@ elseif passed > 1 then
 end
 to_go$ = @PERIOD - now % @PERIOD
 weighs$ = divide_up(previous$, to_go$, @PERIOD)
---@settle
+--@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   present$ = min(4294967295, present$ + actual - charged)
@@ -43,11 +43,11 @@ elseif refunds and actual < charged then
     weighs$ = divide_up(previous$, to_go$, @PERIOD)
   end
 end
---@room
+--@ROOM
 if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - present$ - weighs$) / cost$)) end
---@charge
+--@CHARGE
 present$ = min(4294967295, present$ + room * cost$)
---@when
+--@WHEN
 t = nil
 if present$ + weighs$ + cost$ > @LIMIT then
   local starts, left = now + to_go$ - @PERIOD, @LIMIT - present$ - cost$
@@ -61,15 +61,15 @@ if present$ + weighs$ + cost$ > @LIMIT then
     t = starts + (part > 0 and @PERIOD + max(0, @PERIOD - part) or 2 * @PERIOD)
   end
 end
---@remaining
+--@REMAINING
 max(0, @LIMIT - present$ - weighs$)
---@reset
+--@RESET
 present$ > 0 and now + to_go$ + @PERIOD or previous$ > 0 and now + to_go$ or now
---@life
+--@LIFE
 if present$ > 0 then
   life = max(life, to_go$ + @PERIOD)
 elseif previous$ > 0 then
   life = max(life, to_go$)
 end
---@words
+--@WORDS
 present$, previous$

@@ -1,6 +1,6 @@
 -- A sliding log: a list of (instant, units), oldest first. sum$: the units in it. oldest$: no entry is older. newest$: the latest
 -- entry. gone$: expired entries that are still in the list.
---@helpers
+--@HELPERS
 local function entries(key, from, to, visit)
   while true do
     local page = call('LRANGE', key, from, to)
@@ -33,39 +33,39 @@ local function give_back(key, instant, units)
   end
   return 0
 end
---@declare
+--@DECLARE
 local sum$, oldest$, newest$, gone$, add$ = 0, 0, 0, 0, 0
---@load
+--@LOAD
 if sum$ > 0 and oldest$ + @PERIOD <= now then
   local found = false
-  entries(@LOG, 0, 31, function(instant, units)
+  entries(KEYS[@LOG_KEY], 0, 31, function(instant, units)
     oldest$, found = instant, instant + @PERIOD > now
     if not found then sum$, gone$ = sum$ - units, gone$ + 1 end
     return not found
   end)
   if not found or sum$ < 0 then sum$, gone$ = 0, 0 end
 end
---@settle
+--@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   add$ = add$ + actual - charged
   sum$ = sum$ + actual - charged
 elseif refunds and actual < charged and granted_at + @PERIOD > now and sum$ > add$ then
   local back = charged - actual
-  sum$ = max(add$, sum$ - give_back(@LOG, granted_at, back))
-  local tail = call('LINDEX', @LOG, -1)
+  sum$ = max(add$, sum$ - give_back(KEYS[@LOG_KEY], granted_at, back))
+  local tail = call('LINDEX', KEYS[@LOG_KEY], -1)
   if tail then newest$ = decode('<d', tail) end
 end
---@room
+--@ROOM
 if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - sum$) / cost$)) end
---@charge
+--@CHARGE
 add$, sum$ = add$ + room * cost$, sum$ + room * cost$
---@when
+--@WHEN
 t = nil
 if sum$ + cost$ > @LIMIT then
   local must = sum$ + cost$ - @LIMIT
   if sum$ > add$ then
-    entries(@LOG, gone$, gone$ + 31, function(instant, units)
+    entries(KEYS[@LOG_KEY], gone$, gone$ + 31, function(instant, units)
       must = must - units
       t = instant + @PERIOD
       return must > 0
@@ -73,33 +73,33 @@ if sum$ + cost$ > @LIMIT then
   end
   if must > 0 then t = now + @PERIOD end
 end
---@write
+--@WRITE
 if sum$ == 0 then
-  if dirty and raw then call('DEL', @LOG) end
+  if dirty and raw then call('DEL', KEYS[@LOG_KEY]) end
 elseif add$ > 0 then
   if sum$ == add$ then
-    call('DEL', @LOG)
+    call('DEL', KEYS[@LOG_KEY])
     oldest$ = now
   elseif gone$ > 0 then
-    call('LTRIM', @LOG, gone$, -1)
+    call('LTRIM', KEYS[@LOG_KEY], gone$, -1)
   end
   newest$ = now
-  if call('RPUSH', @LOG, encode('<dd', now, min(add$, BIG))) > max(64, @LIMIT) and sum$ > @LIMIT then
+  if call('RPUSH', KEYS[@LOG_KEY], encode('<dd', now, min(add$, BIG))) > max(64, @LIMIT) and sum$ > @LIMIT then
     -- More entries than the limit have a debt among them: the oldest unit, which no request can use, may leave with the next.
-    local _, units = decode('<dd', call('LPOP', @LOG))
-    local instant, next_units = decode('<dd', call('LINDEX', @LOG, 0))
-    call('LSET', @LOG, 0, encode('<dd', instant, units + next_units))
+    local _, units = decode('<dd', call('LPOP', KEYS[@LOG_KEY]))
+    local instant, next_units = decode('<dd', call('LINDEX', KEYS[@LOG_KEY], 0))
+    call('LSET', KEYS[@LOG_KEY], 0, encode('<dd', instant, units + next_units))
   end
-  call('PEXPIRE', @LOG, ceil(@PERIOD / 1000) + 1)
+  call('PEXPIRE', KEYS[@LOG_KEY], ceil(@PERIOD / 1000) + 1)
 elseif dirty and gone$ > 0 then
-  call('LTRIM', @LOG, gone$, -1)
+  call('LTRIM', KEYS[@LOG_KEY], gone$, -1)
 end
 sum$ = min(sum$, BIG)
---@remaining
+--@REMAINING
 max(0, @LIMIT - sum$)
---@reset
+--@RESET
 sum$ > 0 and newest$ + @PERIOD or now
---@life
+--@LIFE
 if sum$ > 0 then life = max(life, newest$ + @PERIOD - now) end
---@words
+--@WORDS
 sum$, oldest$, newest$

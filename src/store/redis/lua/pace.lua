@@ -1,12 +1,13 @@
 -- A throttle or a token bucket. taken$: parts that are not refilled yet. A unit has PARTS of them, and a step brings REFILL. A step is
 -- a microsecond, or, where the units of each period come at once, a period.
---@declare
+--@DECLARE
+@DECLARE_STEPS
 local taken$ = @INITIAL
---@load
+--@LOAD
 local back = (@STEPS(now) - @STEPS(last)) * @REFILL
 taken$ = back < taken$ and taken$ - back or 0
 @FRESH
---@settle
+--@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   taken$ = min(BIG, taken$ + (actual - charged) * @PARTS)
@@ -16,23 +17,26 @@ elseif refunds and actual < charged then
   local left = charged * @PARTS - (@STEPS(now) - @STEPS(granted_at)) * @REFILL
   taken$ = max(0, taken$ - max(0, min((charged - actual) * @PARTS, left)))
 end
---@room
+--@ROOM
 if cost$ > 0 then
   local most = floor((@FULL - taken$) / @PARTS)
   if cost$ > 1 then most = floor(most / cost$) end
   if most < room then room = most > 0 and most or 0 end
 end
---@charge
+--@CHARGE
 taken$ = taken$ + room * cost$ * @PARTS
---@when
+--@WHEN
 local excess = taken$ + cost$ * @PARTS - @FULL
 t = excess > 0 and @AFTER(ceil(excess / @REFILL)) or nil
---@remaining
+--@REMAINING
 taken$ < @FULL and floor((@FULL - taken$) / @PARTS) or 0
---@reset
+--@RESET
 @AFTER(ceil(taken$ / @REFILL))
---@life
+--@LIFE
 local forgettable = @AFTER(ceil((taken$ + @INITIAL) / @REFILL)) - now
 if forgettable > life then life = forgettable end
---@words
+--@WORDS
 taken$
+--@STEP_FUNCTIONS
+local function steps$(instant) return floor(instant / @STEP) end
+local function after$(steps) return steps > 0 and (floor(now / @STEP) + steps) * @STEP or now end

@@ -1,6 +1,6 @@
 -- A penalty. at$: in the future: banned until then; else the latest step of the counter, or since when it is not zero, or is zero.
 -- value$: the counter. bans$: bans that are not forgiven.
---@helpers
+--@HELPERS
 -- The steps from a value to a target or below.
 local function halvings(_, value, target)
   for steps = 0, 31 do
@@ -11,9 +11,9 @@ end
 local function subtractions(units, value, target) return ceil(max(0, value - target) / units) end
 local function halved(_, value, steps) return floor(value / 2 ^ steps) end
 local function lowered(units, value, steps) return value - steps * units end
---@declare
+--@DECLARE
 local at$, value$, bans$ = 0, 0, 0
---@load
+--@LOAD
 if at$ <= now then
   local resting = true
   if value$ > 0 then
@@ -26,7 +26,7 @@ if at$ <= now then
   end
   if resting and not (bans$ > 0 and now - at$ < @FORGIVE) then at$, bans$ = 0, 0 end
 end
---@settle
+--@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   if at$ <= now then
@@ -41,38 +41,37 @@ elseif refunds and actual < charged and at$ <= granted_at then
     if not (bans$ > 0 and @FORGIVE > 0) then at$, bans$ = 0, 0 end
   end
 end
---@room
+--@ROOM
 if cost$ > 0 then room = at$ > now and 0 or min(room, floor(max(0, @THRESHOLD - value$) / cost$)) end
---@charge
+--@CHARGE
 if cost$ > 0 then
   if value$ == 0 then at$ = now end
   value$ = min(@CEILING, value$ + room * cost$)
 end
---@deny
+--@DENY
 if cost$ > 0 and at$ <= now and cost$ > max(0, @THRESHOLD - value$) then
-  @DENY
+  if @BANS then
+    at$, value$, bans$, dirty = now + min(@LONGEST, @FIRST * 2 ^ bans$), 0, min(65535, bans$ + 1), true
+  elseif @RAISES then
+    if value$ == 0 then at$ = now end
+    local raised = min(@CEILING, value$ + attempts * cost$)
+    dirty = dirty or raised ~= value$
+    value$ = raised
+  end
 end
---@deny_ban
-at$, value$, bans$, dirty = now + min(@LONGEST, @FIRST * 2 ^ bans$), 0, min(65535, bans$ + 1), true
---@deny_raise
-if value$ == 0 then at$ = now end
-local raised = min(@CEILING, value$ + attempts * cost$)
-dirty = dirty or raised ~= value$
-value$ = raised
---@deny_ignore
---@when
+--@WHEN
 t = nil
 if at$ > now then
   t = at$
 elseif cost$ > max(0, @THRESHOLD - value$) then
   t = max(now, at$ + @TO(@UNITS, value$, max(0, @THRESHOLD - cost$)) * @PERIOD)
 end
---@remaining
+--@REMAINING
 at$ > now and 0 or max(0, @THRESHOLD - value$)
---@reset
+--@RESET
 (at$ == 0 and value$ == 0 and bans$ == 0) and now
   or min(NEVER, max(now, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0)))
---@life
+--@LIFE
 life = max(life, at$ + @TO(@UNITS, value$, 0) * @PERIOD + (bans$ > 0 and @FORGIVE or 0) - now)
---@words
+--@WORDS
 at$, value$, bans$

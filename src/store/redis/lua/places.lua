@@ -1,15 +1,15 @@
 -- A concurrency. odd$: by how much its leases hold more or fewer places than one each.
---@declare
+--@DECLARE
 local odd$ = 0
---@room
+--@ROOM
 if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - held - odd$) / cost$)) end
---@charge
-if @ANY_PLACE then odd$ = odd$ + room * (cost$ - 1) end
---@when
+--@CHARGE
+if 0@PLACE_COSTS > 0 then odd$ = odd$ + room * (cost$ - 1) end
+--@WHEN
 t = held + odd$ + cost$ > @LIMIT and RELEASE or nil
---@remaining
+--@REMAINING
 max(0, @LIMIT - held - odd$)
---@reset
+--@RESET
 now
---@words
+--@WORDS
 odd$

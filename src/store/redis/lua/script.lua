@@ -1,5 +1,6 @@
--- One call for one key. Assembled for each policy: a line `--@name` is replaced by that section of every limit's fragment, with the
--- limit's numbers as literals and its number for `$`. All instants and times are microseconds.
+-- One call for one key. script.rs assembles it for each policy. The lines from `--@for` to `--@end` are repeated for each limit (LIMITS),
+-- for each concurrency (PLACES), or for one limit of each kind (KINDS). `@NAME` is a value of the limit or of the policy: a number, or a
+-- section of the limit's fragment. `$` is the number of the limit. All instants and times are microseconds.
 --
 -- KEYS  1 the state; where there are leases or logs: 2 the leases by expiry, 3 the costs of those that do not hold one place of each
 --       limit; then one list for each log
@@ -15,18 +16,26 @@
 local call, decode, encode, format = redis.call, struct.unpack, struct.pack, string.format
 local floor, ceil, max, min, huge = math.floor, math.ceil, math.max, math.min, math.huge
 local BIG, NEVER, RELEASE = 4503599627370496, 18446744073709552, 18446744073709544
---@helpers
+--@for KINDS
+@HELPERS
+--@end
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local raw, stored, from = call('GET', KEYS[1]), nil, nil
 local last, fence, born, latest, dirty, reclaimed, lost = now, 0, now, 0, false, 0, nil
---@declare
+-- held: how many leases there are. unequal: how many of them do not hold one place of each limit; KEYS[3] has their costs.
+local held, unequal, freed = 0, 0, 0
+local channel, key, ttl, next_id, odd_costs, opened
+if @HAS_PLACES then odd_costs, opened = {}, {} end
+--@for LIMITS
+@DECLARE
+--@end
 local packed = ARGV[1]
 local valid, replaced, runs, settlements = decode('<dddd', packed)
 if raw then
   if raw:sub(1, @HEAD_SIZE) == '@HEAD' then
     if #raw ~= @SIZE then return {3} end
-    last, fence, born, latest@WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
+    last, fence, born, latest@ALL_WORDS = decode('@FORMAT', raw, @HEAD_SIZE + 1)
     local sum = last + fence + born + latest@SUM
     if sum - sum ~= 0 then return {3} end -- a number that is none, or infinite
     if last > now then now = last end
@@ -40,18 +49,102 @@ if raw then
   end
 end
 if now >= valid then return {1} end
---@load
+--@for LIMITS
+do
+  @LOAD
+end
+--@end
 if settlements > 0 or ARGV[2] then
   local at = 33 + runs * @RUN
   local lease = at + settlements * @SETTLEMENT
-  --@leases
+  channel, key, next_id = ARGV[2], ARGV[3], 4
+  local returns, renewals, odd_ids = 0, 0, {}
+  if channel then
+    ttl, returns, renewals = decode('<ddd', packed, lease)
+    if unequal > 0 then odd_ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now)) end
+    reclaimed = call('ZREMRANGEBYSCORE', KEYS[2], '-inf', format('%.0f', now))
+    if unequal > 0 then
+      for i = next_id, next_id + returns - 1 do
+        if call('ZREM', KEYS[2], ARGV[i]) == 1 then
+          freed = freed + 1
+          odd_ids[#odd_ids + 1] = ARGV[i]
+        end
+      end
+    else
+      for i = next_id, next_id + returns - 1, 1000 do
+        freed = freed + call('ZREM', KEYS[2], unpack(ARGV, i, min(i + 999, next_id + returns - 1)))
+      end
+    end
+    dirty = dirty or reclaimed + freed > 0
+    for i = 1, #odd_ids do
+      local costs = call('HGET', KEYS[3], odd_ids[i])
+      if costs then
+        call('HDEL', KEYS[3], odd_ids[i])
+        unequal = unequal - 1
+        local own = {decode('@PLACE_DOUBLES', costs)}
+        --@for PLACES
+        odd$ = odd$ - own[@PLACE]
+        --@end
+      end
+    end
+    held = call('ZCARD', KEYS[2])
+    if stored then
+      call('DEL', KEYS[3])
+    elseif held > 0 and not raw then
+      -- The state was evicted, and the leases were not.
+      local all = call('HGETALL', KEYS[3])
+      for i = 2, #all, 2 do
+        local costs = all[i]
+        if call('ZSCORE', KEYS[2], all[i - 1]) then
+          unequal = unequal + 1
+          local own = {decode('@PLACE_DOUBLES', costs)}
+          --@for PLACES
+          odd$ = odd$ + own[@PLACE]
+          --@end
+        end
+      end
+      latest, dirty = tonumber(call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]), true
+    end
+    if held == 0 then
+      unequal, latest = 0, 0
+      --@for PLACES
+      odd$ = 0
+      --@end
+    end
+    next_id = next_id + returns
+  end
   for _ = 1, settlements do
     local granted_at = decode('<d', packed, at)
     local refunds = granted_at >= born and granted_at <= now
-    --@settle
+    --@for LIMITS
+    do
+      @SETTLE
+    end
+    --@end
     at, dirty = at + @SETTLEMENT, true
   end
-  --@renew
+  if renewals > 0 then
+    local changed, till = 0, format('%.0f', now + ttl)
+    for from = next_id, next_id + renewals - 1, 1000 do
+      local args = {}
+      for i = from, min(from + 999, next_id + renewals - 1) do
+        args[#args + 1], args[#args + 2] = till, ARGV[i]
+      end
+      changed = changed + call('ZADD', KEYS[2], 'XX', 'CH', unpack(args))
+    end
+    if changed < renewals then
+      lost = {}
+      for i = next_id, next_id + renewals - 1 do
+        if not call('ZSCORE', KEYS[2], ARGV[i]) then lost[#lost + 1] = encode('<d', i - next_id) end
+      end
+    end
+    if not lost or #lost < renewals then
+      latest, dirty = max(latest, now + ttl), true
+      call('PEXPIRE', KEYS[2], ceil((latest - now) / 1000) + 1)
+      if unequal > 0 then call('PEXPIRE', KEYS[3], ceil((latest - now) / 1000) + 1) end
+    end
+    next_id = next_id + renewals
+  end
 end
 local at = 33
 local granted, first, stop, rank, first_expiry = 0, fence < now and now or fence + 1, 0, 0, -1
@@ -61,40 +154,104 @@ for _ = 1, runs do
   if kind ~= 2 then
     if stop == 0 then
       room = count
-      --@room
+      --@for LIMITS
+      do
+        @ROOM
+      end
+      --@end
     end
     if room > 0 then
       granted = granted + room
-      --@charge
+      --@for LIMITS
+      do
+        @CHARGE
+      end
+      --@end
     end
-    --@open
+    if @HAS_PLACES and 0@PLACE_COSTS > 0 then
+      if room > 0 then
+        local odd_cost = not (true@ONE_EACH) and encode('@PLACE_DOUBLES'@ODD_COSTS)
+        local till = format('%.0f', now + ttl)
+        for i = next_id, next_id + room - 1 do
+          opened[#opened + 1], opened[#opened + 2] = till, ARGV[i]
+          if odd_cost then odd_costs[#odd_costs + 1], odd_costs[#odd_costs + 2] = ARGV[i], odd_cost end
+        end
+        held, latest = held + room, max(latest, now + ttl)
+      end
+      next_id = next_id + min(count@MOST_LEASES)
+    end
     if room < count and kind == 0 then
       local attempts = min(count - room, 1000)
-      --@deny
+      --@for LIMITS
+      do
+        @DENY
+      end
+      --@end
     end
   end
   if stop == 0 and (room < count or kind == 2) then
-    --@stop
+    -- The limit that stops longest, the first of several. A limit whose capacity is less than the cost stops for ever.
+    --@for LIMITS
+    if cost$ > 0 then
+      local t
+      @WHEN
+      if t and (cost$ > @CAPACITY or t >= NEVER) then t = huge end
+      if t and t > rank then rank, stop = t, $ end
+    end
+    --@end
   end
   at = at + @RUN
 end
 if granted > 0 then fence, dirty = first + granted - 1, true end
---@available
---@write
+-- When a limit with nothing left admits a unit. That of a concurrency is unknown.
+--@for LIMITS
+local available$ = now
+if (@REMAINING) == 0 then
+  local t, cost$ = now, 1
+  @WHEN
+  if t and t ~= RELEASE then available$ = min(t, NEVER) end
+end
+--@end
+--@for LIMITS
+do
+  @WRITE
+end
+--@end
+if @HAS_PLACES then
+  for i = 1, #opened, 2000 do
+    call('ZADD', KEYS[2], unpack(opened, i, min(i + 1999, #opened)))
+  end
+  for i = 1, #odd_costs, 2000 do
+    call('HSET', KEYS[3], unpack(odd_costs, i, min(i + 1999, #odd_costs)))
+  end
+  if #opened > 0 then
+    unequal = unequal + #odd_costs / 2
+    call('PEXPIRE', KEYS[2], ceil((latest - now) / 1000) + 1)
+    if unequal > 0 then call('PEXPIRE', KEYS[3], ceil((latest - now) / 1000) + 1) end
+  end
+  if rank == RELEASE then
+    local earliest = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    first_expiry = tonumber(earliest[2] or -1)
+  end
+end
 rank = rank == huge and -1 or rank == RELEASE and -2 or rank
 local reply = encode('@REPLY', now, granted, first, reclaimed, stop, rank, first_expiry@REPORT)
 if lost then reply = reply .. table.concat(lost) end
 if dirty then
   local life = fence - now + 1
   if latest - now > life then life = latest - now end
-  --@life
+  --@for LIMITS
+  do
+    @LIFE
+  end
+  --@end
   if life > BIG then life = BIG end
   if life > 0 then
     -- An integer of few digits is written in full.
-    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@WORDS), 'PX', ceil(life / 1000) + 1)
+    call('SET', KEYS[1], '@HEAD' .. encode('@FORMAT', now, fence, born, latest@ALL_WORDS), 'PX', ceil(life / 1000) + 1)
   elseif raw then
     call('DEL', KEYS[1])
   end
-  --@publish
+  if freed + reclaimed > 0 then call('PUBLISH', channel, key) end
 end
 return reply

@@ -1,8 +1,8 @@
 -- A fixed window. ends$: when the window ends; 0 if none is open. used$: units in it. carried$: when the window ended whose debt the
 -- present one has begun with.
---@declare
+--@DECLARE
 local ends$, used$, carried$ = 0, 0, nil
---@load
+--@LOAD
 if now >= ends$ then
   local over = floor((now - ends$) / @PERIOD) + 1
   if used$ - @LIMIT * over > 0 then
@@ -12,7 +12,7 @@ if now >= ends$ then
     ends$, used$ = @NEXT, 0
   end
 end
---@settle
+--@SETTLE
 local charged, actual = decode('<d', packed, at + @CHARGED), decode('<d', packed, at + @ACTUAL)
 if actual > charged then
   if ends$ == 0 then ends$ = now + @PERIOD end
@@ -24,25 +24,25 @@ elseif refunds and actual < charged then
     if used$ == 0 then ends$, carried$ = @NEXT, nil end
   end
 end
---@room
+--@ROOM
 if cost$ > 0 then room = min(room, floor(max(0, @LIMIT - used$) / cost$)) end
---@charge
+--@CHARGE
 if cost$ > 0 then
   if ends$ == 0 then ends$ = now + @PERIOD end
   used$, carried$ = min(BIG, used$ + room * cost$), nil
 end
---@when
+--@WHEN
 local windows = floor((used$ + cost$ - 1) / @LIMIT)
 t = windows > 0 and ends$ + (windows - 1) * @PERIOD or nil
---@remaining
+--@REMAINING
 max(0, @LIMIT - used$)
---@reset
+--@RESET
 used$ == 0 and now or min(NEVER, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD)
---@life
+--@LIFE
 if used$ > 0 then life = max(life, ends$ + (ceil(used$ / @LIMIT) - 1) * @PERIOD - now) end
 if carried$ then
   -- As it was, so that a grant of that window can still be refunded.
   used$, ends$ = used$ + @LIMIT * floor((ends$ - carried$) / @PERIOD), carried$
 end
---@words
+--@WORDS
 ends$, used$

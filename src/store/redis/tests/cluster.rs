@@ -9,29 +9,49 @@ use redis::{Connection, RedisResult, Value};
 
 use super::super::names::{self, Names};
 use super::super::script::{MAX_LIMITS, PolicyScript};
-use super::super::wire::{self, Answer};
+use super::super::wire;
 use super::call_of;
-use crate::exchange::{Asks, Call, Scope};
+use crate::exchange::{Asks, Call, Reply, Scope};
 use crate::store::{RedisStore, Store, StoreError};
 
 fn urls() -> Vec<String> {
     let variable = "TOLLGATE_REDIS_CLUSTER_URLS";
     let urls = std::env::var(variable).ok().filter(|urls| !urls.is_empty());
-    let urls =
-        urls.unwrap_or_else(|| panic!("set {variable} to the URLs of a cluster's nodes, or run the tests by scripts/servers"));
+    let urls = urls.unwrap_or_else(|| {
+        panic!(
+            "set {variable} to the URLs of a cluster's nodes, or run the tests by scripts/servers"
+        )
+    });
     urls.split(',').map(str::to_owned).collect()
 }
 
 fn nodes() -> Vec<Connection> {
-    urls().iter().map(|url| redis::Client::open(url.as_str()).unwrap().get_connection().unwrap()).collect()
+    urls()
+        .iter()
+        .map(|url| {
+            redis::Client::open(url.as_str())
+                .unwrap()
+                .get_connection()
+                .unwrap()
+        })
+        .collect()
 }
 
 fn slot_of(node: &mut Connection, key: &str) -> u16 {
-    redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(node).unwrap()
+    redis::cmd("CLUSTER")
+        .arg("KEYSLOT")
+        .arg(key)
+        .query(node)
+        .unwrap()
 }
 
 /// The answer of the node that owns the keys. Every other node says that it does not.
-fn answer_of_owner(nodes: &mut [Connection], script: &PolicyScript, call: &Call, names: &Names) -> Answer {
+fn answer_of_owner(
+    nodes: &mut [Connection],
+    script: &PolicyScript,
+    call: &Call,
+    names: &Names,
+) -> Reply {
     let keys = wire::keys(call, script, names);
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(&script.text).arg(keys.len()).arg(&keys);
@@ -44,33 +64,73 @@ fn answer_of_owner(nodes: &mut [Connection], script: &PolicyScript, call: &Call,
             Err(error) => assert_eq!(error.code(), Some("MOVED"), "{error}, of {keys:?}"),
         }
     }
-    wire::read(&owned.expect("one node owns them"), call).expect("an answer of the script")
+    let answer = owned.expect("one node owns them");
+    wire::read(&answer, call, "the store", "the state").unwrap()
 }
 
 /// Calls that touch every key that there is.
 fn calls(scope: &Scope, policy: &crate::policy::Policy) -> [Call; 3] {
-    let blank = || Call { scope: scope.clone(), ttl: 60_000_000_000, replaces_policy: true, ..call_of(0, policy) };
-    let costs: Box<[u64]> = policy.limits().iter().map(|limit| limit.capacity().min(2)).collect();
+    let blank = || Call {
+        scope: scope.clone(),
+        ttl: 60_000_000_000,
+        replaces_policy: true,
+        ..call_of(0, policy)
+    };
+    let costs: Box<[u64]> = policy
+        .limits()
+        .iter()
+        .map(|limit| limit.capacity().min(2))
+        .collect();
     [
-        Call { asks: vec![Asks { first: 1, count: 1, costs: costs.clone(), waits: true }], ..blank() },
-        Call { renewals: vec![1], peek: Some(costs), ..blank() },
-        Call { returns: vec![1], ..blank() },
+        Call {
+            asks: vec![Asks {
+                first: 1,
+                count: 1,
+                costs: costs.clone(),
+                waits: true,
+            }],
+            ..blank()
+        },
+        Call {
+            renewals: vec![1],
+            peek: Some(costs),
+            ..blank()
+        },
+        Call {
+            returns: vec![1],
+            ..blank()
+        },
     ]
 }
 
 #[test]
 fn all_keys_of_a_call_are_in_one_slot_whatever_the_names() {
     let node = std::cell::RefCell::new(nodes().remove(0));
-    let given = (any::<String>(), "[{}:%a]{0,6}", prop::collection::vec(prop_oneof![any::<u8>(), Just(b'{'), Just(b'}')], 0..20));
+    let given = (
+        any::<String>(),
+        "[{}:%a]{0,6}",
+        prop::collection::vec(prop_oneof![any::<u8>(), Just(b'{'), Just(b'}')], 0..20),
+    );
     let one_slot = |(limiter, prefix, key): (String, String, Vec<u8>)| {
-        let state = Names::new(&prefix).state(&Scope { limiter: limiter.into(), key: key.into() });
+        let state = Names::new(&prefix).state(&Scope {
+            limiter: limiter.into(),
+            key: key.into(),
+        });
         let logs = (0..MAX_LIMITS).map(|number| names::log(&state, number));
-        let keys = [state.clone(), names::leases(&state), names::costs(&state)].into_iter().chain(logs);
-        let slots: BTreeSet<u16> = keys.map(|key| slot_of(&mut node.borrow_mut(), &key)).collect();
+        let keys = [state.clone(), names::leases(&state), names::costs(&state)]
+            .into_iter()
+            .chain(logs);
+        let slots: BTreeSet<u16> = keys
+            .map(|key| slot_of(&mut node.borrow_mut(), &key))
+            .collect();
         prop_assert_eq!(slots.len(), 1, "{}", state);
         Ok(())
     };
-    TestRunner::default().run(&given, one_slot).unwrap();
+    let config = ProptestConfig {
+        source_file: Some(file!()),
+        ..crate::replay::cases(256)
+    };
+    TestRunner::new(config).run(&given, one_slot).unwrap();
 }
 
 #[test]
@@ -85,38 +145,73 @@ fn each_script_runs_where_its_keys_are() {
         "3 concurrent ttl 1m and 4 concurrent per request",
         "3 concurrent ttl 1m and sliding log 10/min and 100/s and penalty 5 half-life 1s",
     ];
-    let keys: [&[u8]; 8] = [b"", b"{", b"}", b"{}", b"}{a}", b"{a}{b}", b"a:b\r\n%", &[0xff, b'{', 0, b'}']];
-    for (policy, key) in policies.iter().flat_map(|policy| keys.map(|key| (policy, key))) {
+    let keys: [&[u8]; 8] = [
+        b"",
+        b"{",
+        b"}",
+        b"{}",
+        b"}{a}",
+        b"{a}{b}",
+        b"a:b\r\n%",
+        &[0xff, b'{', 0, b'}'],
+    ];
+    for (policy, key) in policies
+        .iter()
+        .flat_map(|policy| keys.map(|key| (policy, key)))
+    {
         let policy = policy.parse().unwrap();
         let script = PolicyScript::new(&policy).unwrap();
-        let scope = Scope { limiter: format!("{{{policy}}}").into(), key: Arc::from(key) };
+        let scope = Scope {
+            limiter: format!("{{{policy}}}").into(),
+            key: Arc::from(key),
+        };
         for call in calls(&scope, &policy) {
-            let answer = answer_of_owner(&mut nodes, &script, &call, &names);
-            let Answer::Reply(reply) = answer else { panic!("{policy}: {answer:?}") };
-            assert_eq!(reply.granted, call.asks.iter().map(|asks| asks.count).sum::<u64>(), "{policy}");
-            assert_eq!(reply.lost.is_empty(), script.holds_places() || call.renewals.is_empty(), "{policy}");
+            let reply = answer_of_owner(&mut nodes, &script, &call, &names);
+            assert_eq!(
+                reply.granted,
+                call.asks.iter().map(|asks| asks.count).sum::<u64>(),
+                "{policy}"
+            );
+            assert_eq!(
+                reply.lost.is_empty(),
+                script.holds_places() || call.renewals.is_empty(),
+                "{policy}"
+            );
         }
     }
 }
 
-/// A release is told by the node that the key is on, and heard at every node.
+/// The node that has the key publishes a release, and every node delivers it.
 #[test]
 fn a_release_is_heard_at_every_node() {
-    let (mut nodes, names) = (nodes(), Names::new(&format!("cluster-told-{}", std::process::id())));
+    let (mut nodes, names) = (
+        nodes(),
+        Names::new(&format!("cluster-release-{}", std::process::id())),
+    );
     let policy = "2 concurrent ttl 1m".parse().unwrap();
     let script = PolicyScript::new(&policy).unwrap();
-    let clients: Vec<_> = urls().iter().map(|url| redis::Client::open(url.as_str()).unwrap()).collect();
+    let clients: Vec<_> = urls()
+        .iter()
+        .map(|url| redis::Client::open(url.as_str()).unwrap())
+        .collect();
     for client in clients {
         let mut listening = client.get_connection().unwrap();
-        listening.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        listening
+            .set_read_timeout(Some(std::time::Duration::from_secs(30)))
+            .unwrap();
         let mut messages = listening.as_pubsub();
         messages.subscribe(names.channel("api")).unwrap();
-        let scope = Scope { limiter: "api".into(), key: b"alice".as_slice().into() };
+        let scope = Scope {
+            limiter: "api".into(),
+            key: b"alice".as_slice().into(),
+        };
         for call in calls(&scope, &policy) {
-            let answer = answer_of_owner(&mut nodes, &script, &call, &names);
-            assert!(matches!(answer, Answer::Reply(_)), "{answer:?}");
+            answer_of_owner(&mut nodes, &script, &call, &names);
         }
-        assert_eq!(messages.get_message().unwrap().get_payload_bytes(), b"alice");
+        assert_eq!(
+            messages.get_message().unwrap().get_payload_bytes(),
+            b"alice"
+        );
     }
 }
 
@@ -124,15 +219,29 @@ fn a_release_is_heard_at_every_node() {
 #[tokio::test]
 async fn a_store_at_one_node_is_refused_the_keys_of_others() {
     let policy = "1/h".parse().unwrap();
-    let store = RedisStore::builder(urls().remove(0)).prefix(format!("cluster-one-{}", std::process::id())).build().unwrap();
+    let store = RedisStore::builder(urls().remove(0))
+        .prefix(format!("cluster-one-{}", std::process::id()))
+        .build()
+        .unwrap();
     let (mut granted, mut refused) = (0, 0);
     for key in 0..64 {
-        let call = Call { asks: vec![Asks { first: 1, count: 1, costs: [1].into(), waits: true }], ..call_of(key, &policy) };
+        let call = Call {
+            asks: vec![Asks {
+                first: 1,
+                count: 1,
+                costs: [1].into(),
+                waits: true,
+            }],
+            ..call_of(key, &policy)
+        };
         match store.call(call).await {
             Ok(reply) => granted += reply.granted,
             Err(StoreError::Refused { .. }) => refused += 1,
             Err(error) => panic!("{error:?}"),
         }
     }
-    assert!(granted > 0 && refused > 0 && granted + refused == 64, "{granted} granted, {refused} refused");
+    assert!(
+        granted > 0 && refused > 0 && granted + refused == 64,
+        "{granted} granted, {refused} refused"
+    );
 }

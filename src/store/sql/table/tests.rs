@@ -1,3 +1,5 @@
+//! Tests of the SQL call protocol against a table in memory.
+
 use std::sync::Mutex as StdMutex;
 
 use super::*;
@@ -6,18 +8,17 @@ use crate::exchange::Asks;
 /// A table of one row in this process, which counts the flights. Its clock stands still.
 #[derive(Default)]
 struct Fake {
-    row: StdMutex<Option<(i64, KeyState)>>,
+    row: StdMutex<Option<KeyRow>>,
     flights: AtomicU32,
     /// The answer to the next write is lost; before or after the write.
     loses: StdMutex<Option<bool>>,
 }
 
 /// A process.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Process {
     table: Arc<Fake>,
-    policies: Arc<Policies>,
-    known: Arc<Known>,
+    sql: Arc<SqlServer>,
 }
 
 impl Fake {
@@ -26,44 +27,38 @@ impl Fake {
         1_000_000
     }
 
-    fn found(&self) -> Found {
-        let row = self.row.lock().unwrap();
-        let row = row.as_ref().map(|(version, row)| (*version, row.clone()));
-        Found { now: self.flight(), row }
+    fn found(&self) -> ReadRow {
+        let row = self.row.lock().unwrap().clone();
+        ReadRow {
+            now: self.flight(),
+            row,
+        }
     }
 
     fn put(&self, write: &Write) -> Option<i64> {
         let now = self.flight();
         let mut row = self.row.lock().unwrap();
-        if row.as_ref().map(|(version, _)| *version) != write.version {
+        if row.as_ref().map(|row| row.version) != write.version {
             return None;
         }
-        *row = Some((write.next_version, write.row.clone()));
+        *row = Some(write.row.clone());
         Some(now)
     }
 }
 
-impl Table for Process {
+impl RowTable for Process {
     type Locked = ();
 
-    fn name(&self) -> &str {
-        "fake"
+    fn sql(&self) -> &SqlServer {
+        &self.sql
     }
 
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
-    fn known(&self) -> &Known {
-        &self.known
-    }
-
-    async fn read(&self, _: &Scope) -> Result<Found, StoreError> {
+    async fn read(&self, _: &Scope) -> Result<ReadRow, StoreError> {
         Ok(self.table.found())
     }
 
     async fn swap(&self, write: &Write) -> Result<Option<i64>, StoreError> {
-        let unanswered = StoreError::Unanswered { store: "fake".to_owned(), after: None, source: None };
+        let unanswered = StoreError::unanswered("fake", "the connection broke");
         let loses = self.table.loses.lock().unwrap().take();
         match loses {
             None => Ok(self.table.put(write)),
@@ -76,7 +71,7 @@ impl Table for Process {
         }
     }
 
-    async fn lock(&self, _: &Scope, _: i64) -> Result<((), Found), StoreError> {
+    async fn lock(&self, _: &Scope, _: i64) -> Result<((), ReadRow), StoreError> {
         Ok(((), self.table.found()))
     }
 
@@ -84,34 +79,69 @@ impl Table for Process {
         write.map(|write| self.table.put(write));
         Ok(())
     }
+
+    async fn purge_some(&self, _: &[u8], _: u32) -> Result<Vec<u8>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        let sql = SqlServer::new("fake".to_owned(), true, Duration::from_secs(5));
+        Self {
+            table: Arc::default(),
+            sql: Arc::new(sql),
+        }
+    }
 }
 
 impl Process {
     /// Another one.
     fn other(&self) -> Self {
-        Self { table: Arc::clone(&self.table), ..Self::default() }
+        Self {
+            table: Arc::clone(&self.table),
+            ..Self::default()
+        }
     }
 
     async fn call(&self, call: Call) -> (u64, u32) {
         let before = self.table.flights.load(Ordering::Relaxed);
-        let caller = Caller::default();
-        let granted = carry_out(self, call, &caller.awaits()).await.unwrap().granted;
+        let caller = Arc::new(());
+        let reply = carry_out(self, call, &CallAwaited::by(&caller)).await;
+        let granted = reply.unwrap().granted;
         (granted, self.table.flights.load(Ordering::Relaxed) - before)
     }
 
     /// Returns how many of as many asks were granted, and the flights that it took.
     async fn take(&self, policy: &str, count: u64) -> (u64, u32) {
-        self.call(Call { asks: vec![Asks { first: 1, count, costs: [1].into(), waits: true }], ..blank(policy) }).await
+        self.call(Call {
+            asks: vec![Asks {
+                first: 1,
+                count,
+                costs: [1].into(),
+                waits: true,
+            }],
+            ..blank(policy)
+        })
+        .await
     }
 
     async fn give_back(&self, policy: &str) -> u32 {
-        self.call(Call { returns: vec![1], ..blank(policy) }).await.1
+        self.call(Call {
+            returns: vec![1],
+            ..blank(policy)
+        })
+        .await
+        .1
     }
 }
 
 fn blank(policy: &str) -> Call {
     Call {
-        scope: Scope { limiter: "limiter".into(), key: [].into() },
+        scope: Scope {
+            limiter: "limiter".into(),
+            key: [].into(),
+        },
         policy: policy.parse().unwrap(),
         holder: 1,
         valid_until: None,
@@ -126,14 +156,18 @@ fn blank(policy: &str) -> Call {
 }
 
 #[tokio::test]
-async fn a_row_that_nobody_else_writes_takes_one_flight() {
+async fn a_row_without_other_writers_takes_one_flight() {
     let process = Process::default();
     assert_eq!(process.take("5/100d", 1).await, (1, 2));
     for _ in 0..3 {
         assert_eq!(process.take("5/100d", 1).await, (1, 1));
     }
     assert_eq!(process.take("5/100d", 2).await, (1, 1));
-    assert_eq!(process.take("5/100d", 1).await, (0, 1), "a denial is the server's");
+    assert_eq!(
+        process.take("5/100d", 1).await,
+        (0, 1),
+        "a denial is the server's"
+    );
 }
 
 #[tokio::test]
@@ -147,12 +181,16 @@ async fn a_row_that_others_write_is_read_first() {
         assert_eq!(other.take("100/100d", 1).await.0, 1);
         assert_eq!(one.take("100/100d", 1).await, (1, 2));
     }
-    assert_eq!((one.take("100/100d", 1).await, one.take("100/100d", 1).await), ((1, 2), (1, 1)), "alone again");
+    assert_eq!(
+        (one.take("100/100d", 1).await, one.take("100/100d", 1).await),
+        ((1, 2), (1, 1)),
+        "the only writer again"
+    );
     assert_eq!(one.take("100/100d", 100).await.0, 100 - 11);
 }
 
 #[tokio::test]
-async fn whoever_holds_the_only_place_gives_it_back_in_one_flight() {
+async fn the_holder_of_the_only_place_returns_it_in_one_flight() {
     let policy = "1 concurrent ttl 1s";
     let one = Process::default();
     let other = one.other();

@@ -28,7 +28,7 @@ pub(super) struct Server {
     pub(super) random: u64,
 }
 
-/// What was seen in a run.
+/// The results of a run.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// The least and the greatest estimate. The limit is lower during probes.
@@ -72,20 +72,34 @@ impl Server {
     pub(super) fn enter(&mut self) {
         self.granted += 1;
         let full = 3 * self.free_at.len();
-        let holds = || self.out.iter().filter(|Reverse((.., refused))| !refused).count();
+        let holds = || {
+            self.out
+                .iter()
+                .filter(|Reverse((.., refused))| !refused)
+                .count()
+        };
         if self.refuses && self.out.len() >= full && holds() >= full {
-            self.out.push(Reverse((self.now + MS, self.now, self.granted, true)));
+            self.out
+                .push(Reverse((self.now + MS, self.now, self.granted, true)));
             return;
         }
         let service = self.service();
         let mut worker = self.free_at.peek_mut().expect("a worker");
         worker.0 = self.now.max(worker.0) + service;
-        self.out.push(Reverse((worker.0, self.now, self.granted, false)));
+        self.out
+            .push(Reverse((worker.0, self.now, self.granted, false)));
     }
 
     pub(super) fn run(&mut self, span: u64) -> Seen {
         let (start, until) = (self.now, self.now + span);
-        let (mut seen, mut done) = (Seen { low: self.state.estimate, high: self.state.estimate, throughput: 0.0 }, 0_u64);
+        let (mut seen, mut done) = (
+            Seen {
+                low: self.state.estimate,
+                high: self.state.estimate,
+                throughput: 0.0,
+            },
+            0_u64,
+        );
         loop {
             while (self.out.len() as u64) < (self.state.limit() / self.cost).min(self.callers) {
                 self.enter();
@@ -95,17 +109,37 @@ impl Server {
                 _ => break,
             }
             let in_flight = self.out.len() as u64 * self.cost;
-            let Some(Reverse((at, from, fence, refused))) = self.out.pop() else { break };
-            let outcome = if refused { Outcome::Overloaded } else { Outcome::Ok };
+            let Some(Reverse((at, from, fence, refused))) = self.out.pop() else {
+                break;
+            };
+            let outcome = if refused {
+                Outcome::Overloaded
+            } else {
+                Outcome::Ok
+            };
             done += u64::from(!refused);
-            let rtt_nanos = Some(if fence % self.stuck == 0 { 3_600 * SECOND } else { at - from });
-            let sample = Sample { outcome, rtt_nanos, cost: self.cost, in_flight, fence, latest_fence: self.granted };
-            self.state = self.adapt.update(self.state, Moment::from_nanos(self.now), sample);
+            let rtt_nanos = Some(if fence % self.stuck == 0 {
+                3_600 * SECOND
+            } else {
+                at - from
+            });
+            let sample = Sample {
+                outcome,
+                rtt_nanos,
+                cost: self.cost,
+                in_flight,
+                fence,
+                latest_fence: self.granted,
+            };
+            self.state = self
+                .adapt
+                .update(self.state, Moment::from_nanos(self.now), sample);
             seen.low = seen.low.min(self.state.estimate);
             seen.high = seen.high.max(self.state.estimate);
         }
         self.now = until;
-        seen.throughput = done as f64 * self.base as f64 / (self.now - start) as f64 / self.free_at.len() as f64;
+        seen.throughput =
+            done as f64 * self.base as f64 / (self.now - start) as f64 / self.free_at.len() as f64;
         seen
     }
 

@@ -1,3 +1,5 @@
+//! Tests of the two counters against a list of every grant.
+
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
@@ -11,13 +13,19 @@ fn at(nanos: u64) -> Moment {
 
 /// The rule, applied naively to a list of every grant.
 fn weight(grants: &[(u64, u64)], period: u64, now: u64) -> u64 {
-    let units = |window| grants.iter().filter(|grant| grant.0 / period + 1 == window).map(|grant| grant.1).sum::<u64>();
+    let units = |window| {
+        grants
+            .iter()
+            .filter(|grant| grant.0 / period + 1 == window)
+            .map(|grant| grant.1)
+            .sum::<u64>()
+    };
     let window = now / period + 1;
     units(window - 1) * (period - now % period) + units(window) * period
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::replay::cases(4_000))]
 
     /// Invariants 1 and 7, against a list of every grant, with refunds and debts.
     #[test]
@@ -109,7 +117,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::replay::cases(4_000))]
 
     /// The period changes at any time, against a list of every grant: the usage never falls by a change, all of it leaves within
     /// two periods after the last one, and no span shorter than the shortest period admits more than the documented bound.
@@ -131,7 +139,8 @@ proptest! {
                 prop_assert!(new.period != rule.period || after == before);
                 let end = now.plus(2 * new.period);
                 prop_assert!(new.reset_at(taken, now) <= end && new.remaining(taken, end) == limit);
-                (rule, state) = (new, taken);
+                rule = new;
+                state = taken;
             }
             while let Ok(next) = rule.decide(state, now, cost.min(limit)) {
                 state = next;
@@ -177,7 +186,10 @@ proptest! {
 #[test]
 fn an_adversary_gets_one_less_than_twice_the_limit_in_one_period() {
     for limit in [1, 2, 7, 100, 1_000] {
-        let rule = CounterRule { limit, period: 1_000_000 };
+        let rule = CounterRule {
+            limit,
+            period: 1_000_000,
+        };
         let first = at(rule.period - 1);
         let mut state = rule.charge(rule.initial(first), first, limit);
         let (mut now, mut units) = (first, limit);
@@ -193,18 +205,30 @@ fn an_adversary_gets_one_less_than_twice_the_limit_in_one_period() {
     }
 }
 
-/// The other way: all at the start of a window still weigh whole when the log has forgotten them.
+/// The opposite case: units at the start of a window still weigh in full when the log has forgotten them.
 #[test]
 fn a_whole_limit_is_refused_that_the_log_would_admit() {
-    let rule = CounterRule { limit: 10, period: 1_000 };
+    let rule = CounterRule {
+        limit: 10,
+        period: 1_000,
+    };
     let state = rule.charge(rule.initial(at(0)), at(0), 10);
-    assert_eq!((rule.remaining(state, at(1_000)), rule.remaining(state, at(1_999))), (0, 9));
+    assert_eq!(
+        (
+            rule.remaining(state, at(1_000)),
+            rule.remaining(state, at(1_999))
+        ),
+        (0, 9)
+    );
 }
 
-/// What the docs of [`SlidingWindow`](super::super::SlidingWindow) say was measured.
+/// Measures the numbers in the docs of [`SlidingWindow`](super::super::SlidingWindow).
 #[test]
 fn the_guess_is_off_by_a_few_percent_under_random_traffic() {
-    let rule = CounterRule { limit: 100, period: 1_000_000_000 };
+    let rule = CounterRule {
+        limit: 100,
+        period: 1_000_000_000,
+    };
     let mut seed = 0_u64;
     let mut random = || {
         // SplitMix64 (Steele, Lea, Flood 2014).
@@ -220,7 +244,10 @@ fn the_guess_is_off_by_a_few_percent_under_random_traffic() {
         for _ in 0..attempts {
             now -= (1.0 - random()).ln() * period / (limit * load);
             let instant = at(now as u64);
-            while log.front().is_some_and(|granted| granted.plus(rule.period) <= instant) {
+            while log
+                .front()
+                .is_some_and(|granted| granted.plus(rule.period) <= instant)
+            {
                 log.pop_front();
             }
             let guess = limit - rule.room(rule.rolled(state, instant), instant) as f64 / period;
@@ -232,33 +259,60 @@ fn the_guess_is_off_by_a_few_percent_under_random_traffic() {
             }
         }
         let off = off / f64::from(attempts) / limit * 100.0;
-        println!("at {load} times the limit: off by {off:.2} % on average, at most {fullest} in one period");
+        println!(
+            "at {load} times the limit: off by {off:.2} % on average, at most {fullest} in one period"
+        );
         assert!((0.9..2.9).contains(&off) && (100..=117).contains(&fullest));
     }
 }
 
 #[test]
 fn a_refund_comes_back_from_the_window_of_its_grant() {
-    let rule = CounterRule { limit: 4, period: 100 };
+    let rule = CounterRule {
+        limit: 4,
+        period: 100,
+    };
     let state = rule.charge(rule.charge(rule.initial(at(0)), at(50), 4), at(150), 2);
     assert_eq!(rule.remaining(state, at(150)), 0);
     assert_eq!(rule.remaining(rule.refund(state, at(150), 2), at(150)), 2);
     assert_eq!(rule.remaining(rule.refund(state, at(50), 4), at(150)), 2);
-    assert_eq!(rule.refund(rule.charge(state, at(350), 1), at(150), 2), rule.charge(state, at(350), 1), "too late");
+    assert_eq!(
+        rule.refund(rule.charge(state, at(350), 1), at(150), 2),
+        rule.charge(state, at(350), 1),
+        "too late"
+    );
 }
 
 #[test]
 fn the_largest_parameters_do_not_overflow() {
     let most = u64::from(u32::MAX);
-    let rule = CounterRule { limit: most, period: MAX_SPAN_NANOS };
-    let Ok(state) = rule.decide(rule.initial(at(0)), at(3), most) else { panic!() };
+    let rule = CounterRule {
+        limit: most,
+        period: MAX_SPAN_NANOS,
+    };
+    let Ok(state) = rule.decide(rule.initial(at(0)), at(3), most) else {
+        panic!()
+    };
     assert_eq!(rule.ready_at(state, at(3), 0, most), at(2 * MAX_SPAN_NANOS));
-    assert_eq!(rule.ready_at(state, at(3), u64::MAX, u64::MAX), Moment::NEVER);
+    assert_eq!(
+        rule.ready_at(state, at(3), u64::MAX, u64::MAX),
+        Moment::NEVER
+    );
     let debt = rule.charge(state, at(3), u64::MAX);
-    assert_eq!((debt, rule.remaining(debt, at(3))), (state, 0), "it saturates");
+    assert_eq!(
+        (debt, rule.remaining(debt, at(3))),
+        (state, 0),
+        "it saturates"
+    );
     assert_eq!(rule.reset_at(debt, Moment::NEVER), Moment::NEVER);
-    assert_eq!(rule.decide(debt, Moment::NEVER, u64::MAX), Err(Moment::NEVER));
-    let fastest = CounterRule { limit: 1, period: 1 };
+    assert_eq!(
+        rule.decide(debt, Moment::NEVER, u64::MAX),
+        Err(Moment::NEVER)
+    );
+    let fastest = CounterRule {
+        limit: 1,
+        period: 1,
+    };
     let state = fastest.charge(fastest.initial(at(0)), Moment::NEVER, 1);
     assert_eq!(fastest.ready_at(state, Moment::NEVER, 1, 1), Moment::NEVER);
 }

@@ -1,3 +1,5 @@
+//! One chunk of a log: entries that follow each other.
+
 use super::super::super::Moment;
 use super::steps;
 
@@ -14,14 +16,18 @@ pub(super) struct Chunk {
     before: u64,
     /// In rising order. The numbers count from `before`.
     entries: Vec<(Moment, u64)>,
-    /// How many of these, at the front, have been dropped. Not all, unless there are none.
+    /// How many entries at the front have been dropped. At least one entry remains, unless the list is empty.
     dropped: usize,
 }
 
 impl Chunk {
-    /// An empty one that begins behind this unit, with memory for as many entries as it can have.
+    /// An empty chunk that begins behind the unit `before`, with memory for [`CHUNK`] entries.
     pub(super) fn after(before: u64) -> Self {
-        Self { before, entries: Vec::with_capacity(CHUNK), dropped: 0 }
+        Self {
+            before,
+            entries: Vec::with_capacity(CHUNK),
+            dropped: 0,
+        }
     }
 
     #[inline(always)]
@@ -57,11 +63,15 @@ impl Chunk {
 
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> Option<(Moment, u64)> {
-        self.entries.get(self.dropped + index).map(|entry| self.numbered(entry))
+        self.entries
+            .get(self.dropped + index)
+            .map(|entry| self.numbered(entry))
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (Moment, u64)> {
-        self.entries[self.dropped..].iter().map(|entry| self.numbered(entry))
+        self.entries[self.dropped..]
+            .iter()
+            .map(|entry| self.numbered(entry))
     }
 
     /// How many entries, the first ones, are `early`.
@@ -109,7 +119,7 @@ impl Chunk {
         self.clear_if_all_dropped();
     }
 
-    /// Refunds units of an entry, and removes it if these are `all` that it has.
+    /// Refunds units of an entry, and removes the entry if `all` of its units are refunded.
     pub(super) fn take_back(&mut self, index: usize, units: u64, all: bool) {
         let index = self.dropped + index;
         for entry in &mut self.entries[index..] {
@@ -122,7 +132,7 @@ impl Chunk {
         }
     }
 
-    /// After a refund of `units` before the chunk.
+    /// Updates the chunk after a refund of `units` before it.
     pub(super) fn shift(&mut self, units: u64) {
         steps::count();
         self.before = self.before.wrapping_sub(units);
@@ -140,10 +150,13 @@ impl Chunk {
     pub(super) fn append(&mut self, next: &Self) {
         self.remove_dropped();
         let before = self.before;
-        self.entries.extend(next.entries().map(|(at, end)| (at, end.wrapping_sub(before))));
+        self.entries.extend(
+            next.entries()
+                .map(|(at, end)| (at, end.wrapping_sub(before))),
+        );
     }
 
-    /// Frees memory for many more entries than there are.
+    /// Frees memory if there is room for many more entries than there are.
     #[inline(always)]
     pub(super) fn shrink(&mut self) {
         if self.entries.capacity() > FEW && self.len() < self.entries.capacity() / 4 {
@@ -152,7 +165,7 @@ impl Chunk {
         }
     }
 
-    /// Removes the dropped entries if they are more than the others, which are moved. Returns whether they are.
+    /// Removes the dropped entries and moves the others, if more than half were dropped. Returns whether it did.
     #[cold]
     pub(super) fn make_room(&mut self) -> bool {
         let sparse = self.dropped > self.entries.len() / 2;

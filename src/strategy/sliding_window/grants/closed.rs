@@ -1,3 +1,5 @@
+//! The full chunks of a log, before the one that grants are appended to.
+
 use std::collections::VecDeque;
 
 use super::super::super::Moment;
@@ -34,7 +36,7 @@ impl Closed {
         self.chunks.iter()
     }
 
-    /// How many chunks, the first ones, have only `early` entries.
+    /// How many chunks at the front have only `early` entries.
     pub(super) fn count_early(&self, early: impl Fn((Moment, u64)) -> bool) -> usize {
         self.chunks.partition_point(|chunk| {
             steps::count();
@@ -68,7 +70,9 @@ impl Closed {
 
     /// Changes a chunk, and removes it if that leaves no entry in it.
     pub(super) fn change(&mut self, number: usize, change: impl FnOnce(&mut Chunk)) {
-        let Some(chunk) = self.chunks.get_mut(number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else {
+            return;
+        };
         let before = chunk.len();
         change(chunk);
         self.len -= before - chunk.len();
@@ -77,9 +81,11 @@ impl Closed {
         }
     }
 
-    /// After a refund of `units` in this chunk.
+    /// Updates the later chunks after a refund of `units` in this one.
     pub(super) fn shift_after(&mut self, number: usize, units: u64) {
-        self.chunks.range_mut(number + 1..).for_each(|chunk| chunk.shift(units));
+        self.chunks
+            .range_mut(number + 1..)
+            .for_each(|chunk| chunk.shift(units));
     }
 
     /// Joins a chunk that has lost entries with each neighbour that it fits into one chunk with. So chunks are more than half full
@@ -87,7 +93,9 @@ impl Closed {
     pub(super) fn join_sparse(&mut self, number: usize) {
         for number in [Some(number), number.checked_sub(1)].into_iter().flatten() {
             let len = |number| self.chunks.get(number).map(Chunk::len);
-            let fits = len(number).zip(len(number + 1)).is_some_and(|(len, next)| len + next <= CHUNK);
+            let fits = len(number)
+                .zip(len(number + 1))
+                .is_some_and(|(len, next)| len + next <= CHUNK);
             if fits && let Some(next) = self.chunks.remove(number + 1) {
                 self.chunks[number].append(&next);
             }

@@ -1,3 +1,5 @@
+//! Tests of the chunked log against one list of entries.
+
 use proptest::prelude::*;
 
 use super::chunk::CHUNK;
@@ -7,7 +9,7 @@ fn at(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)
 }
 
-/// The same with each entry's own units, in one list.
+/// The model of the grants: one list, in which each entry has its own units.
 #[derive(Debug, Default)]
 struct List(Vec<(Moment, u64)>);
 
@@ -40,7 +42,11 @@ impl List {
     }
 
     fn units_until(&self, last: Moment) -> u64 {
-        self.0.iter().filter(|entry| entry.0 <= last).map(|entry| entry.1).sum()
+        self.0
+            .iter()
+            .filter(|entry| entry.0 <= last)
+            .map(|entry| entry.1)
+            .sum()
     }
 
     fn granted_at(&self, nth: u64) -> Option<Moment> {
@@ -58,7 +64,7 @@ enum Step {
     Push(u64, u64),
     Drop(u64),
     Join(u64),
-    /// One entry of so many, of these at this part of the list, is left.
+    /// Refunds entries at a part of the list, and leaves one entry of so many.
     Refund(u64, u64, u64),
     RefundLatest(u64),
 }
@@ -76,9 +82,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(crate::replay::cases(200))]
 
-    /// Over many chunks, in whatever order they are filled, emptied and joined; and the memory is in proportion to the entries.
+    /// The grants agree with the model over many chunks, in any order of filling, emptying and joining. Their memory is in
+    /// proportion to the entries.
     #[test]
     fn chunks_agree_with_a_list(steps in steps(), start in prop_oneof![Just(0), Just(u64::MAX - 1_000)]) {
         let mut grants = Grants { start, end: start, ..Grants::default() };
@@ -135,13 +142,15 @@ proptest! {
     }
 }
 
-/// Of two neighbours one would be left with an entry, in as much memory as before.
+/// A refund in one of two neighbouring chunks must not leave one entry in as much memory as before.
 #[test]
 fn chunks_that_refunds_have_left_sparse_are_joined() {
     let mut grants = Grants::default();
     let number = 100 * CHUNK as u64;
     (0..number).for_each(|nanos| grants.push(at(nanos), 1));
-    (0..number).filter(|nanos| nanos % 100 > 0).for_each(|nanos| grants.take_back(at(nanos), 1));
+    (0..number)
+        .filter(|nanos| nanos % 100 > 0)
+        .for_each(|nanos| grants.take_back(at(nanos), 1));
     assert_eq!(grants.len(), CHUNK);
     assert!(grants.memory() <= 4 * CHUNK, "{}", grants.memory());
 }

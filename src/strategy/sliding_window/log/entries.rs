@@ -5,11 +5,18 @@ use super::super::grants::Grants;
 use super::{Log, LogRule};
 
 impl Log {
-    /// From grants in the order of time, as [`LogRule::counting`] returns them; `None` if these are none of a log.
+    /// Builds a log from grants in the order of time, as [`LogRule::counting`] returns them. `None` if these cannot be the grants
+    /// of a log.
     pub(crate) fn new(grants: Vec<(Moment, u64)>) -> Option<Self> {
-        let in_order = grants.is_sorted_by(|earlier, later| earlier.0 < later.0) && grants.iter().all(|(_, units)| *units > 0);
-        let countable = grants.iter().try_fold(0_u64, |sum, (_, units)| sum.checked_add(*units)).is_some();
-        (in_order && countable).then(|| Self { grants: Grants::new(grants) })
+        let in_order = grants.is_sorted_by(|earlier, later| earlier.0 < later.0)
+            && grants.iter().all(|(_, units)| *units > 0);
+        let countable = grants
+            .iter()
+            .try_fold(0_u64, |sum, (_, units)| sum.checked_add(*units))
+            .is_some();
+        (in_order && countable).then(|| Self {
+            grants: Grants::new(grants),
+        })
     }
 }
 

@@ -1,3 +1,5 @@
+//! Tests of the log against a list of every grant.
+
 use proptest::prelude::*;
 
 use super::super::super::MAX_SPAN_NANOS;
@@ -9,7 +11,7 @@ fn at(nanos: u64) -> Moment {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::replay::cases(4_000))]
 
     /// Invariants 1 and 7, against a list of every grant, with refunds and debts.
     #[test]
@@ -57,7 +59,8 @@ proptest! {
         }
     }
 
-    /// Units ahead that are granted one by one, each as early as possible, are all granted at the earliest instant.
+    /// If the units ahead are granted one by one, each as early as possible, the request behind them is granted exactly at its
+    /// `ready_at`.
     #[test]
     fn no_cost_is_admitted_before_it_is_predicted(
         limit in 1_u64..9, period in 1_u64..300, ahead in 0_u64..40, cost in 1_u64..9,
@@ -81,19 +84,34 @@ proptest! {
 /// Trap: retry-after names the oldest entry, which frees too little.
 #[test]
 fn a_cost_waits_for_the_last_unit_in_its_way_not_the_oldest() {
-    let (rule, mut log) = (LogRule { limit: 3, period: 100 }, Log::default());
+    let (rule, mut log) = (
+        LogRule {
+            limit: 3,
+            period: 100,
+        },
+        Log::default(),
+    );
     for instant in [0, 10, 20] {
         rule.charge(&mut log, at(instant), 1);
     }
     let told = |cost| rule.decide(&log, at(30), cost);
-    assert_eq!((told(1), told(2), told(3), told(4)), (Err(at(100)), Err(at(110)), Err(at(120)), Err(Moment::NEVER)));
+    assert_eq!(
+        (told(1), told(2), told(3), told(4)),
+        (Err(at(100)), Err(at(110)), Err(at(120)), Err(Moment::NEVER))
+    );
 }
 
 /// Trap: a log that grows with the attempts, or with the units.
 #[test]
 fn holds_one_entry_an_instant_and_none_that_has_left() {
     assert_eq!(size_of::<(Moment, u64)>(), 16, "as the docs say");
-    let (rule, mut log) = (LogRule { limit: 100, period: 1_000 }, Log::default());
+    let (rule, mut log) = (
+        LogRule {
+            limit: 100,
+            period: 1_000,
+        },
+        Log::default(),
+    );
     for nanos in 0..100_000 {
         if rule.decide(&log, at(nanos), 1).is_ok() {
             rule.charge(&mut log, at(nanos), 1);
@@ -107,10 +125,19 @@ fn holds_one_entry_an_instant_and_none_that_has_left() {
 
 #[test]
 fn the_largest_parameters_do_not_overflow() {
-    let (rule, mut log) = (LogRule { limit: u64::MAX, period: MAX_SPAN_NANOS }, Log::default());
+    let (rule, mut log) = (
+        LogRule {
+            limit: u64::MAX,
+            period: MAX_SPAN_NANOS,
+        },
+        Log::default(),
+    );
     rule.charge(&mut log, at(3), u64::MAX);
     rule.charge(&mut log, at(4), u64::MAX);
-    assert_eq!(rule.ready_at(&log, at(5), u64::MAX, u64::MAX), at(3).plus(MAX_SPAN_NANOS).plus(MAX_SPAN_NANOS));
+    assert_eq!(
+        rule.ready_at(&log, at(5), u64::MAX, u64::MAX),
+        at(3).plus(MAX_SPAN_NANOS).plus(MAX_SPAN_NANOS)
+    );
     assert_eq!(rule.decide(&log, at(5), 1), Err(at(3 + MAX_SPAN_NANOS)));
     let slow = LogRule { limit: 1, ..rule };
     assert_eq!(slow.ready_at(&log, at(5), u64::MAX, 1), Moment::NEVER);
@@ -119,9 +146,9 @@ fn the_largest_parameters_do_not_overflow() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::replay::cases(300))]
 
-    /// The same with enough grants that the log compacts itself, and with refunds of the latest units.
+    /// The same test with so many grants that the log compacts itself, and with refunds of the latest units.
     #[test]
     fn a_long_log_agrees_with_a_list_of_every_grant(
         limit in 300_u64..600, period in 100_u64..900,
@@ -192,20 +219,32 @@ proptest! {
 #[test]
 fn a_log_of_a_million_is_asked_in_a_few_steps() {
     const MILLION: u64 = 1_000_000;
-    let rule = LogRule { limit: MILLION, period: 2 * MILLION };
+    let rule = LogRule {
+        limit: MILLION,
+        period: 2 * MILLION,
+    };
     let mut log = Log::default();
     let filled = steps::of(|| (0..MILLION).for_each(|nanos| rule.charge(&mut log, at(nanos), 1)));
     assert_eq!(filled, MILLION);
     let (now, half_gone, gone) = (at(MILLION), at(5 * MILLION / 2), at(3 * MILLION));
     let asked = steps::of(|| {
-        assert_eq!(rule.decide(&log, now, MILLION / 2), Err(at(5 * MILLION / 2 - 1)));
+        assert_eq!(
+            rule.decide(&log, now, MILLION / 2),
+            Err(at(5 * MILLION / 2 - 1))
+        );
         assert_eq!(rule.report(&log, gone, 0, MILLION).remaining, MILLION);
-        assert_eq!(rule.report(&log, half_gone, 10, 1).remaining, MILLION / 2 + 1);
+        assert_eq!(
+            rule.report(&log, half_gone, 10, 1).remaining,
+            MILLION / 2 + 1
+        );
     });
     assert!(asked <= 120, "{asked} steps");
     // Numbers of chunks, and entries of one.
     let refunded = steps::of(|| rule.refund(&mut log, at(MILLION / 3), 1));
-    assert!(refunded <= MILLION / CHUNK as u64 + CHUNK as u64, "{refunded} steps");
+    assert!(
+        refunded <= MILLION / CHUNK as u64 + CHUNK as u64,
+        "{refunded} steps"
+    );
     let forgiven = steps::of(|| rule.forgive(&mut log, MILLION / 4));
     assert!(forgiven <= 30, "{forgiven} steps");
     assert_eq!(rule.used(&log, now), 3 * MILLION / 4 - 1);
@@ -215,7 +254,10 @@ fn a_log_of_a_million_is_asked_in_a_few_steps() {
 #[test]
 fn a_grant_drops_one_chunk_at_most_and_each_entry_once() {
     const LEN: u64 = 100_000;
-    let rule = LogRule { limit: LEN, period: LEN };
+    let rule = LogRule {
+        limit: LEN,
+        period: LEN,
+    };
     let mut log = Log::default();
     let mut charge = |nanos: u64| {
         let steps = steps::of(|| rule.charge(&mut log, at(nanos), 1));
@@ -223,17 +265,27 @@ fn a_grant_drops_one_chunk_at_most_and_each_entry_once() {
         (steps, log.grants.len(), log.grants.memory())
     };
     let steps: u64 = (0..3 * LEN).map(|nanos| charge(nanos).0).sum();
-    assert_eq!(steps, 3 * LEN + 2 * LEN, "a grant adds an entry, and drops one after the first period");
+    assert_eq!(
+        steps,
+        3 * LEN + 2 * LEN,
+        "a grant adds an entry, and drops one after the first period"
+    );
     let calls = LEN / CHUNK as u64 + 2;
-    let (_, len, memory) = (0..calls).map(|nanos| charge(5 * LEN + nanos)).last().unwrap();
+    let (_, len, memory) = (0..calls)
+        .map(|nanos| charge(5 * LEN + nanos))
+        .last()
+        .unwrap();
     assert_eq!(len as u64, calls);
     assert!(memory <= 2 * CHUNK, "memory for {memory}");
 }
 
-/// The rest of the expired units, which later charges drop, must not take the place of new ones.
+/// Expired units that are not dropped yet, because later charges drop them, must not take the room of new ones.
 #[test]
 fn the_largest_debt_is_counted_after_the_same_debt_in_many_chunks_has_left() {
-    let rule = LogRule { limit: u64::MAX, period: 100_000 };
+    let rule = LogRule {
+        limit: u64::MAX,
+        period: 100_000,
+    };
     let mut log = Log::default();
     for nanos in 0..5 * CHUNK as u64 {
         rule.charge(&mut log, at(nanos), u64::MAX / 2_000);
@@ -241,7 +293,10 @@ fn the_largest_debt_is_counted_after_the_same_debt_in_many_chunks_has_left() {
     assert_eq!(log.grants.used(), u64::MAX);
     let now = at(200_000);
     rule.charge(&mut log, now, u64::MAX);
-    assert_eq!((rule.used(&log, now), rule.reset_at(&log, now)), (u64::MAX, at(300_000)));
+    assert_eq!(
+        (rule.used(&log, now), rule.reset_at(&log, now)),
+        (u64::MAX, at(300_000))
+    );
     assert_eq!(log.grants.to_vec(), [(now, u64::MAX)]);
 }
 
@@ -249,23 +304,42 @@ fn the_largest_debt_is_counted_after_the_same_debt_in_many_chunks_has_left() {
 #[test]
 fn a_log_that_is_charged_beyond_its_limit_stays_bounded() {
     for limit in [1, 100, 1_000] {
-        let (rule, mut log) = (LogRule { limit, period: 1_000_000 }, Log::default());
+        let (rule, mut log) = (
+            LogRule {
+                limit,
+                period: 1_000_000,
+            },
+            Log::default(),
+        );
         for nanos in 0..20_000 {
             rule.charge(&mut log, at(nanos), 1);
             assert!(log.grants.memory() <= 4 * limit.max(FEW as u64) as usize + 2 * FEW);
         }
         assert_eq!(rule.used(&log, at(20_000)), 20_000);
-        assert_eq!(rule.decide(&log, at(20_000), 1), Err(at(1_000_000 + 20_000 - limit)));
+        assert_eq!(
+            rule.decide(&log, at(20_000), 1),
+            Err(at(1_000_000 + 20_000 - limit))
+        );
     }
 }
 
 #[test]
 fn memory_is_in_proportion_to_the_grants_that_count() {
     for limit in [3, 50, 200, 300, 2_000] {
-        let (rule, mut log) = (LogRule { limit, period: limit }, Log::default());
+        let (rule, mut log) = (
+            LogRule {
+                limit,
+                period: limit,
+            },
+            Log::default(),
+        );
         for nanos in 0..10 * limit {
             rule.charge(&mut log, at(nanos), 1);
-            assert!(log.grants.memory() <= 4 * limit as usize + FEW, "{} for {limit}", log.grants.memory());
+            assert!(
+                log.grants.memory() <= 4 * limit as usize + FEW,
+                "{} for {limit}",
+                log.grants.memory()
+            );
         }
     }
 }
@@ -273,7 +347,13 @@ fn memory_is_in_proportion_to_the_grants_that_count() {
 /// A log that was long frees its memory.
 #[test]
 fn memory_comes_back_when_the_grants_have_left() {
-    let (rule, mut log) = (LogRule { limit: 10_000, period: 10_000 }, Log::default());
+    let (rule, mut log) = (
+        LogRule {
+            limit: 10_000,
+            period: 10_000,
+        },
+        Log::default(),
+    );
     for nanos in 0..40_000 {
         let step = if nanos < 20_000 { 1 } else { 1_000 };
         rule.charge(&mut log, at(nanos * step), 1);

@@ -13,7 +13,15 @@ impl Harness {
                 assert!(!schedule.release(grant.fence, cost.plain, grant.claim));
                 match schedule.pass_on(cost.plain, grant.claim) {
                     Some(next) => effects.wake(Some(next)),
-                    None => schedule.release_to_next(now, grant.fence, cost.plain, grant.claim, effects),
+                    None => {
+                        schedule.release_to_next(
+                            now,
+                            grant.fence,
+                            cost.plain,
+                            grant.claim,
+                            effects,
+                        );
+                    }
                 }
             });
         } else {
@@ -25,21 +33,28 @@ impl Harness {
 
     pub(super) fn settle(&mut self, Held { grant, cost }: Held, actual: Settled) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
-        let told =
-            actual.with(|actual| self.input(|schedule, now, effects| schedule.settle(now, grant, cost.plain, actual, effects)));
+        let reported = actual.with(|actual| {
+            self.input(|schedule, now, effects| {
+                schedule.settle(now, grant, cost.plain, actual, effects)
+            })
+        });
         let is_live = self.reference.settle(grant.fence, actual);
-        prop_assert_eq!(told, is_live);
+        prop_assert_eq!(reported, is_live);
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
-    pub(super) fn report(&mut self, Held { grant, cost }: Held, outcome: Outcome) -> TestCaseResult {
+    pub(super) fn report(
+        &mut self,
+        Held { grant, cost }: Held,
+        outcome: Outcome,
+    ) -> TestCaseResult {
         let before = self.snapshot_if_nothing_is_due();
-        let told = self.input(|schedule, now, effects| {
+        let reported = self.input(|schedule, now, effects| {
             let rtt_nanos = now.since(grant.at);
             schedule.report(now, grant, cost.plain, Some(rtt_nanos), outcome, effects)
         });
         let is_live = self.reference.give_back(grant.fence);
-        prop_assert_eq!(told, is_live);
+        prop_assert_eq!(reported, is_live);
         self.a_reclaimed_permit_changes_nothing(is_live, before)
     }
 
@@ -47,8 +62,8 @@ impl Harness {
         let has_lease = self.reference.grants[&grant.fence].leased.is_some();
         prop_assert_eq!(grant.claim.lease().is_some(), has_lease);
         if let Some(lease) = grant.claim.lease() {
-            let told = self.schedule.renew(self.moment(), lease, grant.fence);
-            prop_assert_eq!(told, self.reference.renew(grant.fence));
+            let reported = self.schedule.renew(self.moment(), lease, grant.fence);
+            prop_assert_eq!(reported, self.reference.renew(grant.fence));
         }
         Ok(())
     }
@@ -56,20 +71,32 @@ impl Harness {
     pub(super) fn set_own_ttl(&mut self, grant: Grant, ttl: u64, renews: bool) -> TestCaseResult {
         if let Some(lease) = grant.claim.lease() {
             let own = NonZeroU64::new(ttl).unwrap();
-            let told = self.input(|schedule, now, effects| schedule.set_own_ttl(now, (lease, grant.fence), own, renews, effects));
-            prop_assert_eq!(told, self.reference.set_own_ttl(grant.fence, ttl, renews));
+            let reported = self.input(|schedule, now, effects| {
+                schedule.set_own_ttl(now, (lease, grant.fence), own, renews, effects)
+            });
+            prop_assert_eq!(
+                reported,
+                self.reference.set_own_ttl(grant.fence, ttl, renews)
+            );
         }
         Ok(())
     }
 
     fn snapshot_if_nothing_is_due(&self) -> Option<LimiterSnapshot> {
-        (!self.is_due()).then(|| self.schedule.snapshot(self.moment()))
+        (!self.is_due()).then(|| self.schedule.outlook().snapshot(self.moment()))
     }
 
     /// A reclaimed permit changes nothing: its place was released already.
-    fn a_reclaimed_permit_changes_nothing(&self, is_live: bool, before: Option<LimiterSnapshot>) -> TestCaseResult {
-        let after = self.schedule.snapshot(self.moment());
-        prop_assert!(is_live || before.is_none_or(|before| before == after), "it was {before:?} and is {after:?}");
+    fn a_reclaimed_permit_changes_nothing(
+        &self,
+        is_live: bool,
+        before: Option<LimiterSnapshot>,
+    ) -> TestCaseResult {
+        let after = self.schedule.outlook().snapshot(self.moment());
+        prop_assert!(
+            is_live || before.is_none_or(|before| before == after),
+            "it was {before:?} and is {after:?}"
+        );
         Ok(())
     }
 }

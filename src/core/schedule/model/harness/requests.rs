@@ -2,23 +2,37 @@
 
 use super::*;
 use crate::core::grant::Claim;
-use crate::core::line::{Content, Opening};
 use crate::core::schedule::NotInPlace;
+use crate::core::word::packed_rate::{WordContents, WordValue};
 
 impl Harness {
     pub(super) fn request(&mut self, newcomer: Waiting, blocking: bool) -> TestCaseResult {
-        let Waiting { id, cost, priority, deadline } = newcomer;
+        let Waiting {
+            id,
+            cost,
+            priority,
+            deadline,
+        } = newcomer;
         self.requests += 1;
         let alarm = Arc::new(Alarm::default());
         let mut waker = Some(Waker::from(Arc::clone(&alarm)));
         let deadline = Moment::from_nanos(deadline);
         let by_unit = cost.by_unit();
         let costs = Costs::new(cost.plain, &by_unit);
-        let request = Request { costs, priority, deadline, caller: Location::caller(), blocking };
+        let request = Request {
+            costs,
+            priority,
+            deadline,
+            caller: Location::caller(),
+            blocking,
+        };
         self.advance_if_due();
         let outcome = self.raw_input(|schedule, now, effects| {
             let behind = schedule.enqueue_behind(now, &request, &mut waker);
-            behind.map_or_else(|| schedule.request(now, &request, &mut waker, effects), |waiter| Ok(Enqueued::Queued(waiter)))
+            behind.map_or_else(
+                || schedule.request(now, &request, &mut waker, effects),
+                |waiter| Ok(Enqueued::Queued(waiter)),
+            )
         });
         let outcome = outcome.map_err(|refused| refused.error);
         let closed = self.reference.closed.then_some(AcquireError::Closed);
@@ -38,14 +52,22 @@ impl Harness {
         let is_granted = matches!(outcome, Ok(Enqueued::Granted(_)));
         rules::a_request_that_can_be_granted_is_granted(&self.reference, newcomer, is_granted)?;
         let timed_out = matches!(outcome, Err(AcquireError::TimedOut { .. }));
-        let is_admitted = is_granted && self.reference.goes_first(priority) && self.reference.may_admit(self.reference.now, cost);
+        let is_admitted = is_granted
+            && self.reference.goes_first(priority)
+            && self.reference.may_admit(self.reference.now, cost);
         if !is_admitted {
             let may_wait = newcomer.deadline > self.reference.now;
             if may_wait && newcomer.deadline != u64::MAX {
-                rules::a_request_is_refused_at_once_if_it_cannot_be_served_in_time(&self.reference, newcomer, timed_out)?;
+                rules::a_request_is_refused_at_once_if_it_cannot_be_served_in_time(
+                    &self.reference,
+                    newcomer,
+                    timed_out,
+                )?;
             }
             let passes_by = !may_wait && self.reference.waiting.len() >= self.reference.max_queue;
-            if timed_out && (may_wait || passes_by || !self.reference.could_be_served(newcomer, Bound::Most)) {
+            if timed_out
+                && (may_wait || passes_by || !self.reference.could_be_served(newcomer, Bound::Most))
+            {
                 self.reference.timed_out += 1;
                 return Ok(());
             }
@@ -53,9 +75,17 @@ impl Harness {
         if !is_admitted && !self.reference.make_room(priority) {
             match self.reference.overflow {
                 Overflow::Block { penalty } => {
-                    prop_assert_eq!(outcome.err(), Some(AcquireError::Blocked { retry_after: penalty }));
+                    prop_assert_eq!(
+                        outcome.err(),
+                        Some(AcquireError::Blocked {
+                            retry_after: penalty
+                        })
+                    );
                 }
-                _ => prop_assert!(matches!(outcome, Err(AcquireError::QueueFull { .. })), "the queue is full"),
+                _ => prop_assert!(
+                    matches!(outcome, Err(AcquireError::QueueFull { .. })),
+                    "the queue is full"
+                ),
             }
             return Ok(());
         }
@@ -64,7 +94,15 @@ impl Harness {
             Ok(Enqueued::Queued(waiter)) => {
                 let sleeps_until = blocking.then_some(Moment::NEVER);
                 alarm.0.store(blocking, Ordering::Relaxed); // the thread checks before it sleeps
-                self.tickets.insert(id, Ticket { waiter, cost, alarm, sleeps_until });
+                self.tickets.insert(
+                    id,
+                    Ticket {
+                        waiter,
+                        cost,
+                        alarm,
+                        sleeps_until,
+                    },
+                );
             }
             Ok(Enqueued::Granted(grant)) => {
                 self.in_place = Some((id, AnswerKind::Granted));
@@ -91,7 +129,13 @@ impl Harness {
     pub(super) fn fail(&mut self, id: usize, error: &AcquireError) -> TestCaseResult {
         let expected = self.reference.answers.remove(&id);
         let is_expected = matches!(&expected, Some(Err(kind)) if std::mem::discriminant(kind) == std::mem::discriminant(error));
-        prop_assert!(is_expected, "request {} failed with {:?}, not {:?}", id, error, expected);
+        prop_assert!(
+            is_expected,
+            "request {} failed with {:?}, not {:?}",
+            id,
+            error,
+            expected
+        );
         Ok(())
     }
 
@@ -99,7 +143,7 @@ impl Harness {
         self.advance_if_due();
         let by_unit = cost.by_unit();
         let costs = Costs::new(cost.plain, &by_unit);
-        let told = self.schedule.check(self.moment(), costs);
+        let checked = self.schedule.outlook().check(self.moment(), costs);
         let answer = self.raw_input(|schedule, now, effects| {
             let in_place = match by_unit {
                 None => schedule.admit_in_place(now, cost.plain, Location::caller()),
@@ -108,11 +152,23 @@ impl Harness {
             match in_place {
                 Ok(grant) => Ok(grant),
                 Err(NotInPlace::Denied) => Err(schedule.deny_in_place(now, cost.plain, effects)),
-                Err(NotInPlace::Undecided) => schedule.try_acquire(now, costs, Location::caller(), effects),
+                Err(NotInPlace::Undecided) => {
+                    schedule.try_acquire(now, costs, Location::caller(), effects)
+                }
             }
         });
-        prop_assert!(told.is_allowed() == answer.is_ok(), "{:?}, but {:?}", told, answer);
-        let is_denied = self.denied(cost, answer.as_ref().err(), false, Some(told.remaining()))?;
+        prop_assert!(
+            checked.is_allowed() == answer.is_ok(),
+            "{:?}, but {:?}",
+            checked,
+            answer
+        );
+        let is_denied = self.denied(
+            cost,
+            answer.as_ref().err(),
+            false,
+            Some(checked.remaining()),
+        )?;
         if !is_denied && let Ok(grant) = answer {
             prop_assert!(self.reference.waiting.is_empty(), "it overtook the waiters");
             rules::never_over(&self.reference, cost)?;
@@ -124,42 +180,64 @@ impl Harness {
 
     /// If the state fits a word, the word decides. It is given up before a request that must wait.
     pub(super) fn in_word(&mut self, requests: &[(u64, u64)]) -> TestCaseResult {
-        let Some((opening, mut fence)) = self.schedule.opening(self.moment()) else { return Ok(()) };
+        let Some((opening, mut fence)) = self.schedule.opening(self.moment()) else {
+            return Ok(());
+        };
         prop_assert!(!self.is_due() && self.reference.waiting.is_empty() && !self.reference.closed);
         let mut content = match opening {
-            Opening::Places { units } => Content::Places { units },
-            Opening::Rate { value, .. } => Content::Rate { value },
+            WordContents::Places { units } => WordValue::Places { units },
+            WordContents::Rate { value, .. } => WordValue::Rate { value },
         };
         for &(units_asked, nanos) in requests {
             let cost = Cost::plain(units_asked);
             self.reference.now += nanos;
             let now = self.moment();
             let (taken, claim) = match (opening, content) {
-                (_, Content::Places { units }) => (
-                    units.checked_sub(cost.plain).filter(|_| cost.plain > 0).map(|units| Content::Places { units }),
+                (_, WordValue::Places { units }) => (
+                    units
+                        .checked_sub(cost.plain)
+                        .filter(|_| cost.plain > 0)
+                        .map(|units| WordValue::Places { units }),
                     Claim::PLACE,
                 ),
-                (Opening::Rate { line, .. }, Content::Rate { value }) => {
+                (WordContents::Rate { line, .. }, WordValue::Rate { value }) => {
                     let taken = line.take(value, now.nanos(), cost.plain);
-                    (taken.map(|value| Content::Rate { value }), Claim::of_rate(taken.unwrap_or(0)))
+                    (
+                        taken.map(|value| WordValue::Rate { value }),
+                        Claim::of_rate(taken.unwrap_or(0)),
+                    )
                 }
                 _ => unreachable!("the content is that of the opening"),
             };
-            let holds = !matches!(opening, Opening::Rate { line, .. } if now.nanos() > line.base + line.max_age);
+            let holds = !matches!(opening, WordContents::Rate { line, .. } if now.nanos() > line.base + line.max_age);
             match taken {
                 Some(taken) => {
                     rules::never_over(&self.reference, cost)?;
-                    (content, fence) = (taken, fence + 1);
+                    content = taken;
+                    fence += 1;
                     prop_assert_eq!(self.reference.grant(cost), fence);
-                    let at = if let Opening::Rate { .. } = opening { now } else { Moment::NEVER };
-                    self.held.push(Held { grant: Grant { fence, claim, at }, cost });
+                    let at = if let WordContents::Rate { .. } = opening {
+                        now
+                    } else {
+                        Moment::NEVER
+                    };
+                    self.held.push(Held {
+                        grant: Grant { fence, claim, at },
+                        cost,
+                    });
                 }
                 None => {
-                    prop_assert!(cost.plain == 0 || !holds || !self.reference.must_admit(now.nanos(), cost), "denied {cost:?}");
+                    prop_assert!(
+                        cost.plain == 0 || !holds || !self.reference.must_admit(now.nanos(), cost),
+                        "denied {cost:?}"
+                    );
                     self.schedule.take_over(content, fence);
                     let denial = self.schedule.deny_behind_word(now, cost.plain);
                     prop_assert!(
-                        denial.is_some() || cost.plain == 0 || !holds || cost.plain > self.reference.max_cost(),
+                        denial.is_some()
+                            || cost.plain == 0
+                            || !holds
+                            || cost.plain > self.reference.max_cost(),
                         "not denied {cost:?}"
                     );
                     if denial.is_some() {
@@ -176,8 +254,9 @@ impl Harness {
         self.advance_if_due();
         let by_unit = cost.by_unit();
         let costs = Costs::new(cost.plain, &by_unit);
-        let answer =
-            self.raw_input(|schedule, now, effects| schedule.would_acquire(now, costs, waits, Location::caller(), effects));
+        let answer = self.raw_input(|schedule, now, effects| {
+            schedule.would_acquire(now, costs, waits, Location::caller(), effects)
+        });
         if !self.denied(cost, answer.as_ref().err(), waits, None)? {
             prop_assert!(self.reference.waiting.is_empty() && answer.is_ok());
             rules::never_over(&self.reference, cost)?;
@@ -209,7 +288,11 @@ impl Harness {
             prop_assert!(!is_blocked);
             return Ok(false);
         };
-        prop_assert!(!(is_alone && self.reference.must_admit(now, cost)), "{:?}, although it is admitted", error);
+        prop_assert!(
+            !(is_alone && self.reference.must_admit(now, cost)),
+            "{:?}, although it is admitted",
+            error
+        );
         let TryAcquireError::Denied(decision) = error else {
             prop_assert!(false, "{:?}", error);
             return Ok(true);
@@ -225,7 +308,11 @@ impl Harness {
             rules::retry_after_is_exact(&self.reference, cost, decision.retry_after())?;
             rules::what_remains_would_be_admitted(&self.reference, decision)?;
         } else {
-            rules::retry_after_is_exact_behind_others(&self.reference, cost, decision.retry_after())?;
+            rules::retry_after_is_exact_behind_others(
+                &self.reference,
+                cost,
+                decision.retry_after(),
+            )?;
             rules::nothing_remains_while_a_request_waits(decision.remaining())?;
         }
         Ok(true)
@@ -237,17 +324,27 @@ impl Harness {
         let (waiter, cost) = (ticket.waiter, ticket.cost);
         // As the manager does, it looks at its slot first; or only under the lock, as if the answer came between the two.
         let looks = id.is_multiple_of(2);
-        let place = self.schedule.answers().filter(|_| looks).and_then(|answers| answers.take(waiter.slot()?));
+        let place = self
+            .schedule
+            .waiters
+            .untaken
+            .slots()
+            .filter(|_| looks)
+            .and_then(|answers| answers.take(waiter.slot()?));
         let answer = match place {
             Some(fence) => Ok(Ok(Grant::of_place(fence))),
-            None => self.schedule.poll(waiter, &waker),
+            None => self.schedule.waiters_mut().poll(waiter, &waker),
         };
         match answer {
             Err(was_woken) => {
                 if was_woken {
-                    drop(self.schedule.replace_waker(waiter, waker));
+                    drop(self.schedule.waiters.queue.replace_waker(waiter, waker));
                 }
-                prop_assert!(!self.reference.answers.contains_key(&id), "request {} has an answer", id);
+                prop_assert!(
+                    !self.reference.answers.contains_key(&id),
+                    "request {} has an answer",
+                    id
+                );
             }
             Ok(answer) => {
                 self.tickets.remove(&id);

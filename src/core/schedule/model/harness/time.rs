@@ -5,15 +5,24 @@ use super::*;
 impl Harness {
     /// When a blocked thread wakes, at the latest.
     pub(in super::super) fn next_alarm(&self) -> Moment {
-        let waiting = self.tickets.iter().filter(|(id, _)| !self.reference.answers.contains_key(id));
-        waiting.filter_map(|(_, ticket)| ticket.sleeps_until).min().unwrap_or(Moment::NEVER)
+        let waiting = self
+            .tickets
+            .iter()
+            .filter(|(id, _)| !self.reference.answers.contains_key(id));
+        waiting
+            .filter_map(|(_, ticket)| ticket.sleeps_until)
+            .min()
+            .unwrap_or(Moment::NEVER)
     }
 
     /// A blocked thread that was woken and finds no answer does what is due, and sleeps until time matters next to it.
     pub(super) fn blocked_threads_look(&mut self) -> TestCaseResult {
         let woken = |ticket: &Ticket| ticket.sleeps_until.is_some() && ticket.alarm.is_woken();
-        while let Some(id) =
-            self.tickets.iter().find(|(id, ticket)| woken(ticket) && self.answer(**id).is_none()).map(|(id, _)| *id)
+        while let Some(id) = self
+            .tickets
+            .iter()
+            .find(|(id, ticket)| woken(ticket) && self.answer(**id).is_none())
+            .map(|(id, _)| *id)
         {
             self.tickets[&id].alarm.0.store(false, Ordering::Relaxed);
             self.poll(id)?;
@@ -31,7 +40,11 @@ impl Harness {
             self.wake_at((self.reference.now + late).min(end))?; // it is still late
         }
         loop {
-            let wake = if self.has_runtime { self.schedule.next_wake() } else { self.next_alarm() };
+            let wake = if self.has_runtime {
+                self.schedule.next_wake()
+            } else {
+                self.next_alarm()
+            };
             if wake > Moment::from_nanos(end) {
                 break;
             }
@@ -53,7 +66,11 @@ impl Harness {
     pub(super) fn wake_at(&mut self, now: u64) -> TestCaseResult {
         self.reference.now = now;
         let now = Moment::from_nanos(now);
-        for ticket in self.tickets.values_mut().filter(|ticket| ticket.sleeps_until.is_some_and(|until| until <= now)) {
+        for ticket in self
+            .tickets
+            .values_mut()
+            .filter(|ticket| ticket.sleeps_until.is_some_and(|until| until <= now))
+        {
             ticket.alarm.0.store(true, Ordering::Relaxed);
         }
         self.run_due()

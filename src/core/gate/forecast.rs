@@ -1,0 +1,227 @@
+//! What a gate would grant at later instants if no other request came: its states are copied, and grants are made on the copies.
+//!
+//! A log, which can be long, is not copied: the grants of the forecast are kept beside it.
+
+use std::collections::VecDeque;
+use std::iter::Peekable;
+use std::sync::Arc;
+
+use crate::core::costs::Costs;
+use crate::core::gate::limit_state::{History, LimitState};
+use crate::core::gate::measure::{Measure, charged, returned};
+use crate::core::suspension::Suspension;
+use crate::strategy::{Log, LogRule, Moment};
+
+/// A copy of a gate that advances in time. `R` yields the reclaims to come, first to last.
+#[derive(Debug)]
+pub(crate) struct Forecast<'a, R: Iterator<Item = Reclaim<'a>>> {
+    limits: Vec<LimitForecast<'a>>,
+    measures: &'a [Measure],
+    suspension: Option<Suspension>,
+    reclaims: Peekable<R>,
+    now: Moment,
+}
+
+/// When the permit of a fence will be reclaimed, and what it cost.
+#[derive(Debug)]
+pub(crate) struct Reclaim<'a> {
+    pub(super) at: Moment,
+    pub(super) fence: u64,
+    pub(super) costs: Costs<'a>,
+}
+
+#[derive(Debug)]
+pub(super) enum LimitForecast<'a> {
+    Copied(LimitState),
+    Log(LogForecast<'a>),
+    /// It admits everything.
+    Open,
+}
+
+/// A log, and the grants of the forecast that have not expired, oldest first.
+#[derive(Debug)]
+pub(super) struct LogForecast<'a> {
+    rule: &'a LogRule,
+    log: &'a Log,
+    granted: VecDeque<(Moment, u64)>,
+    /// The units of these grants. Some may have expired since: they can be more than the limit, which can be the largest number.
+    units: u128,
+}
+
+impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
+    pub(super) fn new(
+        limits: impl Iterator<Item = LimitForecast<'a>>,
+        measures: &'a [Measure],
+        suspension: Option<Suspension>,
+        reclaims: R,
+        now: Moment,
+    ) -> Self {
+        Self {
+            limits: limits.collect(),
+            measures,
+            suspension,
+            reclaims: reclaims.peekable(),
+            now,
+        }
+    }
+
+    /// The instant that it has reached.
+    pub(crate) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Advances to the instant at which the costs are admitted and charges them, if that instant is not after `latest`. Otherwise
+    /// advances to `latest`. Returns whether they were admitted.
+    pub(crate) fn take(&mut self, costs: Costs<'_>, latest: Moment) -> bool {
+        loop {
+            let ready = self.ready_at(costs);
+            if ready <= self.now {
+                let asked = self
+                    .limits
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(index, limit)| (charged(self.measures, index, costs), limit));
+                asked
+                    .filter(|(cost, _)| *cost > 0)
+                    .for_each(|(cost, limit)| limit.charge(self.now, cost));
+                if let Some(suspension) = &mut self.suspension {
+                    suspension.note_grant(self.now, costs.plain);
+                }
+                return true;
+            }
+            let reclaim = self
+                .reclaims
+                .peek()
+                .map_or(Moment::NEVER, |reclaim| reclaim.at);
+            let next = ready.min(reclaim);
+            if next > latest || next == Moment::NEVER {
+                self.advance(latest);
+                return false;
+            }
+            self.advance(next);
+        }
+    }
+
+    /// When the costs are admitted if no place is released; [`Moment::NEVER`] if only a release helps.
+    pub(crate) fn ready_at(&self, costs: Costs<'_>) -> Moment {
+        let suspended_until = self.suspension.map_or(self.now, |suspension| {
+            suspension.ready_at(self.now, costs.plain)
+        });
+        let asked = self
+            .limits
+            .iter()
+            .enumerate()
+            .map(|(index, limit)| (charged(self.measures, index, costs), limit));
+        let asked = asked.filter(|(cost, _)| *cost > 0);
+        asked
+            .map(|(cost, limit)| limit.ready_at(self.now, cost))
+            .fold(suspended_until, Moment::max)
+    }
+
+    /// If only a release or a resume admits these costs, all places are free and all requests resumed from now on.
+    pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
+        if self.ready_at(costs) == Moment::NEVER {
+            self.limits
+                .iter_mut()
+                .filter(|limit| limit.counts_places())
+                .for_each(|limit| *limit = LimitForecast::Open);
+            self.suspension
+                .take_if(|suspension| suspension.ready_at(self.now, costs.plain) == Moment::NEVER);
+        }
+    }
+
+    /// Advances to `later`.
+    fn advance(&mut self, later: Moment) {
+        while let Some(Reclaim { fence, costs, .. }) =
+            self.reclaims.next_if(|reclaim| reclaim.at <= later)
+        {
+            for (index, limit) in self.limits.iter_mut().enumerate() {
+                limit.release(returned(self.measures, index, fence, costs));
+            }
+        }
+        self.now = self.now.max(later);
+    }
+}
+
+impl<'a> LimitForecast<'a> {
+    pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
+        Self::Copied(match limit {
+            LimitState::Log(rule, log) => {
+                return Self::Log(LogForecast {
+                    rule,
+                    log,
+                    granted: VecDeque::new(),
+                    units: 0,
+                });
+            }
+            LimitState::Pace(rule, state, _) => {
+                LimitState::Pace(Arc::clone(rule), *state, History::Off)
+            }
+            LimitState::Rule(rule, state) => LimitState::Rule(Arc::clone(rule), *state),
+            LimitState::Places(rule, state, _) => {
+                LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None)
+            }
+        })
+    }
+
+    fn ready_at(&self, now: Moment, cost: u64) -> Moment {
+        match self {
+            Self::Copied(limit) => limit.decide(now, cost).err().unwrap_or(now),
+            Self::Log(log) => log.ready_at(now, cost),
+            Self::Open => now,
+        }
+    }
+
+    fn counts_places(&self) -> bool {
+        matches!(self, Self::Copied(LimitState::Places(..)))
+    }
+
+    fn charge(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Copied(limit) => limit.charge(now, cost),
+            Self::Log(log) => log.charge(now, cost),
+            Self::Open => {}
+        }
+    }
+
+    fn release(&mut self, cost: u64) {
+        if let Self::Copied(limit) = self {
+            limit.release(cost);
+        }
+    }
+}
+
+impl LogForecast<'_> {
+    /// Between two instants at which grants of the forecast expire, the remaining ones act like a part of the cost.
+    fn ready_at(&self, now: Moment, cost: u64) -> Moment {
+        let ready_at = |from: Moment, cost: u128| match u64::try_from(cost) {
+            Ok(cost) => self.rule.decide(self.log, from, cost).err().unwrap_or(from),
+            Err(_) => Moment::NEVER,
+        };
+        let (mut from, mut left) = (now, self.units);
+        for (granted, units) in &self.granted {
+            let leaves = granted.plus(self.rule.period);
+            let ready = ready_at(from, u128::from(cost) + left);
+            if ready < leaves {
+                return ready;
+            }
+            from = from.max(leaves);
+            left -= u128::from(*units);
+        }
+        ready_at(from, cost.into())
+    }
+
+    fn charge(&mut self, now: Moment, cost: u64) {
+        while let Some((at, units)) = self.granted.front().copied()
+            && at.plus(self.rule.period) <= now
+        {
+            self.granted.pop_front();
+            self.units -= u128::from(units);
+        }
+        self.units += u128::from(cost);
+        match self.granted.back_mut().filter(|grant| grant.0 == now) {
+            Some((_, units)) => *units += cost,
+            None => self.granted.push_back((now, cost)),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Leases: permits with a TTL, in the order in which they expire.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use crate::core::arena::{Arena, Index, List};
+use crate::core::request::Caller;
+use crate::strategy::Moment;
+
+/// One permit that will be reclaimed.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Distinguishes this lease from a later one at the same index.
+    pub(crate) fence: u64,
+    pub(crate) cost: u64,
+    pub(crate) granted_at: Moment,
+    /// Its grant or its latest renewal: the TTL counts from here.
+    pub(crate) renewed_at: Moment,
+    pub(crate) expires_at: Moment,
+    pub(crate) caller: Caller,
+}
+
+/// All leases of one gate. Most share one TTL, so granting and renewing append, and the front expires first. The few that have a
+/// shorter one of their own stand beside that list, in order.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Nanoseconds; `None` after a change to a policy without one.
+    ttl: Option<NonZeroU64>,
+    arena: Arena<Lease>,
+    by_expiry: List,
+    /// `None` while there are none.
+    own_ttls: Option<Box<OwnTtls>>,
+    /// When the first one expires; [`Moment::NEVER`] if there is none. Each request asks for it.
+    next_expiry: Moment,
+}
+
+/// The leases with a TTL of their own, in nanoseconds, by when and where they expire.
+type OwnTtls = BTreeMap<(Moment, Index), NonZeroU64>;
+
+impl Leases {
+    pub(crate) const fn new(ttl: NonZeroU64) -> Self {
+        Self {
+            ttl: Some(ttl),
+            arena: Arena::new(),
+            by_expiry: List::EMPTY,
+            own_ttls: None,
+            next_expiry: Moment::NEVER,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_expiry.front().is_none() && self.own_ttls.is_none()
+    }
+
+    pub(crate) fn has_ttl(&self) -> bool {
+        self.ttl.is_some()
+    }
+
+    /// Replaces the TTL. That of every live lease counts from its grant or its latest renewal as before, so the order stays.
+    /// Leases that have expired stay expired, since they are reclaimed in batches.
+    pub(crate) fn set_ttl(&mut self, ttl: Option<NonZeroU64>, now: Moment) {
+        self.ttl = ttl;
+        for index in self.arena.indexes(&self.by_expiry).collect::<Vec<_>>() {
+            if let Some(lease) = self
+                .arena
+                .get_mut(index)
+                .filter(|lease| now < lease.expires_at)
+            {
+                lease.expires_at = expiry(ttl, lease.renewed_at);
+            }
+        }
+        for ((_, index), own) in self
+            .own_ttls
+            .take()
+            .into_iter()
+            .flat_map(|own_ttls| *own_ttls)
+        {
+            let Some(lease) = self.arena.get_mut(index) else {
+                continue;
+            };
+            if now < lease.expires_at {
+                lease.expires_at = expiry(shorter(ttl, own), lease.renewed_at);
+            }
+            self.own_ttls
+                .get_or_insert_default()
+                .insert((lease.expires_at, index), own);
+        }
+        self.note_front();
+    }
+
+    pub(crate) fn open(&mut self, fence: u64, cost: u64, now: Moment, caller: Caller) -> Index {
+        let expires_at = expiry(self.ttl, now);
+        self.next_expiry = self.next_expiry.min(expires_at);
+        let lease = Lease {
+            fence,
+            cost,
+            granted_at: now,
+            renewed_at: now,
+            expires_at,
+            caller,
+        };
+        self.arena.insert_back(&mut self.by_expiry, lease)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: Index, fence: u64) -> Option<&mut Lease> {
+        self.arena
+            .get_mut(index)
+            .filter(|lease| lease.fence == fence)
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_expiry(&self) -> Moment {
+        self.next_expiry
+    }
+
+    /// The first one may have changed.
+    fn note_front(&mut self) {
+        self.note_shared_front();
+        if let Some(((first_own, _), _)) = self
+            .own_ttls
+            .as_ref()
+            .and_then(|own_ttls| own_ttls.first_key_value())
+        {
+            self.next_expiry = self.next_expiry.min(*first_own);
+        }
+    }
+
+    /// The front may have changed, and no lease has a TTL of its own.
+    #[inline]
+    fn note_shared_front(&mut self) {
+        let front = self
+            .by_expiry
+            .front()
+            .and_then(|index| self.arena.get(index));
+        self.next_expiry = front.map_or(Moment::NEVER, |lease| lease.expires_at);
+    }
+
+    /// The leases, first to last as they expire.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        let mut shared = self
+            .arena
+            .indexes(&self.by_expiry)
+            .filter_map(|index| self.arena.get(index))
+            .peekable();
+        let own_ttls = self
+            .own_ttls
+            .iter()
+            .flat_map(|own_ttls| own_ttls.keys())
+            .filter_map(|(_, index)| self.arena.get(*index));
+        let mut own_ttls = own_ttls.peekable();
+        std::iter::from_fn(move || match (shared.peek(), own_ttls.peek()) {
+            (Some(first), Some(first_own)) if first_own.expires_at < first.expires_at => {
+                own_ttls.next()
+            }
+            (None, _) => own_ttls.next(),
+            _ => shared.next(),
+        })
+    }
+
+    /// Takes a lease, which stays in the arena, out of its order. Returns its own TTL.
+    #[inline(never)]
+    fn unlink(&mut self, index: Index) -> Option<NonZeroU64> {
+        let own = if self.own_ttls.is_some() {
+            self.unlink_own_ttl(index)
+        } else {
+            None
+        };
+        if own.is_none() {
+            self.arena.unlink(&mut self.by_expiry, index);
+        }
+        own
+    }
+
+    fn unlink_own_ttl(&mut self, index: Index) -> Option<NonZeroU64> {
+        let expires_at = self.arena.get(index)?.expires_at;
+        let own_ttls = self.own_ttls.as_mut()?;
+        let own = own_ttls.remove(&(expires_at, index));
+        if own_ttls.is_empty() {
+            self.own_ttls = None;
+        }
+        own
+    }
+
+    /// Ends a lease. `None` when it was reclaimed before.
+    pub(crate) fn close(&mut self, index: Index, fence: u64) -> Option<()> {
+        self.get_mut(index, fence)?;
+        if self.own_ttls.is_some() {
+            self.unlink(index);
+            self.arena.remove(index);
+            self.note_front();
+            return Some(());
+        }
+        let was_front = self.by_expiry.front() == Some(index);
+        self.arena.unlink(&mut self.by_expiry, index);
+        self.arena.remove(index);
+        if was_front {
+            self.note_shared_front();
+        }
+        Some(())
+    }
+
+    /// Restarts the TTL of a live lease. A lease past its TTL is not revived, even if it was not reclaimed yet.
+    pub(crate) fn renew(&mut self, index: Index, fence: u64, now: Moment) -> bool {
+        let expires_at = expiry(self.ttl, now);
+        if self
+            .get_mut(index, fence)
+            .is_none_or(|lease| now >= lease.expires_at)
+        {
+            return false;
+        }
+        if let Some(own) = self.unlink(index) {
+            return self.place_by_own_ttl(index, own, now);
+        }
+        let Some(lease) = self.arena.get_mut(index) else {
+            return false;
+        };
+        lease.renewed_at = now;
+        lease.expires_at = expires_at;
+        self.arena.push_back(&mut self.by_expiry, index);
+        self.note_front();
+        true
+    }
+
+    /// Gives a live lease a TTL of its own, of which that of all others is the most. It counts from now if the lease is renewed at
+    /// the same time. Returns whether the lease is live now.
+    pub(crate) fn set_own_ttl(
+        &mut self,
+        index: Index,
+        fence: u64,
+        now: Moment,
+        own: NonZeroU64,
+        renews: bool,
+    ) -> bool {
+        let Some(lease) = self
+            .get_mut(index, fence)
+            .filter(|lease| now < lease.expires_at)
+        else {
+            return false;
+        };
+        let from = if renews { now } else { lease.renewed_at };
+        self.unlink(index);
+        self.place_by_own_ttl(index, own, from)
+            && self
+                .arena
+                .get(index)
+                .is_some_and(|lease| now < lease.expires_at)
+    }
+
+    /// Puts a lease that was taken out beside the list.
+    fn place_by_own_ttl(&mut self, index: Index, own: NonZeroU64, renewed_at: Moment) -> bool {
+        let expires_at = expiry(shorter(self.ttl, own), renewed_at);
+        let Some(lease) = self.arena.get_mut(index) else {
+            return false;
+        };
+        lease.renewed_at = renewed_at;
+        lease.expires_at = expires_at;
+        self.own_ttls
+            .get_or_insert_default()
+            .insert((expires_at, index), own);
+        self.note_front();
+        true
+    }
+
+    /// Ends the lease that expired first, if one has.
+    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Lease> {
+        if self.next_expiry > now {
+            return None;
+        }
+        let first_own = self
+            .own_ttls
+            .as_ref()
+            .and_then(|own_ttls| own_ttls.first_key_value())
+            .map(|((at, index), _)| (*at, *index));
+        let index = first_own
+            .filter(|(at, _)| *at == self.next_expiry)
+            .map(|(_, index)| index);
+        let index = index.or_else(|| self.by_expiry.front())?;
+        self.unlink(index);
+        self.note_front();
+        Some(self.arena.remove(index))
+    }
+}
+
+fn shorter(ttl: Option<NonZeroU64>, own: NonZeroU64) -> Option<NonZeroU64> {
+    Some(ttl.map_or(own, |ttl| ttl.min(own)))
+}
+
+fn expiry(ttl: Option<NonZeroU64>, renewed_at: Moment) -> Moment {
+    ttl.map_or(Moment::NEVER, |ttl| renewed_at.plus(ttl.get()))
+}

@@ -1,0 +1,432 @@
+//! One limit with its state. Only this file of the gate distinguishes the kinds of limits.
+
+use std::sync::Arc;
+
+use crate::core::word::packed_rate::MAX_VALUE;
+use crate::core::word::packed_rate_history;
+use crate::policy::Limit;
+use crate::strategy::{
+    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule,
+    Moment, PaceRule, Ratio, RefundBound, Rule, Sample, Slope, StateWords, Strategy, Usage,
+};
+
+/// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
+#[derive(Debug)]
+#[repr(u8)]
+pub(crate) enum LimitState {
+    Pace(Arc<PaceRule>, StateWords, History),
+    Rule(Arc<Rule>, StateWords),
+    Log(LogRule, Box<Log>),
+    /// The last part moves the limit, where it adapts.
+    Places(
+        ConcurrencyRule,
+        ConcurrencyState,
+        Option<Box<(Arc<Adapt>, AdaptState)>>,
+    ),
+}
+
+/// The past grants of a pace, for refunds.
+#[derive(Debug)]
+pub(crate) enum History {
+    /// They are not recorded: each grant knows what it [reached](crate::core::word::packed_rate).
+    Off,
+    /// There are none that can be refunded. Few of many keys with a manager have a record.
+    Empty,
+    Bound(RefundBound),
+}
+
+impl History {
+    #[inline(always)]
+    fn note(&mut self, rule: &PaceRule, before: StateWords, now: Moment) {
+        match self {
+            Self::Off => {}
+            Self::Empty => *self = Self::Bound(RefundBound::new(now)),
+            Self::Bound(refund_bound) => refund_bound.note(rule, before.into(), now),
+        }
+    }
+}
+
+/// Asks the rule of a limit a question about its state.
+macro_rules! with_rule {
+    ($limit:expr, |$rule:ident, $state:ident| $answer:expr) => {
+        match $limit {
+            LimitState::Pace($rule, $state, _) => {
+                let $state = (*$state).into();
+                $answer
+            }
+            LimitState::Rule($rule, $state) => {
+                let $state = *$state;
+                $answer
+            }
+            LimitState::Log($rule, $state) => $answer,
+            LimitState::Places($rule, $state, _) => {
+                let $state = *$state;
+                $answer
+            }
+        }
+    };
+}
+
+impl LimitState {
+    pub(crate) fn new(rule: &LimitRule, now: Moment) -> Self {
+        match rule {
+            LimitRule::Pace(rule) => {
+                Self::Pace(Arc::clone(rule), rule.initial(now).into(), History::Empty)
+            }
+            LimitRule::Words(rule) => Self::Rule(Arc::clone(rule), rule.initial(now)),
+            LimitRule::Log(rule) => Self::Log(*rule, Box::default()),
+            LimitRule::Places(rule, None) => Self::Places(*rule, ConcurrencyState::default(), None),
+            LimitRule::Places(rule, Some(adapt)) => {
+                let state = adapt.initial(rule.limit);
+                let rule = ConcurrencyRule {
+                    limit: state.limit(),
+                };
+                Self::Places(
+                    rule,
+                    ConcurrencyState::default(),
+                    Some(Box::new((Arc::clone(adapt), state))),
+                )
+            }
+        }
+    }
+
+    /// Units in flight, if this limit counts them.
+    pub(crate) fn places(&self) -> Option<u64> {
+        match self {
+            Self::Places(_, state, _) => Some(state.in_use),
+            Self::Pace(..) | Self::Rule(..) | Self::Log(..) => None,
+        }
+    }
+
+    /// Whether the cost is admitted. `Ok`: with this state afterwards, for [`LimitState::proceed`]. `Err`: until when it must wait.
+    #[inline(always)]
+    pub(crate) fn decide(&self, now: Moment, cost: u64) -> Result<StateWords, Moment> {
+        match self {
+            Self::Pace(rule, state, _) => rule.decide((*state).into(), now, cost).map(Into::into),
+            Self::Rule(rule, state) => rule.decide(*state, now, cost),
+            Self::Log(rule, log) => rule.decide(log, now, cost).map(|()| StateWords::default()),
+            Self::Places(rule, state, _) => rule.decide(*state, now, cost).map(Into::into),
+        }
+    }
+
+    /// Charges the cost: this is the state afterwards.
+    #[inline(always)]
+    pub(crate) fn proceed(&mut self, now: Moment, cost: u64, next: StateWords) {
+        match self {
+            Self::Pace(rule, state, history) => {
+                history.note(rule, *state, now);
+                *state = next;
+            }
+            Self::Rule(_, state) => *state = next,
+            Self::Log(rule, log) => rule.charge(log, now, cost),
+            Self::Places(rule, state, adaptation) => {
+                restart_if_idle(rule, *state, adaptation, now);
+                *state = next.into();
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn release(&mut self, cost: u64) {
+        if let Self::Places(_, state, _) = self {
+            *state = state.release(cost);
+        }
+    }
+
+    /// Charges the cost whether or not it is admitted: a debt that later requests wait for.
+    pub(crate) fn charge(&mut self, now: Moment, cost: u64) {
+        let next = match self {
+            Self::Pace(rule, state, _) => rule.charge((*state).into(), now, cost).into(),
+            Self::Rule(rule, state) => rule.charge(*state, now, cost),
+            Self::Log(..) => StateWords::default(),
+            Self::Places(rule, state, _) => rule.charge(*state, now, cost).into(),
+        };
+        self.proceed(now, cost, next);
+    }
+
+    /// Refunds what was charged at `at` and never used.
+    pub(crate) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, History::Bound(refund_bound)) => {
+                *state = rule.refund((*state).into(), refund_bound, at, cost).into();
+            }
+            Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
+            Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
+            Self::Log(rule, log) => rule.refund(log, at, cost),
+            Self::Places(_, state, _) => *state = state.release(cost),
+        }
+    }
+
+    /// Replaces the `cost` that was charged to a limit of time by the `actual` one. A refund needs the time of the grant.
+    pub(crate) fn settle(
+        &mut self,
+        now: Moment,
+        granted_at: Option<Moment>,
+        cost: u64,
+        actual: u64,
+    ) {
+        if self.places().is_some() {
+            return;
+        }
+        if actual > cost {
+            self.charge(now, actual - cost);
+        } else if actual < cost
+            && let Some(at) = granted_at
+        {
+            self.refund(now, at, cost - actual);
+        }
+    }
+
+    /// Refunds up to `cost` units, whenever they were charged. Units in flight stay in flight.
+    pub(crate) fn forgive(&mut self, now: Moment, cost: u64) {
+        match self {
+            Self::Pace(rule, state, history) => {
+                *state = rule.forgive((*state).into(), now, cost).into();
+                if let History::Bound(_) = history {
+                    *history = History::Empty;
+                }
+            }
+            Self::Rule(rule, state) => *state = rule.forgive(*state, now, cost),
+            Self::Log(rule, log) => rule.forgive(log, cost),
+            Self::Places(..) => {}
+        }
+    }
+
+    /// Records that a request that does not wait was denied `cost`. Returns whether that changed the state.
+    pub(crate) fn note_denial(&mut self, now: Moment, cost: u64) -> bool {
+        let Self::Rule(rule, state) = self else {
+            return false;
+        };
+        let (before, next) = (*state, rule.note_denial(*state, now, cost));
+        *state = next;
+        before != next
+    }
+
+    /// Until when it bans.
+    pub(crate) fn banned_until(&self, now: Moment) -> Option<Moment> {
+        let Self::Rule(rule, state) = self else {
+            return None;
+        };
+        rule.banned_until(*state, now)
+    }
+
+    /// Stops recording grants, if this is a rate that fits a [line](crate::core::word::packed_rate). Returns the parts that it brings in a
+    /// nanosecond; `None` if it does not fit.
+    pub(crate) fn becomes_line(&mut self, now: Moment) -> Option<u64> {
+        match self {
+            Self::Pace(rule, state, history) => {
+                let slope = rule
+                    .slope((*state).into(), now)
+                    .filter(|slope| packed_rate_history::fits(*slope))?;
+                *history = History::Off;
+                Some(slope.parts_per_nano)
+            }
+            Self::Rule(rule, _) => match &**rule {
+                Rule::Window(window) if window.limit <= MAX_VALUE / 2 => Some(0),
+                Rule::Pace(_) | Rule::Window(_) | Rule::Counter(_) | Rule::Penalty(_) => None,
+            },
+            Self::Log(..) | Self::Places(..) => None,
+        }
+    }
+
+    /// Records grants from now on, if it did not before.
+    pub(crate) fn records_grants(&mut self, now: Moment) {
+        if let Self::Pace(_, _, history @ History::Off) = self {
+            *history = History::Bound(RefundBound::new(now));
+        }
+    }
+
+    /// The parts that are used, of a pace that records no grants.
+    #[inline(always)]
+    pub(crate) fn used_on_line(&self, now: Moment) -> Option<u64> {
+        let Self::Pace(rule, state, History::Off) = self else {
+            return None;
+        };
+        u64::try_from(rule.usage((*state).into(), now).parts).ok()
+    }
+
+    /// The rate as a line, if it is one at present.
+    pub(crate) fn slope(&self, now: Moment) -> Option<Slope> {
+        match self {
+            Self::Pace(rule, state, _) => rule.slope((*state).into(), now),
+            Self::Rule(rule, state) => match &**rule {
+                Rule::Window(window) => window.slope((*state).into(), now),
+                Rule::Pace(_) | Rule::Counter(_) | Rule::Penalty(_) => None,
+            },
+            Self::Log(..) | Self::Places(..) => None,
+        }
+    }
+
+    /// Sets the parts that a line has used at its base.
+    pub(crate) fn set_used(&mut self, base: Moment, used: u64) {
+        match self {
+            Self::Pace(rule, state, _) => *state = rule.with_used(base, used).into(),
+            Self::Rule(rule, state) => match &**rule {
+                Rule::Window(window) => *state = window.with_used((*state).into(), used).into(),
+                Rule::Pace(_) | Rule::Counter(_) | Rule::Penalty(_) => {}
+            },
+            Self::Log(..) | Self::Places(..) => {}
+        }
+    }
+
+    /// Refunds `cost` of a pace that records no grants, but `most` parts at most. Returns the parts; `None` if it is another limit.
+    pub(crate) fn refund_on_line(&mut self, cost: u64, most: u64) -> Option<u64> {
+        let Self::Pace(rule, state, History::Off) = self else {
+            return None;
+        };
+        let (refunded, parts) = rule.refund_at_most((*state).into(), cost, most);
+        *state = refunded.into();
+        Some(parts)
+    }
+
+    /// Starts a limit of time, which is new, with the usage of another one.
+    pub(crate) fn take_over(&mut self, now: Moment, former: &Self, ratio: Ratio) {
+        match (self, former) {
+            (Self::Rule(rule, state), Self::Rule(former_rule, former)) => {
+                *state = rule.take_over(now, former_rule, *former, ratio);
+            }
+            (Self::Log(rule, log), Self::Log(former_rule, former)) => {
+                **log = rule.take_over(now, former_rule, former, ratio);
+            }
+            (Self::Pace(rule, state, _), former) => {
+                *state = rule.with_usage(now, former.usage(now), ratio).into();
+            }
+            (Self::Rule(rule, state), former) => {
+                *state = rule.with_usage(now, former.usage(now), ratio);
+            }
+            (Self::Log(rule, log), former) => {
+                rule.charge(log, now, ratio.of_whole(former.usage(now)));
+            }
+            (Self::Places(..), _) => {}
+        }
+    }
+
+    /// Passes a report to the limit, if it adapts.
+    pub(crate) fn learn(&mut self, now: Moment, sample: Sample) {
+        if let Self::Places(rule, _, Some(adaptation)) = self {
+            let (adapt, state) = &mut **adaptation;
+            *state = adapt.update(*state, now, sample);
+            rule.limit = state.limit();
+        }
+    }
+
+    /// When it is reset, if nothing is in flight and nothing more is admitted.
+    pub(crate) fn reset_at(&self, now: Moment) -> Moment {
+        match self {
+            Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
+            _ => with_rule!(self, |rule, state| rule.reset_at(state, now)),
+        }
+    }
+
+    /// See [`PaceRule::forgettable_at`].
+    pub(crate) fn forgettable_at(&self, now: Moment) -> Moment {
+        match self {
+            Self::Pace(rule, state, _) => rule.forgettable_at((*state).into(), now),
+            Self::Rule(..) | Self::Log(..) | Self::Places(..) => self.reset_at(now),
+        }
+    }
+
+    /// See [`Strategy::used`].
+    pub(crate) fn used(&self, now: Moment) -> u64 {
+        with_rule!(self, |rule, state| rule.used(state, now))
+    }
+
+    /// See [`Strategy::ready_at`].
+    pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
+        with_rule!(self, |rule, state| rule.ready_at(state, now, ahead, cost))
+    }
+
+    /// See [`Strategy::report`].
+    #[inline(always)]
+    pub(crate) fn report(&self, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        if let (Self::Places(_, state, Some(_)), Some(rule)) = (self, self.concurrency(now)) {
+            return LimitReport {
+                reset_at: self.reset_at(now),
+                ..rule.report(*state, now, ahead, cost)
+            };
+        }
+        with_rule!(self, |rule, state| rule.report(state, now, ahead, cost))
+    }
+
+    fn usage(&self, now: Moment) -> Usage {
+        with_rule!(self, |rule, state| rule.usage(state, now))
+    }
+
+    /// The state in words; `None` where it does not fit into words.
+    pub(crate) fn words(&self) -> Option<StateWords> {
+        match self {
+            Self::Pace(_, state, _) | Self::Rule(_, state) => Some(*state),
+            Self::Log(..) | Self::Places(..) => None,
+        }
+    }
+
+    /// Sets the state from words, if it fits into words.
+    pub(crate) fn set_words(&mut self, words: StateWords) {
+        match self {
+            Self::Pace(_, state, _) | Self::Rule(_, state) => *state = words,
+            Self::Log(..) | Self::Places(..) => {}
+        }
+    }
+
+    /// The capacity of this limit, at present: a concurrency that adapts has another one than its policy says.
+    #[inline(always)]
+    pub(crate) fn capacity(&self, limit: &Limit, now: Moment) -> u64 {
+        self.concurrency(now)
+            .map_or_else(|| limit.capacity(), |rule| rule.limit)
+    }
+
+    /// The rule of a concurrency, with the limit that it has at `now`.
+    #[inline(always)]
+    pub(crate) fn concurrency(&self, now: Moment) -> Option<ConcurrencyRule> {
+        let Self::Places(rule, state, adaptation) = self else {
+            return None;
+        };
+        Some(match adaptation.as_deref() {
+            Some((adapt, learnt)) if state.in_use == 0 => ConcurrencyRule {
+                limit: adapt.while_idle(*learnt, now).limit(),
+            },
+            _ => *rule,
+        })
+    }
+}
+
+/// Restarts an idle limit if that is due. It happens at the first grant, because it is not observable before.
+#[inline(always)]
+fn restart_if_idle(
+    rule: &mut ConcurrencyRule,
+    state: ConcurrencyState,
+    adaptation: &mut Option<Box<(Arc<Adapt>, AdaptState)>>,
+    now: Moment,
+) {
+    if let Some(adaptation) = adaptation
+        && state.in_use == 0
+    {
+        let (adapt, learnt) = &mut **adaptation;
+        *learnt = adapt.while_idle(*learnt, now);
+        rule.limit = learnt.limit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::samples;
+
+    /// A fixed bug: after 584 years, windows and logs admitted everything.
+    #[test]
+    fn every_limit_grants_at_the_last_instant_what_it_has_and_then_nothing() {
+        let (limits, now) = (samples().into_iter(), Moment::LAST);
+        for limit in limits.flat_map(|(_, limits)| limits) {
+            let rule = limit.description().checked(Duration::MAX).unwrap();
+            let mut state = LimitState::new(&rule, now);
+            let remaining = state.report(now, 0, 1).remaining;
+            if remaining > 0 {
+                let next = state.decide(now, remaining).unwrap();
+                state.proceed(now, remaining, next);
+            }
+            assert_eq!(state.decide(now, 1), Err(Moment::NEVER), "{limit}");
+        }
+    }
+}

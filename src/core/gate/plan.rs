@@ -1,0 +1,351 @@
+//! A policy as a gate uses it: checked, each limit as its rule.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::core::costs::Costs;
+use crate::decision::Decision;
+use crate::error::{ConfigError, Misfit};
+use crate::exchange::Reply;
+use crate::policy::{Limit, Policy};
+use crate::strategy::{Counts, Fault, LimitReport, LimitRule, MAX_SPAN_NANOS, Moment, Rule};
+
+/// A policy, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    policy: Policy,
+    /// One for each limit of the policy, in the same order.
+    rules: Vec<LimitRule>,
+    /// A copy of the rules, each with the index of the first word of its state, which a table of keys reads for each decision;
+    /// empty if a state does not fit into words, or the limits count by unit.
+    words: Vec<(Rule, usize)>,
+    /// Nanoseconds after which a permit is reclaimed: the shortest TTL.
+    ttl: Option<NonZeroU64>,
+    /// The largest plain cost that can ever be admitted.
+    max_cost: u64,
+    /// The index of the limit that admits no larger plain cost.
+    tightest: usize,
+    /// Whether a limit counts anything but the plain cost.
+    by_unit: bool,
+}
+
+/// A ban that a denied attempt has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BegunBan {
+    pub(crate) limit_index: usize,
+    /// In nanoseconds.
+    pub(crate) length: u64,
+}
+
+impl BegunBan {
+    pub(crate) fn banned_for(self) -> Duration {
+        Duration::from_nanos(self.length)
+    }
+}
+
+impl Policy {
+    /// Whether a limiter can have this policy: all that [`Limiter::new`](crate::Limiter::new) and
+    /// [`Limiter::set_policy`](crate::Limiter::set_policy) check of it. So a reload of several limiters can check all policies before
+    /// it sets one.
+    ///
+    /// A store may not be able to keep a policy that is valid, and a [`SharedLimiter`](crate::SharedLimiter) then refuses it.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConfigError`] that `Limiter::new` would return: a number or a duration of a limit is out of range, or there is no limit.
+    ///
+    /// ```
+    /// use tollgate::{ConfigError, Limiter, Policy};
+    ///
+    /// fn reload(limiters: &[Limiter; 2], texts: [&str; 2]) -> Result<(), ConfigError> {
+    ///     let policies: [Policy; 2] = [texts[0].parse()?, texts[1].parse()?];
+    ///     policies.iter().try_for_each(Policy::validate)?;
+    ///     for (limiter, policy) in limiters.iter().zip(policies) {
+    ///         limiter.set_policy(policy)?; // it is valid
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// let limiters = [Limiter::new("10/s")?, Limiter::new("4 concurrent")?];
+    /// assert!(reload(&limiters, ["20/s", "0 concurrent"]).is_err());
+    /// assert_eq!(limiters[0].policy().to_string(), "10/s"); // unchanged
+    /// reload(&limiters, ["20/s", "8 concurrent"])?;
+    /// assert_eq!(limiters[1].policy().to_string(), "8 concurrent");
+    /// # Ok::<(), ConfigError>(())
+    /// ```
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        Plan::new(self.clone(), Duration::ZERO).map(drop)
+    }
+}
+
+impl Plan {
+    /// `since_epoch` is the wall clock at [`Moment::START`](crate::strategy::Moment::START).
+    pub(crate) fn new(policy: Policy, since_epoch: Duration) -> Result<Self, ConfigError> {
+        let limits = policy.limits();
+        if limits.is_empty() {
+            return Err(ConfigError::NoLimits);
+        }
+        let by_unit = limits.iter().any(|limit| limit.counts() != Counts::Cost);
+        let plain = limits
+            .iter()
+            .enumerate()
+            .filter(|(_, limit)| limit.counts() == Counts::Cost);
+        let capacities = plain.map(|(index, limit)| (index, limit.capacity()));
+        let (tightest, max_cost) = capacities
+            .min_by_key(|(_, capacity)| *capacity)
+            .unwrap_or((0, u64::MAX));
+        let rules = limits
+            .iter()
+            .map(|limit| rule_of(limit, since_epoch))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut width = 0;
+        let words = rules.iter().map(LimitRule::words).map(|rule| {
+            let begins = width;
+            width += rule?.width();
+            Some((rule?, begins))
+        });
+        let words = if by_unit {
+            None
+        } else {
+            words.collect::<Option<_>>()
+        };
+        let words = words.unwrap_or_default();
+        let ttl = limits
+            .iter()
+            .filter_map(|limit| limit.description().lease_ttl());
+        let ttl = ttl
+            .min()
+            .and_then(|ttl| NonZeroU64::new(ttl.as_nanos() as u64));
+        Ok(Self {
+            rules,
+            words,
+            ttl,
+            max_cost,
+            tightest,
+            by_unit,
+            policy,
+        })
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        self.policy.limits()
+    }
+
+    pub(crate) fn rules(&self) -> &[LimitRule] {
+        &self.rules
+    }
+
+    pub(crate) fn ttl(&self) -> Option<NonZeroU64> {
+        self.ttl
+    }
+
+    pub(crate) fn max_cost(&self) -> u64 {
+        self.max_cost
+    }
+
+    /// The index of the first limit that never admits this plain cost, if there is one and all count the plain cost.
+    #[inline(always)]
+    pub(crate) fn misfit(&self, cost: u64) -> Option<usize> {
+        if cost > self.max_cost {
+            self.limits()
+                .iter()
+                .position(|limit| limit.capacity() < cost)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the costs can ever be admitted.
+    #[inline]
+    pub(crate) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+        let fits_plain = costs.plain.wrapping_sub(1) < self.max_cost;
+        if fits_plain && !self.by_unit {
+            Ok(())
+        } else {
+            self.fits_by_unit(costs)
+        }
+    }
+
+    #[cold]
+    fn fits_by_unit(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+        if costs.plain == 0 {
+            return Err(Misfit::ZeroCost);
+        }
+        if costs.plain > self.max_cost {
+            return Err(Misfit::Exceeds {
+                limit: Box::new(self.limits()[self.tightest]),
+                cost: costs.plain,
+            });
+        }
+        self.limits().iter().try_for_each(|limit| {
+            match (costs.of(limit.counts()), limit.counts()) {
+                (Some(cost), _) if cost > limit.capacity() => Err(Misfit::Exceeds {
+                    limit: Box::new(*limit),
+                    cost,
+                }),
+                (None, Counts::Unit(unit)) => Err(Misfit::Missing {
+                    limit: Box::new(*limit),
+                    unit,
+                }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// The rule of a policy of one limit with a state of a word or two.
+    #[inline(always)]
+    pub(crate) fn only_rule(&self) -> Option<&Rule> {
+        match &self.words[..] {
+            [(rule, _)] => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// Whether a limit counts anything but the plain cost.
+    pub(crate) fn counts_by_unit(&self) -> bool {
+        self.by_unit
+    }
+
+    /// How many words the states of all limits take. `None` if a state does not fit into words, or more than words decides.
+    pub(crate) fn width(&self) -> Option<usize> {
+        if self.by_unit {
+            return None;
+        }
+        self.rules
+            .iter()
+            .map(|rule| rule.words().map(|rule| rule.width()))
+            .sum()
+    }
+
+    /// The rules, each with the index of the first word of its state; none if a state does not fit into words.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (&Rule, usize)> {
+        self.words.iter().map(|(rule, begins)| (rule, *begins))
+    }
+
+    /// Whether a denial changes the state of any limit.
+    pub(crate) fn counts_denials(&self) -> bool {
+        self.rules
+            .iter()
+            .any(|rule| matches!(rule, LimitRule::Words(rule) if rule.counts_denials()))
+    }
+
+    /// A copy that shares no memory with this one. Each denial clones the policy for a while; with a shared one, threads that
+    /// use different shards would contend for its reference count.
+    pub(crate) fn deep_clone(&self) -> Self {
+        let rules = self.rules.iter().map(LimitRule::deep_clone).collect();
+        Self {
+            policy: self.policy.deep_clone(),
+            rules,
+            words: self.words.clone(),
+            ..*self
+        }
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The bans that begin with a call to the store in which each limit was asked by an attempt that was denied.
+    pub(crate) fn bans_begun(&self, reply: &Reply) -> impl Iterator<Item = BegunBan> {
+        let now = Moment::from_nanos(reply.now);
+        self.rules.iter().zip(&reply.limits).enumerate().filter_map(
+            move |(limit_index, (rule, reading))| {
+                let LimitRule::Words(rule) = rule else {
+                    return None;
+                };
+                let length =
+                    rule.ban_begun(now, reading.remaining, Moment::from_nanos(reading.reset_at))?;
+                Some(BegunBan {
+                    limit_index,
+                    length,
+                })
+            },
+        )
+    }
+
+    /// The denial of a request of which nothing is known: no limit is to blame for it.
+    pub(crate) fn unknown_decision(&self, now: Moment) -> Decision {
+        self.refused_decision(now).paused(Moment::NEVER, now)
+    }
+
+    /// The denial of a request that is refused whatever its limits say.
+    pub(crate) fn refused_decision(&self, now: Moment) -> Decision {
+        let report = LimitReport {
+            denied_until: Some(Moment::NEVER),
+            remaining: 0,
+            ready_at: now,
+            reset_at: now,
+        };
+        let capacity = |by: usize| self.limits()[by].capacity();
+        Decision::summarize(
+            &self.policy,
+            None,
+            std::iter::once(report),
+            now,
+            0,
+            capacity,
+        )
+    }
+
+    /// Whether permits hold a place.
+    pub(crate) fn holds_places(&self) -> bool {
+        self.rules
+            .iter()
+            .any(|rule| matches!(rule, LimitRule::Places(..)))
+    }
+
+    /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
+    pub(crate) fn plain_places(&self) -> Option<u64> {
+        match self.rules[..] {
+            [LimitRule::Places(rule, None)] if self.ttl.is_none() && !self.by_unit => {
+                Some(rule.limit)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether any limit needs the time.
+    pub(crate) fn follows_time(&self) -> bool {
+        self.ttl.is_some()
+            || !self
+                .rules
+                .iter()
+                .all(|limit| matches!(limit, LimitRule::Places(_, None)))
+    }
+}
+
+/// Each limit checks itself; a fault becomes an error that names the limit.
+fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigError> {
+    let counts_invalid = matches!(limit.counts(), Counts::Unit(unit) if !unit.is_valid());
+    let rule = if counts_invalid {
+        Err(Fault::InvalidUnit)
+    } else {
+        limit.description().checked(since_epoch)
+    };
+    rule.map_err(|fault| refused(Box::new(*limit), fault))
+}
+
+fn refused(limit: Box<Limit>, fault: Fault) -> ConfigError {
+    match fault {
+        Fault::ZeroLimit(number) => ConfigError::ZeroLimit { limit, number },
+        Fault::ZeroRate => ConfigError::ZeroRate { limit },
+        Fault::ZeroDuration(number) => ConfigError::ZeroDuration { limit, number },
+        Fault::OutOfRange {
+            number,
+            given,
+            min,
+            max,
+        } => ConfigError::OutOfRange {
+            limit,
+            number,
+            given,
+            range: min..=max,
+        },
+        Fault::InvalidUnit => ConfigError::InvalidUnit { limit },
+        Fault::TooLong(number) => ConfigError::TooLong {
+            limit,
+            number,
+            max: Duration::from_nanos(MAX_SPAN_NANOS),
+        },
+    }
+}

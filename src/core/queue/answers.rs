@@ -1,0 +1,206 @@
+//! The answers that are taken without the lock: a word for each of the first waiters.
+//!
+//! The holder of the lock gives a waiter a slot of its own and, later, writes the fence of its grant there. Only the owner of the
+//! request reads the slot, and it takes the fence out without the lock. A fence is enough for the common answer, a place and nothing
+//! more, because the owner knows what it asked for. Every other answer (a grant with a time or a lease, a refusal) stays under the
+//! lock, and so do the answers to waiters without a slot. While a slot holds no fence, its owner asks under the lock.
+//!
+//! # Memory
+//!
+//! The slots come in buckets, each of which makes them sixteen times as many; a bucket is allocated when one of its slots is first
+//! used. They are not freed before the limiter is, because an owner may read its slot at any time. So they are few: a key with one
+//! waiter has none, and a queue of a million, whose hand-offs wait for memory and not for the lock, keeps 8 KiB.
+//!
+//! # Memory ordering
+//!
+//! | task | step | ordering | why |
+//! |---|---|---|---|
+//! | the lock's holder | finds the slot `FREE`, writes `ASK` | Acquire, Relaxed | the last owner is done with it |
+//! | the lock's holder | writes the fence | Release | publishes the releases that made the grant possible |
+//! | the owner | reads the fence | Acquire | what a former holder of the place did happened before what its next one does |
+//! | the owner | writes `FREE` | Release | pairs with the Acquire above |
+//!
+//! *No answer is lost or taken twice.* Between `ASK` and `FREE` the slot belongs to one request. The lock's holder writes its fence
+//! once, after the waiter has left the line, and only the owner, by one call at a time, writes `FREE`. A new owner got its slot by
+//! a call of its own, so it reads `ASK` or what was written after it: the order of writes to one word is the same for all.
+//!
+//! *No wake-up is lost.* An owner learns nothing from `ASK`. It takes the lock, under which fences are written and
+//! wakers are kept: it finds its answer there, or leaves its waker for the task that grants later.
+
+use std::sync::{Arc, OnceLock};
+
+use super::sync::AtomicU64;
+use super::sync::Ordering::{Acquire, Relaxed, Release};
+
+/// The request waits, or its answer lies under the lock. No grant has this fence: fences count from 1.
+const ASK: u64 = 0;
+/// No request has the slot. No limiter makes enough grants to reach this fence.
+const FREE: u64 = u64::MAX;
+
+const FIRST: usize = 4;
+/// Each bucket makes the slots sixteen times as many.
+const GROWTH_BITS: u32 = 4;
+const BUCKETS: usize = 2;
+
+/// The number of a slot.
+pub(crate) type Slot = u16;
+
+#[derive(Debug)]
+pub(crate) struct Answers {
+    first: [AtomicU64; FIRST],
+    buckets: [OnceLock<Box<[AtomicU64]>>; BUCKETS],
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self {
+            first: std::array::from_fn(|_| AtomicU64::new(FREE)),
+            buckets: [const { OnceLock::new() }; BUCKETS],
+        }
+    }
+}
+
+impl Answers {
+    /// The number of slots.
+    pub(crate) const CAPACITY: Slot = (FIRST << (GROWTH_BITS * BUCKETS as u32)) as Slot;
+
+    /// `None`: its bucket was never used.
+    #[inline(always)]
+    fn word(&self, slot: Slot) -> Option<&AtomicU64> {
+        let slot = usize::from(slot);
+        match self.first.get(slot) {
+            None => {
+                let (bucket, before) = bucket_of(slot);
+                self.buckets.get(bucket)?.get()?.get(slot - before)
+            }
+            first => first,
+        }
+    }
+
+    /// Takes the fence of a granted place out of the slot, which is free then. `None`: the answer, if there is one, lies under the
+    /// lock. Only the owner of the slot may call it.
+    #[inline(always)]
+    pub(crate) fn take(&self, slot: Slot) -> Option<u64> {
+        let word = self.word(slot)?;
+        let fence = word.load(Acquire);
+        if fence == ASK || fence == FREE {
+            return None;
+        }
+        word.store(FREE, Release);
+        Some(fence)
+    }
+
+    /// Gives a free slot to a waiter. Returns whether it was free.
+    #[inline(always)]
+    fn claim(&self, slot: Slot) -> bool {
+        let claimed = self.word(slot).filter(|word| word.load(Acquire) == FREE);
+        claimed.inspect(|word| word.store(ASK, Relaxed)).is_some()
+    }
+
+    #[cold]
+    fn allocate_bucket_of(&self, slot: Slot) {
+        let (bucket, before) = bucket_of(slot.into());
+        let len = (before << GROWTH_BITS) - before;
+        self.buckets[bucket].get_or_init(|| {
+            std::iter::repeat_with(|| AtomicU64::new(FREE))
+                .take(len)
+                .collect()
+        });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_granted(&self, slot: Slot) -> bool {
+        self.word(slot)
+            .is_some_and(|word| ![ASK, FREE].contains(&word.load(Relaxed)))
+    }
+}
+
+/// The bucket of a slot beyond the first ones, and the number of slots before that bucket.
+#[inline(always)]
+fn bucket_of(slot: usize) -> (usize, usize) {
+    let bucket = (slot / FIRST).ilog2() / GROWTH_BITS;
+    (bucket as usize, FIRST << (GROWTH_BITS * bucket))
+}
+
+/// The slots as the lock's holder gives them out. They are allocated when two requests wait at once: each of a million keys may
+/// have a waiter.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    answers: Option<Arc<Answers>>,
+    /// The slots below were used before.
+    pub(super) used: Slot,
+    /// The slot that was given out the longest time ago, which is probably free: in a queue, the first waiter is answered first.
+    oldest: Slot,
+}
+
+impl Slots {
+    pub(crate) const fn new() -> Self {
+        Self {
+            answers: None,
+            used: 0,
+            oldest: 0,
+        }
+    }
+
+    /// For the owners of slots. `None` while none were needed.
+    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
+        self.answers.as_ref()
+    }
+
+    /// A slot for a new waiter behind so many others. `None`: all slots are in use, or seem to be, or none are needed so far.
+    #[inline(always)]
+    pub(crate) fn claim(&mut self, others: u32) -> Option<Slot> {
+        const TRIES: Slot = 4;
+        if others == 0 && self.answers.is_none() {
+            return None;
+        }
+        let answers = self.answers.get_or_insert_default();
+        let after = |slot| if slot + 1 < self.used { slot + 1 } else { 0 };
+        let mut slot = self.oldest;
+        for _ in 0..TRIES.min(self.used) {
+            if answers.claim(slot) {
+                self.oldest = after(slot);
+                return Some(slot);
+            }
+            slot = after(slot);
+        }
+        self.oldest = after(self.oldest); // one step, so that a line that grows stays in step with its slots
+        self.claim_unused()
+    }
+
+    #[inline(never)]
+    fn claim_unused(&mut self) -> Option<Slot> {
+        let (slot, answers) = (self.used, self.answers.as_ref()?);
+        if slot == Answers::CAPACITY {
+            return None;
+        }
+        if answers.word(slot).is_none() {
+            answers.allocate_bucket_of(slot);
+        }
+        self.used += 1;
+        answers.claim(slot).then_some(slot)
+    }
+
+    /// See [`Answers::take`].
+    pub(crate) fn take(&self, slot: Slot) -> Option<u64> {
+        self.answers.as_ref()?.take(slot)
+    }
+
+    /// Grants a place to the owner of the slot.
+    #[inline(always)]
+    pub(crate) fn grant(&self, slot: Slot, fence: u64) {
+        self.write(slot, fence);
+    }
+
+    /// The owner of the slot needs it no more: it takes an answer that lies under the lock, or it has given up.
+    pub(crate) fn free(&self, slot: Slot) {
+        self.write(slot, FREE);
+    }
+
+    #[inline(always)]
+    fn write(&self, slot: Slot, value: u64) {
+        if let Some(word) = self.answers.as_ref().and_then(|answers| answers.word(slot)) {
+            word.store(value, Release);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The answers that their owners have not taken yet.
+//!
+//! A granted place is one number, which goes into the waiter's [slot](crate::core::queue::answers). Any other answer is kept here,
+//! under the lock, and so is the explanation of a grant.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::core::grant::Grant;
+use crate::core::queue::answers::{Answers, Slot, Slots};
+use crate::core::queue::waiter::WaiterId;
+use crate::core::refused::Refused;
+use crate::snapshot::LimitStatus;
+
+pub(crate) type Answer = Result<Grant, Refused>;
+
+#[derive(Debug)]
+pub(crate) struct UntakenAnswers {
+    slots: Slots,
+    /// Grants that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
+    placeless: u32,
+    /// Allocated when it is used: each of a million keys may have a queue.
+    locked: Option<Box<UnderLock>>,
+}
+
+#[derive(Debug, Default)]
+struct UnderLock {
+    /// The answers that are in no slot.
+    answers: LockedAnswers,
+    /// What the limits said at the grants of these fences.
+    explanations: BTreeMap<u64, Vec<LimitStatus>>,
+}
+
+impl UntakenAnswers {
+    pub(super) const fn new() -> Self {
+        Self {
+            slots: Slots::new(),
+            placeless: 0,
+            locked: None,
+        }
+    }
+
+    /// Where granted places are taken out without the lock. `None` while there were no slots.
+    pub(crate) fn slots(&self) -> Option<&Arc<Answers>> {
+        self.slots.answers()
+    }
+
+    /// A slot for a new waiter behind so many others; see [`Slots::claim`].
+    #[inline(always)]
+    pub(super) fn claim_slot(&mut self, others: usize) -> Option<Slot> {
+        self.slots.claim(others as u32)
+    }
+
+    /// The owner of this id will take no answer out of its slot.
+    pub(super) fn free_slot(&self, id: WaiterId) {
+        if let Some(slot) = id.slot() {
+            self.slots.free(slot);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn grant(&mut self, id: WaiterId, grant: Grant) {
+        match id.slot() {
+            Some(slot) if grant == Grant::of_place(grant.fence) => {
+                self.slots.grant(slot, grant.fence);
+            }
+            _ => {
+                self.placeless += u32::from(!grant.claim.holds_place());
+                self.keep(id, Ok(grant));
+            }
+        }
+    }
+
+    /// Keeps an answer that is in no slot.
+    pub(super) fn keep(&mut self, id: WaiterId, answer: Answer) {
+        let locked = self.locked.get_or_insert_default();
+        locked.answers.insert(id, answer);
+    }
+
+    /// Takes the answer out, if there is one; then the id is spent.
+    pub(super) fn take(&mut self, id: WaiterId) -> Option<Answer> {
+        if let Some(fence) = id.slot().and_then(|slot| self.slots.take(slot)) {
+            return Some(Ok(Grant::of_place(fence)));
+        }
+        let answer = self.locked.as_mut()?.answers.take(id)?;
+        self.free_slot(id);
+        if let Ok(grant) = &answer {
+            self.placeless -= u32::from(!grant.claim.holds_place());
+        }
+        Some(answer)
+    }
+
+    /// Whether a grant that holds no place waits to be taken.
+    pub(crate) fn has_placeless_grant(&self) -> bool {
+        self.placeless > 0
+    }
+
+    /// Keeps what the limits said at a grant until [it is taken](Self::take_explanation).
+    pub(crate) fn explain(&mut self, fence: u64, limits: Vec<LimitStatus>) {
+        let locked = self.locked.get_or_insert_default();
+        locked.explanations.insert(fence, limits);
+    }
+
+    pub(crate) fn take_explanation(&mut self, fence: u64) -> Option<Vec<LimitStatus>> {
+        self.locked.as_mut()?.explanations.remove(&fence)
+    }
+}
+
+/// How many answers are kept in the order of their waiters, in which they are mostly taken out. That many are granted by a call to a
+/// store, or by a tick of the timer at a million a second.
+const IN_TURN: usize = if cfg!(test) { 3 } else { 1_024 };
+
+/// The memory for as many stays.
+const FEW: usize = 64;
+
+/// Answers by waiter.
+#[derive(Debug, Default)]
+struct LockedAnswers {
+    /// Each waiter is after the one before it. The first one has its answer; of the others, some were taken.
+    in_turn: VecDeque<(WaiterId, Option<Answer>)>,
+    /// The answers beyond, and those out of order. A tree: growing a large table would delay all waiters.
+    others: BTreeMap<WaiterId, Answer>,
+}
+
+impl LockedAnswers {
+    fn insert(&mut self, id: WaiterId, answer: Answer) {
+        if self.in_turn.len() < IN_TURN && self.in_turn.back().is_none_or(|(last, _)| *last < id) {
+            self.in_turn.push_back((id, Some(answer)));
+        } else {
+            self.others.insert(id, answer);
+        }
+    }
+
+    fn take(&mut self, id: WaiterId) -> Option<Answer> {
+        let nth = match self.in_turn.front() {
+            Some((first, _)) if *first == id => 0,
+            _ => match self.in_turn.binary_search_by_key(&id, |(kept, _)| *kept) {
+                Ok(nth) => nth,
+                Err(_) => return self.others.remove(&id),
+            },
+        };
+        let answer = self.in_turn[nth].1.take();
+        while let Some((_, None)) = self.in_turn.front() {
+            self.in_turn.pop_front();
+        }
+        if self.in_turn.is_empty() && self.in_turn.capacity() > FEW {
+            self.in_turn = VecDeque::new(); // a million keys may each have had many
+        }
+        answer
+    }
+
+    #[cfg(test)]
+    fn get(&self, id: WaiterId) -> Option<&Answer> {
+        let in_turn = self.in_turn.iter().find(|(kept, _)| *kept == id);
+        in_turn
+            .and_then(|(_, answer)| answer.as_ref())
+            .or_else(|| self.others.get(&id))
+    }
+}
+
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerKind {
+    Granted,
+    Failed,
+}
+
+#[cfg(test)]
+impl UntakenAnswers {
+    /// The answer to a request; `None` while it waits.
+    pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
+        let is_in_slot = id
+            .slot()
+            .zip(self.slots.answers())
+            .is_some_and(|(slot, answers)| answers.is_granted(slot));
+        if is_in_slot {
+            return Some(AnswerKind::Granted);
+        }
+        match self.locked.as_ref()?.answers.get(id)? {
+            Ok(_) => Some(AnswerKind::Granted),
+            Err(_) => Some(AnswerKind::Failed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::priority::Priority;
+
+    #[test]
+    fn each_answer_is_taken_once_in_any_order() {
+        let ids = [1, 2, 3, 4, 5, 6]
+            .map(|arrival| WaiterId::new(arrival, Priority::NORMAL, false, false, None));
+        let mut untaken = UntakenAnswers::new();
+        for (id, fence) in ids.into_iter().zip(1..) {
+            untaken.grant(id, Grant::of_place(fence));
+        }
+        for nth in [3, 0, 5, 2, 1, 4] {
+            let answer = Ok(Grant::of_place(nth as u64 + 1));
+            assert_eq!(untaken.peek(ids[nth]), Some(AnswerKind::Granted));
+            assert_eq!(untaken.take(ids[nth]), Some(answer));
+            assert_eq!(untaken.take(ids[nth]), None);
+        }
+    }
+}

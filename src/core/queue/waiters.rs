@@ -1,0 +1,492 @@
+//! The requests that wait, what holds them back besides the limits, and what is counted and reported about them.
+//!
+//! Without an observer, nothing is kept for events.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::Queue;
+use crate::core::effects::Effects;
+use crate::core::gate::plan::BegunBan;
+use crate::core::grant::Grant;
+use crate::core::queue::untaken_answers::{Answer, UntakenAnswers};
+use crate::core::queue::waiter::{Front, WaiterId};
+use crate::core::refused::Refused;
+use crate::core::request::{Caller, Request};
+use crate::core::suspension::Suspension;
+use crate::decision::Decision;
+use crate::event::{EventKind, ShedReason, permit_id};
+use crate::overflow::Overflow;
+use crate::policy::Policy;
+use crate::strategy::Moment;
+
+/// The options of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Options {
+    pub(crate) max_queue: Option<usize>,
+    pub(crate) overflow: Overflow,
+    /// Among requests of one priority, the latest is served first.
+    pub(crate) newest_first: bool,
+    /// An upstream's quota with fewer units remaining is spread out.
+    pub(crate) spread_below: u64,
+    /// Whether there is an observer.
+    pub(crate) observed: bool,
+}
+
+/// The state of a request whose owner gave it up.
+#[derive(Debug)]
+pub(crate) enum Abandoned {
+    /// It was waiting; the waker must be dropped outside every lock.
+    Waiting(Waker),
+    /// It had been granted, and the grant was not taken.
+    Granted(Grant),
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    pub(crate) queue: Queue,
+    pub(crate) untaken: UntakenAnswers,
+    /// Shared by all keys.
+    options: Arc<Options>,
+    /// What holds all requests back besides the policy; usually nothing.
+    suspension: Option<Box<Suspension>>,
+    /// No further request is accepted.
+    closed: bool,
+    /// It is closed, and the requests that wait are still served.
+    draining: bool,
+    /// All waiters are being dropped: see [`Overflow::Block`].
+    dropping: bool,
+    /// The batch was full before all possible grants were made; late waiters have been decided.
+    serving: bool,
+    /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
+    front_ready_at: Moment,
+    /// Allocated at the first count: each of a million keys may have a queue.
+    counts: Option<Box<WaiterCounts>>,
+}
+
+/// How often each outcome has happened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WaiterCounts {
+    pub(crate) denied: u64,
+    pub(crate) shed: u64,
+    pub(crate) timed_out: u64,
+    pub(crate) reclaimed: u64,
+    pub(crate) refunded: u64,
+    /// The limit of an adaptive concurrency that was reported last; 0: none since the policy was set.
+    reported_limit: u64,
+}
+
+impl Waiters {
+    pub(crate) fn new(options: Arc<Options>) -> Self {
+        Self {
+            queue: Queue::new(options.newest_first),
+            untaken: UntakenAnswers::new(),
+            options,
+            suspension: None,
+            closed: false,
+            draining: false,
+            dropping: false,
+            serving: false,
+            front_ready_at: Moment::NEVER,
+            counts: None,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        let max = self.options.max_queue.unwrap_or(Queue::MAX_LEN);
+        self.queue.len() < max.min(Queue::MAX_LEN)
+    }
+
+    /// No request waits, and nothing but the limits decides on a new one.
+    #[inline(always)]
+    pub(crate) fn leaves_all_to_limits(&self) -> bool {
+        self.queue.is_empty() && !self.closed && self.suspension.is_none()
+    }
+}
+
+/// Closing.
+impl Waiters {
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether all waiters are to be refused.
+    pub(crate) fn refuses_waiters(&self) -> bool {
+        self.closed && !self.draining
+    }
+
+    /// Refuses new requests; those that wait are served if it `drains`.
+    pub(crate) fn close(&mut self, drains: bool, effects: &mut Effects) {
+        let was_closed = std::mem::replace(&mut self.closed, true);
+        self.draining = drains && (self.draining || !was_closed);
+        if !was_closed {
+            self.tell(effects, || EventKind::Closed);
+        }
+    }
+
+    /// All waiters are to be dropped, because the queue has overflowed.
+    pub(crate) fn drop_all(&mut self) {
+        self.dropping = true;
+    }
+
+    pub(crate) fn is_dropping(&self) -> bool {
+        self.dropping
+    }
+
+    /// Whether each waiter is to be refused or dropped.
+    pub(crate) fn is_emptying(&self) -> bool {
+        self.refuses_waiters() || self.dropping
+    }
+
+    /// A batch of waiters was refused or dropped.
+    pub(crate) fn note_emptied(&mut self, now: Moment) {
+        self.dropping = !self.queue.is_empty();
+        self.front_ready_at = if self.dropping { now } else { Moment::NEVER };
+    }
+}
+
+/// Pauses.
+impl Waiters {
+    /// What holds all requests back besides the policy.
+    pub(crate) fn suspension(&self) -> Option<Suspension> {
+        self.suspension.as_deref().copied()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspension.is_some()
+    }
+
+    pub(crate) fn suspension_mut(&mut self) -> Option<&mut Suspension> {
+        self.suspension.as_deref_mut()
+    }
+
+    pub(crate) fn suspend(&mut self) -> &mut Suspension {
+        self.suspension.get_or_insert_default()
+    }
+
+    /// When a request of this cost is no longer held back.
+    #[inline(always)]
+    pub(crate) fn resumes_at(&self, now: Moment, cost: u64) -> Moment {
+        self.suspension
+            .as_deref()
+            .map_or(now, |suspension| suspension.ready_at(now, cost))
+    }
+
+    /// The end of a pause, if there is one now.
+    pub(crate) fn paused_until(&self, now: Moment) -> Option<Moment> {
+        Some(self.resumes_at(now, 1)).filter(|until| *until > now)
+    }
+
+    /// A request was granted.
+    #[inline(always)]
+    pub(crate) fn note_grant(&mut self, now: Moment, cost: u64) {
+        if let Some(suspension) = &mut self.suspension {
+            suspension.note_grant(now, cost);
+        }
+    }
+
+    /// Whether a pause has ended by itself and was not [removed](Self::end_suspension).
+    pub(crate) fn has_ended_suspension(&self, now: Moment) -> bool {
+        let has_ended =
+            |suspension: &Suspension| suspension.is_over(now) || suspension.has_ended_pause(now);
+        self.suspension.as_deref().is_some_and(has_ended)
+    }
+
+    /// Removes the pauses that have ended by themselves, and reports each.
+    #[cold]
+    pub(crate) fn end_suspension(&mut self, now: Moment, effects: &mut Effects) {
+        let Some(suspension) = &mut self.suspension else {
+            return;
+        };
+        let ended = suspension.end_pauses(now);
+        if suspension.is_over(now) {
+            self.suspension = None;
+        }
+        for ended in ended.into_iter().flatten() {
+            self.tell_resume(now, ended, effects);
+        }
+    }
+}
+
+/// Turns and answers.
+impl Waiters {
+    /// When the front can be admitted; [`Moment::NEVER`] if only a release helps.
+    #[inline(always)]
+    pub(crate) fn front_ready_at(&self) -> Moment {
+        self.front_ready_at
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_front_ready_at(&mut self, at: Moment) {
+        self.front_ready_at = at;
+    }
+
+    /// Something has changed for the front: it is decided anew.
+    pub(crate) fn recheck_front(&mut self, now: Moment) {
+        if !self.queue.is_empty() {
+            self.front_ready_at = now;
+        }
+    }
+
+    /// Begins to serve the front. Returns when its turn was to be.
+    #[inline(always)]
+    pub(crate) fn begin_serving(&mut self) -> Moment {
+        self.serving = false;
+        std::mem::replace(&mut self.front_ready_at, Moment::NEVER)
+    }
+
+    /// The batch is full: more may be granted at once.
+    pub(crate) fn pause_serving(&mut self, now: Moment) {
+        self.front_ready_at = now;
+        self.serving = true;
+    }
+
+    /// Whether waiters may have passed their deadlines before their turn, and it was not decided yet which.
+    #[inline(always)]
+    pub(crate) fn may_be_late(&self, now: Moment) -> bool {
+        !self.serving && self.queue.next_deadline() < now && !self.is_emptying()
+    }
+
+    /// Adds a waiter. `bare_place`: its grant will be a place and nothing more.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        request: &Request<'_>,
+        waker: Waker,
+        bare_place: bool,
+    ) -> WaiterId {
+        let slot = if bare_place {
+            self.untaken.claim_slot(self.queue.len())
+        } else {
+            None
+        };
+        self.queue.push(request, waker, slot)
+    }
+
+    /// Gives the front its grant.
+    #[inline(always)]
+    pub(crate) fn grant(&mut self, now: Moment, front: Front, grant: Grant, effects: &mut Effects) {
+        if self.queue.knows_arrivals() {
+            self.tell_grant(now, front, grant.fence, effects);
+        }
+        effects.wake(self.deliver(front.id, grant));
+    }
+
+    /// Gives a waiter its grant; its waker is to be woken outside every lock.
+    #[inline(always)]
+    pub(crate) fn deliver(&mut self, id: WaiterId, grant: Grant) -> Option<Waker> {
+        let waker = self.queue.remove(id)?;
+        self.untaken.grant(id, grant);
+        Some(waker)
+    }
+
+    /// Refuses a waiter, if it still waits.
+    pub(crate) fn refuse(&mut self, id: WaiterId, refused: Refused, effects: &mut Effects) {
+        if let Some(waker) = self.queue.remove(id) {
+            self.untaken.keep(id, Err(refused));
+            effects.wake(Some(waker));
+        }
+    }
+
+    /// Takes the answer to a queued request out, if there is one; then the id is spent. `Err`: there is none; the value says whether
+    /// the waiter has another waker, which `waker` must replace. See [`Queue::replace_waker`].
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker) -> Result<Answer, bool> {
+        if let Some(answer) = self.untaken.take(id) {
+            return Ok(answer);
+        }
+        let waiter = self
+            .queue
+            .waiter(id)
+            .expect("an id is valid until its owner has its answer");
+        Err(!waiter.waker.will_wake(waker))
+    }
+
+    /// The owner gives its request up; the id is spent.
+    pub(crate) fn abandon(&mut self, id: WaiterId) -> Abandoned {
+        if let Some(waker) = self.queue.remove(id) {
+            self.untaken.free_slot(id);
+            return Abandoned::Waiting(waker);
+        }
+        match self.untaken.take(id) {
+            Some(Ok(grant)) => {
+                self.untaken.take_explanation(grant.fence);
+                Abandoned::Granted(grant)
+            }
+            _ => Abandoned::Failed,
+        }
+    }
+}
+
+/// Counts and events.
+impl Waiters {
+    pub(crate) fn counts(&self) -> WaiterCounts {
+        self.counts.as_deref().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn counts_mut(&mut self) -> &mut WaiterCounts {
+        self.counts.get_or_insert_default()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_observed(&self) -> bool {
+        self.options.observed
+    }
+
+    pub(crate) fn tell(&self, effects: &mut Effects, event: impl FnOnce() -> EventKind) {
+        if self.options.observed {
+            effects.tell(event());
+        }
+    }
+
+    /// A request was dropped from a full queue, or refused.
+    pub(crate) fn shed(
+        &mut self,
+        request: &Request<'_>,
+        reason: ShedReason,
+        effects: &mut Effects,
+    ) {
+        self.counts_mut().shed += 1;
+        self.tell(effects, || EventKind::Shed {
+            cost: request.costs.plain,
+            priority: request.priority,
+            reason,
+            requested_in: request.caller,
+        });
+    }
+
+    /// A request waits from now on.
+    #[inline(always)]
+    pub(crate) fn note_arrival(&mut self, now: Moment, id: WaiterId) {
+        if self.options.observed {
+            self.queue.note_arrival(id, now);
+        }
+    }
+
+    /// The front is about to be granted this fence. If it was decided in the call that has brought it, it has not waited.
+    #[cold]
+    fn tell_grant(&mut self, now: Moment, request: Front, fence: u64, effects: &mut Effects) {
+        if let Some(came_at) = self.queue.take_arrival(request.id) {
+            effects.tell(EventKind::GrantedAfterWait {
+                id: permit_id(0, fence),
+                fence,
+                cost: request.cost,
+                priority: request.id.priority(),
+                waited: now.duration_since(came_at),
+                requested_in: request.caller,
+            });
+        }
+    }
+
+    /// A request times out, or is refused because it would. `id`: that of a request that has waited.
+    pub(crate) fn note_timeout(
+        &mut self,
+        now: Moment,
+        request: &Request<'_>,
+        id: Option<WaiterId>,
+        retry_after: Option<Duration>,
+        effects: &mut Effects,
+    ) {
+        self.counts_mut().timed_out += 1;
+        let waited = id
+            .and_then(|id| self.queue.take_arrival(id))
+            .map_or(Duration::ZERO, |came_at| now.duration_since(came_at));
+        self.tell(effects, || EventKind::TimedOut {
+            cost: request.costs.plain,
+            priority: request.priority,
+            waited,
+            retry_after,
+            requested_in: request.caller,
+        });
+    }
+
+    /// A request of a store that does not wait for its turn was denied.
+    pub(crate) fn note_denial(
+        &mut self,
+        cost: u64,
+        decision: &Decision,
+        caller: Caller,
+        effects: &mut Effects,
+    ) {
+        self.counts_mut().denied += 1;
+        self.tell(effects, || EventKind::Denied {
+            cost,
+            decision: decision.clone(),
+            requested_in: caller,
+        });
+    }
+
+    pub(crate) fn tell_ban(&self, ban: BegunBan, caller: Caller, effects: &mut Effects) {
+        self.tell(effects, || EventKind::Banned {
+            limit_index: ban.limit_index,
+            banned_for: ban.banned_for(),
+            requested_in: caller,
+        });
+    }
+
+    /// The limit of an adaptive concurrency that was reported last. `None` without an observer or such a limit. `present`: its value
+    /// now.
+    pub(crate) fn reported_limit(&self, present: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        if !self.options.observed {
+            return None;
+        }
+        let reported = self.counts().reported_limit;
+        if reported > 0 {
+            Some(reported)
+        } else {
+            present()
+        }
+    }
+
+    /// A report may have moved the limit from the one that was reported.
+    pub(crate) fn tell_limit(
+        &mut self,
+        reported: Option<u64>,
+        present: Option<u64>,
+        effects: &mut Effects,
+    ) {
+        if let (Some(from), Some(to)) = (reported, present)
+            && from != to
+        {
+            self.counts_mut().reported_limit = to;
+            self.tell(effects, || EventKind::LimitMoved { from, to });
+        }
+    }
+
+    pub(crate) fn tell_policy(&mut self, from: Policy, to: &Policy, effects: &mut Effects) {
+        if let Some(counts) = &mut self.counts {
+            counts.reported_limit = 0;
+        }
+        self.tell(effects, || EventKind::PolicyChanged {
+            from,
+            to: to.clone(),
+        });
+    }
+
+    /// The end of a pause has moved. It has none if it is [`Moment::NEVER`].
+    pub(crate) fn tell_pause(&self, now: Moment, until: Moment, effects: &mut Effects) {
+        let paused_for = until
+            .known()
+            .map_or(Duration::MAX, |until| until.duration_since(now));
+        self.tell(effects, || EventKind::Paused { paused_for });
+    }
+
+    pub(crate) fn tell_resume(&self, now: Moment, ended: Moment, effects: &mut Effects) {
+        self.tell(effects, || EventKind::Resumed {
+            ended_ago: now.duration_since(ended),
+        });
+    }
+}

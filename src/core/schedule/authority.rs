@@ -1,0 +1,323 @@
+//! What decides whether the front of the queue is admitted: the limits of this process, or the store that holds them.
+//!
+//! These are all the points at which the two differ.
+
+use std::time::Duration;
+
+use crate::core::arena::Index;
+use crate::core::costs::{Actual, Costs};
+use crate::core::effects::{Effects, Errand};
+use crate::core::gate::Gate;
+use crate::core::gate::lease::Lease;
+use crate::core::grant::{Claim, Grant};
+use crate::core::queue::Waiters;
+use crate::core::queue::waiter::{Front, WaiterId};
+use crate::core::request::Caller;
+use crate::core::session::StoreSession;
+use crate::decision::Decision;
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+#[derive(Debug)]
+pub(super) enum Authority {
+    Local(Gate),
+    Store(Box<StoreSession>),
+}
+
+impl Authority {
+    /// The permits in flight, and the limits where they are of this process.
+    #[inline(always)]
+    pub(super) fn gate(&self) -> &Gate {
+        match self {
+            Self::Local(gate) => gate,
+            Self::Store(session) => session.gate(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn gate_mut(&mut self) -> &mut Gate {
+        match self {
+            Self::Local(gate) => gate,
+            Self::Store(session) => session.gate_mut(),
+        }
+    }
+
+    /// The gates of all permits: the second one is that of the local fallback.
+    pub(super) fn gates(&self) -> (&Gate, Option<&Gate>) {
+        match self {
+            Self::Local(gate) => (gate, None),
+            Self::Store(session) => (session.gate(), session.fallback_gate()),
+        }
+    }
+
+    /// The gate, if it decides.
+    #[inline(always)]
+    pub(super) fn deciding_gate(&self) -> Option<&Gate> {
+        match self {
+            Self::Local(gate) => Some(gate),
+            Self::Store(_) => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn deciding_gate_mut(&mut self) -> Option<&mut Gate> {
+        match self {
+            Self::Local(gate) => Some(gate),
+            Self::Store(_) => None,
+        }
+    }
+
+    /// The session, if a store decides.
+    pub(super) fn session_mut(&mut self) -> Option<&mut StoreSession> {
+        match self {
+            Self::Local(_) => None,
+            Self::Store(session) => Some(session),
+        }
+    }
+
+    /// Whether timers are often set for something that comes sooner: a lease is released in time, and a call is answered in time.
+    pub(super) fn has_timeouts(&self) -> bool {
+        match self {
+            Self::Local(gate) => gate.leases_permits(),
+            Self::Store(_) => true,
+        }
+    }
+
+    /// Admits a request that no other goes before, if that can be decided at once.
+    #[inline(always)]
+    pub(super) fn admit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        waiters: &mut Waiters,
+        effects: &mut Effects,
+    ) -> Option<Grant> {
+        match self {
+            Self::Local(gate) => admit_front(gate, waiters, now, costs, caller).ok(),
+            Self::Store(session) => session.step(now, waiters, effects).admit(costs, caller),
+        }
+    }
+
+    /// Grants to the waiters, in order, as far as they are admitted. Only the front is checked: requests behind it wait, however small
+    /// their cost, because otherwise a large one would starve.
+    #[inline(always)]
+    pub(super) fn serve(&mut self, now: Moment, waiters: &mut Waiters, effects: &mut Effects) {
+        match self {
+            Self::Local(gate) => serve_by_gate(gate, waiters, now, effects),
+            Self::Store(session) => session.step(now, waiters, effects).serve(),
+        }
+    }
+
+    /// Until when requests of these costs are surely denied, apart from what the gate knows. `reported`: for a caller, and not for a
+    /// lower bound.
+    pub(super) fn denied_until(
+        &self,
+        now: Moment,
+        costs: Costs<'_>,
+        reported: bool,
+        waiters: &Waiters,
+    ) -> Moment {
+        match self {
+            Self::Local(_) => now,
+            Self::Store(session) => session.outlook(now, waiters).denied_until(costs, reported),
+        }
+    }
+
+    /// The `turn` of a request that times out, as it is reported: when it could be admitted behind as many waiting units, if a store
+    /// decides.
+    pub(super) fn reported_turn(&self, turn: Moment, ready_at: impl FnOnce() -> Moment) -> Moment {
+        match self {
+            Self::Local(_) => turn,
+            Self::Store(_) => ready_at(),
+        }
+    }
+
+    /// What is decided on a request that cannot wait any longer, behind as many waiting units.
+    pub(super) fn decide_late(
+        &self,
+        now: Moment,
+        ahead: u64,
+        costs: Costs<'_>,
+        waiters: &Waiters,
+    ) -> Decision {
+        match self {
+            Self::Local(gate) => {
+                gate.limits()
+                    .decide_behind(now, ahead, costs, waiters.resumes_at(now, costs.plain))
+            }
+            Self::Store(session) => session.outlook(now, waiters).decide_late(ahead, costs),
+        }
+    }
+
+    /// What each limit is known to say of a request.
+    pub(super) fn known_limits(
+        &self,
+        now: Moment,
+        costs: Costs<'_>,
+        waiters: &Waiters,
+    ) -> Vec<LimitStatus> {
+        match self {
+            Self::Local(gate) => gate.limits().statuses(now),
+            Self::Store(session) => session.outlook(now, waiters).known_limits(costs),
+        }
+    }
+
+    /// Whether a request of these costs can join the waiters without any other check: their turn is watched already.
+    #[inline(always)]
+    pub(super) fn admits_behind(&self, costs: Costs<'_>, waiters: &Waiters) -> bool {
+        match self {
+            Self::Local(gate) => costs.plain.wrapping_sub(1) < gate.limits().max_cost_in_place(),
+            Self::Store(session) => {
+                waiters.front_ready_at() != Moment::NEVER
+                    && session.gate().limits().fits(costs).is_ok()
+            }
+        }
+    }
+
+    /// A waiter was refused, or given up.
+    pub(super) fn forget_waiter(&mut self, id: WaiterId) {
+        if let Self::Store(session) = self {
+            session.forget_waiter(id);
+        }
+    }
+
+    /// Requests of this process are held back for so long, or no longer. A limiter with a store must not be forgotten meanwhile.
+    pub(super) fn note_hold(&self, held_for: Option<Duration>, effects: &mut Effects) {
+        if let Self::Store(_) = self {
+            effects.run_errand(held_for.map_or(Errand::EndKeep, Errand::KeepHeldBack));
+        }
+    }
+}
+
+/// Permits.
+impl Authority {
+    /// A permit comes back to the gate that granted it. `None`, without a change, if it was reclaimed before.
+    #[inline(always)]
+    pub(super) fn end(
+        &mut self,
+        fence: u64,
+        claim: Claim,
+        end: impl FnOnce(&mut Gate) -> Option<()>,
+    ) -> Option<()> {
+        match self {
+            Self::Local(gate) => end(gate),
+            Self::Store(session) => session.end(fence, claim, end),
+        }
+    }
+
+    pub(super) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
+        match self {
+            Self::Local(gate) => gate.reclaim_one(now),
+            Self::Store(session) => session.reclaim_one(now),
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+    ) -> Option<()> {
+        match self {
+            Self::Local(gate) => gate.settle(now, grant, cost, actual),
+            Self::Store(session) => session.settle(now, grant, cost, actual),
+        }
+    }
+
+    /// Moves the end of a lease, where this process may. Returns whether the permit is live.
+    pub(super) fn change_lease(
+        &mut self,
+        now: Moment,
+        (index, fence): (Index, u64),
+        change: impl FnOnce(&mut Gate) -> bool,
+    ) -> bool {
+        match self {
+            Self::Local(gate) => change(gate),
+            Self::Store(session) => session.is_live(now, index, fence),
+        }
+    }
+
+    pub(super) fn forget(&mut self, fence: u64, claim: Claim) {
+        match self {
+            Self::Local(gate) => gate.forget(fence, claim),
+            Self::Store(session) => session.forget(fence, claim),
+        }
+    }
+
+    pub(super) fn charge(&mut self, now: Moment, units: u64) {
+        match self {
+            Self::Local(gate) => gate.charge(now, units),
+            Self::Store(session) => session.charge(now, units),
+        }
+    }
+}
+
+/// Admits the next request, or says when to check again.
+#[inline(always)]
+fn admit_front(
+    gate: &mut Gate,
+    waiters: &mut Waiters,
+    now: Moment,
+    costs: Costs<'_>,
+    caller: Caller,
+) -> Result<Grant, Moment> {
+    let resumes_at = waiters.resumes_at(now, costs.plain);
+    if resumes_at > now {
+        return Err(resumes_at);
+    }
+    let grant = gate.admit(now, costs, caller)?;
+    waiters.note_grant(now, costs.plain);
+    Ok(grant)
+}
+
+#[inline(always)]
+fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &mut Effects) {
+    let before = waiters.begin_serving();
+    let mut moved = false;
+    while let Some(front) = waiters.queue.front() {
+        if effects.is_full() {
+            waiters.pause_serving(now);
+            return;
+        }
+        let admitted = if front.id.names_units() {
+            admit_named(gate, waiters, now, front)
+        } else {
+            admit_front(gate, waiters, now, Costs::plain(front.cost), front.caller)
+        };
+        match admitted {
+            Ok(grant) => {
+                moved = true;
+                waiters.grant(now, front, grant, effects);
+            }
+            Err(until) => {
+                waiters.set_front_ready_at(until);
+                if front.id.is_blocking() && (moved || before != until) {
+                    // Its thread runs the timer for all, and must learn when to wake.
+                    effects.wake(waiters.queue.take_waker(front.id));
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Admits the front, which names units.
+#[cold]
+fn admit_named(
+    gate: &mut Gate,
+    waiters: &mut Waiters,
+    now: Moment,
+    front: Front,
+) -> Result<Grant, Moment> {
+    let by_unit = waiters.queue.unit_costs(front.id);
+    let costs = Costs::new(front.cost, &by_unit);
+    let grant = admit_front(gate, waiters, now, costs, front.caller)?;
+    if costs.explained() {
+        waiters
+            .untaken
+            .explain(grant.fence, gate.limits().statuses(now));
+    }
+    Ok(grant)
+}

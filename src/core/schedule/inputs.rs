@@ -1,0 +1,331 @@
+//! Inputs other than requests: a permit that comes back, another policy, a pause, closing.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::Schedule;
+use crate::carry_over::UsageCarryOver;
+use crate::core::arena::Index;
+use crate::core::costs::Actual;
+use crate::core::effects::Effects;
+use crate::core::gate::Gate;
+use crate::core::gate::lease::Lease;
+use crate::core::gate::plan::Plan;
+use crate::core::grant::{Claim, Grant};
+use crate::core::queue::Abandoned;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::suspension::{AllKeysHold, PauseScope};
+use crate::event::{EventKind, permit_id};
+use crate::strategy::{Counts, Moment, Outcome};
+
+/// Permits that come back: released, or given up before they were taken.
+impl Schedule {
+    /// The owner of a queued request of `cost` gave it up: its entry is removed, or its grant is refunded to the next.
+    pub(crate) fn abandon(&mut self, now: Moment, id: WaiterId, cost: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        let was_front = self.waiters.queue.is_front(id);
+        self.authority.forget_waiter(id);
+        match self.waiters.abandon(id) {
+            Abandoned::Waiting(waker) => {
+                effects.discard(Some(waker));
+                if was_front {
+                    self.waiters.set_front_ready_at(now); // the front has changed: check again
+                    self.run_due(now, effects);
+                }
+            }
+            Abandoned::Granted(grant) => {
+                if self.take_back(now, grant, cost, Actual::Nothing) {
+                    self.run_due(now, effects);
+                }
+            }
+            Abandoned::Failed => {}
+        }
+    }
+
+    /// Releases a permit; nothing happens if it was reclaimed before. `false`, without a change: a request waits for it, and
+    /// [`Schedule::release_to_next`] must be called.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
+        match self.authority.deciding_gate_mut() {
+            Some(gate) if self.waiters.is_empty() && !self.waiters.is_closed() => {
+                // One that came late changes nothing, and an observer learns of it by effects.
+                gate.release(fence, cost, claim).is_some() || !self.waiters.is_observed()
+            }
+            _ => false,
+        }
+    }
+
+    /// [`Schedule::release_to_next`] in the common case: all places are out, and the front asks for as many as come back. Returns its
+    /// waker. `None`, without a change, in any other case.
+    #[inline(always)]
+    pub(crate) fn pass_on(&mut self, cost: u64, claim: Claim) -> Option<Waker> {
+        let front = self.waiters.queue.front()?;
+        let fits = front.cost == cost && claim == Claim::PLACE && !front.id.names_units();
+        let is_something_due = self.next_wake() != Moment::NEVER
+            || !self.waiters.queue.is_plain()
+            || self.waiters.is_closed()
+            || self.waiters.is_dropping();
+        if !fits || is_something_due || self.waiters.is_suspended() {
+            return None;
+        }
+        let fence = self.authority.gate_mut().pass_on()?;
+        self.waiters.deliver(front.id, Grant::of_place(fence))
+    }
+
+    /// [`Schedule::release`], and serves the waiters as far as the gate admits them.
+    pub(crate) fn release_to_next(
+        &mut self,
+        now: Moment,
+        fence: u64,
+        cost: u64,
+        claim: Claim,
+        effects: &mut Effects,
+    ) {
+        self.catch_up(now, effects);
+        let release = |gate: &mut Gate| gate.release(fence, cost, claim);
+        if self.authority.end(fence, claim, release).is_some() {
+            self.run_due(now, effects);
+        } else if self.waiters.is_observed() {
+            let id = permit_id(0, fence);
+            effects.tell(EventKind::ReleasedLate { id, fence, cost });
+        }
+    }
+
+    /// A permit will never be released.
+    pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
+        self.authority.forget(fence, claim);
+    }
+
+    /// Releases units that permits held. The caller then serves the queue: see [`Schedule::release`].
+    pub(crate) fn return_units(&mut self, units: u64) {
+        self.authority.gate_mut().return_units(units);
+    }
+
+    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live; a reclaimed permit changes nothing.
+    pub(crate) fn settle(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        self.catch_up(now, effects);
+        let live = self.take_back(now, grant, cost, actual);
+        self.reevaluate_front(now, effects);
+        live
+    }
+
+    /// Settles the grant with the authority and with a spread upstream quota. Returns whether the grant was live.
+    fn take_back(&mut self, now: Moment, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
+        let live = self.authority.settle(now, grant, cost, actual).is_some();
+        let gate = self.authority.gate();
+        let is_refund = match actual {
+            Actual::Nothing => true,
+            Actual::Cost(actual) => actual == 0 && !gate.limits().counts_by_unit(),
+            Actual::Units(_) => false,
+        };
+        if live && is_refund {
+            self.waiters.counts_mut().refunded += 1;
+        }
+        if let Some(suspension) = self.waiters.suspension_mut().filter(|_| live) {
+            let actual = actual.of(Counts::Cost, cost);
+            suspension.settle(grant.fence, cost, actual, gate.granted());
+        }
+        live
+    }
+
+    /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
+    pub(crate) fn report(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        rtt_nanos: Option<u64>,
+        outcome: Outcome,
+        effects: &mut Effects,
+    ) -> bool {
+        self.catch_up(now, effects);
+        let gate = self.authority.gate();
+        let reported = self
+            .waiters
+            .reported_limit(|| gate.limits().concurrency(now));
+        let report = |gate: &mut Gate| gate.report(now, grant, cost, rtt_nanos, outcome);
+        let live = self.authority.end(grant.fence, grant.claim, report);
+        let present = self.authority.gate().limits().concurrency(now);
+        self.waiters.tell_limit(reported, present, effects);
+        self.reevaluate_front(now, effects);
+        live.is_some()
+    }
+
+    /// Gives a permit a TTL of its own; see [`Leases::set_own_ttl`](crate::core::gate::lease::Leases::set_own_ttl). A waiter may get its
+    /// place sooner.
+    pub(crate) fn set_own_ttl(
+        &mut self,
+        now: Moment,
+        (index, fence): (Index, u64),
+        own: NonZeroU64,
+        renews: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        self.catch_up(now, effects);
+        let live = self.authority.change_lease(now, (index, fence), |gate| {
+            gate.set_own_ttl(index, fence, now, own, renews)
+        });
+        self.reevaluate_front(now, effects);
+        live
+    }
+
+    /// Restarts the TTL of a permit. Returns whether it is live.
+    pub(crate) fn renew(&mut self, now: Moment, index: Index, fence: u64) -> bool {
+        self.authority
+            .change_lease(now, (index, fence), |gate| gate.renew(index, fence, now))
+    }
+
+    /// The lease of a permit, while it is live.
+    pub(crate) fn live_lease(
+        &mut self,
+        now: Moment,
+        index: Index,
+        fence: u64,
+    ) -> Option<&mut Lease> {
+        self.authority.gate_mut().live_lease(index, fence, now)
+    }
+}
+
+/// What decides, and what holds requests back.
+impl Schedule {
+    /// Replaces the plan; see [`Gate::set_plan`](crate::core::gate::Gate::set_plan). Waiters whose cost the new plan can never
+    /// admit are refused, in batches.
+    pub(crate) fn set_plan(
+        &mut self,
+        now: Moment,
+        plan: impl Into<Arc<Plan>>,
+        carry: UsageCarryOver,
+        effects: &mut Effects,
+    ) {
+        self.catch_up(now, effects);
+        let gate = self.authority.gate_mut();
+        let former_max = gate.limits().max_cost();
+        let counted_by_unit = gate.limits().counts_by_unit();
+        let former = gate.limits().policy().clone();
+        let only_places = former.only_places();
+        gate.set_plan(plan, now, carry);
+        self.waiters
+            .tell_policy(former, gate.limits().policy(), effects);
+        if gate.limits().max_cost() < former_max
+            || counted_by_unit
+            || gate.limits().counts_by_unit()
+        {
+            self.waiters
+                .queue
+                .find_misfits(|costs| gate.limits().fits(costs).is_ok());
+        }
+        self.reevaluate_front(now, effects);
+        if self.authority.gate().limits().policy().only_places() && !only_places {
+            // A stream that holds no permits must not wait for a place.
+            self.waiters
+                .queue
+                .take_wakers(None)
+                .into_iter()
+                .for_each(|waker| effects.wake(Some(waker)));
+        }
+    }
+
+    /// Grants nothing until this moment, or until [`Schedule::resume`].
+    pub(crate) fn pause(
+        &mut self,
+        now: Moment,
+        scope: PauseScope,
+        until: Moment,
+        effects: &mut Effects,
+    ) {
+        self.catch_up(now, effects);
+        if until > now {
+            if self.waiters.suspend().pause(scope, until) {
+                self.waiters.tell_pause(now, until, effects);
+            }
+            let held_for = until
+                .known()
+                .map_or(Duration::MAX, |until| until.duration_since(now));
+            self.authority.note_hold(Some(held_for), effects);
+        }
+        self.reevaluate_front(now, effects);
+    }
+
+    pub(crate) fn resume(&mut self, now: Moment, scope: PauseScope, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.authority.note_hold(None, effects);
+        if let Some(suspension) = self.waiters.suspension_mut() {
+            if suspension.resume(scope) {
+                self.waiters.tell_resume(now, now, effects);
+            }
+            self.reevaluate_front(now, effects);
+        }
+    }
+
+    /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
+    pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        if units < self.waiters.options().spread_below {
+            let granted = self.authority.gate().granted();
+            self.waiters.suspend().spread(now, units, until, granted);
+            self.reevaluate_front(now, effects);
+        }
+    }
+
+    /// Charges units without a request.
+    pub(crate) fn charge(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.authority.charge(now, units);
+        self.reevaluate_front(now, effects);
+    }
+
+    /// Refunds up to this many units, whenever they were charged.
+    pub(crate) fn forgive(&mut self, now: Moment, units: u64, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.authority.gate_mut().forgive(now, units);
+        self.reevaluate_front(now, effects);
+    }
+
+    /// Resets all limits of time; permits in flight stay in flight.
+    pub(crate) fn reset(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.authority.gate_mut().reset(now);
+        self.reevaluate_front(now, effects);
+    }
+
+    /// A new schedule, held back like all keys.
+    pub(crate) fn held_back(
+        mut self,
+        AllKeysHold {
+            closed,
+            paused_until,
+        }: AllKeysHold,
+    ) -> Self {
+        if closed {
+            self.waiters.close(false, &mut Effects::default()); // no observer has known it open
+        }
+        if let Some(until) = paused_until {
+            self.waiters.suspend().pause(PauseScope::AllKeys, until);
+        }
+        self
+    }
+
+    /// Refuses every request from now on, the waiters first.
+    pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.waiters.close(false, effects);
+        self.authority.note_hold(Some(Duration::MAX), effects);
+        self.run_due(now, effects);
+    }
+
+    /// Refuses every later request. Those that wait are served.
+    pub(crate) fn close_to_new(&mut self, now: Moment, effects: &mut Effects) {
+        self.catch_up(now, effects);
+        self.waiters.close(true, effects);
+        self.authority.note_hold(Some(Duration::MAX), effects);
+    }
+}

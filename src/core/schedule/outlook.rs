@@ -1,0 +1,373 @@
+//! What a schedule answers to questions. They change nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::authority::Authority;
+use crate::core::costs::{Costs, UnitCosts};
+use crate::core::gate::Gate;
+use crate::core::gate::limits::Limits;
+use crate::core::queue::Waiters;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::refused::{Refused, RefusedRequest};
+use crate::core::request::Request;
+use crate::decision::Decision;
+use crate::error::AcquireError;
+use crate::snapshot::{KeyTotals, LimiterSnapshot};
+use crate::strategy::Moment;
+
+/// With more waiters than this, a retry-after is a lower bound. The public docs name the number.
+const MAX_FORECAST: usize = 64;
+/// Behind more waiters than this, a timeout may be accepted that cannot be met. The public docs name the number.
+pub(super) const MAX_AHEAD: usize = 256;
+
+/// The state of a schedule, to look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outlook<'a> {
+    pub(super) waiters: &'a Waiters,
+    pub(super) authority: &'a Authority,
+}
+
+impl<'a> Outlook<'a> {
+    fn gate(self) -> &'a Gate {
+        self.authority.gate()
+    }
+
+    /// The policy, and what its limits say.
+    pub(crate) fn limits(self) -> &'a Limits {
+        self.gate().limits()
+    }
+
+    /// See [`Authority::has_timeouts`].
+    pub(crate) fn has_timeouts(self) -> bool {
+        self.authority.has_timeouts()
+    }
+
+    /// Whether permits have a TTL.
+    pub(crate) fn leases_permits(self) -> bool {
+        self.gate().leases_permits()
+    }
+
+    /// When time matters next: the front's turn, the first TTL, the first deadline.
+    #[inline]
+    pub(super) fn next_wake(self) -> Moment {
+        self.waiters
+            .front_ready_at()
+            .min(self.gate().next_expiry())
+            .min(self.waiters.queue.next_deadline())
+    }
+
+    /// The units that a permit was granted, if they are recorded.
+    pub(crate) fn unit_costs(self, fence: u64) -> Option<&'a Arc<UnitCosts>> {
+        let (gate, fallback) = self.authority.gates();
+        let recorded = gate.unit_costs(fence);
+        recorded.or_else(|| fallback?.unit_costs(fence))
+    }
+
+    /// No request waits, and no permit holds a place.
+    pub(crate) fn is_drained(self) -> bool {
+        let is_answered = self.waiters.is_empty() && !self.waiters.untaken.has_placeless_grant();
+        let (gate, fallback) = self.authority.gates();
+        is_answered && !gate.is_in_flight() && !fallback.is_some_and(Gate::is_in_flight)
+    }
+
+    /// The number of grants of places so far, if it [is drained](Self::is_drained).
+    pub(crate) fn drained_after(self) -> Option<u64> {
+        let gate = self.gate();
+        self.is_drained().then(|| {
+            if gate.holds_places() {
+                gate.granted()
+            } else {
+                0
+            }
+        })
+    }
+
+    pub(crate) fn is_paused(self, now: Moment) -> bool {
+        self.waiters
+            .suspension()
+            .is_some_and(|suspension| suspension.paused_for(now).is_some())
+    }
+
+    /// One of each unit that a limit counts.
+    pub(super) fn one_of_each_unit(self) -> Option<Arc<UnitCosts>> {
+        let limits = self.limits();
+        limits
+            .counts_by_unit()
+            .then(|| Arc::new(UnitCosts::one_of_each(limits.policy())))
+    }
+
+    /// The gate, if no request waits, no permit is in flight and nothing else holds requests of this key back: then the gate is
+    /// the whole state. A pause of all keys is known to their table.
+    pub(crate) fn at_rest(self, now: Moment) -> Option<&'a Gate> {
+        let is_unsuspended = self
+            .waiters
+            .suspension()
+            .is_none_or(|suspension| suspension.is_over_but_for_all_keys(now));
+        (is_unsuspended && self.is_drained()).then(|| self.gate())
+    }
+
+    /// What of the numbers can be summed.
+    pub(crate) fn totals(self) -> KeyTotals {
+        let counts = self.waiters.counts();
+        let (gate, fallback) = self.authority.gates();
+        KeyTotals {
+            in_flight: gate.in_flight() + fallback.map_or(0, Gate::in_flight),
+            queued: self.waiters.queue.len() as u64,
+            granted: self.gate().granted(),
+            denied: counts.denied,
+            shed: counts.shed,
+            timed_out: counts.timed_out,
+            reclaimed: counts.reclaimed,
+            refunded: counts.refunded,
+        }
+    }
+
+    /// The numbers of the limiter.
+    pub(crate) fn snapshot(self, now: Moment) -> LimiterSnapshot {
+        let Self { waiters, .. } = self;
+        let next = if waiters.is_empty() {
+            let by_unit = self.one_of_each_unit();
+            let one = Costs::new(1, &by_unit);
+            match self.limits().decide(now, 0, one) {
+                decision if decision.is_allowed() => Some(now),
+                decision => decision
+                    .retry_after()
+                    .map(|_| self.limits().ready_at(now, 0, one)),
+            }
+        } else {
+            waiters.front_ready_at().known()
+        };
+        let cost = waiters.queue.front().map_or(1, |front| front.cost);
+        let next = next.and_then(|next| next.max(waiters.resumes_at(now, cost)).known());
+        let totals = self.totals();
+        LimiterSnapshot {
+            in_flight: totals.in_flight,
+            concurrency: self.limits().concurrency(now),
+            queued: totals.queued,
+            granted: totals.granted,
+            denied: totals.denied,
+            shed: totals.shed,
+            timed_out: totals.timed_out,
+            reclaimed: totals.reclaimed,
+            refunded: totals.refunded,
+            paused_for: waiters
+                .suspension()
+                .and_then(|suspension| suspension.paused_for(now)),
+            next_grant_in: next
+                .filter(|_| !waiters.is_closed() || !waiters.is_empty())
+                .map(|next| next.duration_since(now)),
+        }
+    }
+}
+
+/// What a request would be answered.
+impl Outlook<'_> {
+    /// The answer that `try_acquire` would give. A closed limiter denies, and a cost of zero is denied.
+    #[inline]
+    pub(crate) fn check(self, now: Moment, costs: Costs<'_>) -> Decision {
+        if self.waiters.leaves_all_to_limits() && costs.plain > 0 {
+            self.limits().decide(now, 0, costs)
+        } else {
+            self.check_held_back(now, costs)
+        }
+    }
+
+    /// [`Outlook::check`] of a request for one unit of each limit.
+    pub(crate) fn check_one(self, now: Moment) -> Decision {
+        self.check(now, Costs::new(1, &self.one_of_each_unit()))
+    }
+
+    /// [`Outlook::check`], where not only the gate decides.
+    fn check_held_back(self, now: Moment, costs: Costs<'_>) -> Decision {
+        let Self { waiters, .. } = self;
+        let ahead = waiters.queue.units_ahead();
+        if waiters.is_closed() || costs.plain == 0 {
+            let costs = Costs {
+                plain: costs.plain.max(1),
+                ..costs
+            };
+            return self.limits().decide(now, ahead, costs).refused();
+        }
+        let suspended_until = match waiters.suspension() {
+            Some(suspension) => {
+                let blocked = suspension.is_blocked(now); // each request restarts it
+                let penalty = if blocked {
+                    nanos(waiters.options().overflow.penalty())
+                } else {
+                    0
+                };
+                suspension.ready_at(now, costs.plain).max(now.plus(penalty))
+            }
+            None => now,
+        };
+        let decision = self
+            .gate()
+            .limits()
+            .decide_held_back(suspended_until, now, ahead, costs);
+        if waiters.is_empty() {
+            return decision;
+        }
+        let decision = decision.behind_others();
+        match self.turn_before(None, now, costs) {
+            Some(turn) => decision.at_turn(turn, now),
+            None => decision,
+        }
+    }
+
+    /// The largest cost that [`Outlook::check`] allows.
+    pub(crate) fn available(self, now: Moment) -> u64 {
+        if !self.check(now, Costs::plain(1)).is_allowed() {
+            return 0;
+        }
+        let left = self
+            .waiters
+            .suspension()
+            .map_or(u64::MAX, |suspension| suspension.units_left(now));
+        self.limits().available(now).min(left)
+    }
+
+    /// When a request behind `ahead` waiting units could be admitted, at the earliest.
+    pub(super) fn retry_after(self, now: Moment, ahead: u64, costs: Costs<'_>) -> Option<Duration> {
+        let ready = self.ready_at(now, ahead, costs, true);
+        (ready > now).then(|| ready.duration_since(now))
+    }
+
+    /// See [`Limits::ready_at`](crate::core::gate::limits::Limits::ready_at). A pause without an end is ignored. `reported`: for a caller,
+    /// and not for a lower bound; what a store has denied of other costs says nothing about these.
+    pub(super) fn ready_at(
+        self,
+        now: Moment,
+        ahead: u64,
+        costs: Costs<'_>,
+        reported: bool,
+    ) -> Moment {
+        let Self { waiters, authority } = self;
+        let resumes_at = waiters.resumes_at(now, costs.plain);
+        let ready_at = self.limits().ready_at(now, ahead, costs);
+        ready_at
+            .max(resumes_at.known().unwrap_or(now))
+            .max(authority.denied_until(now, costs, reported, waiters))
+    }
+
+    /// A refusal for this reason, with what each limit says if the request asked for it.
+    pub(super) fn refusal(self, now: Moment, costs: Costs<'_>, error: AcquireError) -> Refused {
+        let limits = if costs.explained() {
+            self.authority.known_limits(now, costs, self.waiters)
+        } else {
+            Vec::new()
+        };
+        Box::new(RefusedRequest { error, limits })
+    }
+}
+
+/// Turns in the queue.
+impl Outlook<'_> {
+    /// When a waiter will be granted, if no other request goes before it. [`Moment::NEVER`] if only a release or a resume helps; `now`
+    /// if it was answered.
+    pub(crate) fn turn_of(self, now: Moment, id: WaiterId) -> Moment {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        let Some(Request { costs, .. }) = self.waiters.queue.request(id, &by_unit) else {
+            return now;
+        };
+        self.turn_before(Some(id), now, costs)
+            .unwrap_or_else(|| self.ready_at(now, 0, costs, false))
+    }
+
+    /// When a request in the place of this waiter, or else behind all waiters, would be granted, if no other came: exact, from a
+    /// forecast of all grants before it. [`Moment::NEVER`] if only a release or a resume helps, or if it never happens. `None` if too
+    /// many waiters are ahead to compute it.
+    fn turn_before(
+        self,
+        waiter: Option<WaiterId>,
+        now: Moment,
+        costs: Costs<'_>,
+    ) -> Option<Moment> {
+        let ahead = || {
+            self.waiters
+                .queue
+                .waiting()
+                .take_while(|ahead| Some(ahead.0) != waiter)
+        };
+        if ahead().nth(MAX_FORECAST).is_some() {
+            return None;
+        }
+        let gate = self.gate();
+        if gate.limits().fits(costs).is_err() {
+            return Some(Moment::NEVER);
+        }
+        let mut forecast =
+            gate.limits()
+                .forecast(now, self.waiters.suspension(), std::iter::empty());
+        for (_, costs, deadline) in
+            ahead().filter(|waiter| gate.limits().fits(waiter.1).is_ok() && waiter.2 >= now)
+        {
+            if deadline < forecast.now() || forecast.take(costs, deadline) {
+                continue;
+            }
+            if forecast.ready_at(costs) == Moment::NEVER {
+                return Some(Moment::NEVER);
+            }
+        }
+        Some(forecast.ready_at(costs))
+    }
+
+    /// The earliest turn of a new request that must wait, if no other request comes and no waiter gives up before its deadline.
+    /// Exact behind up to [`MAX_AHEAD`] waiters, if it waits for no release, no resume and no store; otherwise a lower bound.
+    ///
+    /// Whether a waiter that needs a release or a resume is granted before its deadline is not known. So it is assumed to leave if its
+    /// deadline is not after that of the new request, and to be granted otherwise.
+    pub(super) fn earliest_turn(self, now: Moment, request: &Request<'_>) -> Moment {
+        let &Request {
+            costs,
+            priority,
+            deadline,
+            ..
+        } = request;
+        let queue = &self.waiters.queue;
+        let victim = if self.waiters.has_room() {
+            None
+        } else {
+            queue.victim(self.waiters.options().overflow, priority)
+        };
+        let dropped = victim.map_or(0, |victim| queue.cost(victim));
+        let surely_ahead = queue
+            .units_surely_ahead_of(priority, deadline)
+            .saturating_sub(dropped);
+        let bound = self.ready_at(now, surely_ahead, costs, false);
+        let Some(gate) = self.authority.deciding_gate() else {
+            return bound;
+        };
+        if bound > deadline && !queue.has_deadlines() {
+            return bound;
+        }
+        let mut forecast =
+            gate.limits()
+                .forecast(now, self.waiters.suspension(), std::iter::empty());
+        let mut waits_for_release = false;
+        for (id, costs, leaves_at) in queue.waiting_ahead_of(priority).take(MAX_AHEAD) {
+            if Some(id) == victim
+                || gate.limits().fits(costs).is_err()
+                || leaves_at < forecast.now()
+            {
+                continue;
+            }
+            if forecast.ready_at(costs) == Moment::NEVER {
+                waits_for_release = true;
+                forecast.assume_releases(costs);
+            }
+            if !(waits_for_release && leaves_at <= deadline) {
+                forecast.take(costs, leaves_at);
+            }
+        }
+        forecast.assume_releases(costs);
+        match forecast.ready_at(costs) {
+            turn if turn > deadline => turn,
+            turn => turn.max(bound),
+        }
+    }
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

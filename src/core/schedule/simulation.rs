@@ -1,0 +1,573 @@
+//! Many processes on one key of a store, in virtual time: a seeded network that delays, loses and is cut, processes that die, clocks
+//! that differ. Whatever happens, the limits hold at every instant, and nothing stays lost.
+//!
+//! The tests run it small; `examples/simulation` runs it large, through `src/simulation.rs`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::num::NonZeroU64;
+use std::panic::Location;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::core::costs::Costs;
+use crate::core::effects::{Effects, Errand};
+use crate::core::gate::plan::Plan;
+use crate::core::grant::Grant;
+use crate::core::ledger::Ledger;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::request::Request;
+use crate::core::schedule::{Enqueued, Options, Schedule};
+use crate::core::session::{
+    CallFailed, OnDown, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,
+};
+use crate::error::{ConfigError, StoreError};
+use crate::exchange::{Call, Reply, Scope};
+use crate::policy::Policy;
+use crate::priority::Priority;
+use crate::strategy::Moment;
+
+const MS: u64 = 1_000_000;
+const STORE: &str = "the limits are in a store";
+const DEADLINE: u64 = 500 * MS;
+/// When it begins, by the clock of the store.
+const EPOCH: u64 = 1_700_000_000_000 * MS;
+/// How many wait in each process, at any time.
+const CALLERS: usize = 4;
+/// The TTL of places where the policy has none.
+const LEASE: NonZeroU64 = NonZeroU64::new(30_000 * MS).unwrap();
+
+/// What happens at an instant.
+#[derive(Debug)]
+enum Event {
+    /// The callers of a process come.
+    Start(usize),
+    /// One of them waits no longer.
+    Impatience(usize),
+    /// The timer of a process.
+    Wake(usize),
+    /// A call reaches the store.
+    Arrive(usize, Box<Call>, Sent),
+    /// A reply reaches its process.
+    Reply(usize, Box<(Call, Reply)>, Sent),
+    /// A carrier awaits the reply no longer.
+    GiveUp(usize, u64),
+    /// The work under a permit is done.
+    Release(usize, u64),
+    Heartbeat(usize),
+    Retry(usize),
+    Die(usize),
+}
+
+/// What a process knows of a call that it has sent.
+#[derive(Debug, Clone)]
+enum Sent {
+    Call { generation: u64 },
+    Renewal { sent_at: Moment, fences: Vec<u64> },
+}
+
+struct Process {
+    schedule: Schedule,
+    /// How much its clock is ahead of the true time.
+    offset: u64,
+    alive: bool,
+    waiting: Vec<WaiterId>,
+    permits: BTreeMap<u64, Grant>,
+    granted: u64,
+    /// When its timer is set to.
+    wakes_at: u64,
+}
+
+/// How hard it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    pub(crate) policy: Policy,
+    pub(crate) processes: usize,
+    /// How many of a thousand messages are lost.
+    pub(crate) lost: u64,
+    /// Whether some processes die, some are cut off for a while, and some callers give up.
+    pub(crate) faults: bool,
+    pub(crate) prefetch: Option<PrefetchOptions>,
+    pub(crate) until: u64,
+    pub(crate) seed: u64,
+}
+
+pub(crate) struct Simulation {
+    setting: Setting,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    pending: BTreeMap<u64, Event>,
+    sequence: u64,
+    random: u64,
+    processes: Vec<Process>,
+    ledger: Ledger,
+    pub(crate) calls: u64,
+    /// When the store granted each unit of a rate that was used, or each place.
+    pub(crate) grants: Vec<u64>,
+    pub(crate) most_places: u64,
+}
+
+impl Simulation {
+    pub(crate) fn new(setting: Setting) -> Result<Self, ConfigError> {
+        let plan = Arc::new(Plan::new(setting.policy.clone(), Duration::ZERO)?);
+        let ledger = Ledger::new(Arc::clone(&plan), Moment::from_nanos(EPOCH));
+        let mut simulation = Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            pending: BTreeMap::new(),
+            sequence: 0,
+            random: setting.seed | 1,
+            processes: Vec::new(),
+            ledger,
+            calls: 0,
+            grants: Vec::new(),
+            most_places: 0,
+            setting,
+        };
+        for index in 0..simulation.setting.processes {
+            let offset = simulation.below(3_600_000) * MS;
+            let ttl = plan.ttl().unwrap_or(LEASE);
+            let options = SessionOptions {
+                scope: Scope {
+                    limiter: "simulated".into(),
+                    key: Arc::default(),
+                },
+                holder: simulation.below(u64::MAX),
+                first_lease: 0,
+                ttl,
+                max_hold: None,
+                deadline: DEADLINE,
+                polls_every: 100 * MS,
+                longest_back_off: 500 * MS,
+                on_down: OnDown::Deny,
+                replaces_policy: false,
+                store: "simulated".into(),
+                prefetch: simulation.setting.prefetch,
+            };
+            let session = StoreSession::new(Arc::clone(&plan), Moment::from_nanos(offset), options);
+            let schedule = Schedule::of_store(session, Options::default());
+            let (waiting, permits) = (Vec::new(), BTreeMap::new());
+            simulation.processes.push(Process {
+                schedule,
+                offset,
+                alive: true,
+                waiting,
+                permits,
+                granted: 0,
+                wakes_at: u64::MAX,
+            });
+            let start = simulation.below(100) * MS;
+            simulation.at(start, Event::Start(index));
+            simulation.at(start, Event::Heartbeat(index));
+            if simulation.setting.faults {
+                simulation.at(start, Event::Impatience(index));
+            }
+            if simulation.setting.faults && index % 5 == 4 {
+                let death = simulation.below(simulation.setting.until);
+                simulation.at(death, Event::Die(index));
+            }
+        }
+        Ok(simulation)
+    }
+
+    /// A xorshift generator.
+    fn below(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % end.max(1)
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.pending.insert(self.sequence, event);
+        self.events.push(Reverse((at.max(self.now), self.sequence)));
+    }
+
+    fn moment(&self, index: usize) -> Moment {
+        Moment::from_nanos(self.now + self.processes[index].offset)
+    }
+
+    fn store_time(&self) -> Moment {
+        Moment::from_nanos(EPOCH + self.now)
+    }
+
+    /// Tells the time of each event.
+    pub(crate) fn run(&mut self, mut tell: impl FnMut(u64)) {
+        while let Some(Reverse((at, sequence))) = self.events.pop() {
+            if at > self.setting.until {
+                break;
+            }
+            self.now = at;
+            tell(at);
+            if let Some(event) = self.pending.remove(&sequence) {
+                self.happen(event);
+                self.check();
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(index, call, sent) => return self.arrive(index, call, sent),
+            Event::Die(index) => return self.processes[index].alive = false,
+            _ => {}
+        }
+        let index = match &event {
+            Event::Start(index)
+            | Event::Impatience(index)
+            | Event::Wake(index)
+            | Event::Heartbeat(index) => *index,
+            Event::Reply(index, ..)
+            | Event::GiveUp(index, _)
+            | Event::Retry(index)
+            | Event::Release(index, _) => *index,
+            Event::Arrive(index, ..) | Event::Die(index) => *index,
+        };
+        let is_stale =
+            matches!(event, Event::Wake(_)) && self.processes[index].wakes_at != self.now;
+        if !self.processes[index].alive || is_stale {
+            return;
+        }
+        let now = self.moment(index);
+        let mut effects = Effects::default();
+        match event {
+            Event::Start(_) => {}
+            Event::Impatience(_) => {
+                self.give_up(index, now, &mut effects);
+                let pause = 1 + self.below(200);
+                self.at(self.now + pause * MS, Event::Impatience(index));
+            }
+            Event::Wake(_) => {
+                self.processes[index].wakes_at = u64::MAX;
+                self.processes[index].schedule.run_due(now, &mut effects);
+            }
+            Event::Release(_, fence) => self.release(index, now, fence, &mut effects),
+            Event::Reply(_, answer, sent) => self.reply(index, now, &answer, sent, &mut effects),
+            Event::GiveUp(_, generation) => {
+                let error = StoreError::Unanswered {
+                    store: String::new(),
+                    after: None,
+                    source: None,
+                };
+                let answer = Err(CallFailed {
+                    error,
+                    may_have_run: true,
+                });
+                let schedule = &mut self.processes[index].schedule;
+                schedule.change_session(now, &mut effects, |step| {
+                    step.answered(generation, &answer);
+                });
+                self.carry(index);
+            }
+            Event::Heartbeat(_) => self.heartbeat(index, now),
+            Event::Retry(_) => {
+                let schedule = &mut self.processes[index].schedule;
+                let step = schedule.session(now, &mut effects);
+                step.expect(STORE).session.carrier_woke();
+                self.carry(index);
+            }
+            Event::Arrive(..) | Event::Die(_) => {}
+        }
+        self.settle(index, now, effects);
+    }
+
+    /// What an input has led to: a caller that is answered asks again at once.
+    fn settle(&mut self, index: usize, now: Moment, mut effects: Effects) {
+        loop {
+            for errand in effects
+                .more
+                .take()
+                .into_iter()
+                .flat_map(|more| more.errands)
+            {
+                if let Errand::Carry = errand {
+                    self.carry(index);
+                }
+            }
+            let process = &mut self.processes[index];
+            let waiting = std::mem::take(&mut process.waiting);
+            let answered: Vec<_> = waiting
+                .into_iter()
+                .map(|id| (id, process.schedule.waiters_mut().poll(id, Waker::noop())))
+                .collect();
+            for (id, answer) in answered {
+                match answer {
+                    Err(_) => self.processes[index].waiting.push(id),
+                    Ok(Ok(grant)) => self.hold(index, grant),
+                    Ok(Err(_)) => {}
+                }
+            }
+            if self.processes[index].waiting.len() >= CALLERS {
+                break;
+            }
+            self.demand(index, now, &mut effects);
+        }
+        let process = &mut self.processes[index];
+        if let Some(next) = process.schedule.next_wake().known() {
+            let at = next
+                .nanos()
+                .saturating_sub(process.offset)
+                .max(self.now + 1);
+            if at < process.wakes_at {
+                process.wakes_at = at;
+                self.at(at, Event::Wake(index));
+            }
+        }
+    }
+
+    fn hold(&mut self, index: usize, grant: Grant) {
+        let process = &mut self.processes[index];
+        process.granted += 1;
+        self.grants
+            .push(grant.claim.reached().map_or(self.now, |at| at - EPOCH));
+        if grant.claim.holds() {
+            process.permits.insert(grant.fence, grant);
+            let work = 1 + self.below(40);
+            self.at(self.now + work * MS, Event::Release(index, grant.fence));
+        }
+    }
+
+    fn demand(&mut self, index: usize, now: Moment, effects: &mut Effects) {
+        while self.processes[index].waiting.len() < CALLERS {
+            let request = Request {
+                costs: Costs::plain(1),
+                priority: Priority::NORMAL,
+                deadline: Moment::NEVER,
+                caller: Location::caller(),
+                blocking: false,
+            };
+            let process = &mut self.processes[index];
+            match process
+                .schedule
+                .request(now, &request, &mut Some(Waker::noop().clone()), effects)
+            {
+                Ok(Enqueued::Queued(id)) => process.waiting.push(id),
+                Ok(Enqueued::Granted(grant)) => self.hold(index, grant),
+                Err(refused) => panic!("{}", refused.error),
+            }
+        }
+    }
+
+    /// The one that has waited longest gives up.
+    fn give_up(&mut self, index: usize, now: Moment, effects: &mut Effects) {
+        let process = &mut self.processes[index];
+        if !process.waiting.is_empty() {
+            let id = process.waiting.remove(0);
+            process.schedule.abandon(now, id, 1, effects);
+        }
+    }
+
+    fn release(&mut self, index: usize, now: Moment, fence: u64, effects: &mut Effects) {
+        let process = &mut self.processes[index];
+        if let Some(grant) = process.permits.remove(&fence) {
+            process
+                .schedule
+                .release_to_next(now, fence, 1, grant.claim, effects);
+        }
+    }
+
+    /// A carrier comes for its next trip.
+    fn carry(&mut self, index: usize) {
+        let now = self.moment(index);
+        let schedule = &mut self.processes[index].schedule;
+        let mut effects = Effects::default();
+        let step = schedule.session(now, &mut effects);
+        let outgoing = match step.expect(STORE).next_trip(0, 0) {
+            Trip::Call(outgoing) => outgoing,
+            Trip::WaitUntil(at) => {
+                let at = at.nanos().saturating_sub(self.processes[index].offset);
+                return self.at(at, Event::Retry(index));
+            }
+            Trip::Yield(_) | Trip::End => return,
+        };
+        let sent = Sent::Call {
+            generation: outgoing.generation,
+        };
+        self.at(
+            self.now + DEADLINE,
+            Event::GiveUp(index, outgoing.generation),
+        );
+        self.send(index, outgoing.call, sent);
+    }
+
+    fn heartbeat(&mut self, index: usize, now: Moment) {
+        let schedule = &mut self.processes[index].schedule;
+        let mut effects = Effects::default();
+        let step = schedule.session(now, &mut effects).expect(STORE);
+        let ttl = step.session.lease_ttl();
+        let renewals = step.session.renewals(now);
+        if ttl == 0 {
+            return;
+        }
+        for Renewal { call, fences } in renewals {
+            self.send(
+                index,
+                call,
+                Sent::Renewal {
+                    sent_at: now,
+                    fences,
+                },
+            );
+        }
+        self.at(self.now + ttl / 3, Event::Heartbeat(index));
+    }
+
+    /// The way takes 1 to 20 ms, and some messages are lost. Every seventh process is cut off for a part of each second.
+    fn delay(&mut self, index: usize) -> Option<u64> {
+        let is_cut = self.setting.faults && index % 7 == 3 && self.now / MS % 1_000 < 300;
+        if is_cut || self.below(1_000) < self.setting.lost {
+            return None;
+        }
+        Some((1 + self.below(20)) * MS)
+    }
+
+    fn send(&mut self, index: usize, call: Call, sent: Sent) {
+        self.calls += 1;
+        if let Some(delay) = self.delay(index) {
+            self.at(self.now + delay, Event::Arrive(index, Box::new(call), sent));
+        }
+    }
+
+    fn arrive(&mut self, index: usize, call: Box<Call>, sent: Sent) {
+        let now = self.store_time();
+        if call.valid_until.is_some_and(|until| until <= now.nanos()) {
+            return; // its carrier gives up
+        }
+        let reply = self.ledger.call(now, &call);
+        if let Some(delay) = self.delay(index) {
+            self.at(
+                self.now + delay,
+                Event::Reply(index, Box::new((*call, reply)), sent),
+            );
+        }
+    }
+
+    fn reply(
+        &mut self,
+        index: usize,
+        now: Moment,
+        answer: &(Call, Reply),
+        sent: Sent,
+        effects: &mut Effects,
+    ) {
+        let (call, reply) = answer;
+        let schedule = &mut self.processes[index].schedule;
+        match sent {
+            Sent::Renewal { sent_at, fences } => {
+                let call = call.clone();
+                let renewal = Renewal { call, fences };
+                schedule.change_session(now, effects, |step| {
+                    step.renewed(sent_at, &renewal, reply);
+                });
+            }
+            Sent::Call { generation } => {
+                schedule.change_session(now, effects, |step| {
+                    step.answered(generation, &Ok(reply.clone()));
+                });
+                self.carry(index);
+            }
+        }
+    }
+
+    /// The permits that are live as their holders see it, dead processes included, are no more than the limit of places.
+    fn check(&mut self) {
+        if !self.ledger.plan().holds_places() {
+            return;
+        }
+        let mut live = 0;
+        for index in 0..self.processes.len() {
+            let now = self.moment(index);
+            let process = &mut self.processes[index];
+            for grant in process.permits.values() {
+                if let Some(lease) = grant.claim.lease() {
+                    live += u64::from(
+                        process
+                            .schedule
+                            .live_lease(now, lease, grant.fence)
+                            .is_some(),
+                    );
+                }
+            }
+        }
+        self.most_places = self.most_places.max(live);
+    }
+
+    #[cfg(feature = "_simulation")]
+    pub(crate) fn granted_of_each(&self) -> impl Iterator<Item = u64> {
+        self.processes.iter().map(|process| process.granted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(setting: Setting) -> Simulation {
+        let mut simulation = Simulation::new(setting).unwrap();
+        simulation.run(|_| {});
+        simulation
+    }
+
+    /// The most units in any span of this length.
+    fn most_in(grants: &mut [u64], span: u64) -> usize {
+        grants.sort_unstable();
+        let within =
+            |(first, start): (usize, &u64)| grants[first..].partition_point(|at| at - start < span);
+        grants.iter().enumerate().map(within).max().unwrap_or(0)
+    }
+
+    fn seeds() -> impl Iterator<Item = u64> {
+        (1..=8).map(|seed: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    #[test]
+    fn places_are_never_over_and_come_back_from_the_dead() {
+        for seed in seeds() {
+            let policy = "5 concurrent ttl 400ms".parse().unwrap();
+            let run = run(Setting {
+                policy,
+                processes: 12,
+                lost: 50,
+                faults: true,
+                prefetch: None,
+                until: 5_000 * MS,
+                seed,
+            });
+            assert!(run.most_places <= 5, "seed {seed}: {}", run.most_places);
+            assert!(run.grants.len() > 100, "seed {seed}: {}", run.grants.len());
+            let late = run.grants.iter().filter(|at| **at > 4_000 * MS).count();
+            assert!(late > 10, "seed {seed}: places were lost");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_never_over_and_mostly_used() {
+        for (seed, prefetch) in seeds().zip(
+            [
+                None,
+                Some(PrefetchOptions {
+                    max: 20,
+                    kept_for: 100 * MS,
+                }),
+            ]
+            .into_iter()
+            .cycle(),
+        ) {
+            let policy = "sliding log 50/s".parse().unwrap();
+            let mut run = run(Setting {
+                policy,
+                processes: 12,
+                lost: 20,
+                faults: true,
+                prefetch,
+                until: 6_000 * MS,
+                seed,
+            });
+            let most = most_in(&mut run.grants, 1_000 * MS);
+            assert!(most <= 50, "seed {seed}: {most}");
+            assert!(run.grants.len() > 150, "seed {seed}: {}", run.grants.len());
+        }
+    }
+}

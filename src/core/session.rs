@@ -1,0 +1,302 @@
+//! A process and the store that holds its limits.
+//!
+//! The queue, the priorities, deadlines and permits are those of any schedule; only the front is not decided here. One call of a key is
+//! in flight at most. Requests that come meanwhile go together into the next one: the busier a key, the fewer calls a grant takes.
+//!
+//! What is to be done outside is returned as an [`Errand`](crate::core::effects::Errand). A *carrier* asks for its
+//! [next trip](SessionStep::next_trip), takes a call to the store, and brings the [answer](SessionStep::answered).
+
+mod back_off;
+mod call;
+mod debts;
+mod denial;
+mod fallback;
+mod grants;
+mod outlook;
+mod permits;
+mod prefetch;
+mod reply;
+mod reported_once;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use crate::core::costs::Costs;
+use crate::core::effects::Effects;
+use crate::core::gate::Gate;
+use crate::core::gate::plan::{BegunBan, Plan};
+use crate::core::grant::Grant;
+use crate::core::queue::Waiters;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::refused::Refused;
+use crate::core::request::{Caller, Request};
+use crate::error::{AcquireError, Misfit};
+use crate::exchange::Scope;
+use crate::strategy::Moment;
+
+use back_off::{BackOff, Random};
+use call::{Calls, Carrier};
+use debts::Debts;
+use denial::Denials;
+use fallback::LocalFallback;
+use grants::{GrantByStore, StoredGrants};
+use prefetch::Prefetch;
+use reported_once::ReportedOnce;
+
+#[cfg(any(test, feature = "_simulation"))]
+pub(crate) use call::Renewal;
+pub(crate) use call::{CallAnswer, CallFailed, Outgoing, Trip};
+pub(crate) use prefetch::PrefetchOptions;
+
+/// Most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
+const MAX_CALL: usize = 1_000;
+
+/// How a schedule talks to its store, checked. All times are nanoseconds.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionOptions {
+    pub(crate) scope: Scope,
+    /// A random number of this process and limiter.
+    pub(crate) holder: u64,
+    /// The number of the first lease. It is random for a key that is used anew: a call of its former use may reach the store late, and
+    /// must not give back the lease of another.
+    pub(crate) first_lease: u64,
+    /// The TTL of leases.
+    pub(crate) ttl: NonZeroU64,
+    /// After which a permit is reclaimed although its holder lives.
+    pub(crate) max_hold: Option<u64>,
+    /// How long a reply is awaited.
+    pub(crate) deadline: u64,
+    /// How often the store is asked again while a place is awaited, without a message of a release.
+    pub(crate) polls_every: u64,
+    /// After a failed call, the longest time until the store is asked again.
+    pub(crate) longest_back_off: u64,
+    pub(crate) on_down: OnDown,
+    pub(crate) replaces_policy: bool,
+    /// The name of the store, for errors.
+    pub(crate) store: Arc<str>,
+    pub(crate) prefetch: Option<PrefetchOptions>,
+}
+
+/// What is done with requests while the store does not answer: [`OnStoreDown`](crate::exchange::OnStoreDown), with a checked policy.
+#[derive(Debug, Clone)]
+pub(crate) enum OnDown {
+    Error,
+    Deny,
+    Allow,
+    Local(Arc<Plan>),
+}
+
+#[derive(Debug)]
+pub(crate) struct StoreSession {
+    options: SessionOptions,
+    /// The places that the store has granted to this process.
+    gate: Gate,
+    grants: StoredGrants,
+    debts: Debts,
+    fallback: LocalFallback,
+    calls: Calls,
+    back_off: BackOff,
+    denials: Denials,
+    /// The queued requests that do not wait for their turn (`try_acquire`). They wait for the reply to one call.
+    tries: BTreeSet<WaiterId>,
+    prefetch: Prefetch,
+    reported: ReportedOnce,
+    carrier: Carrier,
+}
+
+/// A session at one instant, with the requests that wait and the effects so far.
+#[derive(Debug)]
+pub(crate) struct SessionStep<'a> {
+    pub(crate) now: Moment,
+    pub(crate) session: &'a mut StoreSession,
+    waiters: &'a mut Waiters,
+    effects: &'a mut Effects,
+}
+
+impl StoreSession {
+    pub(crate) fn new(plan: Arc<Plan>, now: Moment, options: SessionOptions) -> Self {
+        Self {
+            gate: Gate::of_store(plan, now, options.ttl),
+            grants: StoredGrants::new(options.ttl, options.max_hold),
+            debts: Debts::default(),
+            fallback: LocalFallback::default(),
+            calls: Calls::new(options.first_lease, options.deadline),
+            back_off: BackOff::NONE,
+            denials: Denials::default(),
+            tries: BTreeSet::new(),
+            prefetch: Prefetch::new(options.prefetch.unwrap_or_default()),
+            reported: ReportedOnce::default(),
+            carrier: Carrier::NONE,
+            options,
+        }
+    }
+
+    /// To give it an input.
+    pub(crate) fn step<'a>(
+        &'a mut self,
+        now: Moment,
+        waiters: &'a mut Waiters,
+        effects: &'a mut Effects,
+    ) -> SessionStep<'a> {
+        SessionStep {
+            now,
+            session: self,
+            waiters,
+            effects,
+        }
+    }
+
+    /// The gate of the permits that the store has granted.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+
+    /// The gate of the local fallback, if it was needed so far.
+    pub(crate) fn fallback_gate(&self) -> Option<&Gate> {
+        self.fallback.gate()
+    }
+
+    fn random(&self) -> Random {
+        Random(self.options.holder ^ self.calls.generation())
+    }
+
+    /// The TTL of leases in the store, in nanoseconds; 0 if the policy has no places.
+    pub(crate) fn lease_ttl(&self) -> u64 {
+        if self.gate.holds_places() {
+            self.options.ttl.get()
+        } else {
+            0
+        }
+    }
+
+    /// A waiter was refused, or given up.
+    pub(crate) fn forget_waiter(&mut self, id: WaiterId) {
+        self.tries.remove(&id);
+    }
+}
+
+/// Requests.
+impl SessionStep<'_> {
+    /// Grants what needs no call: from prefetched units, or because this process decides while the store does not answer.
+    pub(crate) fn admit(&mut self, costs: Costs<'_>, caller: Caller) -> Option<Grant> {
+        let prefetched = self.take_prefetched(costs.plain, caller);
+        if prefetched.is_some() || !self.session.fallback.is_active() {
+            return prefetched;
+        }
+        let grant = self.admit_by_fallback(costs, caller);
+        self.probe_store();
+        grant.ok().and_then(Result::ok)
+    }
+
+    /// Grants from prefetched units, and asks for more in time.
+    fn take_prefetched(&mut self, cost: u64, caller: Caller) -> Option<Grant> {
+        let grant = self.grant_prefetched(cost, caller)?;
+        if self.session.prefetch.runs_low() {
+            self.serve();
+        }
+        Some(grant)
+    }
+
+    /// Grants from prefetched units, which there are only for a policy that counts the plain cost alone. `None`: there are too few.
+    fn grant_prefetched(&mut self, cost: u64, caller: Caller) -> Option<Grant> {
+        if self.waiters.is_suspended() {
+            return None;
+        }
+        let (fence, granted_at) = self.session.prefetch.take(self.now, cost)?;
+        let by_store = GrantByStore {
+            fence,
+            number: 0,
+            granted_at,
+            sent_at: self.now,
+        };
+        let costs = Costs::plain(cost);
+        Some(self.session.record(self.now, costs, by_store, caller))
+    }
+
+    /// Grants while the store does not answer. `Err`: it can never be granted so. Within: until when it must wait.
+    fn admit_by_fallback(
+        &mut self,
+        costs: Costs<'_>,
+        caller: Caller,
+    ) -> Result<Result<Grant, Moment>, Misfit> {
+        let StoreSession { fallback, gate, .. } = &mut *self.session;
+        fallback.fits(costs)?;
+        let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
+        if resumes_at > self.now {
+            return Ok(Err(resumes_at));
+        }
+        Ok(fallback.admit(self.now, costs, caller, gate))
+    }
+
+    /// A request has come that is decided without the store: it is time to find out whether the store answers again.
+    fn probe_store(&mut self) {
+        if self.session.back_off.asks_from() <= self.now && !self.session.calls.is_in_flight() {
+            self.session.fallback.set_probes(true);
+        }
+        self.serve();
+    }
+
+    /// A request that is granted without a call, or denied. `Ok(None)`: it is to be queued, and [added](Self::add_try).
+    pub(crate) fn try_acquire(&mut self, request: &Request<'_>) -> Result<Option<Grant>, Refused> {
+        let &Request { costs, caller, .. } = request;
+        if self.session.fallback.is_active() {
+            return self.try_by_fallback(costs, caller).map(Some);
+        }
+        if self.waiters.is_empty()
+            && let Some(grant) = self.take_prefetched(costs.plain, caller)
+        {
+            return Ok(Some(grant)); // whatever the store has denied since
+        }
+        let outlook = self.outlook();
+        let report = if outlook.waits_to_ask() {
+            outlook.unknown_denial(true)
+        } else if outlook.is_known_denied(costs) {
+            outlook.latest_denial(costs)
+        } else {
+            return Ok(None);
+        };
+        let decision = &report.decision;
+        self.waiters
+            .note_denial(costs.plain, decision, caller, self.effects);
+        Err(report.into())
+    }
+
+    /// [`Self::try_acquire`] while the store does not answer.
+    fn try_by_fallback(&mut self, costs: Costs<'_>, caller: Caller) -> Result<Grant, Refused> {
+        if self.waiters.is_empty()
+            && let Some(grant) = self.admit(costs, caller)
+        {
+            return Ok(grant);
+        }
+        let fits = self.session.fallback.fits(costs);
+        fits.map_err(AcquireError::from)?;
+        self.probe_store();
+        let bans = self.session.fallback.note_denial(self.now, costs);
+        let ahead = self.waiters.queue.units_ahead();
+        let decision = self.outlook().decide_by_fallback(ahead, costs);
+        self.waiters
+            .note_denial(costs.plain, &decision, caller, self.effects);
+        self.tell_bans(bans, caller);
+        Err(denial::DenialReport::from(decision).into())
+    }
+
+    fn tell_bans(&mut self, bans: impl IntoIterator<Item = BegunBan>, caller: Caller) {
+        for ban in bans {
+            self.waiters.tell_ban(ban, caller, self.effects);
+        }
+    }
+
+    /// A request that does not wait for its turn was queued.
+    pub(crate) fn add_try(&mut self, id: WaiterId) {
+        self.session.tries.insert(id);
+        let _arrival = self.waiters.queue.take_arrival(id); // it waits for no permit: its grant is no event
+    }
+}

@@ -1,0 +1,309 @@
+//! The calls of a session: at most one is in flight.
+
+use crate::core::queue::waiter::WaiterId;
+use crate::error::StoreError;
+use crate::exchange::{Asks, Call, Reply, Settlement};
+use crate::strategy::Moment;
+
+/// How a call has ended: the reply, or why there is none and whether the call may have been carried out all the same.
+pub(crate) type CallAnswer = Result<Reply, CallFailed>;
+
+/// Why a call brought no reply.
+#[derive(Debug)]
+pub(crate) struct CallFailed {
+    pub(crate) error: StoreError,
+    pub(crate) may_have_run: bool,
+}
+
+/// A call that renews leases, with the fences of their permits.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    pub(crate) call: Call,
+    pub(crate) fences: Vec<u64>,
+}
+
+/// What a carrier does next.
+#[derive(Debug)]
+pub(crate) enum Trip {
+    /// Take this call to the store, and bring the reply, or the failure.
+    Call(Outgoing),
+    /// Yield, so that more of the requests that were woken come, and ask again with this number of waiters.
+    Yield(u64),
+    /// Hold the limiter until this instant, and ask again: the store is owed something, or this process must not forget what it has
+    /// granted.
+    WaitUntil(Moment),
+    /// Nothing: the carrier ends.
+    End,
+}
+
+/// A call with what its carrier must bring back.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) call: Call,
+    pub(crate) generation: u64,
+}
+
+/// The tasks that carry calls: whether one comes, or waits.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    /// A carrier was sent for, or brings a reply: it asks for its next trip by then. [`Moment::START`] if none is.
+    due: Moment,
+    /// When a carrier that waits comes again; [`Moment::NEVER`] if none does.
+    wakes_at: Moment,
+}
+
+/// The call in flight, and what is needed to make the next one.
+#[derive(Debug)]
+pub(super) struct Calls {
+    in_flight: Option<CallInFlight>,
+    /// The number of the latest call.
+    generation: u64,
+    /// The number of the next lease.
+    next_lease: u64,
+    /// Nanoseconds for which a reply is awaited.
+    deadline: u64,
+    /// The instant of the latest reply, by the clock of this process and by that of the store.
+    clocks: Option<(Moment, u64)>,
+}
+
+/// A call in flight.
+#[derive(Debug)]
+pub(super) struct CallInFlight {
+    pub(super) sent_at: Moment,
+    pub(super) asks: AskBatch,
+    pub(super) returns: Vec<(u64, Moment)>,
+    pub(super) settlements: Vec<Settlement>,
+    /// How many messages of releases came meanwhile. The store may have decided before them.
+    releases: u32,
+    /// Whether the limits in the store were reset meanwhile. The store may have decided before that.
+    pub(super) was_reset: bool,
+    /// Whether it replaces the policy in the store.
+    pub(super) replaces_policy: bool,
+}
+
+/// The asks of a call: runs of equal ones.
+#[derive(Debug)]
+pub(super) struct AskBatch {
+    /// The number of the lease of the first ask.
+    first_lease: u64,
+    waiters: Vec<WaiterId>,
+    runs: Vec<Asks>,
+}
+
+impl AskBatch {
+    /// Adds the ask of a waiter. `is_same`: its costs are those of the ask before it.
+    pub(super) fn push(
+        &mut self,
+        id: WaiterId,
+        waits: bool,
+        is_same: bool,
+        costs: impl FnOnce() -> Box<[u64]>,
+    ) {
+        match self.runs.last_mut() {
+            Some(run) if is_same && run.waits == waits => run.count += 1,
+            _ => self.add_run(1, waits, costs()),
+        }
+        self.waiters.push(id);
+    }
+
+    /// Asks for units that no request waits for yet.
+    pub(super) fn prefetch(&mut self, units: u64, costs: impl FnOnce() -> Box<[u64]>) {
+        if units > 0 {
+            self.add_run(units, true, costs());
+        }
+    }
+
+    fn add_run(&mut self, count: u64, waits: bool, costs: Box<[u64]>) {
+        self.runs.push(Asks {
+            first: self.first_lease + self.len(),
+            count,
+            costs,
+            waits,
+        });
+    }
+
+    /// How many waiters ask.
+    pub(super) fn len(&self) -> u64 {
+        self.waiters.len() as u64
+    }
+
+    pub(super) fn runs(&self) -> &[Asks] {
+        &self.runs
+    }
+
+    /// Each ask of a waiter, in order: the waiter, the number of its lease, and its run.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (WaiterId, u64, &Asks)> {
+        let numbers = self
+            .runs
+            .iter()
+            .flat_map(|run| (run.first..run.first + run.count).map(move |number| (number, run)));
+        let asks = self.waiters.iter().zip(numbers);
+        asks.map(|(id, (number, run))| (*id, number, run))
+    }
+
+    /// The runs of which not all were granted.
+    pub(super) fn denied(&self, granted: u64) -> impl Iterator<Item = &Asks> {
+        let mut asked = 0;
+        self.runs.iter().filter(move |run| {
+            asked += run.count;
+            asked > granted
+        })
+    }
+}
+
+impl CallInFlight {
+    /// Whether places came back elsewhere meanwhile. The store also sends a message of the places that this call gives back.
+    pub(super) fn saw_releases_elsewhere(&self) -> bool {
+        self.releases > u32::from(!self.returns.is_empty())
+    }
+}
+
+impl Calls {
+    pub(super) fn new(first_lease: u64, deadline: u64) -> Self {
+        Self {
+            in_flight: None,
+            generation: 0,
+            next_lease: first_lease,
+            deadline,
+            clocks: None,
+        }
+    }
+
+    /// An empty batch for the next call.
+    pub(super) fn batch(&self) -> AskBatch {
+        AskBatch {
+            first_lease: self.next_lease,
+            waiters: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Begins a call. `returns`: those in it, with the instants at which their leases expire. Returns its generation.
+    pub(super) fn begin(
+        &mut self,
+        now: Moment,
+        call: &Call,
+        asks: AskBatch,
+        returns: Vec<(u64, Moment)>,
+    ) -> u64 {
+        self.generation += 1;
+        self.next_lease += asks.len();
+        self.in_flight = Some(CallInFlight {
+            sent_at: now,
+            asks,
+            returns,
+            settlements: call.settlements.clone(),
+            releases: 0,
+            was_reset: false,
+            replaces_policy: call.replaces_policy,
+        });
+        self.generation
+    }
+
+    /// The call of this generation has ended. `None`: it was given up before.
+    pub(super) fn complete(&mut self, generation: u64) -> Option<CallInFlight> {
+        self.in_flight.take_if(|_| generation == self.generation)
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Whether the call of this generation is in flight.
+    pub(super) fn awaits_reply(&self, generation: u64) -> bool {
+        self.is_in_flight() && self.generation == generation
+    }
+
+    /// The generation of the call in flight, if it has settlements.
+    pub(super) fn settles(&self) -> Option<u64> {
+        let call = self.in_flight.as_ref()?;
+        (!call.settlements.is_empty()).then_some(self.generation)
+    }
+
+    /// Whether the call in flight gives something back.
+    pub(super) fn gives_back(&self) -> bool {
+        self.in_flight
+            .as_ref()
+            .is_some_and(|call| !call.returns.is_empty() || !call.settlements.is_empty())
+    }
+
+    /// The generation of the call in flight, or of the last one.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// When a reply is no longer awaited.
+    pub(super) fn reply_due(&self) -> Option<Moment> {
+        let call = self.in_flight.as_ref()?;
+        Some(call.sent_at.plus(self.deadline))
+    }
+
+    /// The limits in the store were reset.
+    pub(super) fn note_reset(&mut self) {
+        if let Some(call) = &mut self.in_flight {
+            call.was_reset = true;
+        }
+    }
+
+    /// Places of the store came back somewhere.
+    pub(super) fn note_release(&mut self) {
+        if let Some(call) = &mut self.in_flight {
+            call.releases = call.releases.saturating_add(1);
+        }
+    }
+
+    /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
+    pub(super) fn valid_until(&self, now: Moment) -> Option<u64> {
+        /// The clocks of two machines may run apart by a millisecond in ten seconds.
+        const RECENT: u64 = 10_000_000_000;
+        let (at, by_store) = self.clocks.filter(|(at, _)| now.since(*at) < RECENT)?;
+        Some(
+            by_store
+                .saturating_add(now.since(at))
+                .saturating_add(self.deadline),
+        )
+    }
+
+    /// The store's clock shows this now.
+    pub(super) fn note_clock(&mut self, now: Moment, by_store: u64) {
+        self.clocks = Some((now, by_store));
+    }
+
+    /// The store's clock is not what it seemed.
+    pub(super) fn forget_clock(&mut self) {
+        self.clocks = None;
+    }
+}
+
+impl Carrier {
+    pub(super) const NONE: Self = Self {
+        due: Moment::START,
+        wakes_at: Moment::NEVER,
+    };
+
+    /// By when one comes. If that is over, none can be relied upon.
+    pub(super) fn due(&self) -> Moment {
+        self.due
+    }
+
+    /// One was sent for, or brings a reply. [`Moment::START`]: it has come.
+    pub(super) fn expect_by(&mut self, due: Moment) {
+        self.due = due;
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.wakes_at != Moment::NEVER
+    }
+
+    /// Lets one wait until an instant. `false`: another one comes by then.
+    pub(super) fn wait_until(&mut self, at: Moment) -> bool {
+        let is_first = at < self.wakes_at;
+        self.wakes_at = self.wakes_at.min(at);
+        is_first
+    }
+
+    /// The one that waited does so no longer.
+    pub(super) fn end_wait(&mut self) {
+        self.wakes_at = Moment::NEVER;
+    }
+}

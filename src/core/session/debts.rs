@@ -1,0 +1,139 @@
+//! What a process owes to the store: leases that came back, settlements of permits, and charges without a request.
+
+use crate::exchange::Settlement;
+use crate::strategy::Moment;
+
+#[derive(Debug, Default)]
+pub(super) struct Debts {
+    /// The numbers of leases that came back.
+    returns: Vec<u64>,
+    /// Returns that may not have arrived, and when their leases expire anyway.
+    unconfirmed: Vec<(u64, Moment)>,
+    settlements: Vec<Settlement>,
+    /// The sum of the charges without a request.
+    charge: Option<Settlement>,
+    /// Since when settlements have failed, and are sent again and again.
+    unsent_since: Option<Moment>,
+    /// How many resets are under way.
+    resets: u32,
+    /// Settlements that are sent only if these resets fail.
+    withheld: Vec<Settlement>,
+}
+
+impl Debts {
+    /// Whether the store is owed anything.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_unsent() && self.unconfirmed.is_empty()
+    }
+
+    /// Whether there is anything that was never sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.returns.is_empty() || !self.settlements.is_empty() || self.charge.is_some()
+    }
+
+    pub(super) fn add_return(&mut self, number: u64) {
+        self.returns.push(number);
+    }
+
+    pub(super) fn add_settlement(&mut self, settlement: Settlement) {
+        self.settlements.push(settlement);
+    }
+
+    /// Charges are one sum, however many come while the store does not answer.
+    pub(super) fn add_charge(&mut self, charge: Settlement) {
+        match &mut self.charge {
+            Some(sum) => sum
+                .actual
+                .iter_mut()
+                .zip(&charge.actual)
+                .for_each(|(sum, units)| *sum = sum.saturating_add(*units)),
+            none => *none = Some(charge),
+        }
+    }
+
+    /// Adds returns of leases that may exist, and when these expire.
+    pub(super) fn add_unconfirmed(&mut self, returns: impl IntoIterator<Item = (u64, Moment)>) {
+        self.unconfirmed.extend(returns);
+    }
+
+    /// Returns of leases that have expired need no confirmation.
+    pub(super) fn forget_expired(&mut self, now: Moment) {
+        self.unconfirmed.retain(|(_, expires_at)| now < *expires_at);
+    }
+
+    /// Takes the returns out, the earliest first.
+    pub(super) fn take_returns(&mut self, max: usize, expires_at: Moment) -> Vec<(u64, Moment)> {
+        let mut returns = std::mem::take(&mut self.unconfirmed);
+        returns.extend(self.returns.drain(..).map(|number| (number, expires_at)));
+        self.unconfirmed = returns.split_off(returns.len().min(max));
+        returns
+    }
+
+    /// Takes the settlements out, the earliest first, and the charge with them.
+    pub(super) fn take_settlements(&mut self, max: usize) -> Vec<Settlement> {
+        let charge = self.charge.take();
+        let room = max.saturating_sub(usize::from(charge.is_some()));
+        let count = self.settlements.len().min(room);
+        let rest = self.settlements.split_off(count);
+        let mut taken = std::mem::replace(&mut self.settlements, rest);
+        taken.extend(charge);
+        taken
+    }
+
+    /// These settlements were not sent.
+    fn put_back(&mut self, settlements: Vec<Settlement>) {
+        let (charges, settlements): (Vec<_>, Vec<_>) =
+            settlements.into_iter().partition(Settlement::is_charge);
+        self.settlements.splice(0..0, settlements);
+        charges
+            .into_iter()
+            .for_each(|charge| self.add_charge(charge));
+    }
+
+    /// The store has answered a call.
+    pub(super) fn note_reply(&mut self) {
+        self.unsent_since = None;
+    }
+
+    /// A call with these settlements has failed. They are sent again, unless the store may have got them. After two minutes they are
+    /// dropped, so that the key can be forgotten.
+    pub(super) fn send_again(
+        &mut self,
+        now: Moment,
+        settlements: Vec<Settlement>,
+        may_have_run: bool,
+    ) {
+        /// Nanoseconds since the first failure. What came after it is dropped with the rest.
+        const LONGEST: u64 = 120_000_000_000;
+        let since = self.unsent_since.unwrap_or(now);
+        let again = !may_have_run && now.since(since) < LONGEST;
+        self.unsent_since = again.then_some(since);
+        match (again, self.resets) {
+            (true, 0) => self.put_back(settlements),
+            (true, _) => self.withheld.extend(settlements),
+            (false, _) => {}
+        }
+    }
+
+    /// A reset of the limits in the store begins: settlements are withheld until it has ended.
+    pub(super) fn reset_begins(&mut self) {
+        self.resets += 1;
+        let unsent = self.take_settlements(usize::MAX);
+        self.withheld.extend(unsent);
+    }
+
+    /// The limits in the store were reset: what is withheld concerns the former ones.
+    pub(super) fn note_reset(&mut self) {
+        self.withheld.clear();
+        self.unsent_since = None;
+    }
+
+    /// A reset has ended. What is still withheld is owed again, because all resets have failed.
+    pub(super) fn reset_ended(&mut self) {
+        self.resets -= 1;
+        if self.resets == 0 {
+            let withheld = std::mem::take(&mut self.withheld);
+            self.put_back(withheld);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a process decides by itself while the store does not answer, by a policy of its own: see
+//! [`OnStoreDown::Local`](crate::exchange::OnStoreDown::Local).
+//!
+//! Requests are in the same queue as ever. No ask is sent meanwhile: a call without asks finds out whether the store answers again,
+//! after the pause that each failure makes longer. It is sent while a request waits, or when one comes.
+
+use std::sync::Arc;
+
+use crate::core::costs::Costs;
+use crate::core::gate::Gate;
+use crate::core::gate::plan::{BegunBan, Plan};
+use crate::core::grant::{Claim, Grant};
+use crate::core::request::Caller;
+use crate::error::Misfit;
+use crate::strategy::Moment;
+
+#[derive(Debug, Default)]
+pub(super) struct LocalFallback {
+    /// Whether this process decides.
+    is_active: bool,
+    /// Whether it is time to find out whether the store answers again, although no request waits for it.
+    probes: bool,
+    /// Made when it is first needed, and kept: a store that comes and goes must not reset it each time.
+    gate: Option<Box<Gate>>,
+}
+
+impl LocalFallback {
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active
+    }
+
+    /// The store does not answer.
+    pub(super) fn begin(&mut self, now: Moment, plan: &Arc<Plan>) {
+        self.is_active = true;
+        self.gate
+            .get_or_insert_with(|| Box::new(Gate::new(Arc::clone(plan), now, true)));
+    }
+
+    /// The store answers, or another rule is for it. Returns whether this process has decided.
+    pub(super) fn end(&mut self) -> bool {
+        std::mem::take(&mut self.is_active)
+    }
+
+    pub(super) fn probes(&self) -> bool {
+        self.probes
+    }
+
+    pub(super) fn set_probes(&mut self, probes: bool) {
+        self.probes = probes;
+    }
+
+    /// The gate, if it was needed so far.
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_deref()
+    }
+
+    pub(super) fn gate_mut(&mut self) -> Option<&mut Gate> {
+        self.gate.as_deref_mut()
+    }
+
+    /// Whether its policy can ever admit the costs.
+    pub(super) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
+        self.gate().map_or(Ok(()), |gate| gate.limits().fits(costs))
+    }
+
+    /// [`Gate::admit`], after the latest fence of the `store`: the fences of its grants and of these are one sequence.
+    pub(super) fn admit(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        caller: Caller,
+        store: &mut Gate,
+    ) -> Result<Grant, Moment> {
+        let gate = self.gate_mut().ok_or(Moment::NEVER)?;
+        gate.set_granted(store.granted());
+        let mut grant = gate.admit(now, costs, caller)?;
+        store.set_granted(grant.fence);
+        if grant.claim == Claim::PLACE {
+            grant.claim = Claim::COUNTED_PLACE; // under the lock, it comes back to where it was granted
+        }
+        Ok(grant)
+    }
+
+    /// Records that a request that does not wait was denied. Returns the bans that begin with it.
+    pub(super) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
+        self.gate_mut()
+            .map(|gate| gate.limits_mut().note_denial_and_bans(now, costs))
+            .unwrap_or_default()
+    }
+
+    /// Until when its grants count, if nothing is in flight: a key that comes and goes must not be granted them anew.
+    /// [`Moment::NEVER`] if none counts.
+    pub(super) fn counts_until(&self, now: Moment) -> Moment {
+        self.gate()
+            .map(|gate| gate.limits().reset_at(now))
+            .filter(|at| *at > now)
+            .unwrap_or(Moment::NEVER)
+    }
+}

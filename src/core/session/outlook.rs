@@ -1,0 +1,276 @@
+//! What a session knows without a call. It changes nothing.
+
+use super::denial::{Denial, DenialReport, decision, statuses};
+use super::{OnDown, SessionStep, StoreSession};
+use crate::core::costs::Costs;
+use crate::core::gate::limits::Limits;
+use crate::core::queue::Waiters;
+use crate::decision::Decision;
+use crate::exchange::Reply;
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+/// The state of a session with its waiters at one instant, to look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoreOutlook<'a> {
+    pub(super) now: Moment,
+    pub(super) session: &'a StoreSession,
+    pub(super) waiters: &'a Waiters,
+}
+
+impl StoreSession {
+    /// To ask what changes nothing.
+    pub(crate) fn outlook<'a>(&'a self, now: Moment, waiters: &'a Waiters) -> StoreOutlook<'a> {
+        StoreOutlook {
+            now,
+            session: self,
+            waiters,
+        }
+    }
+}
+
+impl SessionStep<'_> {
+    pub(crate) fn outlook(&self) -> StoreOutlook<'_> {
+        self.session.outlook(self.now, self.waiters)
+    }
+}
+
+/// Denials.
+impl<'a> StoreOutlook<'a> {
+    fn limits(self) -> &'a Limits {
+        self.session.gate.limits()
+    }
+
+    /// Whether this process decides, because the store does not answer.
+    pub(super) fn is_in_fallback(self) -> bool {
+        self.session.fallback.is_active()
+    }
+
+    /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
+    fn known_denial(self, costs: Costs<'_>) -> Option<&'a Denial> {
+        let StoreSession {
+            debts,
+            calls,
+            denials,
+            ..
+        } = self.session;
+        if debts.has_unsent() || self.is_in_fallback() || calls.gives_back() {
+            return None;
+        }
+        denials.known(self.now, || self.limits().costs_of_each(costs))
+    }
+
+    /// Whether exactly these costs were denied. Then they are admitted at its instant.
+    fn is_denial_of(self, denial: &Denial, costs: Costs<'_>) -> bool {
+        denial.is_of(&self.limits().costs_of_each(costs))
+    }
+
+    /// Whether the store has denied exactly these costs, still would, and need not learn of the attempt: a penalty is to count each.
+    pub(super) fn is_known_denied(self, costs: Costs<'_>) -> bool {
+        let denies = |denial: &Denial| denial.lasts(self.now) && self.is_denial_of(denial, costs);
+        !self.limits().counts_denials() && self.known_denial(costs).is_some_and(denies)
+    }
+
+    /// Until when requests of these costs are surely denied. `reported`: a denial of other costs says nothing about these.
+    pub(crate) fn denied_until(self, costs: Costs<'_>, reported: bool) -> Moment {
+        self.known_denial(costs)
+            .filter(|denial| !reported || self.is_denial_of(denial, costs))
+            .and_then(|denial| denial.known_end()?.known())
+            .unwrap_or(self.now)
+    }
+
+    /// A denial of these costs, as the store has denied last; if that is not known or long past, a denial that says nothing more. It says
+    /// when these costs are admitted only if the store has denied exactly these. A pause is known.
+    pub(super) fn latest_denial(self, costs: Costs<'_>) -> DenialReport {
+        let StoreSession {
+            denials, options, ..
+        } = self.session;
+        let Some(denial) = denials.recent(self.now, options.deadline) else {
+            return self.unknown_denial(self.waits_to_ask());
+        };
+        let mut report = denial.report(self.now, self.limits().policy(), costs.explained());
+        if !self.is_denial_of(denial, costs) {
+            report.decision = report.decision.refused();
+        }
+        if let Some(until) = self.waiters.paused_until(self.now) {
+            report.decision = report.decision.held_back(until, self.now);
+        }
+        report
+    }
+
+    /// The denial of a request of which no limit says anything. A pause is known.
+    pub(super) fn unknown_denial(self, is_store_down: bool) -> DenialReport {
+        let unknown = self.limits().plan().unknown_decision(self.now);
+        let decision = match self.waiters.paused_until(self.now) {
+            Some(until) => unknown.paused(until, self.now),
+            None if is_store_down => unknown.without_store(),
+            None => unknown,
+        };
+        decision.into()
+    }
+
+    /// What is decided on a request that cannot wait any longer. It is behind as many waiting units.
+    pub(crate) fn decide_late(self, ahead: u64, costs: Costs<'_>) -> Decision {
+        if self.is_in_fallback() {
+            self.decide_by_fallback(ahead, costs)
+        } else {
+            self.latest_denial(costs).decision
+        }
+    }
+
+    /// What each limit is known to say of a request.
+    pub(crate) fn known_limits(self, costs: Costs<'_>) -> Vec<LimitStatus> {
+        if self.is_in_fallback() {
+            Vec::new() // the store was not asked
+        } else {
+            self.latest_denial(costs).limits
+        }
+    }
+
+    /// What this process decides on a request while the store does not answer. It is behind as many waiting units.
+    pub(super) fn decide_by_fallback(self, ahead: u64, costs: Costs<'_>) -> Decision {
+        let Some(gate) = self.session.fallback.gate() else {
+            return self.limits().plan().unknown_decision(self.now);
+        };
+        let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
+        gate.limits()
+            .decide_behind(self.now, ahead, costs, resumes_at)
+    }
+}
+
+/// Calls.
+impl StoreOutlook<'_> {
+    /// Whether requests wait, and the store is not asked yet, because it has not answered.
+    pub(super) fn waits_to_ask(self) -> bool {
+        self.waits_for_store() && self.now < self.session.back_off.asks_from()
+    }
+
+    /// Whether requests wait while the store does not answer.
+    fn waits_for_store(self) -> bool {
+        matches!(self.session.options.on_down, OnDown::Deny)
+    }
+
+    /// When the store is to be sent something.
+    pub(super) fn call_at(self) -> Moment {
+        let StoreSession {
+            debts, back_off, ..
+        } = self.session;
+        let settles_at = if debts.is_empty() {
+            Moment::NEVER
+        } else {
+            back_off.settles_from().max(self.now)
+        };
+        let asks_at = if self.waits_for_store() {
+            self.asks_at().max(back_off.asks_from())
+        } else {
+            self.asks_at() // by the other rules, a request has an answer at once
+        };
+        asks_at
+            .min(settles_at)
+            .min(self.refill_at())
+            .min(self.probes_at())
+    }
+
+    /// When the front may ask.
+    pub(super) fn asks_at(self) -> Moment {
+        let queue = &self.waiters.queue;
+        let Some(front) = queue.front() else {
+            return Moment::NEVER;
+        };
+        if self.waiters.refuses_waiters() || self.is_in_fallback() {
+            return Moment::NEVER;
+        }
+        let by_unit = queue.unit_costs(front.id);
+        let costs = Costs::new(front.cost, &by_unit);
+        let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
+        let tries = &self.session.tries;
+        if self.limits().counts_denials() && !tries.is_empty() {
+            return resumes_at; // the attempt is to be counted
+        }
+        let is_try = tries.contains(&front.id);
+        let deadline = if is_try {
+            self.now
+        } else {
+            queue.deadline(front.id)
+        };
+        match self.known_denial(costs) {
+            // A request that does not wait is to learn when its own costs are admitted.
+            Some(denial) if !is_try || self.is_denial_of(denial, costs) => {
+                resumes_at.max(denial.asks_at(deadline))
+            }
+            _ => resumes_at,
+        }
+    }
+
+    /// When a call is to find out whether the store answers again.
+    fn probes_at(self) -> Moment {
+        let is_awaited = self.session.fallback.probes()
+            || !self.waiters.is_empty() && !self.waiters.refuses_waiters();
+        if self.is_in_fallback() && is_awaited {
+            self.session.back_off.asks_from().max(self.now)
+        } else {
+            Moment::NEVER
+        }
+    }
+
+    /// When more is to be prefetched although no request waits, or what is left goes back.
+    fn refill_at(self) -> Moment {
+        let StoreSession {
+            prefetch,
+            denials,
+            back_off,
+            ..
+        } = self.session;
+        if self.waiters.is_closed() {
+            return Moment::NEVER;
+        }
+        // During a pause, prefetched units are not granted.
+        if !prefetch.runs_low() || self.waiters.is_suspended() {
+            return prefetch.ends_at();
+        }
+        let denied_until = denials.latest().map_or(self.now, Denial::until);
+        denied_until
+            .max(back_off.asks_from())
+            .min(prefetch.ends_at())
+    }
+}
+
+/// Peeks.
+impl StoreOutlook<'_> {
+    /// What a request is answered without the store: that the limiter is closed or paused, or what this process decides while the store
+    /// does not answer, and is not to be asked again yet.
+    pub(crate) fn check_here(self, costs: Costs<'_>) -> Option<Decision> {
+        if self.waiters.is_closed() || costs.plain == 0 {
+            return Some(self.limits().plan().refused_decision(self.now));
+        }
+        let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
+        if self.is_in_fallback() && (is_held_back || self.now < self.session.back_off.asks_from()) {
+            return Some(self.decide_by_fallback(self.waiters.queue.units_ahead(), costs));
+        }
+        is_held_back.then(|| self.latest_denial(costs).decision)
+    }
+
+    /// What the reply to a [peek](super::StoreSession::peek) says of the limits.
+    pub(super) fn peeked_limits(self, reply: &Reply) -> Vec<LimitStatus> {
+        statuses(self.now, self.limits().policy(), reply, self.now)
+    }
+
+    /// What the reply to a peek says of a request, for which this process may have units in hand.
+    pub(super) fn peeked(self, costs: Costs<'_>, mut reply: Reply) -> Decision {
+        if let Some(decision) = self.check_here(costs) {
+            return decision; // it has changed meanwhile
+        }
+        let in_hand = if self.waiters.is_empty() {
+            self.session.prefetch.left(self.now)
+        } else {
+            0
+        };
+        if costs.plain <= in_hand {
+            reply.stop = None;
+        }
+        for limit in &mut reply.limits {
+            limit.remaining = limit.remaining.max(in_hand);
+        }
+        decision(self.now, self.limits().policy(), &reply, self.now)
+    }
+}

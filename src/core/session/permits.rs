@@ -1,0 +1,168 @@
+//! The permits of a process whose limits are in a store, and what the store is owed for them.
+
+use super::StoreSession;
+use super::grants::GrantByStore;
+use super::prefetch::UnusedUnits;
+use crate::core::arena::Index;
+use crate::core::costs::{Actual, Costs};
+use crate::core::gate::Gate;
+use crate::core::gate::lease::Lease;
+use crate::core::grant::{Claim, Grant};
+use crate::core::request::Caller;
+use crate::exchange::Settlement;
+use crate::policy::Limit;
+use crate::strategy::{Counts, Moment};
+
+impl StoreSession {
+    /// Records a grant of the store.
+    pub(super) fn record(
+        &mut self,
+        now: Moment,
+        costs: Costs<'_>,
+        by_store: GrantByStore,
+        caller: Caller,
+    ) -> Grant {
+        let fence = self.grants.free_fence(by_store.fence);
+        let mut claim = self.gate.record(now, costs, fence, caller);
+        if claim == Claim::NONE {
+            claim = Claim::of_rate(by_store.granted_at);
+        } else {
+            let sent_at = by_store.sent_at;
+            self.grants.add(now, fence, claim.lease(), by_store);
+            self.grants
+                .note_renewal(&mut self.gate, now, fence, sent_at, false);
+        }
+        Grant {
+            fence,
+            claim,
+            at: now,
+        }
+    }
+
+    /// A grant of the store that no request takes.
+    pub(super) fn decline(&mut self, number: u64, charged: Box<[u64]>, granted_at: u64) {
+        if self.gate.holds_places() {
+            self.debts.add_return(number);
+        }
+        self.decline_units(charged, granted_at);
+    }
+
+    /// Prefetched units that are not needed go back.
+    pub(super) fn give_back_unused(&mut self, unused: Option<UnusedUnits>) {
+        if let Some(UnusedUnits { units, granted_at }) = unused {
+            let charged = self.gate.limits().costs_of_each(Costs::plain(units));
+            self.decline_units(charged, granted_at);
+        }
+    }
+
+    /// Units of the store that no request takes.
+    fn decline_units(&mut self, charged: Box<[u64]>, granted_at: u64) {
+        let actual = vec![0; charged.len()];
+        let settlement = Settlement::new(granted_at, charged, actual);
+        self.debts.add_settlement(settlement);
+    }
+
+    /// A permit came back, or was reclaimed: its lease goes back to the store.
+    fn give_back(&mut self, fence: u64) {
+        if let Some(number) = self.grants.remove(fence) {
+            self.debts.add_return(number);
+        }
+    }
+
+    /// The gate of the local fallback, if it granted this permit. Places that the store has granted are leases, and its permits of rates
+    /// know when it has granted them.
+    fn fallback_of(&mut self, fence: u64, claim: Claim) -> Option<&mut Gate> {
+        match claim {
+            Claim::NONE | Claim::COUNTED_PLACE => self.fallback.gate_mut(),
+            Claim::NAMED_UNITS if !self.grants.contains(fence) => self.fallback.gate_mut(),
+            _ => None,
+        }
+    }
+
+    /// A permit comes back to the gate that granted it: that of the local fallback, or that of the store's grants.
+    pub(crate) fn end(
+        &mut self,
+        fence: u64,
+        claim: Claim,
+        end: impl FnOnce(&mut Gate) -> Option<()>,
+    ) -> Option<()> {
+        if let Some(gate) = self.fallback_of(fence, claim) {
+            return end(gate);
+        }
+        end(&mut self.gate)?;
+        if claim.holds() {
+            self.give_back(fence);
+        }
+        Some(())
+    }
+
+    /// See [`Gate::reclaim_one`].
+    pub(crate) fn reclaim_one(&mut self, now: Moment) -> Option<Lease> {
+        let lease = self.gate.reclaim_one(now)?;
+        self.give_back(lease.fence);
+        Some(lease)
+    }
+
+    /// See [`Gate::settle`]. The store learns of the difference.
+    pub(crate) fn settle(
+        &mut self,
+        now: Moment,
+        grant: Grant,
+        cost: u64,
+        actual: Actual<'_>,
+    ) -> Option<()> {
+        let Grant { fence, claim, .. } = grant;
+        if let Some(gate) = self.fallback_of(fence, claim) {
+            return gate.settle(now, grant, cost, actual);
+        }
+        let is_held = claim.holds(); // else another permit may have this fence
+        let by_unit = self.gate.unit_costs(fence).filter(|_| is_held).cloned();
+        let recorded = self.grants.granted_at(fence).filter(|_| is_held);
+        let granted_at = recorded.or(claim.reached());
+        self.end(fence, claim, |gate| gate.release_live(now, grant, cost))?;
+        let limits = self.gate.limits();
+        let charged = limits.costs_of_each(Costs::new(cost, &by_unit));
+        let counts = limits.policy().limits().iter().map(Limit::counts);
+        let actual: Box<[u64]> = counts
+            .zip(&charged)
+            .map(|(counts, charged)| actual.of(counts, *charged))
+            .collect();
+        if actual != charged {
+            let settlement = Settlement::new(granted_at?, charged, actual);
+            self.debts.add_settlement(settlement);
+        }
+        Some(())
+    }
+
+    /// Whether a permit is live. Only a renewal in the store moves the end of its lease.
+    pub(crate) fn is_live(&mut self, now: Moment, index: Index, fence: u64) -> bool {
+        self.gate.live_lease(index, fence, now).is_some()
+    }
+
+    /// See [`Gate::forget`].
+    pub(crate) fn forget(&mut self, fence: u64, claim: Claim) {
+        if claim.names_units() {
+            self.end(fence, claim, |gate| {
+                gate.forget(fence, claim);
+                Some(())
+            });
+        }
+        self.grants.stop_renewing(fence);
+    }
+
+    /// See [`Gate::charge`]. The store learns of it.
+    pub(crate) fn charge(&mut self, now: Moment, units: u64) {
+        if let Some(gate) = self.fallback.gate_mut() {
+            gate.charge(now, units);
+        }
+        if units > 0 {
+            let charged = |limit: &Limit| match limit.counts() {
+                Counts::Unit(_) => 0,
+                _ => units,
+            };
+            let limits = self.gate.limits().policy().limits().iter();
+            let charge = Settlement::charge(limits.map(charged).collect::<Box<[u64]>>());
+            self.debts.add_charge(charge);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Prefetched units of rates: the store has charged them already, and this process grants them without a call.
+
+use crate::strategy::Moment;
+
+/// How many units are prefetched, and for how long they are kept. By default, none are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PrefetchOptions {
+    /// The most; 0: none.
+    pub(crate) max: u64,
+    /// Nanoseconds after which those that are left go back.
+    pub(crate) kept_for: u64,
+}
+
+/// The prefetched units that are left.
+#[derive(Debug)]
+pub(super) struct Prefetch {
+    options: PrefetchOptions,
+    units: u64,
+    /// The fence of the next grant.
+    fence: u64,
+    /// When the store charged them, by its clock.
+    granted_at: u64,
+    kept_until: Moment,
+    /// Units granted since the last call: so many are likely to be wanted until the next one.
+    demand: u64,
+    /// As many were there after the last call.
+    filled: u64,
+}
+
+/// Units that go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnusedUnits {
+    pub(super) units: u64,
+    pub(super) granted_at: u64,
+}
+
+impl Prefetch {
+    pub(super) fn new(options: PrefetchOptions) -> Self {
+        Self {
+            options,
+            units: 0,
+            fence: 0,
+            granted_at: 0,
+            kept_until: Moment::NEVER,
+            demand: 0,
+            filled: 0,
+        }
+    }
+
+    /// How many can be taken out.
+    pub(super) fn left(&self, now: Moment) -> u64 {
+        if now < self.kept_until { self.units } else { 0 }
+    }
+
+    /// Takes units out. Returns the fence of the grant and when the store granted it; `None`, without a change: there are too few.
+    pub(super) fn take(&mut self, now: Moment, cost: u64) -> Option<(u64, u64)> {
+        if self.left(now) < cost {
+            return None;
+        }
+        self.units -= cost;
+        self.demand = self.demand.saturating_add(cost);
+        self.fence += cost;
+        Some((self.fence - cost, self.granted_at))
+    }
+
+    /// Units were asked for by the requests of a call.
+    pub(super) fn note_demand(&mut self, units: u64) {
+        self.demand = self.demand.saturating_add(units);
+    }
+
+    /// Whether it is time to ask for more: less than half is left of what was in use.
+    pub(super) fn runs_low(&self) -> bool {
+        self.demand > 0 && self.units < self.filled.div_ceil(2)
+    }
+
+    /// How many to ask for in a call that is made now: twice the demand since the last one.
+    pub(super) fn wanted(&mut self) -> u64 {
+        let demand = std::mem::take(&mut self.demand);
+        demand
+            .saturating_mul(2)
+            .min(self.options.max)
+            .saturating_sub(self.units)
+    }
+
+    /// The store has granted more. Returns what was left of the former ones: units of two instants do not mix.
+    pub(super) fn fill(
+        &mut self,
+        now: Moment,
+        units: u64,
+        first_fence: u64,
+        granted_at: u64,
+    ) -> Option<UnusedUnits> {
+        let left = self.empty();
+        self.units = units;
+        self.filled = units;
+        self.fence = first_fence;
+        self.granted_at = granted_at;
+        self.kept_until = now.plus(self.options.kept_for);
+        left
+    }
+
+    /// When what is left goes back.
+    pub(super) fn ends_at(&self) -> Moment {
+        if self.units > 0 {
+            self.kept_until
+        } else {
+            Moment::NEVER
+        }
+    }
+
+    /// Takes all out.
+    pub(super) fn empty(&mut self) -> Option<UnusedUnits> {
+        self.kept_until = Moment::NEVER;
+        let units = std::mem::take(&mut self.units);
+        (units > 0).then_some(UnusedUnits {
+            units,
+            granted_at: self.granted_at,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_size_follows_the_demand() {
+        let mut prefetch = Prefetch::new(PrefetchOptions {
+            max: 100,
+            kept_for: 10,
+        });
+        let now = Moment::START;
+        assert_eq!(prefetch.take(now, 1), None);
+        prefetch.note_demand(4);
+        assert!(prefetch.wanted() == 8 && prefetch.wanted() == 0);
+        assert_eq!(prefetch.fill(now, 8, 50, 7), None);
+        assert_eq!(
+            (prefetch.take(now, 3), prefetch.take(now, 1)),
+            (Some((50, 7)), Some((53, 7)))
+        );
+        assert!(!prefetch.runs_low(), "half is left");
+        assert_eq!(prefetch.take(now, 1), Some((54, 7)));
+        assert!(prefetch.runs_low());
+        assert_eq!(prefetch.wanted(), 10 - 3);
+        assert_eq!(
+            prefetch.fill(now, 7, 90, 9),
+            Some(UnusedUnits {
+                units: 3,
+                granted_at: 7
+            })
+        );
+        assert_eq!(
+            (prefetch.ends_at(), prefetch.take(now.plus(10), 1)),
+            (now.plus(10), None)
+        );
+        assert_eq!(
+            (prefetch.empty(), prefetch.ends_at()),
+            (
+                Some(UnusedUnits {
+                    units: 7,
+                    granted_at: 9
+                }),
+                Moment::NEVER
+            )
+        );
+    }
+}

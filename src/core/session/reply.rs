@@ -1,0 +1,443 @@
+//! What a session makes of the store's replies, and of calls that failed.
+
+use std::mem;
+
+use super::back_off::BackOff;
+use super::call::{CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
+use super::denial::{Denial, DenialReport};
+use super::grants::GrantByStore;
+use super::{OnDown, SessionStep, StoreSession};
+use crate::core::costs::Costs;
+use crate::core::effects::Errand;
+use crate::core::gate::plan::BegunBan;
+use crate::core::grant::{Claim, Grant};
+use crate::core::queue::waiter::{Front, WaiterId};
+use crate::core::refused::RefusedRequest;
+use crate::core::request::Request;
+use crate::decision::Decision;
+use crate::error::{AcquireError, StoreError};
+use crate::exchange::{Asks, Call, Reply};
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+/// Replies.
+impl SessionStep<'_> {
+    /// A carrier brings the answer to the call of this generation. Nothing else happens if that call was given up before.
+    pub(crate) fn answered(&mut self, generation: u64, answer: &CallAnswer) {
+        self.await_carrier();
+        match answer {
+            Ok(reply) => self.replied(generation, reply),
+            Err(failed) => self.failed(generation, failed),
+        }
+    }
+
+    /// What that carrier does next, when what the answer has changed for the waiters is done.
+    pub(crate) fn trip_after(&mut self, answer: &CallAnswer) -> Trip {
+        match answer {
+            // A request that is alone need not be waited for: when it comes again, it sends for a carrier.
+            Ok(reply) if reply.granted > 1 || !self.waiters.is_empty() => Trip::Yield(0),
+            _ => self.next_trip(0, 0),
+        }
+    }
+
+    fn replied(&mut self, generation: u64, reply: &Reply) {
+        let now = self.now;
+        let Some(call) = self.session.calls.complete(generation) else {
+            return;
+        };
+        self.tell_replaced(call.replaces_policy);
+        self.grant_asks(&call, reply);
+        self.keep_prefetched(&call, reply);
+        let random = self.session.random();
+        let session = &mut *self.session;
+        session.debts.note_reply();
+        session.fallback.end();
+        session.back_off = BackOff::NONE;
+        session.calls.note_clock(now, reply.now);
+        let denied = call.asks.denied(reply.granted).next();
+        let costs = denied.map(|run| run.costs.clone());
+        let released = call.saw_releases_elsewhere();
+        let polls_every = session.options.polls_every;
+        session
+            .denials
+            .note_reply(now, costs, reply, released, polls_every, random);
+        if reply.stop.is_some() {
+            self.deny_tries(&call, reply);
+        }
+        if call.was_reset {
+            self.session.drop_what_was_before_reset();
+        }
+        self.run_errands();
+    }
+
+    /// What the state after a call asks of other tasks.
+    fn run_errands(&mut self) {
+        let StoreSession {
+            grants,
+            denials,
+            gate,
+            ..
+        } = &mut *self.session;
+        if grants.begin_renewals(self.now) {
+            self.effects.run_errand(Errand::RenewLeases);
+        }
+        if let Some(end) = denials.latest().and_then(Denial::known_end)
+            && self.now < end
+            && !gate.limits().counts_denials()
+        {
+            let denied_for = end.duration_since(self.now);
+            self.effects.run_errand(Errand::KeepDenied(denied_for));
+        }
+    }
+
+    /// Gives the requests that were granted their permits.
+    fn grant_asks(&mut self, call: &CallInFlight, reply: &Reply) {
+        // The leases of a call that took longer than the TTL have expired.
+        let is_live = self.now < call.sent_at.plus(self.session.lease_ttl().max(1));
+        let came_too_late = self.session.gate.holds_places() && !is_live;
+        let granted = call.asks.iter().take(reply.granted as usize);
+        for (nth, (id, number, run)) in granted.enumerate() {
+            let by_store = GrantByStore {
+                fence: reply.first_fence + nth as u64,
+                number,
+                granted_at: reply.now,
+                sent_at: call.sent_at,
+            };
+            if came_too_late || !self.deliver(id, by_store, reply) {
+                self.session.decline(number, run.costs.clone(), reply.now);
+            }
+        }
+    }
+
+    /// Gives a waiter its grant. `false`: it has left.
+    fn deliver(&mut self, id: WaiterId, by_store: GrantByStore, reply: &Reply) -> bool {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
+            return false;
+        };
+        let grant = self.session.record(self.now, costs, by_store, caller);
+        if costs.explained() {
+            let limits = self.outlook().peeked_limits(reply);
+            self.waiters.untaken.explain(grant.fence, limits);
+        }
+        let cost = costs.plain;
+        self.hand_over(Front { id, cost, caller }, grant);
+        true
+    }
+
+    pub(super) fn hand_over(&mut self, waiter: Front, grant: Grant) {
+        self.session.forget_waiter(waiter.id);
+        self.waiters.grant(self.now, waiter, grant, self.effects);
+    }
+
+    /// Keeps the units that were granted beyond what requests asked for.
+    fn keep_prefetched(&mut self, call: &CallInFlight, reply: &Reply) {
+        let units = reply.granted.saturating_sub(call.asks.len());
+        if units > 0 {
+            let first_fence = reply.first_fence + call.asks.len();
+            let prefetch = &mut self.session.prefetch;
+            let left = prefetch.fill(self.now, units, first_fence, reply.now);
+            self.session.give_back_unused(left);
+        }
+    }
+}
+
+/// Denials.
+impl SessionStep<'_> {
+    /// Denies the requests of a call that do not wait, and were not granted.
+    fn deny_tries(&mut self, call: &CallInFlight, reply: &Reply) {
+        let mut bans = self.bans_begun(call, reply);
+        for (id, _, run) in call.asks.iter().skip(reply.granted as usize) {
+            let by_unit = self.waiters.queue.unit_costs(id);
+            let Some(request) = self.waiters.queue.request(id, &by_unit) else {
+                continue;
+            };
+            if !self.ends_with_denial(run) {
+                continue;
+            }
+            let report = self.outlook().latest_denial(request.costs);
+            if self.deny_try(id, report) {
+                let begun = bans.extract_if(.., |ban| run.costs[ban.limit_index] > 0);
+                self.tell_bans(begun, request.caller);
+            }
+        }
+    }
+
+    /// Whether a request that does not wait is denied by the latest denial of the store.
+    ///
+    /// That denial is of the first ask that was not granted. A request of other costs asks again, unless another one waits before it, or
+    /// its attempt has been counted.
+    fn ends_with_denial(&self, run: &Asks) -> bool {
+        let Some(denial) = self.session.denials.latest() else {
+            return false;
+        };
+        let front = self.waiters.queue.front();
+        let front_waits = front.is_some_and(|front| !self.session.tries.contains(&front.id));
+        denial.is_of(&run.costs) || front_waits || self.session.gate.limits().counts_denials()
+    }
+
+    /// The bans that began with this call, and are reported now.
+    fn bans_begun(&mut self, call: &CallInFlight, reply: &Reply) -> Vec<BegunBan> {
+        let StoreSession { gate, reported, .. } = &mut *self.session;
+        if !self.waiters.is_observed() || !gate.limits().counts_denials() {
+            return Vec::new();
+        }
+        let denied = call.asks.denied(reply.granted);
+        let tries: Vec<_> = denied.filter(|run| !run.waits).collect();
+        let begun = gate.limits().plan().bans_begun(reply).filter(|ban| {
+            let is_asked = tries.iter().any(|run| run.costs[ban.limit_index] > 0);
+            let until = reply.now.saturating_add(ban.length);
+            is_asked && reported.is_new_ban(ban.limit_index, until)
+        });
+        begun.collect()
+    }
+
+    /// Denies all requests that do not wait: the front must.
+    pub(super) fn deny_all_tries(&mut self) {
+        for id in self.session.tries.clone() {
+            let by_unit = self.waiters.queue.unit_costs(id);
+            if let Some(request) = self.waiters.queue.request(id, &by_unit) {
+                let report = self.outlook().latest_denial(request.costs);
+                self.deny_try(id, report);
+            }
+        }
+    }
+
+    /// Denies a request, if it does not wait. Returns whether it was denied.
+    pub(super) fn deny_try(&mut self, id: WaiterId, report: DenialReport) -> bool {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        if self.session.tries.remove(&id)
+            && let Some(request) = self.waiters.queue.request(id, &by_unit)
+        {
+            let Request { costs, caller, .. } = request;
+            let decision = &report.decision;
+            self.waiters
+                .note_denial(costs.plain, decision, caller, self.effects);
+            self.waiters.refuse(id, report.into(), self.effects);
+            return true;
+        }
+        false
+    }
+
+    /// Refuses a waiter for this reason.
+    pub(super) fn refuse(&mut self, id: WaiterId, error: AcquireError) {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        let costs = Costs::new(0, &by_unit);
+        let limits = if costs.explained() {
+            self.outlook().known_limits(costs)
+        } else {
+            Vec::new()
+        };
+        self.session.forget_waiter(id);
+        let refused = Box::new(RefusedRequest { error, limits });
+        self.waiters.refuse(id, refused, self.effects);
+    }
+}
+
+/// Calls that failed.
+impl SessionStep<'_> {
+    /// The call of this generation has failed.
+    pub(crate) fn failed(&mut self, generation: u64, failed: &CallFailed) {
+        let CallFailed {
+            error,
+            may_have_run,
+        } = failed;
+        let Some(mut call) = self.session.calls.complete(generation) else {
+            return;
+        };
+        let debts = &mut self.session.debts;
+        debts.add_unconfirmed(call.returns.drain(..));
+        let settlements = mem::take(&mut call.settlements);
+        if !settlements.is_empty() && !call.was_reset {
+            debts.send_again(self.now, settlements, *may_have_run);
+        }
+        if *may_have_run && self.session.gate.holds_places() {
+            // It may have been granted. Its rates count as spent, and its places come back.
+            let expires_at = self.now.plus(self.session.lease_ttl());
+            let numbers = call.asks.iter().map(|(_, number, _)| (number, expires_at));
+            self.session.debts.add_unconfirmed(numbers);
+        }
+        let rule = self
+            .session
+            .rule_after(self.now, error, call.replaces_policy);
+        self.session.fallback.end();
+        if let Some(OnDown::Local(plan)) = &rule {
+            self.session.fallback.begin(self.now, plan);
+        }
+        if let Some(rule) = rule {
+            for (id, ..) in call.asks.iter() {
+                self.answer_without_store(id, &rule, error);
+            }
+        }
+    }
+
+    fn answer_without_store(&mut self, id: WaiterId, rule: &OnDown, error: &StoreError) {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
+            return;
+        };
+        match rule {
+            OnDown::Error => self.refuse(id, AcquireError::Store(Box::new(error.clone()))),
+            OnDown::Allow => {
+                // The store knows nothing of it. Its fences are microseconds since 1970, or more.
+                let fence = self.session.gate.granted() + 1;
+                self.session.gate.set_granted(fence);
+                let grant = Grant {
+                    fence,
+                    claim: Claim::NONE,
+                    at: self.now,
+                };
+                let cost = costs.plain;
+                self.hand_over(Front { id, cost, caller }, grant);
+            }
+            OnDown::Deny => {
+                let report = self.outlook().unknown_denial(true);
+                self.deny_try(id, report);
+            }
+            OnDown::Local(_) => {} // it is served with the others
+        }
+    }
+
+    /// A call that was to replace another policy in the store has done so.
+    fn tell_replaced(&mut self, replaced: bool) {
+        let StoreSession { gate, reported, .. } = &mut *self.session;
+        if replaced && let Some(former) = reported.take_replaced() {
+            let policy = gate.limits().policy();
+            self.waiters.tell_policy(former, policy, self.effects);
+        }
+    }
+
+    /// The store has answered renewals that were sent at `sent_at`: these leases live on, or were lost.
+    pub(crate) fn renewed(&mut self, sent_at: Moment, renewal: &Renewal, reply: &Reply) {
+        let Renewal { call, fences } = renewal;
+        self.tell_replaced(call.replaces_policy);
+        let StoreSession { grants, gate, .. } = &mut *self.session;
+        for (fence, number) in fences.iter().zip(&call.renewals) {
+            let lost = reply.lost.contains(number);
+            grants.note_renewal(gate, self.now, *fence, sent_at, lost);
+        }
+    }
+}
+
+/// Peeks.
+impl SessionStep<'_> {
+    /// The store has answered a peek: what it says of a request.
+    pub(crate) fn peeked(&mut self, costs: Costs<'_>, reply: Reply) -> Decision {
+        self.answers_again();
+        self.outlook().peeked(costs, reply)
+    }
+
+    /// The store has answered a peek: what it says of the limits.
+    pub(crate) fn peeked_limits(&mut self, reply: &Reply) -> Vec<LimitStatus> {
+        self.answers_again();
+        self.outlook().peeked_limits(reply)
+    }
+
+    fn answers_again(&mut self) {
+        if self.session.fallback.end() {
+            self.session.back_off.end_wait(Moment::START);
+        }
+    }
+
+    /// What this process decides, because the store has not answered a peek. `None`: it has no policy for that.
+    pub(crate) fn peek_failed(&mut self, costs: Costs<'_>) -> Option<Decision> {
+        let OnDown::Local(plan) = self.session.options.on_down.clone() else {
+            return None;
+        };
+        if !self.session.fallback.is_active() {
+            self.session.back_off(self.now);
+        }
+        self.session.fallback.begin(self.now, &plan);
+        let ahead = self.waiters.queue.units_ahead();
+        Some(self.outlook().decide_by_fallback(ahead, costs))
+    }
+}
+
+/// What concerns no waiter.
+impl StoreSession {
+    fn back_off(&mut self, now: Moment) {
+        let random = self.random();
+        let longest = self.options.longest_back_off;
+        self.back_off.note_failure(now, longest, random);
+    }
+
+    /// What is done with the requests of a call that has failed. `None`: they are asked for again.
+    fn rule_after(
+        &mut self,
+        now: Moment,
+        error: &StoreError,
+        replaced_policy: bool,
+    ) -> Option<OnDown> {
+        self.back_off(now);
+        if let StoreError::TooLate { .. } = error {
+            self.calls.forget_clock();
+        } else if !self.replaces_next(error, replaced_policy) {
+            let is_down = error.is_down();
+            return Some(if is_down {
+                self.options.on_down.clone()
+            } else {
+                OnDown::Error
+            });
+        }
+        self.back_off.end_wait(now); // the call has not run
+        None
+    }
+
+    /// A call was refused. Whether the next call replaces the policy in the store, because it differs.
+    fn replaces_next(&mut self, error: &StoreError, replaced_policy: bool) -> bool {
+        let StoreError::PolicyDiffers { stored, .. } = error else {
+            return false;
+        };
+        let replaces = self.options.replaces_policy && !replaced_policy;
+        if replaces {
+            self.reported.replaces_next(stored);
+        }
+        replaces
+    }
+
+    /// The store has refused renewals. The next ones may be other ones.
+    pub(crate) fn renewals_failed(&mut self, call: &Call, error: &StoreError) {
+        self.replaces_next(error, call.replaces_policy);
+    }
+
+    /// Places of the store came back somewhere: a denial that waits for one is over.
+    pub(crate) fn released_elsewhere(&mut self, now: Moment) {
+        let random = self.random();
+        self.calls.note_release();
+        self.denials.note_release(now, random);
+    }
+}
+
+/// A reset of the limits in the store. What belonged to the former ones must not come to the new ones.
+impl StoreSession {
+    /// A reset begins. Settlements and charges that were not sent are withheld until it has ended. Returns the call in flight, if it has
+    /// some: they are to arrive before the reset.
+    pub(crate) fn reset_begins(&mut self) -> Option<u64> {
+        self.debts.reset_begins();
+        self.calls.settles()
+    }
+
+    /// Whether the call of this generation is in flight.
+    pub(crate) fn awaits_reply(&self, generation: u64) -> bool {
+        self.calls.awaits_reply(generation)
+    }
+
+    /// The limits in the store were reset.
+    pub(crate) fn was_reset(&mut self) {
+        self.debts.note_reset();
+        self.calls.note_reset();
+        self.drop_what_was_before_reset();
+    }
+
+    /// A reset has ended. What is withheld still is owed, because it has failed, or was given up, as have all others of the key.
+    pub(crate) fn reset_ended(&mut self) {
+        self.debts.reset_ended();
+    }
+
+    /// Drops a denial, and prefetched units. These go back: those that were granted after the reset are refunded, and no others.
+    fn drop_what_was_before_reset(&mut self) {
+        self.denials.forget();
+        let unused = self.prefetch.empty();
+        self.give_back_unused(unused);
+    }
+}

@@ -1,0 +1,281 @@
+//! When the store is called, and with what.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::{CallFailed, Outgoing, Renewal, Trip};
+use super::{MAX_CALL, SessionStep, StoreSession};
+use crate::core::costs::Costs;
+use crate::core::effects::Errand;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::request::Request;
+use crate::error::StoreError;
+use crate::exchange::Call;
+use crate::strategy::Moment;
+
+impl SessionStep<'_> {
+    /// Grants what needs no call. Sends a call if there is something to tell the store now; sets when there will be.
+    #[cold]
+    pub(crate) fn serve(&mut self) {
+        self.waiters.set_front_ready_at(Moment::NEVER);
+        self.serve_prefetched();
+        let turn = self.serve_by_fallback();
+        self.send();
+        let ready_at = self.waiters.front_ready_at();
+        self.waiters.set_front_ready_at(ready_at.min(turn));
+    }
+
+    /// Grants prefetched units to the requests that wait.
+    fn serve_prefetched(&mut self) {
+        while !self.waiters.refuses_waiters()
+            && let Some(front) = self.waiters.queue.front()
+            && let Some(grant) = self.grant_prefetched(front.cost, front.caller)
+        {
+            self.hand_over(front, grant);
+        }
+    }
+
+    /// Serves the requests that wait while the store does not answer. Returns when to do so again.
+    fn serve_by_fallback(&mut self) -> Moment {
+        while self.session.fallback.is_active()
+            && !self.waiters.refuses_waiters()
+            && let Some(front) = self.waiters.queue.front()
+        {
+            if self.effects.is_full() {
+                return self.now;
+            }
+            let by_unit = self.waiters.queue.unit_costs(front.id);
+            let costs = Costs::new(front.cost, &by_unit);
+            match self.admit_by_fallback(costs, front.caller) {
+                Ok(Ok(grant)) => self.hand_over(front, grant),
+                Ok(Err(_)) if self.session.tries.contains(&front.id) => {
+                    self.deny_by_fallback(front.id);
+                }
+                Ok(Err(until)) => {
+                    // Requests that do not wait for their turn are denied when the front has to wait.
+                    for id in self.session.tries.clone() {
+                        self.deny_by_fallback(id);
+                    }
+                    return until;
+                }
+                Err(misfit) => self.refuse(front.id, misfit.into()),
+            }
+        }
+        Moment::NEVER
+    }
+
+    fn deny_by_fallback(&mut self, id: WaiterId) {
+        let by_unit = self.waiters.queue.unit_costs(id);
+        let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
+            return;
+        };
+        let ahead = if self.waiters.queue.is_front(id) {
+            0
+        } else {
+            self.waiters.queue.units_ahead()
+        };
+        let bans = self.session.fallback.note_denial(self.now, costs);
+        let decision = self.outlook().decide_by_fallback(ahead, costs);
+        if self.deny_try(id, decision.into()) {
+            self.tell_bans(bans, caller);
+        }
+    }
+
+    /// Sends a call if there is something to tell the store now; sets when there will be.
+    fn send(&mut self) {
+        if let Some(due) = self.session.calls.reply_due() {
+            if self.now < due {
+                self.waiters.set_front_ready_at(due);
+            } else {
+                self.give_up_call(); // its carrier may be in a runtime that nothing polls
+                self.serve();
+            }
+            return;
+        }
+        if self.outlook().waits_to_ask() || self.outlook().asks_at() > self.now {
+            self.deny_all_tries(); // they came during a call, and are not asked for
+        }
+        self.forget_past();
+        let at = self.outlook().call_at();
+        if at > self.now && !self.session.needs_keeper(self.now) {
+            self.waiters.set_front_ready_at(at);
+            return;
+        }
+        if self.session.carrier.due() <= self.now {
+            self.effects.run_errand(Errand::Carry);
+            self.await_carrier();
+        }
+        let due = self.session.carrier.due();
+        self.waiters
+            .set_front_ready_at(if at > self.now { at } else { due });
+    }
+
+    /// The reply to the call in flight is no longer awaited.
+    fn give_up_call(&mut self) {
+        let StoreSession { calls, options, .. } = &*self.session;
+        let generation = calls.generation();
+        let error = StoreError::Unanswered {
+            store: options.store.to_string(),
+            after: Some(Duration::from_nanos(options.deadline)),
+            source: None,
+        };
+        let failed = CallFailed {
+            error,
+            may_have_run: true,
+        };
+        self.failed(generation, &failed);
+    }
+
+    /// A carrier was sent for, or brings a reply: it comes for its next trip by the deadline.
+    pub(super) fn await_carrier(&mut self) {
+        let due = self.now.plus(self.session.options.deadline);
+        self.session.carrier.expect_by(due);
+    }
+
+    /// Takes note of the passing of time: prefetched units that were not used in time, or will not be, go back, and returns of expired
+    /// leases are forgotten.
+    fn forget_past(&mut self) {
+        let session = &mut *self.session;
+        session.debts.forget_expired(self.now);
+        let is_unneeded = self.waiters.is_closed() && self.waiters.is_empty();
+        if is_unneeded || session.prefetch.ends_at() <= self.now {
+            let unused = session.prefetch.empty();
+            session.give_back_unused(unused);
+        }
+    }
+
+    /// What a carrier does next that has brought a reply to as many `granted` requests. These come again, each at its turn: so that they
+    /// go together, it waits until as many wait as were granted, or no more come than had `come` before.
+    pub(crate) fn next_trip(&mut self, come: u64, granted: u64) -> Trip {
+        let waiting = self.waiters.queue.len() as u64;
+        if waiting > come && waiting < granted {
+            return Trip::Yield(waiting);
+        }
+        self.session.carrier.expect_by(Moment::START);
+        self.forget_past();
+        if !self.session.calls.is_in_flight() && self.outlook().call_at() <= self.now {
+            return Trip::Call(self.next_call());
+        }
+        self.session
+            .next_wait(self.now)
+            .map_or(Trip::End, Trip::WaitUntil)
+    }
+
+    /// The call that is to be sent now.
+    fn next_call(&mut self) -> Outgoing {
+        let now = self.now;
+        let asks_at = self.outlook().asks_at();
+        let session = &mut *self.session;
+        let limits = session.gate.limits();
+        let mut batch = session.calls.batch();
+        let most = if asks_at <= now { MAX_CALL } else { 0 };
+        let of_last = |costs: Costs<'_>| (costs.plain, costs.by_unit.map(Arc::as_ptr));
+        let mut last = None;
+        for (id, costs, _) in self.waiters.queue.waiting().take(most) {
+            let is_same = last.replace(of_last(costs)) == Some(of_last(costs));
+            let waits = !session.tries.contains(&id);
+            batch.push(id, waits, is_same, || limits.costs_of_each(costs));
+            session.prefetch.note_demand(costs.plain);
+        }
+        let all_ask = batch.len() == self.waiters.queue.len() as u64;
+        if all_ask && (asks_at <= now || self.waiters.is_empty()) && !self.waiters.is_closed() {
+            let units = session.prefetch.wanted();
+            batch.prefetch(units, || limits.costs_of_each(Costs::plain(1)));
+        }
+        session.fallback.set_probes(false);
+        let expires_at = now.plus(session.lease_ttl());
+        let returns = session.debts.take_returns(MAX_CALL, expires_at);
+        let call = Call {
+            valid_until: session.calls.valid_until(now),
+            returns: returns.iter().map(|(number, _)| *number).collect(),
+            settlements: session.debts.take_settlements(MAX_CALL),
+            asks: batch.runs().to_vec(),
+            ..session.empty_call()
+        };
+        let generation = session.calls.begin(now, &call, batch, returns);
+        // By the fallback, the front may have its turn before the reply.
+        let turn = if session.fallback.is_active() {
+            self.waiters.front_ready_at()
+        } else {
+            Moment::NEVER
+        };
+        let due = session.calls.reply_due().unwrap_or(Moment::NEVER);
+        self.waiters.set_front_ready_at(due.min(turn));
+        Outgoing { call, generation }
+    }
+}
+
+/// Carriers.
+impl StoreSession {
+    /// Whether a carrier is to hold the limiter, although no handle may be left: something is owed, or grants count that were made
+    /// while the store did not answer.
+    fn needs_keeper(&self, now: Moment) -> bool {
+        let has_none = !self.carrier.is_waiting() && !self.calls.is_in_flight();
+        let counts = || self.fallback.counts_until(now) != Moment::NEVER;
+        has_none && (!self.debts.is_empty() || counts())
+    }
+
+    /// Until when a carrier is to wait and hold the limiter: the store is owed something, or will be, or what was granted while it did
+    /// not answer counts no more. `None`: nothing is, or a carrier waits that comes by then.
+    fn next_wait(&mut self, now: Moment) -> Option<Moment> {
+        let at = if self.debts.is_empty() {
+            let counts_until = self.fallback.counts_until(now);
+            self.prefetch.ends_at().min(counts_until)
+        } else {
+            self.back_off.settles_from()
+        };
+        (!self.calls.is_in_flight() && self.carrier.wait_until(at)).then_some(at)
+    }
+
+    /// The carrier that waited does so no longer.
+    pub(crate) fn carrier_woke(&mut self) {
+        self.carrier.end_wait();
+    }
+}
+
+/// Calls beside those of the carrier.
+impl StoreSession {
+    /// A call of this key without anything to do.
+    fn empty_call(&self) -> Call {
+        let scope = self.options.scope.clone();
+        let policy = self.gate.limits().policy().clone();
+        Call {
+            ttl: self.lease_ttl(),
+            replaces_policy: self.reported.replaces(),
+            ..Call::new(scope, policy, self.options.holder)
+        }
+    }
+
+    /// A call that only looks: whether a request would be granted, or else what the limits say.
+    pub(crate) fn peek(&self, costs: Option<Costs<'_>>) -> Call {
+        Call {
+            peek: costs.map(|costs| self.gate.limits().costs_of_each(costs)),
+            replaces_policy: false,
+            ..self.empty_call()
+        }
+    }
+
+    /// The calls that renew the leases, each of a bounded size.
+    pub(crate) fn renewals(&self, now: Moment) -> Vec<Renewal> {
+        let leases: Vec<_> = self.grants.renewable(now).collect();
+        let call = |leases: &[(u64, u64)]| {
+            let (fences, renewals) = leases.iter().copied().unzip();
+            let call = Call {
+                renewals,
+                ..self.empty_call()
+            };
+            Renewal { call, fences }
+        };
+        leases.chunks(MAX_CALL).map(call).collect()
+    }
+
+    /// No task renews the leases any more, although some may be left.
+    pub(crate) fn renewals_stopped(&mut self) {
+        self.grants.stop_renewals();
+    }
+
+    /// Whether nothing is left to renew: no task does so any more, until a grant begins it again.
+    pub(crate) fn ends_renewals(&mut self, now: Moment) -> bool {
+        self.grants.end_renewals(now)
+    }
+}

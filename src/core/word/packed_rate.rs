@@ -1,0 +1,64 @@
+//! A rate as one rising number, so that one word can hold its state and its present usage.
+//!
+//! A *line* says which value stands for a usage of zero: `origin` at the instant `base`, and `parts_per_nano` more each nanosecond.
+//! A rate that has used some parts lies that far above its line, and admits a cost while it lies at most `tolerance` above. So
+//!
+//! - a pace (GCRA) is a line that rises at its rate: the value is its theoretical arrival time, shifted by a constant;
+//! - a fixed window is a line that is level until the window ends.
+//!
+//! **The value never falls.** A refund does not lower it, but raises the line; so does all else that lowers the usage. This has two
+//! uses. A word that holds the value does not return to a former one on another line. And a grant can be refunded by what is known
+//! of it alone: see [`PackedRateHistory::refundable`](super::packed_rate_history::PackedRateHistory::refundable).
+
+/// The largest value.
+pub(crate) const MAX_VALUE: u64 = (1 << 53) - 1;
+
+/// The most places of a concurrency that a word can stand for. All of them may come back while it is open, so they must fit into it
+/// together, however few are left at its opening.
+pub(crate) const MAX_PLACES: u64 = u32::MAX as u64;
+
+/// How a rate admits: see the [module](self). All numbers but the times are in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PackedRate {
+    /// Its first instant, in nanoseconds on the limiter's own time line.
+    pub(crate) base: u64,
+    /// The value of the line at its base.
+    pub(crate) origin: u64,
+    pub(crate) parts_per_nano: u64,
+    pub(crate) parts_per_unit: u64,
+    pub(crate) tolerance: u64,
+    /// Nanoseconds from its base to the last instant at which the line holds, and no value exceeds [`MAX_VALUE`].
+    pub(crate) max_age: u64,
+}
+
+impl PackedRate {
+    /// The value after `cost` units more, if the line holds `now` and admits them.
+    #[inline(always)]
+    pub(crate) fn take(&self, value: u64, now: u64, cost: u64) -> Option<u64> {
+        let age = now.wrapping_sub(self.base); // before the base, it is above every maximum
+        if age > self.max_age || cost == 0 {
+            return None;
+        }
+        let present = self.origin + age * self.parts_per_nano;
+        let next = value
+            .max(present)
+            .checked_add(cost.checked_mul(self.parts_per_unit)?)?;
+        (next <= present + self.tolerance).then_some(next)
+    }
+}
+
+/// What a word holds of a policy besides the number of grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WordValue {
+    /// The units left of a plain concurrency.
+    Places { units: u64 },
+    /// The value of a rate on its line.
+    Rate { value: u64 },
+}
+
+/// A content, and the line of a rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum WordContents {
+    Places { units: u64 },
+    Rate { line: PackedRate, value: u64 },
+}

@@ -1,0 +1,249 @@
+//! The state of an idle key, in words.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use crate::core::costs::Costs;
+use crate::core::gate::Gate;
+use crate::core::gate::plan::Plan;
+use crate::core::suspension::AllKeysHold;
+use crate::decision::Decision;
+use crate::error::{Misfit, TryAcquireError};
+use crate::policy::Limit;
+use crate::snapshot::LimitStatus;
+use crate::strategy::{Moment, Rule, StateWords, Strategy};
+
+/// The most limits that a key has.
+pub(super) const MAX_WORDS: usize = 4;
+
+/// A word of the state of an idle key. It is never zero, so that a free slot of a table takes no more memory than a key.
+///
+/// So one number cannot be stored, and the next one is stored in its place. That number is an instant some centuries away, or
+/// nearly 2⁶⁴ units or parts. The state is then stricter by a nanosecond, a unit or a part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyWord(NonZeroU64);
+
+impl KeyWord {
+    /// The number is even, so the next number differs from it in one bit.
+    const MISSING: u64 = u64::MAX - 3;
+    pub(super) const ZERO: Self = Self::new(0);
+
+    #[inline(always)]
+    pub(super) const fn new(number: u64) -> Self {
+        match NonZeroU64::new(number ^ Self::MISSING) {
+            Some(word) => Self(word),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) const fn get(self) -> u64 {
+        self.0.get() ^ Self::MISSING
+    }
+}
+
+/// The state of one key: a word or two for each limit, next to each other.
+///
+/// It is a [`Gate`] without the parts that few keys need: leases, counts and refund bounds.
+pub(super) struct IdleState<'a> {
+    pub(super) plan: &'a Arc<Plan>,
+    pub(super) words: &'a mut [KeyWord],
+}
+
+impl IdleState<'_> {
+    /// Resets the state.
+    pub(super) fn reset(&mut self, now: Moment) {
+        for (rule, at) in self.plan.words() {
+            store(self.words, rule, at, rule.initial(now));
+        }
+    }
+
+    /// Sets other states, one for each limit.
+    pub(super) fn restore(&mut self, states: impl Iterator<Item = StateWords>) {
+        for ((rule, at), state) in self.plan.words().zip(states) {
+            store(self.words, rule, at, state);
+        }
+    }
+
+    /// Whether the cost can ever be admitted. No limit here counts by unit, because a key with such a limit has a gate.
+    pub(super) fn fits(&self, cost: u64) -> Result<(), Misfit> {
+        self.plan.fits(Costs::plain(cost))
+    }
+
+    /// Charges all limits, or none.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, now: Moment, cost: u64) -> bool {
+        if let Some(rule) = self.plan.only_rule() {
+            if let Some(decided) = rule.decide_in_a_word(self.words[0].get(), now, cost) {
+                return decided
+                    .map(|next| self.words[0] = KeyWord::new(next))
+                    .is_ok();
+            }
+            let Ok(next) = rule.decide(load(self.words, rule, 0), now, cost) else {
+                return false;
+            };
+            store(self.words, rule, 0, next);
+            return true;
+        }
+        self.admit_all(now, cost)
+    }
+
+    /// Charges one limit after the other, and when one denies, none.
+    fn admit_all(&mut self, now: Moment, cost: u64) -> bool {
+        let mut before = [KeyWord::ZERO; MAX_WORDS];
+        before[..self.words.len()].copy_from_slice(self.words);
+        for (rule, at) in self.plan.words() {
+            let Ok(next) = rule.decide(load(self.words, rule, at), now, cost) else {
+                self.words.copy_from_slice(&before[..self.words.len()]);
+                return false;
+            };
+            store(self.words, rule, at, next);
+        }
+        true
+    }
+
+    /// Charges all limits, whether or not they admit it.
+    pub(super) fn charge(&mut self, now: Moment, cost: u64) {
+        self.change(|rule, state| rule.charge(state, now, cost));
+    }
+
+    pub(super) fn forgive(&mut self, now: Moment, cost: u64) {
+        self.change(|rule, state| rule.forgive(state, now, cost));
+    }
+
+    /// The denial of a request that does not wait, which it records.
+    #[cold]
+    pub(super) fn deny(
+        &mut self,
+        hold: Option<AllKeysHold>,
+        now: Moment,
+        cost: u64,
+    ) -> TryAcquireError {
+        if self.plan.counts_denials() {
+            self.change(|rule, state| rule.note_denial(state, now, cost));
+        }
+        TryAcquireError::Denied(self.decide(hold, now, cost))
+    }
+
+    /// The end of the ban of each limit, if it bans.
+    pub(super) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
+        self.states()
+            .map(move |(rule, state)| rule.banned_until(state, now))
+    }
+
+    /// The decision, also while `hold` holds all keys back.
+    pub(super) fn decide(&self, hold: Option<AllKeysHold>, now: Moment, cost: u64) -> Decision {
+        let decision = self.decide_alone(now, cost);
+        match hold {
+            None => decision,
+            Some(hold) => hold.decide(decision, now),
+        }
+    }
+
+    #[inline(always)]
+    fn decide_alone(&self, now: Moment, cost: u64) -> Decision {
+        let (policy, misfit) = (self.plan.policy(), self.plan.misfit(cost));
+        let capacity = |by: usize| policy.limits()[by].capacity();
+        if let Some(rule) = self.plan.only_rule() {
+            let report = rule.report(load(self.words, rule, 0), now, 0, cost);
+            return Decision::summarize(policy, misfit, std::iter::once(report), now, 0, capacity);
+        }
+        let reports = self
+            .states()
+            .map(|(rule, state)| rule.report(state, now, 0, cost));
+        Decision::summarize(policy, misfit, reports, now, 0, capacity)
+    }
+
+    /// The status of each limit.
+    pub(super) fn limits(&self, now: Moment) -> Vec<LimitStatus> {
+        let status = |((rule, state), limit): ((&Rule, StateWords), &Limit)| {
+            LimitStatus::new(*limit, limit.capacity(), rule.report(state, now, 0, 1), now)
+        };
+        self.states().zip(self.plan.limits()).map(status).collect()
+    }
+
+    /// The highest usage of any limit, in units.
+    pub(super) fn used(&self, now: Moment) -> u64 {
+        self.states()
+            .map(|(rule, state)| rule.used(state, now))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// When the key can be forgotten, because it equals a new one.
+    pub(super) fn reset_at(&self, now: Moment) -> Moment {
+        self.states()
+            .map(|(rule, state)| rule.forgettable_at(state, now))
+            .max()
+            .unwrap_or(now)
+    }
+
+    /// The key as a gate, after `fence` grants.
+    pub(super) fn gate(&self, fence: u64, now: Moment) -> Gate {
+        Gate::resume(
+            Arc::clone(self.plan),
+            self.states().map(|(_, state)| state),
+            fence,
+            now,
+        )
+    }
+
+    fn states(&self) -> impl Iterator<Item = (&Rule, StateWords)> {
+        self.plan
+            .words()
+            .map(|(rule, at)| (rule, load(self.words, rule, at)))
+    }
+
+    fn change(&mut self, change: impl Fn(&Rule, StateWords) -> StateWords) {
+        for (rule, at) in self.plan.words() {
+            let state = change(rule, load(self.words, rule, at));
+            store(self.words, rule, at, state);
+        }
+    }
+}
+
+#[inline(always)]
+fn load(words: &[KeyWord], rule: &Rule, at: usize) -> StateWords {
+    [
+        words[at].get(),
+        if rule.width() == 2 {
+            words[at + 1].get()
+        } else {
+            0
+        },
+    ]
+}
+
+/// In one word, only a debt of more than a century overflows: it saturates.
+#[inline(always)]
+fn store(words: &mut [KeyWord], rule: &Rule, at: usize, [low, high]: StateWords) {
+    if rule.width() == 2 {
+        words[at..at + 2].copy_from_slice(&[KeyWord::new(low), KeyWord::new(high)]);
+    } else {
+        words[at] = KeyWord::new(if high == 0 { low } else { u64::MAX });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_every_number_but_one_for_which_it_keeps_the_next() {
+        for number in [
+            0,
+            1,
+            2,
+            u64::MAX / 2,
+            u64::MAX - 5,
+            u64::MAX - 4,
+            u64::MAX - 2,
+            u64::MAX - 1,
+            u64::MAX,
+        ] {
+            assert_eq!(KeyWord::new(number).get(), number);
+        }
+        assert_eq!(KeyWord::new(u64::MAX - 3).get(), u64::MAX - 2);
+        assert_eq!(size_of::<Option<(u64, [KeyWord; 1])>>(), 16);
+    }
+}

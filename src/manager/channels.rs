@@ -1,0 +1,7 @@
+//! The three channels, and what a request brings and takes.
+
+pub(in crate::manager) mod answer;
+pub(in crate::manager) mod in_channel;
+pub(in crate::manager) mod out_channel;
+pub(in crate::manager) mod release_channel;
+pub(in crate::manager) mod request_options;

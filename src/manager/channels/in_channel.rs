@@ -1,0 +1,435 @@
+//! The *in* channel: how a request enters.
+//!
+//! The queue under the manager's lock is the channel. A request that need not wait is decided by its caller, in place, and never
+//! enters it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+
+use super::answer::{FromGrant, TimedGrant};
+use super::request_options::RequestOptions;
+use crate::contain_panic::contain_panic;
+use crate::core::costs::Costs;
+use crate::core::effects::Effects;
+use crate::core::grant::{Claim, Grant};
+use crate::core::refused::Refused;
+use crate::core::request::Caller;
+use crate::core::schedule::{Enqueued, NotInPlace, Schedule};
+use crate::error::TryAcquireError;
+use crate::manager::lock::word::Kind;
+use crate::manager::parts::{Manager, Registered};
+use crate::manager::time::clock::ClockOrigin;
+use crate::manager::time::reading::Reading;
+use crate::manager::visit::Visit;
+use crate::snapshot::LimitStatus;
+use crate::strategy::Moment;
+
+/// How requests enter.
+#[derive(Clone, Copy)]
+pub(crate) struct InChannel<'a>(&'a Arc<Manager>);
+
+impl Manager {
+    #[inline(always)]
+    pub(crate) fn in_channel(self: &Arc<Self>) -> InChannel<'_> {
+        InChannel(self)
+    }
+}
+
+impl<'a> InChannel<'a> {
+    /// Grants in place, or charges nothing.
+    #[inline(always)]
+    pub(crate) fn try_acquire<P: FromGrant>(
+        self,
+        cost: u64,
+        caller: Caller,
+    ) -> Result<P, TryAcquireError> {
+        match self.0.state.word.kind() {
+            Kind::Places => match self.0.state.word.take_place(cost) {
+                Some(fence) => Ok(P::held(self.0, TimedGrant::of_place(fence), cost)),
+                None => self.try_acquire_past_word(cost, caller, None),
+            },
+            Kind::Rate => {
+                let reading = self.0.time_source().now();
+                match self.take_rate(reading, cost) {
+                    Some(granted) => Ok(P::spent(self.0.common().id_prefix(0), granted, cost)),
+                    None => self.try_acquire_past_word(cost, caller, Some(reading)),
+                }
+            }
+        }
+    }
+
+    /// Takes `cost` units of a rate without the lock, for no permit. `false`, without a change: the lock must decide, or the policy
+    /// is no rate.
+    #[inline(always)]
+    pub(crate) fn spend(self, cost: u64) -> bool {
+        matches!(self.0.state.word.kind(), Kind::Rate)
+            && self.take_rate(self.0.time_source().now(), cost).is_some()
+    }
+
+    /// Grants by a rate without the lock. `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    fn take_rate(self, reading: Reading, cost: u64) -> Option<TimedGrant> {
+        let Registered { clock, rate } = self.0.registered()?;
+        let at = clock.moment(reading)?;
+        let (fence, reached) = self.0.state.word.take_rate(rate, at.nanos(), cost)?;
+        let claim = Claim::of_rate(reached.get());
+        Some(TimedGrant {
+            grant: Grant { fence, claim, at },
+            origin: *clock,
+        })
+    }
+
+    /// The rest of [`InChannel::try_acquire`].
+    #[inline(always)]
+    fn try_acquire_past_word<P: FromGrant>(
+        self,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Reading>,
+    ) -> Result<P, TryAcquireError> {
+        if self.0.state.word.is_open() {
+            self.deny_behind_word(cost, caller, reading)
+        } else {
+            self.try_acquire_under_lock(cost, caller, reading)
+        }
+    }
+
+    /// Denies the request while the word stays open; if it is shut or admits the request, the lock decides.
+    #[inline(never)]
+    fn deny_behind_word<P: FromGrant>(
+        self,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Reading>,
+    ) -> Result<P, TryAcquireError> {
+        if self.0.state.is_only_a_word() {
+            if let Some(denial) = self.deny_by_word(cost, caller) {
+                return Err(denial);
+            }
+        } else if let Some((mut state, now)) = self.0.peek_at(reading)
+            && let Some(denial) = state.schedule.deny_behind_word(now, cost)
+        {
+            return Err(denial);
+        }
+        self.try_acquire_under_lock(cost, caller, reading)
+    }
+
+    /// The rest of [`InChannel::try_acquire`] where the word does not decide.
+    #[inline(never)]
+    fn try_acquire_under_lock<P: FromGrant>(
+        self,
+        cost: u64,
+        caller: Caller,
+        reading: Option<Reading>,
+    ) -> Result<P, TryAcquireError> {
+        let (mut state, now) = self.0.lock_for_request(reading);
+        match state.schedule.admit_in_place(now, cost, caller) {
+            Ok(grant) => {
+                let origin = state.clock.origin();
+                Visit::end_after_grant(self.0, state, &grant);
+                Ok(P::held(self.0, TimedGrant { grant, origin }, cost))
+            }
+            Err(NotInPlace::Denied) if !state.schedule.waiters().is_observed() => {
+                Err(self.deny(Visit::new(self.0, state, now), cost))
+            }
+            Err(NotInPlace::Denied | NotInPlace::Undecided) => self
+                .try_acquire_or_deny(Visit::new(self.0, state, now), Costs::plain(cost), caller)
+                .map(|granted| P::held(self.0, granted, cost)),
+        }
+    }
+
+    /// [`InChannel::deny_behind_word`], as long as no call has needed the state and there is room to count the denial.
+    fn deny_by_word(self, cost: u64, caller: Caller) -> Option<TryAcquireError> {
+        let mut copy = self.0.state.copy_of_word()?;
+        let (now, costs) = (copy.clock.latest(), Costs::plain(cost));
+        let asked = copy
+            .schedule
+            .would_acquire(now, costs, true, caller, &mut Effects::default());
+        let denial = asked.err()?;
+        if matches!(denial, TryAcquireError::Denied(_)) {
+            self.0
+                .denied
+                .fetch_update(Relaxed, Relaxed, |denied| denied.checked_add(1))
+                .ok()?;
+        }
+        Some(denial)
+    }
+
+    #[cold]
+    fn deny(self, mut visit: Visit<'_>, cost: u64) -> TryAcquireError {
+        let schedule = &mut visit.state.schedule;
+        let denial = schedule.deny_in_place(visit.now, cost, &mut visit.effects);
+        if !visit.effects.is_empty() {
+            visit.end(); // otherwise no request waits, so no timer is to be set
+        }
+        denial
+    }
+
+    /// The rest of [`InChannel::try_acquire`], where it is not decided in place.
+    #[cold]
+    fn try_acquire_or_deny(
+        self,
+        visit: Visit<'_>,
+        costs: Costs<'_>,
+        caller: Caller,
+    ) -> Result<TimedGrant, TryAcquireError> {
+        self.try_acquire_then(visit.after_due(), costs, caller, |_| ())
+    }
+
+    /// Tries to acquire where nothing is due, and looks at the schedule under the same lock.
+    fn try_acquire_then(
+        self,
+        visit: Visit<'_>,
+        costs: Costs<'_>,
+        caller: Caller,
+        then: impl FnOnce(&Schedule),
+    ) -> Result<TimedGrant, TryAcquireError> {
+        let origin = visit.state.clock.origin();
+        let answer = visit.give(|schedule, now, effects| {
+            let answer = schedule.try_acquire(now, costs, caller, effects);
+            then(schedule);
+            answer
+        });
+        answer.map(|grant| TimedGrant { grant, origin })
+    }
+
+    /// [`InChannel::try_acquire`] for a request that may name units, or have a TTL.
+    pub(crate) fn try_request<P: FromGrant>(
+        self,
+        options: &RequestOptions,
+    ) -> Result<P, TryAcquireError> {
+        let &RequestOptions { cost, caller, .. } = options;
+        if options.by_unit.is_none() && options.ttl().is_none() {
+            return self.try_acquire(cost, caller);
+        }
+        self.0.release_channel().check_ttl(options)?;
+        let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller)?;
+        self.0.release_channel().limit_ttl(granted.grant, options);
+        Ok(P::held(self.0, granted, cost))
+    }
+
+    /// [`InChannel::try_request`], with what each limit says right after it.
+    pub(crate) fn try_request_explained<P: FromGrant>(
+        self,
+        options: &RequestOptions,
+    ) -> (Result<P, TryAcquireError>, Vec<LimitStatus>) {
+        if let Err(misfit) = self.0.release_channel().check_ttl(options) {
+            return (Err(misfit.into()), self.0.limits());
+        }
+        let visit = self.0.visit_after_due();
+        let (now, mut limits) = (visit.now, Vec::new());
+        let look = |schedule: &Schedule| limits = schedule.outlook().limits().statuses(now);
+        let granted = self.try_acquire_then(visit, options.costs(), options.caller, look);
+        let permit = granted.map(|granted| {
+            self.0.release_channel().limit_ttl(granted.grant, options);
+            P::held(self.0, granted, options.cost)
+        });
+        (permit, limits)
+    }
+
+    /// [`InChannel::acquire`] for a request that asks for an explanation: no word can give one.
+    pub(crate) fn acquire_explained(
+        self,
+        options: &RequestOptions,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut queued = Some(waker.clone());
+        let answer = self.enqueue(self.0.visit(), options, timeout, &mut queued, granted);
+        contain_panic(|| drop(queued)); // or the grant would be lost
+        answer
+    }
+
+    /// Grants in place, or enqueues the request: `waker` is woken when [`OutChannel::poll`](super::out_channel::OutChannel::poll) has
+    /// the answer. `timeout` is in nanoseconds. The `options` are asked for where more than the cost matters.
+    #[inline(always)]
+    pub(crate) fn acquire(
+        self,
+        cost: u64,
+        timeout: Option<u64>,
+        options: impl Fn() -> RequestOptions,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let reading = match self.0.state.word.kind() {
+            Kind::Places => {
+                if let Some(fence) = self.0.state.word.take_place(cost) {
+                    granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+                    return Ok(Enqueued::Granted(()));
+                }
+                None
+            }
+            Kind::Rate => {
+                let reading = self.0.time_source().now();
+                if let Some(taken) = self.take_rate(reading, cost) {
+                    granted.fill_in(taken.grant, taken.origin);
+                    return Ok(Enqueued::Granted(()));
+                }
+                Some(reading)
+            }
+        };
+        self.acquire_under_lock(&options(), timeout, waker, granted, reading)
+    }
+
+    /// The rest of [`InChannel::acquire`], where no word grants.
+    ///
+    /// Cloning a waker runs foreign code, so the clone is made before locking. It is made only if the latest request had to wait: a
+    /// grant in place needs none.
+    #[inline(never)]
+    fn acquire_under_lock(
+        self,
+        options: &RequestOptions,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+        mut reading: Option<Reading>,
+    ) -> Result<Enqueued<()>, Refused> {
+        let has_waited = &self.0.common().has_waited;
+        let mut may_wait = has_waited.load(Relaxed);
+        loop {
+            let mut queued = may_wait.then(|| waker.clone());
+            let (mut state, now) = self.0.lock_for_request(reading.take());
+            let schedule = &mut state.schedule;
+            if let Ok(grant) = schedule.admit_in_place(now, options.cost, options.caller) {
+                granted.fill_in(grant, state.clock.origin());
+                Visit::end_after_grant(self.0, state, &grant);
+                if may_wait {
+                    has_waited.store(false, Relaxed);
+                    contain_panic(|| drop(queued)); // or the grant would be lost
+                }
+                return Ok(Enqueued::Granted(()));
+            }
+            if !may_wait {
+                drop(state);
+                may_wait = true;
+                has_waited.store(true, Relaxed);
+                continue;
+            }
+            if timeout.is_none() && state.has_driver(options.blocking) {
+                let request = options.request(Moment::NEVER);
+                let enqueued = state.schedule.enqueue_behind(now, &request, &mut queued);
+                if let Some(id) = enqueued {
+                    return Ok(Enqueued::Queued(id));
+                }
+            }
+            let visit = Visit::new(self.0, state, now);
+            let answer = self.enqueue(visit, options, timeout, &mut queued, granted);
+            contain_panic(|| drop(queued)); // as above
+            return answer;
+        }
+    }
+
+    /// The rest of [`InChannel::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.
+    #[inline(never)]
+    fn enqueue(
+        self,
+        visit: Visit<'_>,
+        options: &RequestOptions,
+        timeout: Option<u64>,
+        queued: &mut Option<Waker>,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut visit = visit.after_due();
+        let Visit {
+            state,
+            now,
+            effects,
+            ..
+        } = &mut visit;
+        if (timeout.is_some() || state.schedule.waiters().is_observed())
+            && !state.schedule.follows_time()
+        {
+            *now = state.clock.now();
+        }
+        let deadline = timeout.map_or(Moment::NEVER, |nanos| now.plus(nanos));
+        state.forget_time_if_queue_is_empty();
+        let request = options.request(deadline);
+        let answer = match state.schedule.request(*now, &request, queued, effects) {
+            Ok(Enqueued::Queued(id)) => {
+                state.time_begins_to_matter(Some(id), effects);
+                if state.has_driver(options.blocking) && effects.is_empty() {
+                    return Ok(Enqueued::Queued(id));
+                }
+                return visit.await_turn(id, options.cost);
+            }
+            Ok(Enqueued::Granted(grant)) => {
+                granted.fill_in(grant, state.clock.origin());
+                Ok(Enqueued::Granted(()))
+            }
+            Err(refused) => Err(refused),
+        };
+        visit.end();
+        answer
+    }
+}
+
+/// Charges the costs to each manager, or to none. The error names the first that denies; if the caller `waits` next, that is not
+/// counted as a denial.
+///
+/// All are locked at once, in the order of their addresses, so that two such calls never wait for each other. No manager may be
+/// listed twice.
+pub(crate) fn try_acquire_all(
+    managers: &[&Arc<Manager>],
+    costs: Costs<'_>,
+    waits: bool,
+    caller: Caller,
+) -> Result<Vec<TimedGrant>, (usize, TryAcquireError)> {
+    let mut visits = visit_all(managers);
+    if visits.iter().any(Visit::is_due) {
+        drop(visits);
+        // What is due may take several batches, and between them wakers run: no other lock may be held.
+        for manager in managers {
+            drop(manager.visit_after_due());
+        }
+        visits = visit_all(managers);
+    }
+    let denial = visits.iter_mut().enumerate().find_map(|(index, visit)| {
+        let Visit {
+            state,
+            now,
+            effects,
+            ..
+        } = visit;
+        let asked = state
+            .schedule
+            .would_acquire(*now, costs, waits, caller, effects);
+        Some((index, asked.err()?))
+    });
+    let granted = match denial {
+        Some(denial) => Err(denial),
+        None => (visits.iter_mut().enumerate())
+            .map(|(index, visit)| {
+                let Visit {
+                    state,
+                    now,
+                    effects,
+                    ..
+                } = visit;
+                let origin = state.clock.origin();
+                let taken = state.schedule.try_acquire(*now, costs, caller, effects);
+                taken
+                    .map(|grant| TimedGrant { grant, origin })
+                    .map_err(|error| (index, error))
+            })
+            .collect(),
+    };
+    // Wakers run foreign code, so they are woken after the last lock is released.
+    let unapplied: Vec<_> = visits.into_iter().map(Visit::leave).collect();
+    for (manager, unapplied) in managers.iter().zip(unapplied) {
+        unapplied.apply(manager);
+    }
+    granted
+}
+
+/// A visit to each manager. The locks are taken in the order of the managers' addresses.
+fn visit_all<'a>(managers: &[&'a Arc<Manager>]) -> Vec<Visit<'a>> {
+    let mut order: Vec<usize> = (0..managers.len()).collect();
+    order.sort_unstable_by_key(|&index| Arc::as_ptr(managers[index]));
+    let mut visits: Vec<_> = managers.iter().map(|_| None).collect();
+    for index in order {
+        visits[index] = Some(managers[index].visit());
+    }
+    visits.into_iter().flatten().collect()
+}

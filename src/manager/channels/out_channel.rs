@@ -1,0 +1,137 @@
+//! The *out* channel: how an answer reaches its waiter.
+//!
+//! The manager puts the answer into a slot of the waiter's own and wakes the waiter; only the waiter takes the answer out. A place
+//! is taken without the lock, any other answer under it: see [`answers`](crate::core::queue::answers).
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::answer::TimedGrant;
+use crate::core::grant::Grant;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::refused::Refused;
+use crate::core::schedule::Enqueued;
+use crate::manager::parts::{Locked, Manager};
+use crate::manager::time::clock::ClockOrigin;
+use crate::manager::visit::Visit;
+use crate::snapshot::LimitStatus;
+
+/// How answers leave.
+#[derive(Clone, Copy)]
+pub(crate) struct OutChannel<'a>(&'a Arc<Manager>);
+
+impl Manager {
+    #[inline(always)]
+    pub(crate) fn out_channel(self: &Arc<Self>) -> OutChannel<'_> {
+        OutChannel(self)
+    }
+}
+
+impl<'a> OutChannel<'a> {
+    /// Takes the answer to a queued request of `cost`, if there is one; then the id is spent.
+    #[inline(always)]
+    pub(crate) fn poll(
+        self,
+        id: WaiterId,
+        cost: u64,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let fence = self
+            .0
+            .state
+            .outside_lock()
+            .answers
+            .get()
+            .and_then(|answers| answers.take(id.slot()?));
+        let Some(fence) = fence else {
+            return self.poll_under_lock(id, cost, waker, granted);
+        };
+        granted.fill_in(Grant::of_place(fence), ClockOrigin::NONE);
+        Ok(Enqueued::Granted(()))
+    }
+
+    /// The rest of [`OutChannel::poll`], where the slot holds no place.
+    #[inline(never)]
+    pub(in crate::manager) fn poll_under_lock(
+        self,
+        id: WaiterId,
+        cost: u64,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut state = self.0.lock();
+        let own = &self.0.state.outside_lock().answers;
+        if own.get().is_none()
+            && let Some(answers) = state.schedule.waiters().untaken.slots()
+        {
+            _ = own.set(Arc::clone(answers));
+        }
+        match state.schedule.waiters_mut().poll(id, waker) {
+            Ok(Ok(grant)) => {
+                granted.fill_in(grant, state.clock.origin());
+                self.unlock_after_answer(state);
+                Ok(Enqueued::Granted(()))
+            }
+            Ok(Err(error)) => {
+                self.unlock_after_answer(state);
+                Err(error)
+            }
+            Err(false) => Visit::of(self.0, state).await_turn(id, cost),
+            Err(true) => {
+                drop(state);
+                self.replace_waker(id, cost, waker, granted)
+            }
+        }
+    }
+
+    /// The rest of [`OutChannel::poll`], where the task has another waker than the one in the slot. Cloning the new waker and
+    /// dropping the old one run foreign code, so both happen outside the lock.
+    #[cold]
+    fn replace_waker(
+        self,
+        id: WaiterId,
+        cost: u64,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
+        let waker_of_slot = waker.clone();
+        let mut state = self.0.lock();
+        let queue = &mut state.schedule.waiters_mut().queue;
+        match queue.replace_waker(id, waker_of_slot) {
+            Ok(replaced) => {
+                let waiting = Visit::of(self.0, state).await_turn(id, cost);
+                drop(replaced);
+                waiting
+            }
+            Err(unneeded) => {
+                drop(state);
+                drop(unneeded);
+                self.poll(id, cost, waker, granted) // it was answered meanwhile
+            }
+        }
+    }
+
+    /// The answer was taken: no time moves and no waiter is to be woken; only the drain can have become complete.
+    #[inline(always)]
+    fn unlock_after_answer(self, state: Locked<'a>) {
+        if state.watchers.is_some() {
+            Visit::of(self.0, state).end();
+        }
+    }
+
+    /// What each limit said at the grant of this fence, for a request that asked for it. It is taken once.
+    pub(crate) fn take_explanation(self, fence: u64) -> Vec<LimitStatus> {
+        self.0.visit().give(|schedule, _, _| {
+            let untaken = &mut schedule.waiters_mut().untaken;
+            untaken.take_explanation(fence).unwrap_or_default()
+        })
+    }
+
+    /// The owner of a queued request of `cost` gives it up.
+    pub(crate) fn abandon(self, id: WaiterId, cost: u64) {
+        self.0
+            .visit()
+            .give(|schedule, now, effects| schedule.abandon(now, id, cost, effects));
+    }
+}

@@ -1,0 +1,178 @@
+//! The *release* channel: how a place is released.
+//!
+//! There is no queue: the caller that brings a place back adds it to the open [word](crate::manager::lock::word), or takes the
+//! manager's lock and serves the front of the queue itself. So a release never waits for another task, and a permit can be released
+//! by its drop.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::request_options::RequestOptions;
+use crate::contain_panic::contain_panic;
+use crate::core::arena::Index;
+use crate::core::costs::{Actual, UnitCosts};
+use crate::core::grant::{Claim, Grant};
+use crate::error::Misfit;
+use crate::manager::lock::word::PutBack;
+use crate::manager::parts::{Locked, Manager};
+use crate::manager::visit::Visit;
+use crate::policy::Limit;
+use crate::strategy::{Moment, Outcome};
+
+/// How permits come back, and what their holders ask in the meantime.
+#[derive(Clone, Copy)]
+pub(crate) struct ReleaseChannel<'a>(&'a Arc<Manager>);
+
+impl Manager {
+    #[inline(always)]
+    pub(crate) fn release_channel(self: &Arc<Self>) -> ReleaseChannel<'_> {
+        ReleaseChannel(self)
+    }
+}
+
+impl<'a> ReleaseChannel<'a> {
+    pub(crate) fn release(self, fence: u64, cost: u64, claim: Claim) {
+        if claim != Claim::PLACE {
+            self.release_under_lock(fence, cost, claim);
+            return;
+        }
+        match self.0.state.word.put_back(cost) {
+            PutBack::Done => {}
+            PutBack::InTransit => self.release_under_lock(fence, 0, claim), // the lock takes the units over
+            PutBack::Refused => self.release_under_lock(fence, cost, claim),
+        }
+    }
+
+    #[inline(never)]
+    fn release_under_lock(self, fence: u64, cost: u64, claim: Claim) {
+        let mut state = self.0.lock();
+        if !state.awaits_drain() && state.schedule.release(fence, cost, claim) {
+            return;
+        }
+        match state.schedule.pass_on(cost, claim) {
+            Some(next) => {
+                drop(state); // no time moves
+                contain_panic(|| next.wake());
+            }
+            None => self.release_to_next(state, fence, cost, claim),
+        }
+    }
+
+    /// The rest of [`ReleaseChannel::release`], when a request or a watch of the drain waits for the place.
+    #[inline(never)]
+    fn release_to_next(self, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
+        let now = state.now();
+        Visit::new(self.0, state, now).give(|schedule, now, effects| {
+            schedule.release_to_next(now, fence, cost, claim, effects);
+        });
+    }
+
+    /// Releases the place of a permit, if the word is all there is: then nothing else is settled, or learns from a report.
+    fn release_to_word(self, grant: Grant, cost: u64) -> bool {
+        let is_all = grant.claim == Claim::PLACE && self.0.state.is_only_a_word();
+        if is_all {
+            self.release(grant.fence, cost, grant.claim);
+        }
+        is_all
+    }
+
+    /// Releases a permit of `cost` whose work really cost `actual`. Returns whether it was live.
+    pub(crate) fn settle(self, grant: Grant, cost: u64, actual: Actual<'_>) -> bool {
+        if !matches!(actual, Actual::Nothing | Actual::Cost(0)) && self.release_to_word(grant, cost)
+        {
+            return true; // one that cost nothing is counted as refunded
+        }
+        self.0
+            .visit_after_due()
+            .give(|schedule, now, effects| schedule.settle(now, grant, cost, actual, effects))
+    }
+
+    /// Releases a permit of `cost` with a report on its work. Returns whether it was live.
+    pub(crate) fn report(self, grant: Grant, cost: u64, outcome: Outcome) -> bool {
+        if self.release_to_word(grant, cost) {
+            return true;
+        }
+        let rtt_nanos = |now: Moment| grant.at.known().map(|at| now.since(at));
+        self.0.visit().give(|schedule, now, effects| {
+            schedule.report(now, grant, cost, rtt_nanos(now), outcome, effects)
+        })
+    }
+
+    /// How many of each unit a permit was granted, while it is live and any of its limits count by unit.
+    pub(crate) fn unit_costs(self, fence: u64) -> Option<Arc<UnitCosts>> {
+        self.0
+            .visit()
+            .give(|schedule, _, _| schedule.outlook().unit_costs(fence).cloned())
+    }
+
+    /// A permit will never be released.
+    pub(crate) fn forget(self, grant: Grant) {
+        if grant.claim.names_units() || grant.claim.lease().is_some() {
+            self.0
+                .visit()
+                .give(|schedule, _, _| schedule.forget(grant.fence, grant.claim));
+        }
+    }
+
+    pub(crate) fn renew(self, index: Index, fence: u64) -> bool {
+        self.0
+            .visit()
+            .give(|schedule, now, _| schedule.renew(now, index, fence))
+    }
+
+    /// Gives a permit a TTL of its own, from now on if it `renews`. Returns whether the permit is live.
+    pub(crate) fn set_own_ttl(
+        self,
+        index: Index,
+        fence: u64,
+        own: NonZeroU64,
+        renews: bool,
+    ) -> bool {
+        self.0.visit().give(|schedule, now, effects| {
+            schedule.set_own_ttl(now, (index, fence), own, renews, effects)
+        })
+    }
+
+    /// The TTL that a request asks for needs one in the policy: otherwise permits are no leases.
+    pub(crate) fn check_ttl(self, options: &RequestOptions) -> Result<(), Misfit> {
+        let Some(ttl) = options.ttl() else {
+            return Ok(());
+        };
+        let policy = self.0.policy();
+        let has_one = |limit: &Limit| limit.description().lease_ttl().is_some();
+        if policy.limits().iter().any(has_one) {
+            Ok(())
+        } else {
+            Err(Misfit::NoTtl { ttl, policy })
+        }
+    }
+
+    /// Gives the permit of a grant the TTL that its request asked for, if it did.
+    #[inline(never)]
+    pub(crate) fn limit_ttl(self, grant: Grant, options: &RequestOptions) {
+        if let (Some(own), Some(lease)) = (options.own_ttl(), grant.claim.lease()) {
+            self.set_own_ttl(lease, grant.fence, own, false);
+        }
+    }
+
+    /// Whether a leased permit is live.
+    pub(crate) fn is_live(self, index: Index, fence: u64) -> bool {
+        let mut state = self.0.lock();
+        let now = state.now();
+        state.schedule.live_lease(now, index, fence).is_some()
+    }
+
+    /// When a live permit expires; `None` when it is not live, or has no TTL any more.
+    pub(crate) fn expires_at(self, index: Index, fence: u64) -> Option<Instant> {
+        let mut state = self.0.lock();
+        let now = state.now();
+        let expires_at = state
+            .schedule
+            .live_lease(now, index, fence)?
+            .expires_at
+            .known()?;
+        Some(state.clock.instant(expires_at))
+    }
+}

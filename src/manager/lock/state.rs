@@ -1,0 +1,239 @@
+//! What lies under a manager's lock: the schedule, its clock, and the drivers.
+
+use tokio::runtime::{self, Handle};
+
+use super::guard::BehindWord;
+use super::watchers::{Awaited, Watchers};
+use crate::core::effects::Effects;
+use crate::core::queue::waiter::WaiterId;
+use crate::core::schedule::Schedule;
+use crate::core::word::packed_rate::{WordContents, WordValue};
+use crate::error::AcquireError;
+use crate::manager::time::clock::Clock;
+use crate::manager::time::reading::Reading;
+use crate::manager::time::runtimes::Runtimes;
+use crate::strategy::Moment;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(in crate::manager) schedule: Schedule,
+    pub(in crate::manager) clock: Clock,
+    runtimes: Runtimes,
+    /// Every driver wakes by then at the latest. [`Moment::NEVER`] when there is none.
+    pub(in crate::manager) armed: Moment,
+    /// Whether time has mattered since the queue was last seen empty. Until then, a waiter may rely on a driver in another
+    /// runtime. From then on, every waiter has a driver in its own runtime, because another runtime may exist without being
+    /// polled.
+    time_matters: bool,
+    /// Allocated for the first watcher: each of a million keys may have a manager.
+    pub(in crate::manager) watchers: Option<Box<Watchers>>,
+}
+
+/// What must be done after unlocking, so that a driver wakes at the next instant that matters.
+#[derive(Debug, Default)]
+pub(in crate::manager) struct TimerAction {
+    /// Wake the drivers.
+    pub(in crate::manager) wake: bool,
+    /// Start a driver there.
+    pub(in crate::manager) start: Option<Handle>,
+}
+
+impl State {
+    pub(in crate::manager) fn new(schedule: Schedule, clock: Clock) -> Self {
+        Self {
+            time_matters: schedule.follows_time(),
+            schedule,
+            clock,
+            runtimes: Runtimes::NONE,
+            armed: Moment::NEVER,
+            watchers: None,
+        }
+    }
+
+    /// The present moment. If it does not matter, the clock is not read: that costs more than the rest of a grant.
+    #[inline(always)]
+    pub(in crate::manager) fn now(&mut self) -> Moment {
+        if self.schedule.reads_clock() {
+            self.clock.now()
+        } else {
+            self.clock.latest()
+        }
+    }
+
+    /// The present moment for a new request, and whether time matters to what is decided. If it does not, the clock is not read. The
+    /// `reading` may have been taken just before the lock.
+    #[inline(always)]
+    pub(in crate::manager) fn now_since(&mut self, reading: Option<Reading>) -> (Moment, bool) {
+        let follows_time = self.schedule.follows_time();
+        let now = match reading {
+            _ if !follows_time => self.clock.latest(),
+            Some(reading) => self.clock.now_since(reading),
+            None => self.clock.now(),
+        };
+        (now, follows_time)
+    }
+
+    /// Sets the timers for the next instant that matters.
+    pub(in crate::manager) fn set_timers(&mut self, timers: &mut TimerAction) {
+        let next = self.schedule.next_wake();
+        if next >= self.armed {
+            // There is nothing to wake for, so the timer stops. The timer for a lease that was released in time keeps running, and so
+            // does that for the deadline of a call to a store: stopping and starting it for each would cost more than the rest,
+            // and it fires once at most.
+            let is_short_lived = self.schedule.outlook().has_timeouts();
+            if next == Moment::NEVER && self.armed != Moment::NEVER && !is_short_lived {
+                self.armed = Moment::NEVER;
+                timers.wake = true;
+            }
+        } else if self.runtimes.has_driver() {
+            self.armed = next;
+            timers.wake = true;
+        } else {
+            // Outside every runtime no driver can be started; the next caller does what is due by then.
+            timers.start = self.ensure_driver_here().ok().flatten();
+        }
+    }
+
+    /// Wakes all waiters but the `newcomer`, if time matters now and did not before. These waiters may rely on a driver in a
+    /// runtime that nothing polls. When they are polled, they start a driver in their own runtime.
+    pub(in crate::manager) fn time_begins_to_matter(
+        &mut self,
+        newcomer: Option<WaiterId>,
+        effects: &mut Effects,
+    ) {
+        if self.time_matters || !self.schedule.follows_time() {
+            return;
+        }
+        self.time_matters = true;
+        for waker in self.schedule.waiters_mut().queue.take_wakers(newcomer) {
+            effects.wake(Some(waker));
+        }
+    }
+
+    /// If time does not matter now, requests that join an empty queue may rely on any driver again.
+    pub(in crate::manager) fn forget_time_if_queue_is_empty(&mut self) {
+        if self.schedule.waiters().is_empty() {
+            self.time_matters = self.schedule.follows_time();
+        }
+    }
+
+    /// Whether a request that joins the queue can rely on the present drivers, and none of them has to wake sooner.
+    #[inline]
+    pub(in crate::manager) fn has_driver(&self, blocking: bool) -> bool {
+        (blocking || self.runtimes.has_driver() && (!self.time_matters || self.knows_runtime()))
+            && self.schedule.next_wake() >= self.armed
+    }
+
+    /// Whether the caller's runtime has a driver.
+    fn knows_runtime(&self) -> bool {
+        Handle::try_current().is_ok_and(|handle| self.runtimes.knows(handle.id()))
+    }
+
+    /// Makes sure that a driver serves the caller; returns the runtime in which one is to be started.
+    ///
+    /// While time does not matter, a driver in any runtime will do. Otherwise the caller's runtime gets one.
+    pub(in crate::manager) fn ensure_driver_here(
+        &mut self,
+    ) -> Result<Option<Handle>, AcquireError> {
+        if self.runtimes.has_driver() && !self.time_matters {
+            return Ok(None);
+        }
+        match Handle::try_current() {
+            Ok(handle) if !self.runtimes.knows(handle.id()) => {
+                self.runtimes.enter(handle.id());
+                Ok(Some(handle))
+            }
+            _ if !self.runtimes.has_driver() => Err(AcquireError::NoRuntime),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a release may be the one that a task awaits, because it awaits the drain.
+    #[inline(always)]
+    pub(in crate::manager) fn awaits_drain(&self) -> bool {
+        self.watchers
+            .as_ref()
+            .is_some_and(|watchers| watchers.await_drain())
+    }
+
+    /// Whether the drain or the closing has happened. A reclaim is an event of its permit.
+    pub(in crate::manager) fn has_happened(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Drain => self.schedule.outlook().is_drained(),
+            Awaited::CloseToNew => self.schedule.waiters().is_closed(),
+            Awaited::Close => self.schedule.waiters().refuses_waiters(),
+            Awaited::Reclaim(_) => false,
+        }
+    }
+
+    /// Wakes the tasks that await a reclaim, a drain or a close that has happened.
+    #[cold]
+    pub(in crate::manager) fn wake_watchers(&mut self, effects: &mut Effects) {
+        let reclaimed = effects.more.iter().flat_map(|more| &more.reclaimed);
+        let mut happened: Vec<_> = reclaimed.copied().map(Awaited::Reclaim).collect();
+        happened.extend(
+            [Awaited::Drain, Awaited::CloseToNew, Awaited::Close]
+                .into_iter()
+                .filter(|awaited| self.has_happened(*awaited)),
+        );
+        if let Some(watchers) = &mut self.watchers {
+            for awaited in happened {
+                while let Some(waker) = watchers.take(awaited) {
+                    effects.wake(Some(waker));
+                }
+            }
+        }
+        self.drop_unused_watchers();
+    }
+
+    /// As long as there are watchers, each unlock looks whether what they await has happened.
+    pub(in crate::manager) fn drop_unused_watchers(&mut self) {
+        self.watchers.take_if(|watchers| watchers.is_empty());
+    }
+
+    /// A driver has ended. Returns whether it was the last.
+    pub(in crate::manager) fn driver_left(&mut self, runtime: runtime::Id) -> bool {
+        self.runtimes.leave(runtime);
+        let was_last = !self.runtimes.has_driver();
+        if was_last {
+            self.armed = Moment::NEVER;
+        }
+        was_last
+    }
+
+    /// Records when every driver wakes. Returns whether other drivers would sleep too long and must be woken.
+    pub(in crate::manager) fn rearm(&mut self) -> bool {
+        let next = self.schedule.next_wake();
+        let sooner = next < self.armed && self.runtimes.drivers() > 1;
+        self.armed = next;
+        sooner
+    }
+}
+
+impl BehindWord for State {
+    #[inline(always)]
+    fn take_over(&mut self, content: WordValue, fence: u64, latest: Option<u64>) {
+        self.schedule.take_over(content, fence);
+        if let Some(latest) = latest {
+            self.clock.was_read(Moment::from_nanos(latest));
+        }
+    }
+
+    fn put_back(&mut self, units: u64) {
+        self.schedule.return_units(units);
+    }
+
+    #[inline(always)]
+    fn may_hand_over(&self) -> bool {
+        self.schedule.fits_word()
+    }
+
+    fn hand_over(&mut self) -> Option<(WordContents, u64)> {
+        if self.awaits_drain() {
+            return None; // a place that comes back to an open word wakes no task
+        }
+        let (opening, fence) = self.schedule.opening(self.clock.latest())?;
+        let fits = matches!(opening, WordContents::Places { .. }) || self.clock.is_the_only_one();
+        fits.then_some((opening, fence))
+    }
+}

@@ -1,0 +1,4 @@
+//! The atomics and the lock of the [word](super::word) and its [guard](super::guard), in one place: a model checker exchanges them.
+
+pub(in crate::manager) use std::sync::atomic::{AtomicU64, Ordering};
+pub(in crate::manager) use std::sync::{Mutex, MutexGuard, OnceLock};

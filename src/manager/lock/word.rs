@@ -1,0 +1,348 @@
+//! The word before the lock: while no request waits, a policy of one limit is decided by one atomic operation.
+//!
+//! ```text
+//!             bit 63   bit 62   then    the rest
+//! places      0        0        count   units left      a plain concurrency: a count of 30 bits, 32 of units
+//! rate        0        RATE     count   value           a pace or a fixed window: a count of 9 bits, 53 of its value on a line
+//! shut        SHUT     0        0       units in transit
+//! ```
+//!
+//! Beside it lies `folded`. **The fence of the latest grant is `folded + count`**, modulo 2^64: so a grant, its fence and the number
+//! of grants so far are one write. The [`PackedRate`] says which cost a value admits at which instant; it lies in a [`WordRate`],
+//! apart from the word: each of a million keys may have a word, and none of them decides a rate.
+//!
+//! # Who owns what
+//!
+//! *Open*, the word owns its content and the count; their copies under the lock are stale. *Shut*, the state under the lock owns
+//! them, and units in the word are *in transit*: they were released meanwhile, and the caller that released them is on the way to
+//! the lock. The word is shut when the lock is taken, and opened again when it is released, unless a request waits or the state does
+//! not fit. Only [`Guarded`](super::guard::Guarded) does either. The line and `folded` are written only under the lock, while the
+//! word is shut.
+//!
+//! # Orderings
+//!
+//! - A grant loads the word (Acquire), then `folded` and the line (Relaxed), and replaces the word if it is still the same
+//!   (AcqRel). The load reads from the opening or from a later write of the same release sequence, so it sees what was written
+//!   before that opening, or something later. If it is later, the word has changed in between, and the exchange fails.
+//!   [`Word::peek_unlocked`] does the same, and replaces the word by itself.
+//! - [`Word::put_back`] adds its units (AcqRel). What a holder did under its permit happens before the add, and so before the next
+//!   holder's exchange, or before the swap by which the word is shut. It adds units to a word of places or to a shut one only: while
+//!   a place is out, no word of a rate is opened.
+//! - [`Word::shut`] swaps (AcqRel), [`Word::open`] exchanges (Release, by AcqRel), [`Word::peek`] loads (Acquire). They run under
+//!   the lock, which orders all else that they touch.
+//! - The latest reading of the clock is loaded and stored (Relaxed) without an order. It only detects readings of a clock that is
+//!   far behind. A store that is lost leaves it early by the time between two grants.
+//!
+//! # No release is missed
+//!
+//! All operations on the word have one order. A request is queued only under the lock, hence after the word was shut. Units that
+//! came back before that are in the value that the swap returned; units that come back later find the word shut, and the caller that
+//! releases them then takes the lock and serves the queue.
+//!
+//! # No word returns
+//!
+//! A thread may be preempted between its load and its exchange. If the word had the same value again by then, the exchange would
+//! succeed with an old `folded` or by an old line: a fence would be given twice. So every grant and every opening adds one to the
+//! count. In a word of places, the count returns after a billion of them, during one preemption. In a word of a rate, the count is
+//! short, but the [value never falls](crate::core::word::packed_rate) until its 53 bits are used up. A count that is full sends the
+//! next request to the lock, so that it never carries into `RATE`.
+//!
+//! How often it was opened is known under the lock, and passed to [`Word::open`]; a word that is open from the start counts from 0.
+
+use std::num::NonZeroU64;
+
+use super::sync::AtomicU64;
+use super::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::core::word::packed_rate::{MAX_PLACES, MAX_VALUE, PackedRate, WordContents, WordValue};
+
+const SHUT: u64 = 1 << 63;
+const RATE: u64 = 1 << 62;
+
+/// The lowest bit of the count in a word of places, and in one of a rate.
+const COUNT_OF_PLACES: u32 = 32;
+const COUNT_OF_RATE: u32 = MAX_VALUE.trailing_ones();
+
+const _: () = assert!(MAX_PLACES == mask(COUNT_OF_PLACES));
+
+/// How far a clock may be behind the latest reading, in nanoseconds: threads that read it at the same time may take turns.
+const MAX_STEP_BACK: u64 = 1_000_000;
+
+#[derive(Debug)]
+pub(crate) struct Word {
+    word: AtomicU64,
+    folded: AtomicU64,
+}
+
+/// What an open word decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Places,
+    Rate,
+}
+
+/// The line by which a value is judged.
+#[derive(Debug, Default)]
+pub(crate) struct WordRate {
+    base: AtomicU64,
+    origin: AtomicU64,
+    parts_per_nano: AtomicU64,
+    parts_per_unit: AtomicU64,
+    tolerance: AtomicU64,
+    max_age: AtomicU64,
+    /// The latest reading of the clock by which a rate was decided here, in nanoseconds. Those under the lock are not among them.
+    latest: AtomicU64,
+}
+
+/// What was in a word that was shut.
+#[derive(Debug)]
+pub(crate) enum BeforeShut {
+    /// `fence` is that of the latest grant.
+    Open { content: WordValue, fence: u64 },
+    /// It was shut already, and these units were in transit.
+    InTransit { units: u64 },
+}
+
+/// What became of units that were to be put back.
+#[derive(Debug)]
+pub(crate) enum PutBack {
+    Done,
+    /// They are in transit; the caller must take the lock, by which they reach the state, and serve the queue.
+    InTransit,
+    /// The word is shut; the caller must put them back under the lock.
+    Refused,
+}
+
+impl Word {
+    /// A word that is shut, after no grant.
+    pub(super) fn shut_from_the_start() -> Self {
+        Self {
+            word: AtomicU64::new(SHUT),
+            folded: AtomicU64::new(0),
+        }
+    }
+
+    /// An open word of at most [`MAX_PLACES`] places, after the grant of this fence.
+    pub(super) fn of_places(units: u64, fence: u64) -> Self {
+        let count = fence & max_count(COUNT_OF_PLACES);
+        Self {
+            word: AtomicU64::new(count << COUNT_OF_PLACES | units),
+            folded: AtomicU64::new(fence - count),
+        }
+    }
+
+    /// What it decides; places, if it is shut. It may have changed by the next call.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> Kind {
+        if self.word.load(Relaxed) & RATE == 0 {
+            Kind::Places
+        } else {
+            Kind::Rate
+        }
+    }
+
+    /// Takes `cost` units of a place. Returns the fence of the grant; `None`, without a change, if the lock must decide.
+    #[inline(always)]
+    pub(crate) fn take_place(&self, cost: u64) -> Option<u64> {
+        let take = |units: u64| units.checked_sub(cost).filter(|_| cost > 0);
+        let (fence, _) = self.grant(0, COUNT_OF_PLACES, take)?;
+        Some(fence)
+    }
+
+    /// Takes `cost` units of a rate at `now`, in nanoseconds. Returns the fence of the grant and the value after it, which is never
+    /// zero; `None`, without a change, if the lock must decide.
+    #[inline(never)] // a place needs none of its registers
+    pub(crate) fn take_rate(
+        &self,
+        rate: &WordRate,
+        now: u64,
+        cost: u64,
+    ) -> Option<(u64, NonZeroU64)> {
+        let latest = rate.latest.load(Relaxed);
+        if now > latest {
+            rate.latest.store(now, Relaxed);
+        } else if latest - now > MAX_STEP_BACK {
+            return None;
+        }
+        let (fence, value) = self.grant(RATE, COUNT_OF_RATE, |value| {
+            rate.line().take(value, now, cost)
+        })?;
+        Some((fence, NonZeroU64::new(value)?))
+    }
+
+    /// Counts a grant that changes the content as `decide` says. Returns its fence and the new content.
+    #[inline(always)]
+    fn grant(
+        &self,
+        kind: u64,
+        count_at: u32,
+        decide: impl Fn(u64) -> Option<u64>,
+    ) -> Option<(u64, u64)> {
+        let mut word = self.word.load(Acquire);
+        loop {
+            let (count, content) = ((word ^ kind) >> count_at, word & mask(count_at));
+            // SHUT and the other kind lie above every count.
+            if count >= max_count(count_at) {
+                return None;
+            }
+            let content = decide(content)?;
+            let folded = self.folded.load(Relaxed);
+            match self.word.compare_exchange(
+                word,
+                kind | (count + 1) << count_at | content,
+                AcqRel,
+                Acquire,
+            ) {
+                Ok(_) => return Some((folded.wrapping_add(count + 1), content)),
+                Err(changed) => word = changed,
+            }
+        }
+    }
+
+    /// What an open word holds, and the fence of its latest grant; `None` if it is shut. Call it under the lock, which keeps it from
+    /// being shut or opened meanwhile.
+    #[inline(always)]
+    pub(super) fn peek(&self) -> Option<(WordValue, u64)> {
+        let found = self.word.load(Acquire);
+        (found & SHUT == 0).then(|| parts(found, self.folded.load(Relaxed)))
+    }
+
+    /// [`Word::peek`] without the lock.
+    pub(super) fn peek_unlocked(&self) -> Option<(WordValue, u64)> {
+        let mut word = self.word.load(Acquire);
+        while word & SHUT == 0 {
+            let folded = self.folded.load(Relaxed);
+            match self.word.compare_exchange(word, word, AcqRel, Acquire) {
+                Ok(_) => return Some(parts(word, folded)),
+                Err(changed) => word = changed,
+            }
+        }
+        None
+    }
+
+    /// Puts the units of a granted place back.
+    #[inline(always)]
+    pub(crate) fn put_back(&self, cost: u64) -> PutBack {
+        if !self.is_open() {
+            PutBack::Refused
+        } else if self.word.fetch_add(cost, AcqRel) & SHUT == 0 {
+            PutBack::Done
+        } else {
+            PutBack::InTransit
+        }
+    }
+
+    /// Whether it is open. It may have changed by the next call.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.word.load(Relaxed) & SHUT == 0
+    }
+
+    /// Whether it is shut, with nothing in transit. Call it under the lock.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        // Relaxed: the latest opening was under the lock. Units that this does not see are in transit: their caller takes the lock next.
+        self.word.load(Relaxed) == SHUT
+    }
+
+    /// Shuts the word. Call it under the lock.
+    pub(super) fn shut(&self) -> BeforeShut {
+        let found = self.word.swap(SHUT, AcqRel);
+        if found & SHUT != 0 {
+            let units = found & MAX_PLACES;
+            return BeforeShut::InTransit { units };
+        }
+        let (content, fence) = parts(found, self.folded.load(Relaxed));
+        BeforeShut::Open { content, fence }
+    }
+
+    /// Opens the word after the grant of this fence, for the time with this number; what is in transit is added. Call it under the
+    /// lock, where the word is shut. A `rate` must be there to open a word of a rate.
+    pub(super) fn open(
+        &self,
+        opening: WordContents,
+        fence: u64,
+        openings: u64,
+        rate: Option<&WordRate>,
+    ) {
+        let (kind, count_at, content) = match opening {
+            WordContents::Places { units } => (0, COUNT_OF_PLACES, units),
+            WordContents::Rate { line, value } => {
+                let Some(rate) = rate else { return };
+                rate.set_line(line);
+                (RATE, COUNT_OF_RATE, value)
+            }
+        };
+        let count = fence.wrapping_add(openings) & max_count(count_at);
+        self.folded.store(fence.wrapping_sub(count), Relaxed);
+        let open = kind | count << count_at | content;
+        let mut shut = SHUT;
+        while let Err(changed) =
+            self.word
+                .compare_exchange(shut, open + (shut & !SHUT), AcqRel, Relaxed)
+        {
+            shut = changed;
+        }
+    }
+}
+
+impl WordRate {
+    /// The latest reading of the clock by which a rate was decided, in nanoseconds.
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest.load(Relaxed)
+    }
+
+    /// The later of `now` and the latest reading of the clock by which a rate was decided, in nanoseconds. `None` if `now` is far
+    /// behind, as on another clock.
+    #[inline(always)]
+    pub(crate) fn present(&self, now: u64) -> Option<u64> {
+        let latest = self.latest();
+        (latest.saturating_sub(now) <= MAX_STEP_BACK).then(|| latest.max(now))
+    }
+
+    #[inline(always)]
+    fn line(&self) -> PackedRate {
+        PackedRate {
+            base: self.base.load(Relaxed),
+            origin: self.origin.load(Relaxed),
+            parts_per_nano: self.parts_per_nano.load(Relaxed),
+            parts_per_unit: self.parts_per_unit.load(Relaxed),
+            tolerance: self.tolerance.load(Relaxed),
+            max_age: self.max_age.load(Relaxed),
+        }
+    }
+
+    fn set_line(&self, line: PackedRate) {
+        let set = |field: &AtomicU64, value| {
+            if field.load(Relaxed) != value {
+                field.store(value, Relaxed);
+            }
+        };
+        set(&self.base, line.base);
+        set(&self.origin, line.origin);
+        set(&self.parts_per_nano, line.parts_per_nano);
+        set(&self.parts_per_unit, line.parts_per_unit);
+        set(&self.tolerance, line.tolerance);
+        set(&self.max_age, line.max_age);
+    }
+}
+
+/// The content of an open word, and the fence of the latest grant.
+#[inline(always)]
+fn parts(word: u64, folded: u64) -> (WordValue, u64) {
+    let (count_at, content) = if word & RATE == 0 {
+        let units = word & mask(COUNT_OF_PLACES);
+        (COUNT_OF_PLACES, WordValue::Places { units })
+    } else {
+        let value = word & mask(COUNT_OF_RATE);
+        (COUNT_OF_RATE, WordValue::Rate { value })
+    };
+    (content, folded.wrapping_add((word & !RATE) >> count_at))
+}
+
+const fn mask(count_at: u32) -> u64 {
+    (1 << count_at) - 1
+}
+
+const fn max_count(count_at: u32) -> u64 {
+    (1 << (62 - count_at)) - 1
+}

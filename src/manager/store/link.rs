@@ -1,0 +1,309 @@
+//! The way to a store: a deadline for each call, and a breaker that gives a store which does not answer time to recover.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{Instant, timeout};
+
+use super::kept_keys::KeptKeys;
+use super::on_drop::OnDrop;
+use crate::core::session::{CallAnswer, CallFailed};
+use crate::error::{ReplyFault, StoreError};
+use crate::event::EventKind;
+use crate::exchange::{Call, ReplyTerms};
+use crate::observe::KeyedObservers;
+use crate::snapshot::KeyTotals;
+use crate::store::{Store, StoreFuture};
+
+/// The way of one limiter, with all its keys, to its store.
+#[derive(Debug)]
+pub(crate) struct StoreLink {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) name: Arc<str>,
+    pub(crate) deadline: Duration,
+    pub(crate) observer: Arc<KeyedObservers>,
+    pub(crate) kept: KeptKeys,
+    /// The totals of managers that were dropped.
+    counted: Mutex<KeyTotals>,
+    /// Receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
+    _listener: Arc<dyn Any + Send + Sync>,
+    breaker: Mutex<Breaker>,
+}
+
+/// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
+#[derive(Debug)]
+struct Breaker {
+    failures: u32,
+    open: Option<Open>,
+    /// The longest pause between two probes.
+    longest: Duration,
+}
+
+#[derive(Debug)]
+struct Open {
+    error: StoreError,
+    since: Instant,
+    probe_at: Instant,
+    probing: bool,
+}
+
+impl Breaker {
+    const FAILURES: u32 = 2;
+    const FIRST: Duration = Duration::from_millis(100);
+
+    fn new(longest: Duration) -> Self {
+        Self {
+            failures: 0,
+            open: None,
+            longest,
+        }
+    }
+
+    /// Whether a call may be made now, and is a probe.
+    fn admit(&mut self, now: impl FnOnce() -> Instant) -> Result<bool, StoreError> {
+        match &mut self.open {
+            Some(open) if open.probing || now() < open.probe_at => Err(open.error.clone()),
+            Some(open) => {
+                open.probing = true;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// A call has failed. Returns whether the breaker opened.
+    fn failed(&mut self, now: Instant, error: &StoreError) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures < Self::FAILURES {
+            return false;
+        }
+        let pause = Self::FIRST
+            .saturating_mul(1 << (self.failures - Self::FAILURES).min(16))
+            .min(self.longest);
+        let opens = self.open.is_none();
+        let since = self.open.as_ref().map_or(now, |open| open.since);
+        self.open = Some(Open {
+            error: error.clone(),
+            since,
+            probe_at: now + pause,
+            probing: false,
+        });
+        opens
+    }
+
+    /// A call was answered. Returns since when the breaker was open, if it was.
+    fn answered(&mut self) -> Option<Instant> {
+        self.failures = 0;
+        self.open.take().map(|open| open.since)
+    }
+
+    /// A probe ended without a result: its future was dropped.
+    fn probe_was_dropped(&mut self) {
+        self.open.iter_mut().for_each(|open| open.probing = false);
+    }
+}
+
+impl StoreLink {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        name: Arc<str>,
+        deadline: Duration,
+        longest_pause: Duration,
+        observer: Arc<KeyedObservers>,
+        listener: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            store,
+            name,
+            deadline,
+            observer,
+            kept: KeptKeys::new(),
+            counted: Mutex::default(),
+            _listener: listener,
+            breaker: Mutex::new(Breaker::new(longest_pause)),
+        }
+    }
+
+    /// The totals of managers that were dropped, to read and to add to.
+    pub(crate) fn counted(&self) -> MutexGuard<'_, KeyTotals> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the store, within the deadline.
+    pub(crate) async fn call(&self, call: Call) -> CallAnswer {
+        let terms = ReplyTerms::of(&call);
+        // The store may see to the deadline: a timer less.
+        let time = self.store.answers_within();
+        let is_sure = time.is_some_and(|time| time <= self.deadline);
+        let answer = async { self.store.call(call).await };
+        self.ask(answer, is_sure, |answer| terms.check(answer))
+            .await
+    }
+
+    /// Asks the store something else, within the deadline, and checks what it answers.
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        ask: impl FnOnce() -> StoreFuture<T>,
+        check: impl FnOnce(&T) -> Result<(), ReplyFault>,
+    ) -> Result<T, CallFailed> {
+        let answer = async { ask().await };
+        self.ask(answer, false, |answer| {
+            answer.as_ref().map_or(Ok(()), check)
+        })
+        .await
+    }
+
+    /// Awaits an answer, unless the breaker is open. `is_sure`: it comes within the deadline. An answer that breaks a rule is an
+    /// error of the store.
+    async fn ask<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        is_sure: bool,
+        check: impl FnOnce(&Result<T, StoreError>) -> Result<(), ReplyFault>,
+    ) -> Result<T, CallFailed> {
+        let is_probe = self.breaker().admit(Instant::now);
+        let is_probe = is_probe.map_err(|error| CallFailed {
+            error,
+            may_have_run: false,
+        })?;
+        let probe = is_probe.then(|| OnDrop(|| self.breaker().probe_was_dropped()));
+        let answer = AssertUnwindSafe(answer).catch_unwind();
+        let answer = if is_sure {
+            Ok(answer.await)
+        } else {
+            timeout(self.deadline, answer).await
+        };
+        drop(probe);
+        let unanswered = |after| StoreError::Unanswered {
+            store: self.store.name(),
+            after,
+            source: None,
+        };
+        let answer = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(panic)) => {
+                std::mem::forget(panic); // its drop may panic too
+                Err(unanswered(None))
+            }
+            Err(_) => Err(unanswered(Some(self.deadline))),
+        };
+        let store = || self.store.name();
+        let checked = check(&answer).map_err(|fault| StoreError::BadReply {
+            store: store(),
+            fault,
+        });
+        let answer = checked.and(answer);
+        self.note(&answer);
+        answer.map_err(|error| CallFailed {
+            may_have_run: error.may_have_run(),
+            error,
+        })
+    }
+
+    /// Reports an answer to the breaker, and a change of the breaker to the observer.
+    fn note<T>(&self, answer: &Result<T, StoreError>) {
+        let event = match answer {
+            Err(error) if error.is_down() => {
+                let opened = self.breaker().failed(Instant::now(), error);
+                let error = error.clone();
+                opened.then_some(EventKind::StoreDown { error })
+            }
+            _ => {
+                let was_down = self.breaker().answered();
+                was_down.map(|since| EventKind::StoreUp {
+                    down_for: since.elapsed(),
+                })
+            }
+        };
+        if let Some(event) = event {
+            self.observer.emit(None::<&Arc<[u8]>>, &event);
+        }
+    }
+
+    /// Whether calls are made, and not given up for a while.
+    pub(crate) fn is_up(&self) -> bool {
+        self.breaker().open.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_two_failures_and_lets_one_probe_through_after_a_pause() {
+        let error = StoreError::Unanswered {
+            store: "s".to_owned(),
+            after: None,
+            source: None,
+        };
+        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
+        assert_eq!(
+            (breaker.admit(|| now), breaker.failed(now, &error)),
+            (Ok(false), false)
+        );
+        assert_eq!(
+            (breaker.admit(|| now), breaker.failed(now, &error)),
+            (Ok(false), true)
+        );
+        assert_eq!(breaker.admit(|| now), Err(error.clone()));
+        let later = now + Breaker::FIRST;
+        assert_eq!(
+            (breaker.admit(|| later), breaker.admit(|| later)),
+            (Ok(true), Err(error.clone()))
+        );
+        assert!(!breaker.failed(later, &error), "it is open already");
+        assert_eq!(
+            breaker.admit(|| later + Breaker::FIRST),
+            Err(error.clone()),
+            "the pause has doubled"
+        );
+        let much_later = later + 2 * Breaker::FIRST;
+        assert_eq!(breaker.admit(|| much_later), Ok(true));
+        assert_eq!(breaker.answered(), Some(now));
+        assert_eq!(
+            (breaker.admit(|| much_later), breaker.admit(|| much_later)),
+            (Ok(false), Ok(false))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn its_pause_grows_to_the_longest_one() {
+        let error = StoreError::Unanswered {
+            store: "s".to_owned(),
+            after: None,
+            source: None,
+        };
+        let longest = Duration::from_millis(300);
+        let (mut breaker, now) = (Breaker::new(longest), Instant::now());
+        (0..100).for_each(|_| _ = breaker.failed(now, &error));
+        assert!(
+            breaker
+                .admit(|| now + longest - Duration::from_nanos(1))
+                .is_err()
+        );
+        assert_eq!(breaker.admit(|| now + longest), Ok(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_dropped_does_not_keep_it_open() {
+        let error = StoreError::Unanswered {
+            store: "s".to_owned(),
+            after: None,
+            source: None,
+        };
+        let (mut breaker, now) = (Breaker::new(Duration::from_secs(1)), Instant::now());
+        (0..Breaker::FAILURES).for_each(|_| _ = breaker.failed(now, &error));
+        let later = now + Breaker::FIRST;
+        assert_eq!(breaker.admit(|| later), Ok(true));
+        breaker.probe_was_dropped();
+        assert_eq!(breaker.admit(|| later), Ok(true));
+    }
+}

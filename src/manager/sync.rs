@@ -1,4 +1,0 @@
-//! The atomics and the lock of the [word](super::word) and its [guard](super::guard), in one place: a model checker exchanges them.
-
-pub(super) use std::sync::atomic::{AtomicU64, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard, OnceLock};

@@ -1,0 +1,126 @@
+//! The runtimes that a manager has had a driver in.
+
+use tokio::runtime;
+
+/// The runtimes that a manager has had a driver in. Most limiters have one; a limiter in a `static` may see several, and the
+/// first need not be the one that is polled.
+///
+/// It is small, because each of a million keys may have one.
+#[derive(Debug)]
+pub(in crate::manager) enum Runtimes {
+    /// A driver runs there.
+    One(Option<runtime::Id>),
+    Several(Box<[(runtime::Id, DriverState)]>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::manager) enum DriverState {
+    Runs,
+    /// The runtime has ended, or has no timers.
+    Left,
+}
+
+impl Runtimes {
+    pub(in crate::manager) const NONE: Self = Self::One(None);
+
+    /// Whether any runtime has a driver.
+    #[inline]
+    pub(in crate::manager) fn has_driver(&self) -> bool {
+        match self {
+            Self::One(one) => one.is_some(),
+            Self::Several(_) => self.drivers() > 0,
+        }
+    }
+
+    /// The number of runtimes with a driver.
+    pub(in crate::manager) fn drivers(&self) -> usize {
+        self.known()
+            .filter(|(_, driver)| *driver == DriverState::Runs)
+            .count()
+    }
+
+    /// Whether the runtime has a driver, or can no longer have one.
+    pub(in crate::manager) fn knows(&self, runtime: runtime::Id) -> bool {
+        self.known().any(|(known, _)| known == runtime)
+    }
+
+    /// Records that a driver starts in the runtime.
+    pub(in crate::manager) fn enter(&mut self, runtime: runtime::Id) {
+        self.change(|known| known.push((runtime, DriverState::Runs)));
+    }
+
+    /// The driver in the runtime has ended.
+    pub(in crate::manager) fn leave(&mut self, runtime: runtime::Id) {
+        /// Large enough that a future that is still polled in an ended runtime finds it here, and a bound on the size of a
+        /// limiter.
+        const REMEMBERED: usize = 32;
+        self.change(|known| {
+            known.retain(|(known, _)| *known != runtime);
+            let has_left = |(_, driver): &(runtime::Id, DriverState)| *driver == DriverState::Left;
+            if known.iter().filter(|known| has_left(known)).count() == REMEMBERED
+                && let Some(oldest) = known.iter().position(has_left)
+            {
+                known.remove(oldest);
+            }
+            known.push((runtime, DriverState::Left));
+        });
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Vec<(runtime::Id, DriverState)>)) {
+        let mut known = self.known().collect();
+        change(&mut known);
+        *self = match known[..] {
+            [(only, DriverState::Runs)] => Self::One(Some(only)),
+            _ => Self::Several(known.into()),
+        };
+    }
+
+    fn known(&self) -> impl Iterator<Item = (runtime::Id, DriverState)> {
+        let (one, several) = match self {
+            Self::One(one) => (*one, &[][..]),
+            Self::Several(several) => (None, &several[..]),
+        };
+        one.map(|only| (only, DriverState::Runs))
+            .into_iter()
+            .chain(several.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_than_32_ended_runtimes_the_oldest_is_forgotten_and_a_driver_never() {
+        let id = |_| {
+            runtime::Builder::new_current_thread()
+                .build()
+                .unwrap()
+                .handle()
+                .id()
+        };
+        let [first, running, last] = [0, 1, 2].map(id);
+        let ended: Vec<_> = (0..31).map(id).collect();
+        let mut runtimes = Runtimes::NONE;
+        for runtime in [first, running].into_iter().chain(ended.iter().copied()) {
+            runtimes.enter(runtime);
+        }
+        for runtime in [first].into_iter().chain(ended.iter().copied()) {
+            runtimes.leave(runtime);
+        }
+        assert!(runtimes.knows(first), "32 have ended");
+        runtimes.enter(last);
+        assert_eq!(runtimes.drivers(), 2);
+        runtimes.leave(last);
+        assert!(!runtimes.knows(first));
+        assert!(
+            ended
+                .into_iter()
+                .chain([running, last])
+                .all(|runtime| runtimes.knows(runtime))
+        );
+        assert_eq!(runtimes.drivers(), 1);
+        runtimes.leave(running);
+        assert!(!runtimes.has_driver());
+    }
+}

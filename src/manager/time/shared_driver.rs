@@ -1,0 +1,298 @@
+//! One task with one timer, in each runtime, for the managers of many keys.
+//!
+//! A limiter has a [driver] of its own. The active keys of a keyed limiter share one: in each runtime one task runs
+//! each manager when it is due.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::runtime::{self, Handle};
+use tokio::sync::Notify;
+use tokio::time::{Duration, Instant};
+
+use super::driven::{Driven, Next};
+use super::{driver, timekeeper};
+use crate::contain_panic::contain_panic;
+
+/// How many managers run before the task yields the runtime's worker.
+const BATCH: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct SharedDriver<D: Driven> {
+    runtimes: Mutex<Vec<RuntimeTimers<D>>>,
+    /// Whether the [timekeeper] comes before the tasks.
+    precise: bool,
+}
+
+/// What the driver of one runtime drives.
+#[derive(Debug)]
+struct Task<D: Driven> {
+    shared_driver: Weak<SharedDriver<D>>,
+    runtime: runtime::Id,
+    /// Wakes it before its timer does.
+    wakeup: Arc<Notify>,
+}
+
+/// What the task of one runtime has to do.
+#[derive(Debug)]
+struct RuntimeTimers<D: Driven> {
+    task: Arc<Task<D>>,
+    /// An instant on the runtime's clock, before all due times.
+    start: Instant,
+    /// A tree: growing a large hash table would delay all its keys. Its entries are small: each of a million keys may have one.
+    managers: BTreeMap<ManagerAddr, (Weak<D>, Option<Due>)>,
+    /// The managers that have a due time, each once, with the same time as in `managers`.
+    timeline: BTreeSet<(Due, ManagerAddr)>,
+    /// The number of the latest call.
+    calls: NonZeroU64,
+}
+
+/// When a manager is to be run next: the number of a call, or nanoseconds after [`RuntimeTimers::start`], which are offset by
+/// [`Due::START`].
+///
+/// A call means now. It is not an instant, because the caller's clock may differ from the runtime's. Calls are numbered, so that
+/// managers run in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(NonZeroU64);
+
+impl Due {
+    const START: NonZeroU64 = NonZeroU64::MIN.saturating_add(u64::MAX / 2);
+
+    fn at(start: Instant, at: Instant) -> Self {
+        let nanos =
+            u64::try_from(at.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX);
+        Self(Self::START.saturating_add(nanos))
+    }
+
+    /// `None` for a call.
+    fn instant(self, start: Instant) -> Option<Instant> {
+        Some(start + Duration::from_nanos(self.0.get().checked_sub(Self::START.get())?))
+    }
+}
+
+/// The address of a manager: no other manager has the same one as long as a `Weak` to it is kept.
+type ManagerAddr = usize;
+
+fn addr<D>(manager: &D) -> ManagerAddr {
+    std::ptr::from_ref(manager) as ManagerAddr
+}
+
+impl<D: Driven> SharedDriver<D> {
+    pub(crate) fn new(precise: bool) -> Arc<Self> {
+        Arc::new(Self {
+            runtimes: Mutex::default(),
+            precise,
+        })
+    }
+
+    /// Registers the manager with the runtime's task, to be run now for the first time. Must be called in that runtime.
+    pub(in crate::manager) fn enlist(self: &Arc<Self>, manager: &Arc<D>, runtime: &Handle) {
+        let addr = addr(&**manager);
+        let mut runtimes = self.lock();
+        let is_new = timers_in(&mut runtimes, runtime.id()).is_none();
+        if is_new {
+            runtimes.push(RuntimeTimers {
+                task: Arc::new(Task {
+                    shared_driver: Arc::downgrade(self),
+                    runtime: runtime.id(),
+                    wakeup: Arc::default(),
+                }),
+                start: Instant::now(),
+                managers: BTreeMap::new(),
+                timeline: BTreeSet::new(),
+                calls: NonZeroU64::MIN,
+            });
+        }
+        let Some(timers) = timers_in(&mut runtimes, runtime.id()) else {
+            return; // it was just found or made
+        };
+        let new = || (Arc::downgrade(manager), None);
+        timers.managers.entry(addr).or_insert_with(new);
+        timers.call(addr);
+        let task = Arc::clone(&timers.task);
+        drop(runtimes);
+        if is_new {
+            // Outside the lock: a runtime that is shutting down drops the driver at once, and its drop locks.
+            driver::spawn(&task, runtime, &task.wakeup, self.precise);
+        } else {
+            task.wakeup.notify_waiters();
+        }
+    }
+
+    /// The manager is due sooner: every runtime that serves it runs it now.
+    pub(in crate::manager) fn call(&self, manager: &D) {
+        let addr = addr(manager);
+        for timers in self.lock().iter_mut() {
+            if timers.call(addr) {
+                timers.task.wakeup.notify_waiters();
+            }
+        }
+    }
+
+    /// The manager was dropped.
+    pub(in crate::manager) fn dismiss(&self, manager: &D) {
+        let addr = addr(manager);
+        for timers in self.lock().iter_mut() {
+            if let Some((_, Some(due))) = timers.managers.remove(&addr) {
+                timers.timeline.remove(&(due, addr));
+            }
+        }
+    }
+
+    /// The next manager that is due, or else when the next one will be due.
+    fn next(&self, runtime: runtime::Id) -> Result<Arc<D>, Option<Instant>> {
+        let mut runtimes = self.lock();
+        let Some(timers) = timers_in(&mut runtimes, runtime) else {
+            return Err(None);
+        };
+        loop {
+            let &(due, addr) = timers.timeline.first().ok_or(None)?;
+            if let Some(at) = due.instant(timers.start).filter(|at| *at > Instant::now()) {
+                return Err(Some(at));
+            }
+            timers.timeline.pop_first();
+            let Some((manager, due)) = timers.managers.get_mut(&addr) else {
+                continue;
+            };
+            *due = None;
+            // One that is being dropped is passed over: it is about to be dismissed.
+            if let Some(manager) = manager.upgrade() {
+                return Ok(manager);
+            }
+        }
+    }
+
+    /// The manager is due again at that time, unless it was called after its run. Of two runs at once, in the task and by the
+    /// timekeeper, the earlier time stands.
+    fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
+        let addr = addr(manager);
+        let mut runtimes = self.lock();
+        let Some(timers) = timers_in(&mut runtimes, runtime) else {
+            return;
+        };
+        if let (Some((_, due)), Some(at)) = (timers.managers.get(&addr), at) {
+            let at = Due::at(timers.start, at);
+            if due.is_none_or(|due| at < due) {
+                timers.set_due(addr, at);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RuntimeTimers<D>>> {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn timers_in<D: Driven>(
+    runtimes: &mut [RuntimeTimers<D>],
+    runtime: runtime::Id,
+) -> Option<&mut RuntimeTimers<D>> {
+    runtimes
+        .iter_mut()
+        .find(|timers| timers.task.runtime == runtime)
+}
+
+impl<D: Driven> RuntimeTimers<D> {
+    /// Marks the manager as due now. Returns whether it is registered here.
+    fn call(&mut self, addr: ManagerAddr) -> bool {
+        let Some((_, due)) = self.managers.get(&addr) else {
+            return false;
+        };
+        if due.is_none_or(|due| due.0 >= Due::START) {
+            self.calls = self.calls.saturating_add(1);
+            self.set_due(addr, Due(self.calls));
+        }
+        true
+    }
+
+    /// The manager is due then, and at no other time.
+    fn set_due(&mut self, addr: ManagerAddr, due: Due) {
+        if let Some((_, planned)) = self.managers.get_mut(&addr) {
+            if let Some(former) = planned.replace(due) {
+                self.timeline.remove(&(former, addr));
+            }
+            self.timeline.insert((due, addr));
+        }
+    }
+}
+
+impl<D: Driven> Drop for SharedDriver<D> {
+    fn drop(&mut self) {
+        for RuntimeTimers { task, .. } in self.lock().iter() {
+            task.wakeup.notify_waiters(); // the driver then finds no `SharedDriver` and ends
+            if self.precise {
+                timekeeper::dismiss(Arc::as_ptr(task), None);
+            }
+        }
+    }
+}
+
+impl<D: Driven> Driven for Task<D> {
+    /// Runs the managers that are due, at most [`BATCH`].
+    fn run_due(self: Arc<Self>) -> Next {
+        for _ in 0..BATCH {
+            let Some(shared_driver) = self.shared_driver.upgrade() else {
+                return Next::End;
+            };
+            let manager = match shared_driver.next(self.runtime) {
+                Ok(manager) => manager,
+                Err(at) => return Next::Sleep(at),
+            };
+            let run = catch_unwind(AssertUnwindSafe(|| Arc::clone(&manager).run_due()));
+            let at = match &run {
+                Ok(Next::Sleep(at)) => *at,
+                Ok(Next::End) => None,
+                // After a panic, it is run after the managers that are late.
+                Ok(Next::Continue) | Err(_) => Some(Instant::now()),
+            };
+            shared_driver.plan(self.runtime, &*manager, at);
+            // These may be the last handles: then the key goes with them, whose drop may panic.
+            contain_panic(|| drop((manager, shared_driver)));
+            if let Err(panic) = run {
+                std::mem::forget(panic); // its drop may panic too
+                break; // endless panics must not occupy the runtime's worker for ever
+            }
+        }
+        Next::Continue
+    }
+
+    fn driver_gone(&self, runtime: runtime::Id) {
+        let Some(shared_driver) = self.shared_driver.upgrade() else {
+            return;
+        };
+        let mut runtimes = shared_driver.lock();
+        let Some(index) = runtimes
+            .iter()
+            .position(|timers| std::ptr::eq(&*timers.task, self))
+        else {
+            return;
+        };
+        let timers = runtimes.swap_remove(index);
+        drop(runtimes);
+        for (manager, _) in timers.managers.values() {
+            if let Some(manager) = manager.upgrade() {
+                manager.driver_gone(runtime);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_come_before_instants_and_instants_are_exact() {
+        let start = Instant::now();
+        let [first, second] = [1, u64::MAX / 2].map(|call| Due(NonZeroU64::new(call).unwrap()));
+        assert!(first < second && second < Due::at(start, start));
+        assert_eq!((first.instant(start), second.instant(start)), (None, None));
+        for nanos in [0, 1, 100 * 365 * 24 * 3_600 * 1_000_000_000] {
+            let at = start + Duration::from_nanos(nanos);
+            assert_eq!(Due::at(start, at).instant(start), Some(at));
+            assert!(Due::at(start, at) < Due::at(start, at + Duration::from_nanos(1)));
+        }
+    }
+}

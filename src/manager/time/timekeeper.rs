@@ -1,0 +1,416 @@
+//! A thread that is punctual, for limiters that ask for it.
+//!
+//! Tokio's timer has steps of a millisecond, and a pace without a burst loses its lateness at each grant. This thread, one in a
+//! process, sleeps until a little before the instant that matters next, by how late its sleeps have been, and spins for the rest.
+//! Then it does what is due, as a [driver](super::driver) does. While no limiter waits for an instant it sleeps.
+//!
+//! It comes before the drivers, not in their place: they keep their timers. So nothing is lost where it does not act: where it could
+//! not be started, or where the clock of the limiter's runtime is not the system's, because a test pauses or advances it.
+//!
+//! Crates that sleep precisely do not fit, since such a sleep does not end when an earlier instant is announced.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use std::{hint, thread};
+
+use tokio::runtime::{self, Handle};
+use tokio::sync::Notify;
+
+use super::driven::{Driven, Next};
+
+/// One appointment of a manager.
+#[derive(Debug)]
+struct Appointment {
+    driven: Weak<dyn Driven>,
+    /// Its clock is the manager's.
+    runtime: Handle,
+    /// Wakes the drivers.
+    wakeup: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Calendar {
+    timeline: BTreeMap<(Instant, Address), Appointment>,
+    /// When each manager, by its address, is in the timeline: once at most.
+    instants: HashMap<Address, Instant>,
+    /// The appointment that the thread is just keeping, unless it was dismissed.
+    kept: Option<(Address, runtime::Id)>,
+}
+
+/// No other manager has the same one as long as a `Weak` to this one is kept.
+type Address = usize;
+
+#[derive(Debug, Default)]
+struct Timekeeper {
+    calendar: Mutex<Calendar>,
+    changed: Condvar,
+    /// Tells the thread of an earlier instant while it spins, as `changed` does while it sleeps.
+    has_changed: AtomicBool,
+}
+
+/// How much before an instant the thread ends its sleep: the mean of its lateness and the mean deviation from that (estimated as by
+/// Jacobson, "Congestion avoidance and control", 1988, for round trips). More of it takes more CPU than it gains.
+#[derive(Debug)]
+struct Lead {
+    mean: Duration,
+    deviation: Duration,
+}
+
+/// Not set before the first appointment; `None` if the thread cannot be started.
+static TIMEKEEPER: OnceLock<Option<Arc<Timekeeper>>> = OnceLock::new();
+
+fn start() -> Option<Arc<Timekeeper>> {
+    let timekeeper = Arc::<Timekeeper>::default();
+    let kept = Arc::clone(&timekeeper);
+    let thread = thread::Builder::new().name("tollgate-timekeeper".into());
+    thread
+        .spawn(move || kept.keep())
+        .is_ok()
+        .then_some(timekeeper)
+}
+
+/// Runs the manager at that instant of the present runtime's clock, if that is the system's. Of several instants, the earliest
+/// stands: what was to be done at another one may have been announced in another thread.
+pub(in crate::manager) fn run_at<D: Driven>(
+    at: tokio::time::Instant,
+    driven: Weak<D>,
+    wakeup: &Arc<Notify>,
+) {
+    if !clock_is_real() {
+        return;
+    }
+    if let (Ok(runtime), Some(timekeeper)) = (Handle::try_current(), TIMEKEEPER.get_or_init(start))
+    {
+        timekeeper.announce(
+            at.into_std(),
+            Appointment {
+                driven,
+                runtime,
+                wakeup: Arc::clone(wakeup),
+            },
+        );
+    }
+}
+
+/// Ends the appointment of a manager, which has a handle of its runtime: that in this runtime, or that in any.
+pub(in crate::manager) fn dismiss<D>(driven: *const D, runtime: Option<runtime::Id>) {
+    if let Some(Some(timekeeper)) = TIMEKEEPER.get() {
+        let dismissed = timekeeper
+            .lock()
+            .dismiss(driven.cast::<()>() as Address, runtime);
+        drop(dismissed); // without the lock: this may be the last handle
+    }
+}
+
+/// Whether tokio's clock is the system's in this context. A paused one stands still before or after the present.
+pub(in crate::manager) fn clock_is_real() -> bool {
+    let before = Instant::now();
+    let shown = tokio::time::Instant::now().into_std();
+    before <= shown && shown <= Instant::now()
+}
+
+impl Appointment {
+    fn address(&self) -> Address {
+        self.driven.as_ptr().cast::<()>() as Address
+    }
+
+    /// Returns when the manager is to be run next.
+    fn keep(&self) -> Option<Instant> {
+        let _in_runtime = self.runtime.enter();
+        let driven = self.driven.upgrade()?;
+        if !clock_is_real() {
+            self.wakeup.notify_waiters();
+            return None;
+        }
+        match catch_unwind(AssertUnwindSafe(|| driven.run_due())) {
+            Ok(Next::Sleep(next)) => next.map(tokio::time::Instant::into_std),
+            Ok(Next::Continue) => Some(Instant::now()),
+            Ok(Next::End) => None,
+            Err(panic) => {
+                std::mem::forget(panic); // its drop may panic too
+                self.wakeup.notify_waiters();
+                None
+            }
+        }
+    }
+}
+
+impl Calendar {
+    /// Returns the appointment that does not stand, if there are two.
+    fn enter(&mut self, at: Instant, appointment: Appointment) -> Option<Appointment> {
+        let address = appointment.address();
+        let mut former = None;
+        if let Some(instant) = self.instants.get(&address).copied() {
+            if instant < at {
+                return Some(appointment);
+            }
+            former = self.timeline.remove(&(instant, address));
+        }
+        self.instants.insert(address, at);
+        self.timeline.insert((at, address), appointment);
+        former
+    }
+
+    fn dismiss(&mut self, address: Address, runtime: Option<runtime::Id>) -> Option<Appointment> {
+        let is_it = |of: runtime::Id| runtime.is_none_or(|runtime| runtime == of);
+        self.kept = self.kept.filter(|kept| kept.0 != address || !is_it(kept.1));
+        let key = (*self.instants.get(&address)?, address);
+        self.timeline
+            .get(&key)
+            .filter(|appointment| is_it(appointment.runtime.id()))?;
+        self.instants.remove(&address);
+        self.timeline.remove(&key)
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.timeline.first_key_value().map(|(&(at, _), _)| at)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<Appointment> {
+        let first = self
+            .timeline
+            .first_entry()
+            .filter(|first| first.key().0 <= now)?;
+        let ((_, address), appointment) = first.remove_entry();
+        self.instants.remove(&address);
+        self.kept = Some((address, appointment.runtime.id()));
+        Some(appointment)
+    }
+}
+
+impl Timekeeper {
+    fn lock(&self) -> MutexGuard<'_, Calendar> {
+        self.calendar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn announce(&self, at: Instant, appointment: Appointment) {
+        let mut calendar = self.lock();
+        let is_first = calendar.next().is_none_or(|next| at < next);
+        let superseded = calendar.enter(at, appointment);
+        if is_first {
+            self.has_changed.store(true, Relaxed);
+            self.changed.notify_one();
+        }
+        drop(calendar);
+        drop(superseded);
+    }
+
+    fn keep(&self) {
+        let mut lead = Lead::at_first();
+        let mut calendar = self.lock();
+        loop {
+            if let Some(due) = calendar.take_due(Instant::now()) {
+                drop(calendar);
+                let next = due.keep();
+                calendar = self.lock();
+                let stands = calendar.kept.take().is_some();
+                let ended = match next.filter(|_| stands) {
+                    Some(at) => calendar.enter(at, due),
+                    None => Some(due),
+                };
+                drop(calendar);
+                drop(ended);
+                calendar = self.lock();
+                continue;
+            }
+            calendar = match calendar.next() {
+                None => self
+                    .changed
+                    .wait(calendar)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(at) => self.wait_until(at, calendar, &mut lead),
+            };
+        }
+    }
+
+    /// Waits until that instant, or until an earlier one is announced.
+    fn wait_until<'a>(
+        &'a self,
+        at: Instant,
+        calendar: MutexGuard<'a, Calendar>,
+        lead: &mut Lead,
+    ) -> MutexGuard<'a, Calendar> {
+        let early = at.checked_sub(lead.time()).unwrap_or(at);
+        let asleep = early.saturating_duration_since(Instant::now());
+        if !asleep.is_zero() {
+            let waited = self
+                .changed
+                .wait_timeout(calendar, asleep)
+                .unwrap_or_else(PoisonError::into_inner);
+            if waited.1.timed_out() {
+                lead.learn(early.elapsed());
+            }
+            return waited.0;
+        }
+        self.has_changed.store(false, Relaxed);
+        drop(calendar);
+        while Instant::now() < at && !self.has_changed.load(Relaxed) {
+            hint::spin_loop();
+        }
+        self.lock()
+    }
+}
+
+impl Lead {
+    const MIN: Duration = Duration::from_micros(10);
+    /// After sleeps that were later than this, by a busy machine, it would spin most of the time.
+    const MAX: Duration = Duration::from_micros(250);
+
+    const fn at_first() -> Self {
+        Self {
+            mean: Duration::from_micros(60),
+            deviation: Duration::from_micros(10),
+        }
+    }
+
+    fn time(&self) -> Duration {
+        (self.mean + self.deviation).clamp(Self::MIN, Self::MAX)
+    }
+
+    fn learn(&mut self, late: Duration) {
+        let late = late.min(Self::MAX);
+        self.deviation = (3 * self.deviation + late.abs_diff(self.mean)) / 4;
+        self.mean = (7 * self.mean + late) / 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::{KeyedLimiter, Limiter, Throttle};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn runtime() -> runtime::Runtime {
+        runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    /// How many appointments have a handle of the runtime.
+    fn appointments(runtime: runtime::Id) -> usize {
+        let timekeeper = TIMEKEEPER.get().unwrap().as_ref().unwrap();
+        timekeeper
+            .lock()
+            .timeline
+            .values()
+            .filter(|appointment| appointment.runtime.id() == runtime)
+            .count()
+    }
+
+    /// A limiter for which a request waited in the runtime for a moment.
+    fn waited_at(runtime: &runtime::Runtime) -> Limiter {
+        let limiter = Limiter::builder(Throttle::every(HOUR))
+            .precise_timer()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            drop(limiter.acquire().await.unwrap());
+            assert!(
+                tokio::time::timeout(Duration::from_millis(5), limiter.acquire())
+                    .await
+                    .is_err()
+            );
+        });
+        limiter
+    }
+
+    fn waited_at_key(runtime: &runtime::Runtime) -> KeyedLimiter<u64> {
+        let keyed = KeyedLimiter::<u64>::builder(Throttle::every(HOUR))
+            .precise_timer()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            drop(keyed.acquire(&1).await.unwrap());
+            assert!(
+                tokio::time::timeout(Duration::from_millis(5), keyed.acquire(&1))
+                    .await
+                    .is_err()
+            );
+        });
+        keyed
+    }
+
+    #[test]
+    fn an_appointment_ends_with_its_runtime() {
+        let runtimes = [runtime(), runtime()];
+        let ids = runtimes.each_ref().map(|runtime| runtime.handle().id());
+        let limiters = (waited_at(&runtimes[0]), waited_at_key(&runtimes[1]));
+        assert_eq!(ids.map(appointments), [1, 1]);
+        drop(runtimes);
+        assert_eq!(ids.map(appointments), [0, 0]);
+        drop(limiters);
+    }
+
+    /// The runtime need not run for that.
+    #[test]
+    fn an_appointment_ends_with_its_limiter() {
+        let runtimes = [runtime(), runtime()];
+        let ids = runtimes.each_ref().map(|runtime| runtime.handle().id());
+        let limiters = (waited_at(&runtimes[0]), waited_at_key(&runtimes[1]));
+        assert_eq!(ids.map(appointments), [1, 1]);
+        drop(limiters);
+        assert_eq!(ids.map(appointments), [0, 0]);
+    }
+
+    #[derive(Debug)]
+    struct Slow {
+        runs: Sender<()>,
+        may_end: Mutex<Receiver<()>>,
+    }
+
+    impl Driven for Slow {
+        fn run_due(self: Arc<Self>) -> Next {
+            self.runs.send(()).unwrap();
+            self.may_end.lock().unwrap().recv().unwrap();
+            Next::Sleep(Some(tokio::time::Instant::now() + HOUR))
+        }
+
+        fn driver_gone(&self, _: runtime::Id) {}
+    }
+
+    #[test]
+    fn an_appointment_that_is_dismissed_while_it_is_kept_has_ended() {
+        let (runtime, (runs, ran), (end, may_end)) = (runtime(), channel(), channel());
+        let (id, slow) = (
+            runtime.handle().id(),
+            Arc::new(Slow {
+                runs,
+                may_end: Mutex::new(may_end),
+            }),
+        );
+        for dismissed in [true, false] {
+            runtime.block_on(async {
+                run_at(
+                    tokio::time::Instant::now(),
+                    Arc::downgrade(&slow),
+                    &Arc::default(),
+                );
+            });
+            ran.recv().unwrap();
+            if dismissed {
+                dismiss(Arc::as_ptr(&slow), Some(id));
+            }
+            end.send(()).unwrap();
+            while TIMEKEEPER
+                .get()
+                .unwrap()
+                .as_ref()
+                .unwrap()
+                .lock()
+                .kept
+                .is_some_and(|kept| kept.1 == id)
+            {}
+            thread::sleep(Duration::from_millis(5)); // dropped without the lock
+            assert_eq!(appointments(id), usize::from(!dismissed));
+        }
+        dismiss(Arc::as_ptr(&slow), None);
+        assert_eq!(appointments(id), 0);
+    }
+}

@@ -1,0 +1,46 @@
+//! Which runtimes were built without timers.
+//!
+//! Tokio has no call that tells: a timer that is made there panics, and the panic hook runs. So that this happens once in each such
+//! runtime, and not once for each limiter and each key, it is remembered for all of them.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::{self, Handle};
+
+/// More than a program has at the same time; a runtime that is forgotten panics once more.
+const REMEMBERED: usize = 32;
+
+/// The latest are the last.
+static MISSING_IN: Mutex<Vec<runtime::Id>> = Mutex::new(Vec::new());
+/// Whether there is any, so that drivers need not lock.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether the runtime is known to have no timers.
+pub(in crate::manager) fn are_missing_in(runtime: runtime::Id) -> bool {
+    ANY.load(Relaxed)
+        && MISSING_IN
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&runtime)
+}
+
+/// The caller's runtime, if it has timers.
+pub(in crate::manager) fn runtime_here() -> Option<Handle> {
+    Handle::try_current()
+        .ok()
+        .filter(|here| !are_missing_in(here.id()))
+}
+
+/// A driver in the runtime has ended. If it panicked, that was the timer, because it catches all other panics; or the runtime is
+/// being dropped by a panic, and nothing will wait there any more.
+pub(in crate::manager) fn task_ended(runtime: runtime::Id) {
+    if !std::thread::panicking() || are_missing_in(runtime) {
+        return;
+    }
+    let mut missing_in = MISSING_IN.lock().unwrap_or_else(PoisonError::into_inner);
+    let forgotten = (missing_in.len() + 1).saturating_sub(REMEMBERED);
+    missing_in.drain(..forgotten);
+    missing_in.push(runtime);
+    ANY.store(true, Relaxed);
+}

@@ -1,0 +1,172 @@
+//! An event as observers get it.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::event::EventKind;
+
+/// An event as an [`Observer`](crate::Observer) gets it: the limiter, the key, and what has happened.
+///
+/// | event | when | what it says |
+/// |---|---|---|
+/// | [`GrantedAfterWait`](EventKind::GrantedAfterWait) | a request that had to wait is granted | the permit, how long it waited, where it was requested |
+/// | [`TimedOut`](EventKind::TimedOut) | a request times out, or fails at once because it would | how long it waited, when to retry |
+/// | [`Shed`](EventKind::Shed) | a full queue drops or refuses a request | why |
+/// | [`Denied`](EventKind::Denied) | `try_acquire` is denied | the [`Decision`](crate::Decision): which limit denied, when to retry |
+/// | [`Banned`](EventKind::Banned) | a denied attempt starts a [ban](crate::Penalty::ban) | for how long |
+/// | [`Reclaimed`](EventKind::Reclaimed) | the TTL of a permit has passed | the permit, how long it was held, where it was requested |
+/// | [`ReleasedLate`](EventKind::ReleasedLate) | a permit is dropped after it was reclaimed: its holder was slow, and has not leaked it | the permit |
+/// | [`LimitMoved`](EventKind::LimitMoved) | an [adaptive](crate::Adapt) concurrency finds another limit | from which to which |
+/// | [`Paused`](EventKind::Paused) | a pause begins, or its end moves | for how long |
+/// | [`Resumed`](EventKind::Resumed) | a pause ends, by a call or by itself | how long ago |
+/// | [`UpstreamMalformed`](EventKind::UpstreamMalformed) | an upstream's answer had a field that was ignored | which |
+/// | [`PolicyChanged`](EventKind::PolicyChanged) | the policy is replaced | from which to which |
+/// | [`Closed`](EventKind::Closed) | the limiter is closed | |
+/// | [`StoreDown`](EventKind::StoreDown) | calls to the store of a shared limiter are given up for a while | the error |
+/// | [`StoreUp`](EventKind::StoreUp) | the store answers again | for how long it was down |
+/// | [`Evicted`](EventKind::Evicted) | a keyed limiter forgets a key before it is reset | how long until then |
+/// | [`TooManyKeys`](EventKind::TooManyKeys) | a keyed limiter refuses a new key | |
+/// | [`StreamEnded`](EventKind::StreamEnded) | a `throttled` stream ends before its source | the error |
+/// | [`Refused`](EventKind::Refused) | a [layer of HTTP](crate::http::LimitLayer) refuses a request that its limiter has not denied | why |
+///
+/// A grant without a wait causes no event, so that it can do without a lock. [`LimiterSnapshot`](crate::LimiterSnapshot) counts
+/// it. An `acquire` of a shared limiter waits for the store, too; a grant of `try_acquire` causes no event. A ban that begins in
+/// the store, and a policy that is [replaced there](crate::SharedLimiterBuilder::replace_policy), are reported by the process
+/// whose request caused them.
+///
+/// # Keys
+///
+/// An event of one key of a keyed or shared limiter has that key. A call that changes all keys of a keyed limiter
+/// ([`pause_for`](crate::KeyedLimiter::pause_for), [`resume`](crate::KeyedLimiter::resume),
+/// [`set_policy`](crate::KeyedLimiter::set_policy), [`close`](crate::KeyedLimiter::close)), and the end of such a pause, are an event of each
+/// key that is [active](crate::KeyedLimiter#memory) at the time.
+///
+/// # Order
+///
+/// What one call does is reported in the order in which it happened, cause before effect, before the waiters that it concerns are
+/// woken and before the call returns. So the events of one thread's calls are in their order. Events of calls in different threads
+/// are reported outside the lock that orders the calls, so they may be reported in another order, or at the same time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{EventKind, Limiter, Throttle};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (events, seen) = std::sync::mpsc::channel();
+/// let limiter = Limiter::builder(Throttle::every(Duration::from_secs(1)))
+///     .name("mail")
+///     .on_event(move |event| match &event.kind {
+///         EventKind::GrantedAfterWait { waited, .. } => events.send(format!("{:?} waited {waited:?}", event.name())).unwrap(),
+///         EventKind::Denied { decision, .. } => events.send(decision.to_string()).unwrap(),
+///         _ => {}
+///     })
+///     .build()?;
+/// for _ in 0..2 {
+///     limiter.acquire().await?.release();
+/// }
+/// assert!(limiter.try_acquire().is_err());
+/// assert_eq!(seen.recv()?, r#"Some("mail") waited 1s"#);
+/// assert_eq!(seen.recv()?, "denied by `throttle every 1s`; retry after 1s");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct LimiterEvent<'a> {
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one. All keys of a keyed or shared limiter have the same.
+    pub limiter: Option<&'a Arc<str>>,
+    /// The key of a keyed or shared limiter, if the event belongs to one. [`key_as`](Self::key_as) has it with its type.
+    pub key: Option<ObservedKey<'a>>,
+    /// What has happened. [`EventKind`] is `Clone`, so an observer can keep it or send it.
+    pub kind: &'a EventKind,
+}
+
+impl<'a> LimiterEvent<'a> {
+    pub(crate) const fn new(limiter: Option<&'a Arc<str>>, kind: &'a EventKind) -> Self {
+        Self {
+            limiter,
+            key: None,
+            kind,
+        }
+    }
+
+    /// The [name](crate::LimiterBuilder::name) of the limiter, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a str> {
+        self.limiter.map(|name| &**name)
+    }
+
+    /// The key, if the event has one and keys are of this type. See [`KeyedLimiterBuilder::on_event`](crate::KeyedLimiterBuilder::on_event)
+    /// for an example.
+    #[must_use]
+    pub fn key_as<K: 'static>(&self) -> Option<&'a K> {
+        self.key?.downcast_ref()
+    }
+}
+
+/// The key that an event belongs to, whatever its type. It can be formatted by `Debug`, or downcast to its type.
+///
+/// The key of a [`SharedLimiter`](crate::SharedLimiter) is an `Arc<[u8]>`, and is formatted as text with escapes.
+///
+/// There may be a million keys, and a key may be a secret: think before it becomes a label or a line in a log.
+///
+/// ```
+/// use tollgate::{KeyedLimiter, Rate, TokenBucket};
+///
+/// let (events, seen) = std::sync::mpsc::channel();
+/// let limiter = KeyedLimiter::<String>::builder(TokenBucket::new(Rate::per_minute(1), 1))
+///     .on_event(move |event| {
+///         let Some(key) = event.key else { return };
+///         events.send((format!("{key:?}"), key.downcast_ref::<String>().cloned())).unwrap();
+///     })
+///     .build()?;
+/// assert!(limiter.try_acquire("alice").is_ok() && limiter.try_acquire("alice").is_err());
+/// assert_eq!(seen.recv()?, (r#""alice""#.to_owned(), Some("alice".to_owned())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct ObservedKey<'a> {
+    key: &'a (dyn Any + Send + Sync),
+    format: FormatKey,
+}
+
+/// Formats a key whose type is known to the function.
+pub(crate) type FormatKey = fn(&dyn Any, &mut fmt::Formatter<'_>) -> fmt::Result;
+
+impl<'a> ObservedKey<'a> {
+    pub(crate) fn new<K: Send + Sync + 'static>(key: &'a K, format: FormatKey) -> Self {
+        Self { key, format }
+    }
+
+    /// The key, if keys are of this type.
+    #[must_use]
+    pub fn downcast_ref<K: 'static>(&self) -> Option<&'a K> {
+        self.key.downcast_ref()
+    }
+}
+
+impl fmt::Debug for ObservedKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.format)(self.key, f)
+    }
+}
+
+/// For keys that are `Debug`.
+pub(crate) fn format_by_debug<K: fmt::Debug + 'static>(
+    key: &dyn Any,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match key.downcast_ref::<K>() {
+        Some(key) => key.fmt(f),
+        None => format_nothing(key, f),
+    }
+}
+
+/// For a limiter without an observer.
+pub(crate) fn format_nothing(_: &dyn Any, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("..")
+}

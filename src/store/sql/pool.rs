@@ -1,0 +1,62 @@
+//! Connections that have one caller at a time.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::StoreError;
+
+pub(in crate::store) struct Pool<C> {
+    idle: Mutex<Vec<C>>,
+    permits: Arc<Semaphore>,
+}
+
+/// A connection of one caller. It is closed unless it is put back.
+pub(in crate::store) struct Taken<C> {
+    pub(in crate::store) connection: C,
+    /// Whether it has been used before: the server may have closed it.
+    pub(in crate::store) was_idle: bool,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<C> Pool<C> {
+    /// A pool of at most so many connections.
+    pub(in crate::store) fn new(max: usize) -> Self {
+        Self {
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(max)),
+        }
+    }
+
+    /// An idle connection, or a new one.
+    pub(in crate::store) async fn take(
+        &self,
+        connect: impl Future<Output = Result<C, StoreError>>,
+    ) -> Result<Taken<C>, StoreError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let idle = self.idle().pop();
+        Ok(Taken {
+            was_idle: idle.is_some(),
+            connection: match idle {
+                Some(connection) => connection,
+                None => connect.await?,
+            },
+            _permit: permit.ok(), // the semaphore is never closed
+        })
+    }
+
+    pub(in crate::store) fn put_back(&self, taken: Taken<C>) {
+        self.idle().push(taken.connection);
+    }
+
+    /// Closes the idle connections.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn clear(&self) {
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

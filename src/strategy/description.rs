@@ -1,0 +1,63 @@
+//! The properties of a limit besides its rule, for the other modules. Each limit implements them in its own file.
+
+use std::time::Duration;
+
+use super::{Fault, LimitRule};
+
+/// What a limit guards. It decides what a denial by the limit means to a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guards {
+    /// The units that a client may use in a time.
+    Quota,
+    /// What a server can do at the same time. The limit counts units in flight.
+    Capacity,
+    /// The behaviour of a client, which may be banned.
+    Conduct,
+}
+
+/// The description of a limit: its name, its check, and its times as header fields say them.
+pub(crate) trait Description {
+    /// The name in the labels of metrics.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
+    fn name(&self) -> &'static str;
+
+    fn guards(&self) -> Guards;
+
+    /// What the [capacity](crate::Limit::capacity) is called.
+    fn name_of_capacity(&self) -> &'static str;
+
+    /// Checks the parameters. `since_epoch` is the wall clock at [`Moment::START`](super::Moment::START).
+    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault>;
+
+    /// How long this capacity takes to come back: the window of a quota in header fields. `None` if no time can be given.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
+    fn window(&self, capacity: u64) -> Option<Duration>;
+
+    /// How much of `reset_after` a client with something left may need to wait for.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
+    fn until_reset(&self, reset_after: Duration, _capacity: u64) -> Duration {
+        reset_after
+    }
+
+    /// After which time a permit is reclaimed.
+    fn lease_ttl(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether the limit moves with the outcomes of the work, which one process knows.
+    fn adapts(&self) -> bool {
+        false
+    }
+
+    /// Whether a denial may start a ban.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
+    fn bans(&self) -> bool {
+        false
+    }
+
+    /// Limits of this kind as text, in which each option occurs. Tests that enumerate all limits use them.
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str]
+    where
+        Self: Sized;
+}

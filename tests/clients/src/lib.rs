@@ -1,8 +1,0 @@
-//! Real clients in front of the layers: curl, wrk, reqwest and tonic. After whatever they do, nothing is in flight and nothing waits.
-#![cfg(test)]
-
-mod curl;
-mod grpc;
-mod reqwest;
-mod server;
-mod wrk;

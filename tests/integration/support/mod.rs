@@ -1,0 +1,8 @@
+//! Servers of a test's own, and the network before them.
+
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(crate) mod proxy;
+#[cfg(feature = "redis")]
+pub(crate) mod redis_server;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(crate) mod server;

@@ -1,0 +1,134 @@
+//! A database server of a test's own, which it may kill. It keeps what it has answered, as in production.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+/// Ends with it.
+pub(crate) struct Server {
+    name: &'static str,
+    folder: PathBuf,
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    /// Starts one: `redis`, `postgres` or `mariadb`.
+    pub(crate) fn start(name: &'static str) -> Self {
+        let folder = env::temp_dir().join(format!("tollgate-{name}-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let child = spawn(name, &folder, port);
+        let server = Self {
+            name,
+            folder,
+            port,
+            child,
+        };
+        server.await_start();
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let port = self.port;
+        match self.name {
+            "redis" => format!("redis://127.0.0.1:{port}/"),
+            "postgres" => format!("postgres://tollgate@127.0.0.1:{port}/postgres"),
+            _ => format!("mysql://root@127.0.0.1:{port}/tollgate"),
+        }
+    }
+
+    /// Ends it without a chance to tidy up.
+    pub(crate) fn kill(&mut self) {
+        self.signal("KILL");
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again at the same port, after [`kill`](Self::kill).
+    pub(crate) fn restart(&mut self) {
+        let start = Instant::now();
+        loop {
+            self.child = spawn(self.name, &self.folder, self.port);
+            thread::sleep(Duration::from_millis(300));
+            // The processes of a killed PostgreSQL must have ended.
+            if self.child.try_wait().unwrap().is_none() {
+                break;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{} does not start again",
+                self.name
+            );
+        }
+        self.await_start();
+    }
+
+    /// Sends a signal, such as `STOP`, to its processes.
+    pub(crate) fn signal(&self, signal: &str) {
+        let parent = self.child.id().to_string();
+        let listed = Command::new("ps")
+            .args(["-o", "pid=", "--ppid", &parent])
+            .output()
+            .unwrap();
+        let children = String::from_utf8(listed.stdout).unwrap();
+        // PostgreSQL serves each connection by a process.
+        let pids = std::iter::once(parent.as_str()).chain(children.split_whitespace());
+        let mut command = Command::new("kill");
+        command
+            .arg(format!("-{signal}"))
+            .args(pids)
+            .stderr(Stdio::null());
+        command.status().unwrap();
+    }
+
+    fn await_start(&self) {
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{} does not listen after a minute",
+                self.name
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn spawn(name: &str, folder: &Path, port: u16) -> Child {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/servers");
+    let mut command = Command::new(script);
+    command
+        .arg("run")
+        .arg(name)
+        .arg(folder)
+        .arg(port.to_string())
+        .env("DURABLE", "1");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{script}: {error}"))
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal("CONT");
+        self.signal("KILL");
+        let _ = self.child.wait();
+        for _ in 0..50 {
+            // Its other processes may still write.
+            if fs::remove_dir_all(&self.folder).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
