@@ -4,13 +4,10 @@
 //! drives millions of schedules without a runtime.
 
 pub(crate) mod arena;
-pub(crate) mod costs;
 pub(crate) mod effects;
 pub(crate) mod gate;
-pub(crate) mod grant;
 pub(crate) mod ledger;
 pub(crate) mod queue;
-pub(crate) mod refused;
 pub(crate) mod request;
 pub(crate) mod schedule;
 pub(crate) mod session;

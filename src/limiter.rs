@@ -15,8 +15,7 @@ use crate::acquire::{
     blocking_acquire,
 };
 use crate::carry_over::UsageCarryOver;
-use crate::core::costs::Costs;
-use crate::core::request::Caller;
+use crate::core::request::{Caller, Costs};
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::manager::{Awaited, Manager, RequestOptions};

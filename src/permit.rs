@@ -10,8 +10,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::core::arena::Index;
-use crate::core::costs::{Actual, UnitCosts};
-use crate::core::grant::{Claim, Grant};
+use crate::core::request::{Actual, Claim, Grant, UnitCosts};
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
 use crate::strategy::{Moment, Outcome, Unit};

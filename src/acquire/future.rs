@@ -11,8 +11,7 @@ use tokio::task::coop;
 
 use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
-use crate::core::request::Caller;
+use crate::core::request::{Caller, Refused};
 use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions, TimedGrant};

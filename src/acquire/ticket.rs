@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::contain_panic::contain_panic;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
+use crate::core::request::Refused;
 use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;
 use crate::event::EventKind;

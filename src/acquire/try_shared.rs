@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use super::ticket::{OwnedTicket, TicketStage, polled_after_completion};
-use crate::core::refused::RefusedRequest;
+use crate::core::request::RefusedRequest;
 use crate::core::schedule::Enqueued;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::manager::{FromGrant, Manager, RequestOptions, TimedGrant};

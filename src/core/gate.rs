@@ -16,13 +16,11 @@ use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
-use crate::core::costs::{Actual, Costs, UnitCosts};
 use crate::core::gate::forecast::Reclaim;
 use crate::core::gate::lease::{Lease, Leases};
 use crate::core::gate::measure::InFlight;
 use crate::core::gate::plan::Plan;
-use crate::core::grant::{Claim, Grant};
-use crate::core::request::Caller;
+use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::policy::Limit;
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};

@@ -24,13 +24,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::core::costs::{Costs, UnitCosts};
 use crate::core::queue::answers::Slot;
 use crate::core::queue::deadlines::{Deadline, Deadlines};
 use crate::core::queue::levels::Levels;
 use crate::core::queue::waiter::{Front, Waiter, WaiterId};
 use crate::core::queue::waiting_line::WaitingLine;
-use crate::core::request::Request;
+use crate::core::request::{Costs, Request, UnitCosts};
 use crate::overflow::Overflow;
 use crate::priority::Priority;
 use crate::strategy::Moment;

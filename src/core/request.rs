@@ -1,10 +1,14 @@
-//! A request as it waits in the queue.
+//! A request: what it costs, how it waits, and what answers it.
 
 use std::panic::Location;
+use std::sync::Arc;
 
-use crate::core::costs::Costs;
+use crate::core::arena::Index;
+use crate::error::AcquireError;
+use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::strategy::Moment;
+use crate::snapshot::LimitStatus;
+use crate::strategy::{Counts, Moment, Unit};
 
 /// The line of the program that requests a permit.
 pub(crate) type Caller = &'static Location<'static>;
@@ -19,4 +23,210 @@ pub(crate) struct Request<'a> {
     pub(crate) caller: Caller,
     /// The caller blocks its own thread, and runs the timer there while it is at the front.
     pub(crate) blocking: bool,
+}
+
+/// What a request costs. Most requests name no unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Costs<'a> {
+    pub(crate) plain: u64,
+    pub(crate) by_unit: Option<&'a Arc<UnitCosts>>,
+}
+
+/// What few requests say beyond their plain cost: how many of each unit, and whether the grant is to be explained.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct UnitCosts {
+    /// How many of each unit. There are a few at most.
+    costs: Vec<(Unit, u64)>,
+    /// Whether its permit is to come with what the limits say at the grant.
+    explained: bool,
+}
+
+/// What the work of a permit has really cost, where that is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Actual<'a> {
+    /// It did not take place.
+    Nothing,
+    /// The plain cost. What it took of units was as estimated.
+    Cost(u64),
+    /// The cost in these units. The plain cost, and that in other units, was as estimated.
+    Units(&'a UnitCosts),
+}
+
+impl<'a> Costs<'a> {
+    #[inline(always)]
+    pub(crate) const fn plain(cost: u64) -> Self {
+        Self {
+            plain: cost,
+            by_unit: None,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn new(plain: u64, by_unit: &'a Option<Arc<UnitCosts>>) -> Self {
+        Self {
+            plain,
+            by_unit: by_unit.as_ref(),
+        }
+    }
+
+    /// Whether the limits are to say how they are at the grant.
+    pub(crate) fn explained(self) -> bool {
+        self.by_unit.is_some_and(|by_unit| by_unit.explained)
+    }
+
+    /// What a limit is charged that counts this. `None`: the request does not say.
+    pub(crate) fn of(self, counts: Counts) -> Option<u64> {
+        match counts {
+            Counts::Cost => Some(self.plain),
+            Counts::Requests => Some(1),
+            Counts::Unit(unit) => self.by_unit?.get(unit),
+        }
+    }
+}
+
+impl UnitCosts {
+    pub(crate) fn one_of_each(policy: &Policy) -> Self {
+        let mut one_of_each = Self::default();
+        for limit in policy.limits() {
+            if let Counts::Unit(unit) = limit.counts() {
+                one_of_each.set(unit, 1);
+            }
+        }
+        one_of_each
+    }
+
+    pub(crate) fn get(&self, unit: Unit) -> Option<u64> {
+        self.costs
+            .iter()
+            .find(|(named, _)| *named == unit)
+            .map(|(_, cost)| *cost)
+    }
+
+    pub(crate) fn ask_for_explanation(&mut self) {
+        self.explained = true;
+    }
+
+    /// A later cost of the same unit replaces the earlier one.
+    pub(crate) fn set(&mut self, unit: Unit, cost: u64) {
+        match self.costs.iter_mut().find(|(named, _)| *named == unit) {
+            Some((_, before)) => *before = cost,
+            None => self.costs.push((unit, cost)),
+        }
+    }
+}
+
+impl Actual<'_> {
+    /// The actual cost of what a limit counts that was charged the `estimate`.
+    pub(crate) fn of(self, counts: Counts, estimate: u64) -> u64 {
+        match (self, counts) {
+            (Self::Nothing, _) => 0,
+            (Self::Cost(actual), Counts::Cost) => actual,
+            (Self::Units(units), Counts::Unit(unit)) => units.get(unit).unwrap_or(estimate),
+            _ => estimate,
+        }
+    }
+}
+
+/// The record of a grant: enough to undo it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) fence: u64,
+    pub(crate) claim: Claim,
+    /// When it was decided; [`Moment::NEVER`] if no clock was read because the gate needs none.
+    pub(crate) at: Moment,
+}
+
+impl Grant {
+    pub(crate) const NOTHING: Self = Self {
+        fence: 0,
+        claim: Claim::NONE,
+        at: Moment::NEVER,
+    };
+
+    /// A place, granted without a clock: the fence says it all.
+    pub(crate) const fn of_place(fence: u64) -> Self {
+        Self {
+            fence,
+            claim: Claim::PLACE,
+            at: Moment::NEVER,
+        }
+    }
+}
+
+/// What a permit holds until its release: a place, a place until it is reclaimed, or nothing, which is the permit of a rate. The permit
+/// of a rate may know the value that it [reached](crate::core::word::packed_rate), for its refund.
+///
+/// It is one word, so that a grant is moved in registers. Reading an enum as a whole right after its parts were written stalls
+/// the processor for longer than a grant takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim(u64);
+
+impl Claim {
+    pub(crate) const NONE: Self = Self(u64::MAX);
+    /// The indexes of leases lie below, the values of rates above. Its units are its plain cost.
+    pub(crate) const PLACE: Self = Self(Self::COUNTED_PLACE.0 + 1);
+    /// A place under a policy that counts units or requests: it is released under the lock, because its plain cost does not say how
+    /// many units come back.
+    pub(crate) const COUNTED_PLACE: Self = Self(Self::NAMED_UNITS.0 + 1);
+    /// No place, but units that the gate has recorded, until the permit comes back.
+    pub(crate) const NAMED_UNITS: Self = Self(1 << 32);
+
+    pub(crate) fn of_lease(index: Index) -> Self {
+        Self(index.number().into())
+    }
+
+    /// The claim of a rate's grant that reached this value. A value that is too large is not kept.
+    #[inline(always)]
+    pub(crate) fn of_rate(reached: u64) -> Self {
+        Self(reached.saturating_add(Self::PLACE.0 + 1))
+    }
+
+    /// Whether the gate is to know of the release: of a place, a lease, or recorded units.
+    #[inline(always)]
+    pub(crate) fn holds(self) -> bool {
+        self.0 <= Self::PLACE.0
+    }
+
+    /// Whether it is counted as in flight.
+    #[inline(always)]
+    pub(crate) fn holds_place(self) -> bool {
+        self.holds() && self != Self::NAMED_UNITS
+    }
+
+    /// Whether the gate may have recorded units, and no lease ends the record.
+    pub(crate) fn names_units(self) -> bool {
+        self == Self::COUNTED_PLACE || self == Self::NAMED_UNITS
+    }
+
+    pub(crate) fn lease(self) -> Option<Index> {
+        u32::try_from(self.0).ok().map(Index::new)
+    }
+
+    /// The value that a rate's grant reached, if it is kept.
+    pub(crate) fn reached(self) -> Option<u64> {
+        if self == Self::NONE {
+            None
+        } else {
+            self.0.checked_sub(Self::PLACE.0 + 1)
+        }
+    }
+}
+
+/// Boxed, so that an answer fits into two registers: a refusal can bear the allocation.
+pub(crate) type Refused = Box<RefusedRequest>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusedRequest {
+    pub(crate) error: AcquireError,
+    /// What the limits said then, if the request asked for it.
+    pub(crate) limits: Vec<LimitStatus>,
+}
+
+impl From<AcquireError> for Refused {
+    fn from(error: AcquireError) -> Self {
+        Self::new(RefusedRequest {
+            error,
+            limits: Vec::new(),
+        })
+    }
 }

@@ -18,14 +18,11 @@ mod tests;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::grant::Grant;
 use crate::core::queue::Waiters;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
-use crate::core::request::{Caller, Request};
+use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::session::{SessionStep, StoreSession};
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::{AcquireError, Misfit, TryAcquireError};

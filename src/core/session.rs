@@ -25,15 +25,12 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::{BegunBan, Plan};
-use crate::core::grant::Grant;
 use crate::core::queue::Waiters;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
-use crate::core::request::{Caller, Request};
+use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::error::{AcquireError, Misfit};
 use crate::exchange::Scope;
 use crate::strategy::Moment;

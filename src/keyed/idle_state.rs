@@ -3,9 +3,9 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use crate::core::costs::Costs;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
+use crate::core::request::Costs;
 use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::error::{Misfit, TryAcquireError};

@@ -23,7 +23,7 @@ use crate::acquire::{
     AcquireExplained, AcquireOwned, PermitRequest, Reservation, Run, blocking_acquire, check_clock,
 };
 use crate::carry_over::UsageCarryOver;
-use crate::core::costs::Costs;
+use crate::core::request::Costs;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::costs::Costs;
 use crate::core::gate::plan::Plan;
+use crate::core::request::Costs;
 use crate::core::schedule::Schedule;
 use crate::core::suspension::PauseScope;
 use crate::core::word::packed_rate::WordValue;

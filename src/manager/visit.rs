@@ -11,9 +11,8 @@ use tokio::time::Instant;
 
 use crate::contain_panic::contain_panic;
 use crate::core::effects::{Effects, MoreEffects};
-use crate::core::grant::Grant;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
+use crate::core::request::{Grant, Refused};
 use crate::core::schedule::{Enqueued, Outlook, Schedule};
 use crate::manager::lock::state::TimerAction;
 use crate::manager::lock::word::Kind;

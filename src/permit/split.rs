@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::Permit;
-use crate::core::grant::Claim;
+use crate::core::request::Claim;
 use crate::strategy::Moment;
 
 /// Why a permit was not [split](Permit::split), which has an example. The permit is unchanged.

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use crate::core::costs::Costs;
 use crate::core::gate::limit_state::{History, LimitState};
 use crate::core::gate::measure::{Measure, charged, returned};
+use crate::core::request::Costs;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::costs::{Actual, Costs};
 use crate::core::gate::forecast::{Forecast, LimitForecast, Reclaim};
 use crate::core::gate::limit_state::LimitState;
 use crate::core::gate::measure::{InFlight, InFlightOf, Measure, Measures, charged, returned};
 use crate::core::gate::migrate::{NewLimit, OldLimit, carry_over};
 use crate::core::gate::plan::{BegunBan, Plan};
+use crate::core::request::{Actual, Costs};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::error::Misfit;

@@ -1,6 +1,6 @@
 //! What a limit is charged for a grant, what comes back to it, and how that goes on when other things are counted.
 
-use crate::core::costs::Costs;
+use crate::core::request::Costs;
 use crate::policy::Limit;
 use crate::strategy::Counts;
 

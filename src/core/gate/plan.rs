@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::core::costs::Costs;
+use crate::core::request::Costs;
 use crate::decision::Decision;
 use crate::error::{ConfigError, Misfit};
 use crate::exchange::Reply;

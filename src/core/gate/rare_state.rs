@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core::costs::{Costs, UnitCosts};
 use crate::core::gate::measure::InFlightOf;
+use crate::core::request::{Costs, UnitCosts};
 
 #[derive(Debug, Default)]
 pub(super) struct RareState {

@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::core::grant::Grant;
 use crate::core::queue::answers::{Answers, Slot, Slots};
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
+use crate::core::request::{Grant, Refused};
 use crate::snapshot::LimitStatus;
 
 pub(crate) type Answer = Result<Grant, Refused>;

@@ -5,14 +5,12 @@
 use std::time::Duration;
 
 use crate::core::arena::Index;
-use crate::core::costs::{Actual, Costs};
 use crate::core::effects::{Effects, Errand};
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
-use crate::core::grant::{Claim, Grant};
 use crate::core::queue::Waiters;
 use crate::core::queue::waiter::{Front, WaiterId};
-use crate::core::request::Caller;
+use crate::core::request::{Actual, Caller, Claim, Costs, Grant};
 use crate::core::session::StoreSession;
 use crate::decision::Decision;
 use crate::snapshot::LimitStatus;

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::Authority;
-use crate::core::costs::{Costs, UnitCosts};
 use crate::core::gate::Gate;
 use crate::core::gate::limits::Limits;
 use crate::core::queue::Waiters;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::{Refused, RefusedRequest};
-use crate::core::request::Request;
+use crate::core::request::{Costs, Refused, RefusedRequest, Request, UnitCosts};
 use crate::decision::Decision;
 use crate::error::AcquireError;
 use crate::snapshot::{KeyTotals, LimiterSnapshot};

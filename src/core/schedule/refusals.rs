@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use super::authority::Authority;
 use super::outlook::Outlook;
-use crate::core::costs::Costs;
 use crate::core::effects::Effects;
 use crate::core::queue::Waiters;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
-use crate::core::request::Request;
+use crate::core::request::{Costs, Refused, Request};
 use crate::error::AcquireError;
 use crate::event::ShedReason;
 use crate::strategy::Moment;

@@ -11,13 +11,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::core::costs::Costs;
 use crate::core::effects::{Effects, Errand};
 use crate::core::gate::plan::Plan;
-use crate::core::grant::Grant;
 use crate::core::ledger::Ledger;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::request::Request;
+use crate::core::request::{Costs, Grant, Request};
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::session::{
     CallFailed, OnDown, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,

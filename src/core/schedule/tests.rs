@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::carry_over::UsageCarryOver;
-use crate::core::costs::{Actual, Costs};
 use crate::core::effects::BATCH;
 use crate::core::gate::plan::Plan;
 use crate::core::queue::untaken_answers::AnswerKind;
+use crate::core::request::{Actual, Costs};
 use crate::error::TryAcquireError;
 use crate::policy::Policy;
 use crate::priority::Priority;

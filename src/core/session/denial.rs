@@ -1,7 +1,7 @@
 //! What the store has denied: it is remembered until the instant that the store named, or until a release.
 
 use super::back_off::Random;
-use crate::core::refused::{Refused, RefusedRequest};
+use crate::core::request::{Refused, RefusedRequest};
 use crate::decision::Decision;
 use crate::error::AcquireError;
 use crate::exchange::{DeniedUntil, LimitReading, Reply};

@@ -6,11 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::core::costs::Costs;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::{BegunBan, Plan};
-use crate::core::grant::{Claim, Grant};
-use crate::core::request::Caller;
+use crate::core::request::{Caller, Claim, Costs, Grant};
 use crate::error::Misfit;
 use crate::strategy::Moment;
 

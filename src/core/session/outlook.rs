@@ -2,9 +2,9 @@
 
 use super::denial::{Denial, DenialReport, decision, statuses};
 use super::{OnDown, SessionStep, StoreSession};
-use crate::core::costs::Costs;
 use crate::core::gate::limits::Limits;
 use crate::core::queue::Waiters;
+use crate::core::request::Costs;
 use crate::decision::Decision;
 use crate::exchange::Reply;
 use crate::snapshot::LimitStatus;

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::call::{CallFailed, Outgoing, Renewal, Trip};
 use super::{MAX_CALL, SessionStep, StoreSession};
-use crate::core::costs::Costs;
 use crate::core::effects::Errand;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::request::Request;
+use crate::core::request::{Costs, Request};
 use crate::error::StoreError;
 use crate::exchange::Call;
 use crate::strategy::Moment;

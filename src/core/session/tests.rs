@@ -6,9 +6,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::*;
-use crate::core::costs::UnitCosts;
 use crate::core::effects::Errand;
 use crate::core::queue::Options;
+use crate::core::request::UnitCosts;
 use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::StoreError;
 use crate::exchange::Scope;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::grant::{Claim, Grant};
+use crate::core::request::{Claim, Grant};
 use crate::manager::parts::Manager;
 use crate::manager::time::clock::ClockOrigin;
 use crate::strategy::Moment;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::answer::TimedGrant;
-use crate::core::grant::Grant;
 use crate::core::queue::waiter::WaiterId;
-use crate::core::refused::Refused;
+use crate::core::request::{Grant, Refused};
 use crate::core::schedule::Enqueued;
 use crate::manager::parts::{Locked, Manager};
 use crate::manager::time::clock::ClockOrigin;

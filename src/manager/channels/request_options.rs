@@ -4,8 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::costs::{Costs, UnitCosts};
-use crate::core::request::{Caller, Request};
+use crate::core::request::{Caller, Costs, Request, UnitCosts};
 use crate::error::AcquireError;
 use crate::priority::Priority;
 use crate::strategy::{MAX_SPAN_NANOS, Moment, Unit};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::costs::{Actual, UnitCosts};
+use crate::core::request::{Actual, UnitCosts};
 use crate::strategy::{Counts, Unit};
 
 pub(super) const UNITS: [&str; 2] = ["a", "b"];

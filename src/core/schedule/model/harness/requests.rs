@@ -1,7 +1,7 @@
 //! Requests: how they enter, and how they get their answers.
 
 use super::*;
-use crate::core::grant::Claim;
+use crate::core::request::Claim;
 use crate::core::schedule::NotInPlace;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 
