@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use binding::Binding;
 
+use crate::getters::getters;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{LimitReport, Moment};
 
@@ -69,6 +70,28 @@ impl Wait {
     }
 }
 
+getters!(Decision {
+    /// Whether the cost would be admitted now.
+    pub is_allowed: allowed -> bool,
+
+    /// The capacity of the binding limit: its burst, its units a window, or its concurrency (the present one, if it
+    /// [adapts](crate::Adapt)).
+    pub limit: limit -> u64,
+
+    /// The units that every limit would admit now, before this request. 0 while requests wait, because they go first.
+    pub remaining: remaining -> u64,
+
+    /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
+    /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
+    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) distinguishes from the
+    /// others.
+    pub is_paused: paused -> bool,
+
+    /// Whether the limiter is [paused](Self::is_paused) because its store does not answer, and its rule is [to
+    /// deny](crate::store::OnStoreDown::Deny) then.
+    pub is_store_down: store_down -> bool,
+});
+
 impl Decision {
     /// The decision of all limits together on a request behind `ahead` waiting units; `asked` has the answer of each limit,
     /// `misfit` is the index of a limit that never admits it, and `capacity` says how much the limit of an index admits at present.
@@ -128,25 +151,6 @@ impl Decision {
         })
     }
 
-    /// Whether the cost would be admitted now.
-    #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        self.allowed
-    }
-
-    /// The capacity of the binding limit: its burst, its units a window, or its concurrency (the present one, if it
-    /// [adapts](crate::Adapt)).
-    #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// The units that every limit would admit now, before this request. 0 while requests wait, because they go first.
-    #[must_use]
-    pub const fn remaining(&self) -> u64 {
-        self.remaining
-    }
-
     /// How long until the cost is admitted if no other request comes. Exact: the cost is denied one nanosecond before it. `None`
     /// when it is allowed now, when only a release helps (its time is unknown), or when it can never be admitted.
     ///
@@ -187,22 +191,6 @@ impl Decision {
 
     fn binding(&self) -> Limit {
         self.binding.limit(self.binding_index as usize)
-    }
-
-    /// Whether no limit denied it, but all requests are held back: the limiter was [paused](crate::Limiter::pause_for), an
-    /// upstream's quota is spread out, its queue [has overflowed](crate::Overflow::Block), or its store
-    /// [does not answer](crate::store::OnStoreDown::Deny), which [`is_store_down`](Self::is_store_down) distinguishes from the
-    /// others.
-    #[must_use]
-    pub const fn is_paused(&self) -> bool {
-        self.paused
-    }
-
-    /// Whether the limiter is [paused](Self::is_paused) because its store does not answer, and its rule is [to
-    /// deny](crate::store::OnStoreDown::Deny) then.
-    #[must_use]
-    pub const fn is_store_down(&self) -> bool {
-        self.store_down
     }
 
     /// The same decision, denied for an unknown time.

@@ -229,7 +229,7 @@ pub enum AcquireError {
 }
 
 fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
-    let number = limit.description().name_of_capacity();
+    let number = limit.description().name_of_capacity;
     format!(
         "a cost of {cost} can never be admitted: the {number} of `{limit}` is {max}; split the request, or raise the {number}"
     )

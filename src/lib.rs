@@ -188,6 +188,7 @@ mod decision;
 mod error;
 mod event;
 mod exchange;
+mod getters;
 #[cfg(feature = "http")]
 pub mod http;
 mod manager;

@@ -1,16 +1,12 @@
 //! One limit or several, as data, and the list of all limits.
 
 use std::sync::Arc;
-#[cfg(any(test, feature = "conformance"))]
 use std::time::Duration;
 
 use crate::strategy::{
-    Counts, Description, FixedWindow, Guards, MaxConcurrency, Penalty, SlidingWindow, Throttle,
-    TokenBucket,
+    Counts, Describe as _, Description, Fault, FixedWindow, Guards, LimitRule, MaxConcurrency,
+    Penalty, SlidingWindow, Throttle, TokenBucket,
 };
-
-#[cfg(any(test, feature = "conformance"))]
-use crate::strategy::LimitRule;
 
 /// Passes the list of all limits to a macro: `all_limits!(then, arguments)`. A parser tries the limits in this order, and an error
 /// lists the choices in it.
@@ -88,26 +84,24 @@ impl Limit {
         self
     }
 
-    /// The properties that are not needed at each decision. Where speed matters, `with_limit!` calls the limit without a virtual
-    /// call.
-    pub(crate) fn description(&self) -> &dyn Description {
-        with_limit!(self, |limit| limit)
+    pub(crate) fn description(&self) -> Description {
+        with_limit!(self, |limit| limit.description())
+    }
+
+    /// See [`Describe::checked`].
+    pub(crate) fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
+        with_limit!(self, |limit| limit.checked(since_epoch))
     }
 
     /// Whether it is a rate whose state is one number. A store need not keep the past grants of such a limit.
     #[cfg(any(test, feature = "conformance"))]
     pub(crate) fn is_pace(&self) -> bool {
-        let rule = self.description().checked(Duration::ZERO);
-        matches!(rule, Ok(LimitRule::Pace(_)))
-    }
-
-    pub(crate) fn guards(&self) -> Guards {
-        with_limit!(self, |limit| limit.guards())
+        matches!(self.checked(Duration::ZERO), Ok(LimitRule::Pace(_)))
     }
 
     /// Whether it counts units in flight.
     pub(crate) fn counts_places(&self) -> bool {
-        self.guards() == Guards::Capacity
+        self.description().guards == Guards::Capacity
     }
 }
 

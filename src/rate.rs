@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::getters::getters;
+
 /// A number of units per period.
 ///
 /// A rate keeps both numbers as given: `Rate::per_second(60)` and `Rate::per_minute(3_600)` are equally fast, but not equal.
@@ -62,18 +64,6 @@ impl Rate {
         Self::new(units, Duration::from_secs(24 * 3_600))
     }
 
-    /// The units per period. See the [type's example](Rate#examples).
-    #[must_use]
-    pub const fn units(&self) -> u64 {
-        self.units
-    }
-
-    /// The period. See the [type's example](Rate#examples).
-    #[must_use]
-    pub const fn period(&self) -> Duration {
-        self.period
-    }
-
     /// The time in which the rate brings `units`.
     pub(crate) fn time_of(&self, units: u64) -> Duration {
         let nanos = self.period.as_nanos().saturating_mul(u128::from(units));
@@ -86,3 +76,11 @@ impl Rate {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
+
+getters!(Rate {
+    /// The units per period. See the [type's example](Rate#examples).
+    pub units: units -> u64,
+
+    /// The period. See the [type's example](Rate#examples).
+    pub period: period -> Duration,
+});

@@ -230,7 +230,7 @@ impl fmt::Debug for ReleaseListener {
 
 /// Refuses what no store can keep: a concurrency that adapts learns from the work of one process.
 fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {
-    let adapts = |limit: &&Limit| limit.description().adapts();
+    let adapts = |limit: &&Limit| limit.description().adapts;
     policy.limits().iter().find(adapts).map_or(Ok(()), |limit| {
         let reason = "a concurrency that adapts learns from the work of one process; set a limit without adapt";
         Err(StoreError::Unsupported { store: store.to_owned(), limit: limit.to_string(), reason })

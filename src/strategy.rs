@@ -31,7 +31,7 @@ pub use token_bucket::TokenBucket;
 
 pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
 pub(crate) use check::Fault;
-pub(crate) use description::{Description, Guards};
+pub(crate) use description::{Describe, Description, Guards};
 pub(crate) use fixed_window::WindowRule;
 pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
 pub(crate) use moment::Moment;

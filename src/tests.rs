@@ -39,11 +39,11 @@ fn exhausted(limit: Limit) -> (Limiter, Vec<Permit>, Decision) {
 fn every_limit_has_a_text_and_a_name_of_its_own() {
     let mut names = Vec::new();
     for (type_name, limits) in samples() {
-        let name = limits[0].description().name();
+        let name = limits[0].description().name;
         assert!(!names.contains(&name), "{name} is the name of two limits");
         names.push(name);
         for limit in limits {
-            assert_eq!(limit.description().name(), name, "{type_name}: {limit}");
+            assert_eq!(limit.description().name, name, "{type_name}: {limit}");
             assert_eq!(limit.to_string().parse(), Ok(limit));
             let json = serde_json::to_string(&limit).unwrap();
             assert_eq!(json, format!("\"{limit}\""));
@@ -76,7 +76,7 @@ async fn every_limit_has_header_fields_and_a_problem_type() {
         };
         let said = (quota.limit, quota.remaining);
         assert_eq!(said, (Some(limits[0].capacity), Some(0)), "{limit}");
-        let guards = limit.description().guards();
+        let guards = limit.description().guards;
         let counts_places = guards == Guards::Capacity;
         assert_eq!(quota.reset_after.is_none(), counts_places, "{limit}");
         assert_eq!(quota.unit.starts_with("concurrent-"), counts_places);
@@ -93,7 +93,7 @@ async fn every_limit_has_a_label_in_metrics() {
         metrics::with_local_recorder(&recorder, || {
             drop(exhausted(limit));
         });
-        let expected = format!("0/{}", limit.description().name());
+        let expected = format!("0/{}", limit.description().name);
         let metrics = snapshotter.snapshot().into_vec();
         let mut denials = metrics.iter().map(|(key, ..)| key.key()).filter(|key| {
             key.name() == "tollgate_denied_total"
@@ -112,7 +112,7 @@ fn every_limit_is_known_to_the_stores() {
     let rules = Rules::new("the SQL stores");
     for limit in every_sample() {
         let policy = Policy::from(limit);
-        let adapts = limit.description().adapts();
+        let adapts = limit.description().adapts;
         for store in stores {
             let is_exact = limit.to_string().contains("/ns") || limit.to_string().contains("1ns");
             if !(store.name() == stores[1].name() && is_exact) {
@@ -198,6 +198,6 @@ fn every_limit_is_in_the_tables_of_the_documentation() {
     let metrics = include_str!("telemetry.rs");
     let labels = samples()
         .into_iter()
-        .map(|(_, limits)| format!("`{}`", limits[0].description().name()));
+        .map(|(_, limits)| format!("`{}`", limits[0].description().name));
     assert_has("telemetry.rs", metrics, labels);
 }

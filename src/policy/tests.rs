@@ -2,7 +2,7 @@
 
 use super::{Limit, Policy};
 use crate::strategy::{
-    Description as _, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket,
+    Describe as _, FixedWindow, MaxConcurrency, Penalty, SlidingWindow, Throttle, TokenBucket,
 };
 
 /// The name of each limit's type, with its samples.
@@ -27,12 +27,8 @@ pub(crate) fn lacking(policies: &[&str]) -> Vec<&'static str> {
         .collect();
     let mut names: Vec<_> = samples()
         .iter()
-        .map(|(_, limits)| limits[0].description().name())
+        .map(|(_, limits)| limits[0].description().name)
         .collect();
-    names.retain(|name| {
-        limits
-            .iter()
-            .all(|limit| limit.description().name() != *name)
-    });
+    names.retain(|name| limits.iter().all(|limit| limit.description().name != *name));
     names
 }

@@ -319,7 +319,7 @@ fn on_down(rule: OnStoreDown, store: &dyn Store) -> Result<OnDown, ConfigError> 
         OnStoreDown::Allow => OnDown::Allow,
         OnStoreDown::Local(policy) => {
             let plan = Plan::new(policy, Duration::ZERO)?;
-            let has_ttl = |limit: &Limit| limit.description().lease_ttl().is_some();
+            let has_ttl = |limit: &Limit| limit.description().lease_ttl.is_some();
             let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
             check_limits(store, &plan, has_ttl, reason)?;
             OnDown::Local(Arc::new(plan))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::check::{Fault, in_range, span};
+use crate::getters::getters;
 
 mod state;
 #[cfg(test)]
@@ -62,6 +63,7 @@ pub enum Outcome {
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Adapt {
     pub(crate) rule: AdaptRule,
     pub(crate) floor: u64,
@@ -97,7 +99,6 @@ impl Adapt {
     ///
     /// let limit = MaxConcurrency::new(10).adapt(Adapt::aimd().timeout(Duration::from_millis(250)));
     /// ```
-    #[must_use]
     pub const fn aimd() -> Self {
         Self::new(AdaptRule::Aimd)
     }
@@ -126,7 +127,6 @@ impl Adapt {
     ///
     /// let limit = MaxConcurrency::new(20).adapt(Adapt::gradient().tolerance(1200).between(4, 200));
     /// ```
-    #[must_use]
     pub const fn gradient() -> Self {
         Self::new(AdaptRule::Gradient {
             tolerance: 1_500,
@@ -149,7 +149,6 @@ impl Adapt {
     /// Netflix's defaults are 20 and 200. A floor of 20 is too high for a small server, which then never recovers; with 1,
     /// something always goes through and reports. The ceiling is the highest load that the server may ever see, which only its
     /// owner knows.
-    #[must_use]
     pub const fn between(self, floor: u64, ceiling: u64) -> Self {
         Self {
             floor,
@@ -159,7 +158,6 @@ impl Adapt {
     }
 
     /// Per mille of the limit that an overload leaves (1 to 999). The limit falls by one at least. The default is 900.
-    #[must_use]
     pub const fn backoff(self, per_mille: u32) -> Self {
         Self {
             backoff: per_mille,
@@ -168,7 +166,6 @@ impl Adapt {
     }
 
     /// Counts a round trip longer than this (1 ns to 100 years) as [`Outcome::Overloaded`]. There is no timeout by default.
-    #[must_use]
     pub const fn timeout(self, timeout: Duration) -> Self {
         Self {
             timeout: Some(timeout),
@@ -179,7 +176,6 @@ impl Adapt {
     /// Per mille of the baseline that a mean round trip may take before the limit falls (1000 to 1,000,000). The default is 1500.
     /// A lower tolerance keeps the queue at the server shorter, a higher one tolerates more jitter. [`Adapt::aimd`] does not use
     /// it.
-    #[must_use]
     pub const fn tolerance(self, per_mille: u32) -> Self {
         match self.rule {
             AdaptRule::Aimd => self,
@@ -194,7 +190,6 @@ impl Adapt {
     }
 
     /// Per mille of each step that is taken (1 to 1000). The default is 200. [`Adapt::aimd`] does not use it.
-    #[must_use]
     pub const fn smoothing(self, per_mille: u32) -> Self {
         match self.rule {
             AdaptRule::Aimd => self,
@@ -206,41 +201,6 @@ impl Adapt {
                 ..self
             },
         }
-    }
-
-    /// The floor, in units.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tollgate::Adapt;
-    ///
-    /// let adapt = Adapt::gradient().between(4, 200);
-    /// assert_eq!((adapt.get_floor(), adapt.get_ceiling()), (4, 200));
-    /// assert_eq!((adapt.get_backoff(), adapt.get_timeout()), (900, None));
-    /// assert_eq!((adapt.get_tolerance(), adapt.get_smoothing()), (Some(1_500), Some(200)));
-    /// assert_eq!(Adapt::aimd().get_tolerance(), None);
-    /// ```
-    #[must_use]
-    pub const fn get_floor(&self) -> u64 {
-        self.floor
-    }
-
-    /// The ceiling, in units. See [`Adapt::get_floor`].
-    #[must_use]
-    pub const fn get_ceiling(&self) -> u64 {
-        self.ceiling
-    }
-
-    /// Per mille of the limit that an overload leaves. See [`Adapt::get_floor`].
-    #[must_use]
-    pub const fn get_backoff(&self) -> u32 {
-        self.backoff
-    }
-
-    /// The round trip above which work counts as overloaded, if there is one. See [`Adapt::get_floor`].
-    #[must_use]
-    pub const fn get_timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 
     /// Per mille of the baseline; `None` for [`Adapt::aimd`]. See [`Adapt::get_floor`].
@@ -278,3 +238,28 @@ impl Adapt {
             .map_or(Ok(()), |timeout| span("timeout", timeout).map(drop))
     }
 }
+
+getters!(Adapt {
+    /// The floor, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::Adapt;
+    ///
+    /// let adapt = Adapt::gradient().between(4, 200);
+    /// assert_eq!((adapt.get_floor(), adapt.get_ceiling()), (4, 200));
+    /// assert_eq!((adapt.get_backoff(), adapt.get_timeout()), (900, None));
+    /// assert_eq!((adapt.get_tolerance(), adapt.get_smoothing()), (Some(1_500), Some(200)));
+    /// assert_eq!(Adapt::aimd().get_tolerance(), None);
+    /// ```
+    pub get_floor: floor -> u64,
+
+    /// The ceiling, in units. See [`Adapt::get_floor`].
+    pub get_ceiling: ceiling -> u64,
+
+    /// Per mille of the limit that an overload leaves. See [`Adapt::get_floor`].
+    pub get_backoff: backoff -> u32,
+
+    /// The round trip above which work counts as overloaded, if there is one. See [`Adapt::get_floor`].
+    pub get_timeout: timeout -> Option<Duration>,
+});

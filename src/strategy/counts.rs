@@ -116,7 +116,6 @@ macro_rules! counts {
     ($limit:ident) => {
         impl $limit {
             /// Counts requests: each is 1, whatever it [costs](crate::PermitRequest::cost). See [`Counts`] for an example.
-            #[must_use]
             pub const fn per_request(self) -> Self {
                 Self {
                     counts: Counts::Requests,
@@ -127,20 +126,18 @@ macro_rules! counts {
             /// Counts a unit with this name: 1 to 31 ASCII letters, digits, `_` and `-`, a letter first (checked when a limiter is
             /// built). Each request has to [say how many](crate::PermitRequest::cost_of) it takes; otherwise it is an error. See
             /// [`Counts`] for an example.
-            #[must_use]
             pub const fn counting(self, unit: &str) -> Self {
                 Self {
                     counts: Counts::named(unit),
                     ..self
                 }
             }
-
-            /// What the limit counts. See [`Counts`].
-            #[must_use]
-            pub const fn get_counts(&self) -> Counts {
-                self.counts
-            }
         }
+
+        crate::getters::getters!($limit {
+            /// What the limit counts. See [`Counts`].
+            pub get_counts: counts -> Counts,
+        });
     };
 }
 

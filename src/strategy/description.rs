@@ -15,16 +15,49 @@ pub(crate) enum Guards {
     Conduct,
 }
 
-/// The description of a limit: its name, its check, and its times as header fields say them.
-pub(crate) trait Description {
+/// The properties of a limit that are not needed at each decision.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Description {
     /// The name in the labels of metrics.
     #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
-    fn name(&self) -> &'static str;
-
-    fn guards(&self) -> Guards;
-
+    pub(crate) name: &'static str,
+    pub(crate) guards: Guards,
     /// What the [capacity](crate::Limit::capacity) is called.
-    fn name_of_capacity(&self) -> &'static str;
+    pub(crate) name_of_capacity: &'static str,
+    /// After which time a permit is reclaimed.
+    pub(crate) lease_ttl: Option<Duration>,
+    /// Whether the limit moves with the outcomes of the work, which one process knows.
+    pub(crate) adapts: bool,
+    /// Whether a denial may start a ban.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
+    pub(crate) bans: bool,
+}
+
+impl Description {
+    /// Of a limit that neither leases nor adapts nor bans.
+    pub(super) const fn new(
+        name: &'static str,
+        guards: Guards,
+        name_of_capacity: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            guards,
+            name_of_capacity,
+            lease_ttl: None,
+            adapts: false,
+            bans: false,
+        }
+    }
+
+    pub(crate) fn lease_ttl(self) -> Option<Duration> {
+        self.lease_ttl
+    }
+}
+
+/// What other modules ask of a limit, apart from its decisions: its description, its check, and its times as header fields say them.
+pub(crate) trait Describe {
+    fn description(&self) -> Description;
 
     /// Checks the parameters. `since_epoch` is the wall clock at [`Moment::START`](super::Moment::START).
     fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault>;
@@ -37,22 +70,6 @@ pub(crate) trait Description {
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
     fn until_reset(&self, reset_after: Duration, _capacity: u64) -> Duration {
         reset_after
-    }
-
-    /// After which time a permit is reclaimed.
-    fn lease_ttl(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Whether the limit moves with the outcomes of the work, which one process knows.
-    fn adapts(&self) -> bool {
-        false
-    }
-
-    /// Whether a denial may start a ban.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]
-    fn bans(&self) -> bool {
-        false
     }
 
     /// Limits of this kind as text, in which each option occurs. Tests that enumerate all limits use them.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
-use super::{Counts, Description, Guards, LimitRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use crate::getters::getters;
 
 mod rule;
 
@@ -40,6 +41,7 @@ pub(crate) use rule::WindowRule;
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct FixedWindow {
     pub(crate) limit: u64,
     pub(crate) period: Duration,
@@ -54,7 +56,6 @@ impl FixedWindow {
     /// The limit is also the largest cost of one request. By default windows start with the limiter: see [`FixedWindow::align`].
     ///
     /// See the [type's example](FixedWindow#examples).
-    #[must_use]
     pub const fn new(limit: u64, period: Duration) -> Self {
         Self {
             limit,
@@ -74,41 +75,8 @@ impl FixedWindow {
     /// assert!(Limiter::new(per_minute)?.try_acquire().is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[must_use]
     pub const fn align(self, align: Align) -> Self {
         Self { align, ..self }
-    }
-
-    /// The limit, in units.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tollgate::{Align, FixedWindow};
-    ///
-    /// let window = FixedWindow::new(100, Duration::from_secs(60)).align(Align::WallClock);
-    /// assert_eq!((window.get_limit(), window.get_period()), (100, Duration::from_secs(60)));
-    /// assert_eq!(window.get_align(), Align::WallClock);
-    /// assert_eq!(window.to_string(), "window 100/min wall clock");
-    /// ```
-    #[must_use]
-    pub const fn get_limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// The length of a window. See [`FixedWindow::get_limit`].
-    #[must_use]
-    pub const fn get_period(&self) -> Duration {
-        self.period
-    }
-
-    /// Where windows start. See [`FixedWindow::get_limit`].
-    #[must_use]
-    pub const fn get_align(&self) -> Align {
-        self.align
-    }
-
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.limit
     }
 
     fn rule(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
@@ -129,17 +97,32 @@ impl FixedWindow {
     }
 }
 
-impl Description for FixedWindow {
-    fn name(&self) -> &'static str {
-        "fixed_window"
-    }
+getters!(FixedWindow {
+    /// The limit, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Align, FixedWindow};
+    ///
+    /// let window = FixedWindow::new(100, Duration::from_secs(60)).align(Align::WallClock);
+    /// assert_eq!((window.get_limit(), window.get_period()), (100, Duration::from_secs(60)));
+    /// assert_eq!(window.get_align(), Align::WallClock);
+    /// assert_eq!(window.to_string(), "window 100/min wall clock");
+    /// ```
+    pub get_limit: limit -> u64,
 
-    fn guards(&self) -> Guards {
-        Guards::Quota
-    }
+    /// The length of a window. See [`FixedWindow::get_limit`].
+    pub get_period: period -> Duration,
 
-    fn name_of_capacity(&self) -> &'static str {
-        "limit"
+    /// Where windows start. See [`FixedWindow::get_limit`].
+    pub get_align: align -> Align,
+
+    pub(crate) capacity: limit -> u64,
+});
+
+impl Describe for FixedWindow {
+    fn description(&self) -> Description {
+        Description::new("fixed_window", Guards::Quota, "limit")
     }
 
     fn window(&self, _capacity: u64) -> Option<Duration> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
-use super::{Adapt, Counts, Description, Guards, LimitRule};
+use super::{Adapt, Counts, Describe, Description, Guards, LimitRule};
+use crate::getters::getters;
 
 mod rule;
 
@@ -39,6 +40,7 @@ pub(crate) use rule::{ConcurrencyRule, ConcurrencyState};
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct MaxConcurrency {
     pub(crate) limit: u64,
     pub(crate) ttl: Option<Duration>,
@@ -53,7 +55,6 @@ impl MaxConcurrency {
     /// largest cost of one request.
     ///
     /// See the [type's example](MaxConcurrency#examples).
-    #[must_use]
     pub const fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -81,7 +82,6 @@ impl MaxConcurrency {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn ttl(self, ttl: Duration) -> Self {
         Self {
             ttl: Some(ttl),
@@ -100,7 +100,6 @@ impl MaxConcurrency {
     /// let limiter = Limiter::new(MaxConcurrency::new(20).adapt(Adapt::gradient().between(4, 200)))?;
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[must_use]
     pub const fn adapt(self, adapt: Adapt) -> Self {
         Self {
             adapt: Some(adapt),
@@ -108,6 +107,15 @@ impl MaxConcurrency {
         }
     }
 
+    pub(crate) const fn capacity(&self) -> u64 {
+        match self.adapt {
+            Some(adapt) => adapt.floor,
+            None => self.limit,
+        }
+    }
+}
+
+getters!(MaxConcurrency {
     /// The limit, in units.
     ///
     /// ```
@@ -119,54 +127,28 @@ impl MaxConcurrency {
     /// assert_eq!(slots.get_adapt(), None);
     /// assert_eq!(slots.to_string(), "8 concurrent ttl 30s");
     /// ```
-    #[must_use]
-    pub const fn get_limit(&self) -> u64 {
-        self.limit
-    }
+    pub get_limit: limit -> u64,
 
     /// The TTL of a permit, if it has one. See [`MaxConcurrency::get_limit`].
-    #[must_use]
-    pub const fn get_ttl(&self) -> Option<Duration> {
-        self.ttl
-    }
+    pub get_ttl: ttl -> Option<Duration>,
 
     /// How the limit adapts; `None`: it stays. See [`MaxConcurrency::get_limit`].
-    #[must_use]
-    pub const fn get_adapt(&self) -> Option<Adapt> {
-        self.adapt
-    }
+    pub get_adapt: adapt -> Option<Adapt>,
+});
 
-    pub(crate) const fn capacity(&self) -> u64 {
-        match self.adapt {
-            Some(adapt) => adapt.floor,
-            None => self.limit,
+impl Describe for MaxConcurrency {
+    fn description(&self) -> Description {
+        let (adapts, lease_ttl) = (self.adapt.is_some(), self.ttl);
+        let capacity = if adapts { "floor" } else { "limit" };
+        Description {
+            lease_ttl,
+            adapts,
+            ..Description::new("concurrency", Guards::Capacity, capacity)
         }
-    }
-}
-
-impl Description for MaxConcurrency {
-    fn name(&self) -> &'static str {
-        "concurrency"
-    }
-
-    fn guards(&self) -> Guards {
-        Guards::Capacity
-    }
-
-    fn name_of_capacity(&self) -> &'static str {
-        if self.adapts() { "floor" } else { "limit" }
     }
 
     fn window(&self, _capacity: u64) -> Option<Duration> {
         None
-    }
-
-    fn lease_ttl(&self) -> Option<Duration> {
-        self.ttl
-    }
-
-    fn adapts(&self) -> bool {
-        self.adapt.is_some()
     }
 
     #[cfg(test)]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, rate_units, span};
 use super::counts::counts;
-use super::{Counts, Description, Guards, LimitRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use crate::getters::getters;
 use crate::rate::Rate;
 
 mod rule;
@@ -57,6 +58,7 @@ use rule::{Ban, FallRule};
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Penalty {
     pub(crate) threshold: u64,
     pub(crate) fall: Decay,
@@ -86,7 +88,6 @@ impl Penalty {
     /// one request.
     ///
     /// See the [type's example](Penalty#examples).
-    #[must_use]
     pub const fn new(threshold: u64, fall: Rate) -> Self {
         Self::falling(threshold, Decay::Steps(fall))
     }
@@ -119,7 +120,6 @@ impl Penalty {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn half_life(self, half_life: Duration) -> Self {
         Self {
             fall: Decay::HalfLife(half_life),
@@ -132,7 +132,6 @@ impl Penalty {
     /// threshold.
     ///
     /// See the [type's example](Penalty#examples).
-    #[must_use]
     pub const fn ceiling(self, units: u64) -> Self {
         Self {
             ceiling: Some(units),
@@ -159,7 +158,6 @@ impl Penalty {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn ban(self, first: Duration) -> Self {
         Self {
             ban: Some(first),
@@ -170,7 +168,6 @@ impl Penalty {
     /// Makes each further [ban](Penalty::ban) twice as long as the last, up to `longest` (1 ns to 100 years; a shorter one than the
     /// first counts as the first), until bans are [forgiven](Penalty::forgive_after). By default all bans have the same length. It
     /// has no effect without a ban.
-    #[must_use]
     pub const fn escalate(self, longest: Duration) -> Self {
         Self {
             longest: Some(longest),
@@ -180,7 +177,6 @@ impl Penalty {
 
     /// Forgets [bans](Penalty::ban) once the counter has been at zero without a ban for this long (0 to 100 years). Defaults to the
     /// length of the longest ban. It has no effect without a ban.
-    #[must_use]
     pub const fn forgive_after(self, idle: Duration) -> Self {
         Self {
             forgive_after: Some(idle),
@@ -202,30 +198,11 @@ impl Penalty {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn ignore_denied(self) -> Self {
         Self {
             counts_denied: false,
             ..self
         }
-    }
-
-    /// The threshold, in units.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tollgate::{Penalty, Rate};
-    ///
-    /// let minute = Duration::from_secs(60);
-    /// let penalty = Penalty::new(10, Rate::per_second(1)).ban(minute);
-    /// assert_eq!((penalty.get_threshold(), penalty.get_fall()), (10, Some(Rate::per_second(1))));
-    /// assert_eq!((penalty.get_ceiling(), penalty.get_ban()), (None, Some(minute)));
-    /// assert_eq!(penalty.half_life(minute).get_half_life(), Some(minute));
-    /// assert_eq!(penalty.to_string(), "penalty 10 falling 1/s ban 1m");
-    /// ```
-    #[must_use]
-    pub const fn get_threshold(&self) -> u64 {
-        self.threshold
     }
 
     /// The rate at which the counter falls; `None` if it has a [half-life](Penalty::half_life). See [`Penalty::get_threshold`].
@@ -246,39 +223,10 @@ impl Penalty {
         }
     }
 
-    /// The ceiling as set, in units; `None`: twice the threshold. See [`Penalty::get_threshold`].
-    #[must_use]
-    pub const fn get_ceiling(&self) -> Option<u64> {
-        self.ceiling
-    }
-
-    /// The length of the first ban; `None` without bans. See [`Penalty::get_threshold`].
-    #[must_use]
-    pub const fn get_ban(&self) -> Option<Duration> {
-        self.ban
-    }
-
-    /// The longest ban as [set](Penalty::escalate); `None`: all have the same length. See [`Penalty::get_threshold`].
-    #[must_use]
-    pub const fn get_escalate(&self) -> Option<Duration> {
-        self.longest
-    }
-
-    /// After how long bans are forgotten, as [set](Penalty::forgive_after); `None`: after the longest ban. See
-    /// [`Penalty::get_threshold`].
-    #[must_use]
-    pub const fn get_forgive_after(&self) -> Option<Duration> {
-        self.forgive_after
-    }
-
     /// Whether denied attempts [leave the counter as it is](Penalty::ignore_denied). See [`Penalty::get_threshold`].
     #[must_use]
     pub const fn get_ignore_denied(&self) -> bool {
         !self.counts_denied
-    }
-
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.threshold
     }
 
     /// How long the counter takes from this value to zero, at most.
@@ -334,17 +282,44 @@ impl Penalty {
     }
 }
 
-impl Description for Penalty {
-    fn name(&self) -> &'static str {
-        "penalty"
-    }
+getters!(Penalty {
+    /// The threshold, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Penalty, Rate};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let penalty = Penalty::new(10, Rate::per_second(1)).ban(minute);
+    /// assert_eq!((penalty.get_threshold(), penalty.get_fall()), (10, Some(Rate::per_second(1))));
+    /// assert_eq!((penalty.get_ceiling(), penalty.get_ban()), (None, Some(minute)));
+    /// assert_eq!(penalty.half_life(minute).get_half_life(), Some(minute));
+    /// assert_eq!(penalty.to_string(), "penalty 10 falling 1/s ban 1m");
+    /// ```
+    pub get_threshold: threshold -> u64,
 
-    fn guards(&self) -> Guards {
-        Guards::Conduct
-    }
+    /// The ceiling as set, in units; `None`: twice the threshold. See [`Penalty::get_threshold`].
+    pub get_ceiling: ceiling -> Option<u64>,
 
-    fn name_of_capacity(&self) -> &'static str {
-        "threshold"
+    /// The length of the first ban; `None` without bans. See [`Penalty::get_threshold`].
+    pub get_ban: ban -> Option<Duration>,
+
+    /// The longest ban as [set](Penalty::escalate); `None`: all have the same length. See [`Penalty::get_threshold`].
+    pub get_escalate: longest -> Option<Duration>,
+
+    /// After how long bans are forgotten, as [set](Penalty::forgive_after); `None`: after the longest ban. See
+    /// [`Penalty::get_threshold`].
+    pub get_forgive_after: forgive_after -> Option<Duration>,
+
+    pub(crate) capacity: threshold -> u64,
+});
+
+impl Describe for Penalty {
+    fn description(&self) -> Description {
+        Description {
+            bans: self.ban.is_some(),
+            ..Description::new("penalty", Guards::Conduct, "threshold")
+        }
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {
@@ -359,10 +334,6 @@ impl Description for Penalty {
             .or(self.ban.max(self.longest))
             .filter(|_| is_to_forgive);
         reset_after.saturating_sub(forgiven_after.unwrap_or_default())
-    }
-
-    fn bans(&self) -> bool {
-        self.ban.is_some()
     }
 
     #[cfg(test)]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, span};
 use super::counts::counts;
-use super::{Counts, Description, Guards, LimitRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use crate::getters::getters;
 
 mod counter;
 mod grants;
@@ -73,6 +74,7 @@ pub(crate) use log::{Log, LogRule};
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct SlidingWindow {
     pub(crate) limit: u64,
     pub(crate) period: Duration,
@@ -87,7 +89,6 @@ impl SlidingWindow {
     /// exactly. The limit is also the largest cost of one request.
     ///
     /// See the [type's example](SlidingWindow#examples).
-    #[must_use]
     pub const fn log(limit: u64, period: Duration) -> Self {
         Self {
             limit,
@@ -114,7 +115,6 @@ impl SlidingWindow {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn counter(limit: u64, period: Duration) -> Self {
         Self {
             limit,
@@ -123,7 +123,9 @@ impl SlidingWindow {
             counts: Counts::Cost,
         }
     }
+}
 
+getters!(SlidingWindow {
     /// The limit, in units.
     ///
     /// ```
@@ -135,39 +137,20 @@ impl SlidingWindow {
     /// assert_eq!(window.method(), SlidingMethod::Log);
     /// assert_eq!(window.to_string(), "sliding log 100/min");
     /// ```
-    #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.limit
-    }
+    pub limit: limit -> u64,
 
     /// The period. See [`SlidingWindow::limit`].
-    #[must_use]
-    pub const fn period(&self) -> Duration {
-        self.period
-    }
+    pub period: period -> Duration,
 
     /// How it counts. See [`SlidingWindow::limit`].
-    #[must_use]
-    pub const fn method(&self) -> SlidingMethod {
-        self.method
-    }
+    pub method: method -> SlidingMethod,
 
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.limit
-    }
-}
+    pub(crate) capacity: limit -> u64,
+});
 
-impl Description for SlidingWindow {
-    fn name(&self) -> &'static str {
-        "sliding_window"
-    }
-
-    fn guards(&self) -> Guards {
-        Guards::Quota
-    }
-
-    fn name_of_capacity(&self) -> &'static str {
-        "limit"
+impl Describe for SlidingWindow {
+    fn description(&self) -> Description {
+        Description::new("sliding_window", Guards::Quota, "limit")
     }
 
     fn window(&self, _capacity: u64) -> Option<Duration> {

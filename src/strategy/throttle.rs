@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::counts::counts;
-use super::{Counts, Description, Guards, LimitRule, PaceRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
+use crate::getters::getters;
 use crate::rate::Rate;
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
@@ -42,6 +43,7 @@ use crate::rate::Rate;
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Throttle {
     pub(crate) interval: Duration,
     pub(crate) burst: u64,
@@ -54,7 +56,6 @@ impl Throttle {
     /// One grant per `interval` (1 ns to 100 years; checked when a limiter is built), the first at once.
     ///
     /// See the [type's example](Throttle#examples).
-    #[must_use]
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
@@ -75,14 +76,15 @@ impl Throttle {
     /// assert!(limiter.try_acquire().is_err());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[must_use]
     pub const fn burst(self, units: u64) -> Self {
         Self {
             burst: units,
             ..self
         }
     }
+}
 
+getters!(Throttle {
     /// The interval. The names of getters begin with `get_`, as those of [`std::process::Command`] do, because setters have the short
     /// names.
     ///
@@ -94,33 +96,17 @@ impl Throttle {
     /// assert_eq!((throttle.get_interval(), throttle.get_burst()), (Duration::from_millis(100), 5));
     /// assert_eq!(throttle.to_string(), "throttle every 100ms burst 5");
     /// ```
-    #[must_use]
-    pub const fn get_interval(&self) -> Duration {
-        self.interval
-    }
+    pub get_interval: interval -> Duration,
 
     /// The burst, in units. See [`Throttle::get_interval`].
-    #[must_use]
-    pub const fn get_burst(&self) -> u64 {
-        self.burst
-    }
+    pub get_burst: burst -> u64,
 
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.burst
-    }
-}
+    pub(crate) capacity: burst -> u64,
+});
 
-impl Description for Throttle {
-    fn name(&self) -> &'static str {
-        "throttle"
-    }
-
-    fn guards(&self) -> Guards {
-        Guards::Quota
-    }
-
-    fn name_of_capacity(&self) -> &'static str {
-        "burst"
+impl Describe for Throttle {
+    fn description(&self) -> Description {
+        Description::new("throttle", Guards::Quota, "burst")
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {

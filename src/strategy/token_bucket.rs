@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::counts::counts;
-use super::{Counts, Description, Guards, LimitRule, PaceRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
+use crate::getters::getters;
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -41,6 +42,7 @@ use crate::rate::Rate;
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct TokenBucket {
     pub(crate) rate: Rate,
     pub(crate) burst: u64,
@@ -57,7 +59,6 @@ impl TokenBucket {
     /// the largest cost of one request.
     ///
     /// See the [type's example](TokenBucket#examples).
-    #[must_use]
     pub const fn new(rate: Rate, burst: u64) -> Self {
         Self {
             rate,
@@ -90,7 +91,6 @@ impl TokenBucket {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn refill_each_period(self) -> Self {
         Self {
             each_period: true,
@@ -114,14 +114,15 @@ impl TokenBucket {
     /// assert_eq!(limiter.check(1).remaining(), 2);
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    #[must_use]
     pub const fn initial(self, tokens: u64) -> Self {
         Self {
             initial: Some(tokens),
             ..self
         }
     }
+}
 
+getters!(TokenBucket {
     /// The rate.
     ///
     /// ```
@@ -132,45 +133,23 @@ impl TokenBucket {
     /// assert_eq!((bucket.get_initial(), bucket.get_refill_each_period()), (Some(20), false));
     /// assert_eq!(bucket.to_string(), "50/s burst 100 initial 20");
     /// ```
-    #[must_use]
-    pub const fn get_rate(&self) -> Rate {
-        self.rate
-    }
+    pub get_rate: rate -> Rate,
 
     /// The most tokens in the bucket. See [`TokenBucket::get_rate`].
-    #[must_use]
-    pub const fn get_burst(&self) -> u64 {
-        self.burst
-    }
+    pub get_burst: burst -> u64,
 
     /// The tokens in the bucket at first; `None`: it is full. See [`TokenBucket::get_rate`].
-    #[must_use]
-    pub const fn get_initial(&self) -> Option<u64> {
-        self.initial
-    }
+    pub get_initial: initial -> Option<u64>,
 
     /// Whether the units of the rate are [added all at once](TokenBucket::refill_each_period). See [`TokenBucket::get_rate`].
-    #[must_use]
-    pub const fn get_refill_each_period(&self) -> bool {
-        self.each_period
-    }
+    pub get_refill_each_period: each_period -> bool,
 
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.burst
-    }
-}
+    pub(crate) capacity: burst -> u64,
+});
 
-impl Description for TokenBucket {
-    fn name(&self) -> &'static str {
-        "token_bucket"
-    }
-
-    fn guards(&self) -> Guards {
-        Guards::Quota
-    }
-
-    fn name_of_capacity(&self) -> &'static str {
-        "burst"
+impl Describe for TokenBucket {
+    fn description(&self) -> Description {
+        Description::new("token_bucket", Guards::Quota, "burst")
     }
 
     fn window(&self, capacity: u64) -> Option<Duration> {

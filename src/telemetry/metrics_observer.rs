@@ -155,7 +155,7 @@ fn denied_by(decision: &Decision) -> Cow<'static, str> {
     let Some((limit, index)) = decision.denied_by().zip(decision.denied_by_index()) else {
         return "none".into();
     };
-    format!("{index}/{}", limit.description().name()).into()
+    format!("{index}/{}", limit.description().name).into()
 }
 
 impl Observer for MetricsObserver {

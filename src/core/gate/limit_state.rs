@@ -419,7 +419,7 @@ mod tests {
     fn every_limit_grants_at_the_last_instant_what_it_has_and_then_nothing() {
         let (limits, now) = (samples().into_iter(), Moment::LAST);
         for limit in limits.flat_map(|(_, limits)| limits) {
-            let rule = limit.description().checked(Duration::MAX).unwrap();
+            let rule = limit.checked(Duration::MAX).unwrap();
             let mut state = LimitState::new(&rule, now);
             let remaining = state.report(now, 0, 1).remaining;
             if remaining > 0 {

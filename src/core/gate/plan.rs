@@ -112,7 +112,7 @@ impl Plan {
         let words = words.unwrap_or_default();
         let ttl = limits
             .iter()
-            .filter_map(|limit| limit.description().lease_ttl());
+            .filter_map(|limit| limit.description().lease_ttl);
         let ttl = ttl
             .min()
             .and_then(|ttl| NonZeroU64::new(ttl.as_nanos() as u64));
@@ -320,7 +320,7 @@ fn rule_of(limit: &Limit, since_epoch: Duration) -> Result<LimitRule, ConfigErro
     let rule = if counts_invalid {
         Err(Fault::InvalidUnit)
     } else {
-        limit.description().checked(since_epoch)
+        limit.checked(since_epoch)
     };
     rule.map_err(|fault| refused(Box::new(*limit), fault))
 }

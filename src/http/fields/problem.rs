@@ -39,7 +39,7 @@ impl ProblemType {
     }
 
     pub(in crate::http) fn of_denial(denied_by: Option<Limit>) -> Self {
-        match denied_by.map(|limit| limit.guards()) {
+        match denied_by.map(|limit| limit.description().guards) {
             Some(Guards::Conduct) => Self::AbnormalUsage,
             Some(Guards::Quota | Guards::Capacity) => Self::QuotaExceeded,
             None => Self::ReducedCapacity,

@@ -8,7 +8,7 @@ use super::text::FieldText;
 use crate::decision::Decision;
 use crate::policy::with_limit;
 use crate::snapshot::LimitStatus;
-use crate::strategy::{Counts, Description as _, Guards};
+use crate::strategy::{Counts, Describe as _, Guards};
 
 /// What one answer of a server says about the limits: those of an explained grant or denial, at that instant. See
 /// [`RateLimitFields`](super::RateLimitFields) for an example.
@@ -179,8 +179,7 @@ impl<'a> FieldValues<'a> {
             return None;
         }
         // A denial may ban, after the limit has said when a unit is available.
-        let available_after = if self.is_denied && with_limit!(&status.limit, |limit| limit.bans())
-        {
+        let available_after = if self.is_denied && status.limit.description().bans {
             status.reset_after
         } else {
             status.available_after
@@ -209,7 +208,7 @@ impl<'a> FieldValues<'a> {
                 1
             };
             let is_spent = status.remaining < cost && !status.limit.counts_places();
-            let guards_conduct = || status.limit.guards() == Guards::Conduct;
+            let guards_conduct = || status.limit.description().guards == Guards::Conduct;
             is_spent.then(|| match cost {
                 1 => status.available_after,
                 _ if status.remaining > 0 && guards_conduct() => until_reset(status),
