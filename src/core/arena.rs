@@ -1,7 +1,8 @@
-//! Doubly linked lists threaded through one slab: every operation in constant time (but for growth), no allocation for each entry.
+//! Doubly linked lists threaded through one arena: every operation in constant time, no allocation for each entry.
 //!
-//! The slab is one vector. When it grows, its entries are copied under the lock of the manager. After a peak, its memory is freed when
-//! the last entry is removed.
+//! Memory comes in chunks rather than in one growing vector: a queue of a million entries is never copied under a lock, and no
+//! doubling leaves half of it unused. The first chunk grows from one entry, because each of a million keys may have an arena for
+//! one. A chunk is freed when its last entry is removed.
 
 use slab::Slab;
 
@@ -17,9 +18,19 @@ impl Index {
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
+
+    fn chunk(self) -> usize {
+        self.0 as usize / CHUNK
+    }
+
+    fn place(self) -> usize {
+        self.0 as usize % CHUNK
+    }
 }
 
 const NIL: u32 = u32::MAX;
+/// Entries in a chunk: large enough that the vector of chunks is small beside them, small enough that one is quickly allocated.
+const CHUNK: usize = 64;
 /// An empty arena with room for at most this many entries keeps their memory, because it is usually filled again.
 const KEPT: usize = 8;
 
@@ -32,7 +43,23 @@ struct Entry<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Arena<T>(Slab<Entry<T>>);
+struct Chunk<T> {
+    entries: Slab<Entry<T>>,
+    /// The next chunk that has room, if this one has.
+    next_open: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Arena<T> {
+    chunks: Vec<Chunk<T>>,
+    /// The first chunk that has room.
+    open: u32,
+    /// The one empty chunk that keeps its memory while others are in use, so that a queue that grows and shrinks by one entry
+    /// does not allocate each time.
+    spare: u32,
+    /// Entries in use.
+    len: u32,
+}
 
 /// The ends of one list in an arena.
 #[derive(Debug, Clone, Copy)]
@@ -59,51 +86,131 @@ impl List {
 
 impl<T> Arena<T> {
     pub(crate) const fn new() -> Self {
-        Self(Slab::new())
+        Self {
+            chunks: Vec::new(),
+            open: NIL,
+            spare: NIL,
+            len: 0,
+        }
+    }
+
+    /// The entries that there is memory for.
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
+        let chunks = self.chunks.iter();
+        chunks.map(|chunk| chunk.entries.capacity()).sum()
     }
 
     /// Adds an entry as the last one of a list. There must be fewer than `u32::MAX`.
     #[inline]
     pub(crate) fn insert_back(&mut self, list: &mut List, value: T) -> Index {
-        if self.0.capacity() == 0 {
-            self.0.reserve_exact(1); // each of a million keys may have an arena for one entry
-        }
-        let entry = Entry {
+        let number = self.chunk_with_room();
+        let chunk = &mut self.chunks[number as usize];
+        let place = chunk.entries.insert(Entry {
             prev: list.tail,
             next: NIL,
             value,
-        };
-        let index = Index(self.0.insert(entry) as u32);
+        });
+        if chunk.entries.len() == CHUNK {
+            self.open = chunk.next_open;
+        }
+        self.len += 1;
+        let index = Index(number * CHUNK as u32 + place as u32);
         self.append(list, index);
         index
+    }
+
+    #[inline]
+    fn chunk_with_room(&mut self) -> u32 {
+        match self.chunks.get(self.open as usize) {
+            Some(chunk) if !chunk.entries.is_empty() => {}
+            Some(chunk) if self.spare == NIL && chunk.entries.capacity() > 0 => {}
+            _ => self.allocate(),
+        }
+        self.open
+    }
+
+    /// Gives an empty chunk that has room memory: that of the spare chunk, if there is one.
+    #[cold]
+    fn allocate(&mut self) {
+        if self.open == NIL {
+            if self.chunks.is_empty() {
+                self.chunks.reserve_exact(1); // most arenas have no second one
+            }
+            self.open = self.chunks.len() as u32;
+            self.chunks.push(Chunk {
+                entries: Slab::new(),
+                next_open: NIL,
+            });
+        }
+        let spare = std::mem::replace(&mut self.spare, NIL);
+        let entries = match self.chunks.get_mut(spare as usize) {
+            Some(spare) => std::mem::take(&mut spare.entries),
+            None if self.open == 0 => Slab::with_capacity(1),
+            None => Slab::with_capacity(CHUNK),
+        };
+        self.chunks[self.open as usize].entries = entries;
     }
 
     /// Takes an entry out; it must be in no list.
     #[inline]
     pub(crate) fn remove(&mut self, index: Index) -> T {
-        let entry = self.0.remove(index.0 as usize);
-        if self.0.is_empty() && self.0.capacity() > KEPT {
-            self.0 = Slab::new();
+        let chunk = &mut self.chunks[index.chunk()];
+        let entry = chunk.entries.remove(index.place());
+        let remaining = chunk.entries.len();
+        if remaining == CHUNK - 1 {
+            chunk.next_open = std::mem::replace(&mut self.open, index.chunk() as u32);
+        }
+        self.len -= 1;
+        if remaining == 0 && chunk.entries.capacity() > KEPT {
+            self.give_back(index.chunk());
         }
         entry.value
+    }
+
+    /// Frees the memory of an empty chunk, unless it is the only empty one. Of an empty arena, half of one chunk stays.
+    #[cold]
+    fn give_back(&mut self, number: usize) {
+        if self.len == 0 {
+            let capacity = self.chunks[number].entries.capacity();
+            self.chunks.truncate(1);
+            self.chunks.shrink_to(1);
+            self.chunks[0] = Chunk {
+                entries: Slab::with_capacity(capacity / 2),
+                next_open: NIL,
+            };
+            self.open = 0;
+            self.spare = NIL;
+        } else if self.spare == NIL {
+            self.spare = number as u32;
+        } else {
+            self.chunks[number].entries = Slab::new();
+        }
     }
 
     /// `None` when the entry was removed; a new one may have taken its place.
     #[inline]
     pub(crate) fn get(&self, index: Index) -> Option<&T> {
-        Some(&self.0.get(index.0 as usize)?.value)
+        let chunk = self.chunks.get(index.chunk())?;
+        Some(&chunk.entries.get(index.place())?.value)
     }
 
     /// See [`Arena::get`].
     #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut T> {
-        Some(&mut self.0.get_mut(index.0 as usize)?.value)
+        let chunk = self.chunks.get_mut(index.chunk())?;
+        Some(&mut chunk.entries.get_mut(index.place())?.value)
+    }
+
+    #[inline]
+    fn entry(&mut self, index: Index) -> &mut Entry<T> {
+        &mut self.chunks[index.chunk()].entries[index.place()]
     }
 
     /// Adds an entry that is in no list as the last one of a list.
     #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, index: Index) {
-        let entry = &mut self.0[index.0 as usize];
+        let entry = self.entry(index);
         entry.prev = list.tail;
         entry.next = NIL;
         self.append(list, index);
@@ -115,28 +222,28 @@ impl<T> Arena<T> {
         if tail == NIL {
             list.head = index.0;
         } else {
-            self.0[tail as usize].next = index.0;
+            self.entry(Index(tail)).next = index.0;
         }
     }
 
     /// Takes an entry out of the list that it is in.
     #[inline(always)]
     pub(crate) fn unlink(&mut self, list: &mut List, index: Index) {
-        let &Entry { prev, next, .. } = &self.0[index.0 as usize];
+        let &mut Entry { prev, next, .. } = self.entry(index);
         match prev {
             NIL => list.head = next,
-            prev => self.0[prev as usize].next = next,
+            prev => self.entry(Index(prev)).next = next,
         }
         match next {
             NIL => list.tail = prev,
-            next => self.0[next as usize].prev = prev,
+            next => self.entry(Index(next)).prev = prev,
         }
     }
 
     /// The entries of a list, front to back.
     pub(crate) fn indexes(&self, list: &List) -> impl Iterator<Item = Index> {
         std::iter::successors(list.front(), |index| {
-            let next = self.0[index.0 as usize].next;
+            let next = self.chunks[index.chunk()].entries[index.place()].next;
             (next != NIL).then_some(Index(next))
         })
     }
@@ -176,9 +283,20 @@ mod tests {
                 prop_assert_eq!(list.back(), model.back().map(|entry| entry.0));
                 prop_assert!(arena.indexes(&list).eq(model.iter().map(|entry| entry.0)));
                 prop_assert!(model.iter().all(|&(index, value)| arena.get(index) == Some(&value)));
-                prop_assert_eq!(arena.0.len(), model.len());
+                prop_assert_eq!(arena.len as usize, model.len());
             }
         }
+    }
+
+    fn take<T>(arena: &mut Arena<T>, list: &mut List, index: Index) -> T {
+        arena.unlink(list, index);
+        arena.remove(index)
+    }
+
+    fn fill(arena: &mut Arena<usize>, list: &mut List, entries: usize) -> Vec<Index> {
+        (0..entries)
+            .map(|number| arena.insert_back(list, number))
+            .collect()
     }
 
     /// Each of a million keys may have an arena for one entry.
@@ -187,26 +305,70 @@ mod tests {
         let (mut arena, mut list) = (Arena::new(), List::EMPTY);
         for number in 0..2 {
             let index = arena.insert_back(&mut list, number);
-            assert_eq!(arena.0.capacity(), 1);
-            arena.unlink(&mut list, index);
-            arena.remove(index);
+            assert_eq!((arena.capacity(), arena.chunks.capacity()), (1, 1));
+            take(&mut arena, &mut list, index);
         }
     }
 
     #[test]
     fn memory_goes_back_when_the_last_entry_leaves() {
         let (mut arena, mut list) = (Arena::new(), List::EMPTY);
-        for number in 0..1_000 {
-            arena.insert_back(&mut list, number);
+        let indexes = fill(&mut arena, &mut list, 1_000);
+        assert_eq!(arena.capacity(), 1_000_usize.next_multiple_of(CHUNK));
+        for index in indexes {
+            take(&mut arena, &mut list, index);
         }
-        while let Some(index) = list.front() {
-            arena.unlink(&mut list, index);
-            arena.remove(index);
+        assert!(arena.capacity() <= CHUNK && arena.chunks.len() == 1);
+        for _ in 0..8 {
+            for index in fill(&mut arena, &mut list, KEPT + 1) {
+                take(&mut arena, &mut list, index);
+            }
         }
         assert!(
-            arena.0.capacity() <= KEPT,
+            arena.capacity() <= 2 * KEPT,
             "memory follows what is used: {}",
-            arena.0.capacity()
+            arena.capacity()
         );
+    }
+
+    /// A queue that had a peak keeps at most two chunks while one entry remains, wherever that is.
+    #[test]
+    fn one_remaining_entry_keeps_few_chunks() {
+        for kept in [0, 1, 63, 64, 5_000, 9_999] {
+            let (mut arena, mut list) = (Arena::new(), List::EMPTY);
+            let mut indexes = fill(&mut arena, &mut list, 10_000);
+            let last = indexes.swap_remove(kept);
+            for index in indexes {
+                take(&mut arena, &mut list, index);
+            }
+            assert!(
+                arena.capacity() <= 2 * CHUNK,
+                "{} entries for the one at {kept}",
+                arena.capacity()
+            );
+            let refilled = fill(&mut arena, &mut list, 10_000);
+            assert_eq!(arena.get(last), Some(&kept));
+            let mut refilled = refilled.iter().enumerate();
+            assert!(refilled.all(|(number, index)| arena.get(*index) == Some(&number)));
+            assert_eq!(
+                arena.capacity(),
+                10_001_usize.next_multiple_of(CHUNK),
+                "chunks are used again"
+            );
+        }
+    }
+
+    /// No allocation for each entry where a queue grows and shrinks by one at the end of a chunk.
+    #[test]
+    fn an_entry_that_comes_and_goes_keeps_its_chunk() {
+        let (mut arena, mut list) = (Arena::new(), List::EMPTY);
+        let full = fill(&mut arena, &mut list, CHUNK);
+        for _ in 0..3 {
+            let index = arena.insert_back(&mut list, 0);
+            assert_eq!(arena.capacity(), 2 * CHUNK);
+            take(&mut arena, &mut list, index);
+            assert_eq!(arena.capacity(), 2 * CHUNK);
+        }
+        assert_eq!(arena.get(full[0]), Some(&0));
     }
 }

@@ -34,19 +34,20 @@ impl Manager {
 impl<'a> ReleaseChannel<'a> {
     pub(crate) fn release(self, fence: u64, cost: u64, claim: Claim) {
         if claim != Claim::PLACE {
-            self.release_under_lock(fence, cost, claim);
+            Self::release_under_lock(self.0, fence, cost, claim);
             return;
         }
         match self.0.state.word.put_back(cost) {
             PutBack::Done => {}
-            PutBack::InTransit => self.release_under_lock(fence, 0, claim), // the lock takes the units over
-            PutBack::Refused => self.release_under_lock(fence, cost, claim),
+            PutBack::InTransit => Self::release_under_lock(self.0, fence, 0, claim), // the lock takes the units over
+            PutBack::Refused => Self::release_under_lock(self.0, fence, cost, claim),
         }
     }
 
+    /// A bare reference, which the compiler knows not to be written through: the drop of a permit then need not read it again.
     #[inline(never)]
-    fn release_under_lock(self, fence: u64, cost: u64, claim: Claim) {
-        let mut state = self.0.lock();
+    fn release_under_lock(manager: &'a Arc<Manager>, fence: u64, cost: u64, claim: Claim) {
+        let mut state = manager.lock();
         if !state.awaits_drain() && state.schedule.release(fence, cost, claim) {
             return;
         }
@@ -55,7 +56,7 @@ impl<'a> ReleaseChannel<'a> {
                 drop(state); // no time moves
                 contain_panic(|| next.wake());
             }
-            None => self.release_to_next(state, fence, cost, claim),
+            None => Self(manager).release_to_next(state, fence, cost, claim),
         }
     }
 
