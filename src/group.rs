@@ -2,7 +2,6 @@
 
 mod error;
 
-use std::fmt;
 use std::future::{Future, pending};
 use std::panic::Location;
 use std::pin::{Pin, pin};
@@ -15,6 +14,7 @@ use tokio::task::coop;
 use tokio::time::Instant;
 
 use crate::acquire::{OwnedTicket, PermitRequest};
+use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -582,8 +582,4 @@ impl IntoFuture for PermitRequest<&LimiterGroup> {
     }
 }
 
-impl fmt::Debug for GroupAcquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupAcquire").finish_non_exhaustive()
-    }
-}
+debug_fields!(GroupAcquire);

@@ -184,6 +184,7 @@ mod builder;
 mod carry_over;
 mod contain_panic;
 mod core;
+mod debug_fields;
 mod decision;
 mod error;
 mod event;

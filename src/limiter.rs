@@ -2,7 +2,6 @@
 
 mod poll_limiter;
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use crate::acquire::{
 };
 use crate::carry_over::UsageCarryOver;
 use crate::core::request::{Caller, Costs};
+use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::manager::{Awaited, Manager, RequestOptions};
@@ -620,14 +620,11 @@ impl Limiter {
     }
 }
 
-impl fmt::Debug for Limiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter")
-            .field("name", &self.name())
-            .field("snapshot", &self.snapshot())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    Limiter,
+    |limiter| name = limiter.name(),
+    snapshot = limiter.snapshot()
+);
 
 /// A request of a [`Limiter`].
 impl<'a> PermitRequest<&'a Limiter> {

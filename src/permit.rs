@@ -2,7 +2,6 @@
 
 mod split;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use uuid::Uuid;
 
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, Grant, UnitCosts};
+use crate::debug_fields::debug_fields;
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
 use crate::strategy::{Moment, Outcome, Unit};
@@ -491,12 +491,9 @@ impl Drop for Permit {
     }
 }
 
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit")
-            .field("id", &self.id())
-            .field("fence", &self.grant.fence)
-            .field("cost", &self.cost)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    Permit,
+    |permit| id = permit.id(),
+    fence = permit.grant.fence,
+    cost = permit.cost
+);

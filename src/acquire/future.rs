@@ -1,6 +1,5 @@
 //! The futures of a request that waits.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -13,6 +12,7 @@ use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Caller, Refused};
 use crate::core::schedule::Enqueued;
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;
@@ -208,13 +208,7 @@ impl Drop for Acquire<'_> {
     }
 }
 
-impl fmt::Debug for Acquire<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("progress", &self.progress)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Acquire<'_>, |acquire| progress = acquire.progress);
 
 /// An [`Acquire`] that borrows nothing, so that it can be spawned, or kept in a struct.
 /// [`Limiter::acquire_owned`](crate::Limiter::acquire_owned), which has an example, returns it.
@@ -251,13 +245,7 @@ impl Drop for AcquireOwned {
     }
 }
 
-impl fmt::Debug for AcquireOwned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireOwned")
-            .field("progress", &self.progress)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(AcquireOwned, |acquire| progress = acquire.progress);
 
 /// A future that waits for a permit, and returns it with the status of each limit at the grant or the refusal.
 /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained), which has an example, returns it.

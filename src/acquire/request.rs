@@ -1,9 +1,9 @@
 //! A request with its options, for any kind of limiter.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::core::request::Caller;
+use crate::debug_fields::debug_fields;
 use crate::manager::RequestOptions;
 use crate::priority::Priority;
 
@@ -128,10 +128,4 @@ impl<T> PermitRequest<T> {
     }
 }
 
-impl<T> fmt::Debug for PermitRequest<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PermitRequest")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([T] PermitRequest<T>, |request| options = request.options);

@@ -1,6 +1,5 @@
 //! A turn that is taken before it is awaited.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::ticket::{OwnedTicket, polled_after_completion};
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
@@ -117,10 +117,4 @@ impl Drop for Reservation {
     }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("ready_in", &self.ready_in())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Reservation, |reservation| ready_in = reservation.ready_in());

@@ -1,6 +1,5 @@
 //! Work that runs under a permit.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use pin_project::pin_project;
 
 use super::future::AcquireOwned;
+use crate::debug_fields::debug_fields;
 use crate::error::{AcquireError, RunError};
 use crate::manager::Watch;
 use crate::permit::Permit;
@@ -96,12 +96,7 @@ where
     }
 }
 
-impl<F, A: fmt::Debug> fmt::Debug for Run<F, A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let permit = self.held.as_ref().map(|held| &held.permit);
-        f.debug_struct("Run")
-            .field("acquire", &self.acquire)
-            .field("permit", &permit)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [F, A: std::fmt::Debug] Run<F, A>,
+    |run| acquire = run.acquire, permit = run.held.as_ref().map(|held| &held.permit)
+);

@@ -1,6 +1,5 @@
 //! How a layer asks each kind of limiter.
 
-use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -15,6 +14,7 @@ use super::answer::Refusal;
 use super::identity::NoKey;
 use crate::acquire::{AcquireExplained, PermitRequest, TryAcquireShared};
 use crate::core::request::Caller;
+use crate::debug_fields::debug_fields;
 use crate::error::TryAcquireError;
 use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
@@ -251,17 +251,9 @@ impl<F> Clone for ChosenLimiter<F> {
     }
 }
 
-impl<F> fmt::Debug for ChosenLimiter<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChosenLimiter(..)")
-    }
-}
+debug_fields!([F] ChosenLimiter<F>);
 
-impl fmt::Debug for Asking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asking(..)")
-    }
-}
+debug_fields!(Asking);
 
 /// A key of a [`SharedLimiter`] in a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key), as the bytes
 /// that its store gets.

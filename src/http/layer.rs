@@ -3,7 +3,6 @@
 mod answer;
 mod service;
 
-use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use super::body::outcome_of;
 use super::fields::{KnownPolicies, PolicyNameError, RateLimitFields, RateLimitStyle};
 use super::identity::{FoundKey, KeyedBy, KeyedByFuture, NoKey, OrShared};
 use crate::core::request::Caller;
+use crate::debug_fields::debug_fields;
 use crate::strategy::{MAX_SPAN_NANOS, Outcome};
 
 /// A layer of tower that limits the requests to a service: to a router of axum, a route, or a group of routes. It asks a
@@ -529,11 +529,8 @@ impl LayerOptions {
     }
 }
 
-impl fmt::Debug for LayerOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerOptions")
-            .field("fields", &self.fields)
-            .field("wait", &self.wait)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    LayerOptions,
+    |options| fields = options.fields,
+    wait = options.wait
+);

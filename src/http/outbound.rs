@@ -5,7 +5,6 @@ mod error;
 mod retry;
 mod service;
 
-use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use http::request::Parts;
 
 use super::admission::Admits;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
+use crate::debug_fields::debug_fields;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
@@ -427,10 +427,4 @@ fn host_of(parts: &Parts) -> String {
     host
 }
 
-impl<C, R> fmt::Debug for OutboundLayer<C, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundLayer")
-            .field("until_head", &self.common.until_head)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([C, R] OutboundLayer<C, R>, |layer| until_head = layer.common.until_head);

@@ -1,13 +1,13 @@
 //! The waits of requests, as observers see them.
 
 use std::cell::Cell;
-use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ObservedKey;
 use crate::contain_panic::contain_panic;
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::priority::Priority;
 
@@ -134,8 +134,4 @@ pub(super) fn call(observer: impl FnOnce()) {
     }
 }
 
-impl fmt::Debug for WaitSpan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WaitSpan(..)")
-    }
-}
+debug_fields!(WaitSpan);

@@ -10,6 +10,7 @@ use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use pin_project::pin_project;
 
 use super::WithPermits;
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
@@ -125,15 +126,10 @@ where
     }
 }
 
-impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for MapPermitted<S, W, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let running = self.running.len();
-        f.debug_struct("MapPermitted")
-            .field("items", &self.items)
-            .field("running", &running)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [S: Stream + fmt::Debug, W, F: Future] MapPermitted<S, W, F>,
+    |outputs| items = outputs.items, running = outputs.running.len()
+);
 
 /// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.
 #[pin_project]
@@ -194,10 +190,7 @@ where
     }
 }
 
-impl<S: Stream + fmt::Debug, W, F: Future> fmt::Debug for ForEachPermitted<S, W, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForEachPermitted")
-            .field("outputs", &self.outputs)
-            .finish()
-    }
-}
+debug_fields!(
+    [S: Stream + fmt::Debug, W, F: Future] ForEachPermitted<S, W, F>,
+    |future| outputs = future.outputs
+);

@@ -9,6 +9,7 @@ use futures_util::stream::{Fuse, StreamExt as _};
 use pin_project::pin_project;
 
 use crate::acquire::OwnedTicket;
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
@@ -130,12 +131,7 @@ impl<S: Stream> FusedStream for WithPermits<S> {
 }
 
 // A derived form would ask for items that are `Debug`.
-impl<S: Stream + fmt::Debug> fmt::Debug for WithPermits<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithPermits")
-            .field("source", self.source.get_ref())
-            .field("item_waits", &self.item.is_some())
-            .field("refused", &self.refused)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [S: Stream + fmt::Debug] WithPermits<S>,
+    |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused
+);

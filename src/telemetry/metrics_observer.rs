@@ -1,7 +1,6 @@
 //! An observer that counts.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use metrics::{
     Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram,
 };
 
+use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::event::EventKind;
 use crate::observe::{LimiterEvent, ObservedKey, Observer};
@@ -229,10 +229,5 @@ impl Default for MetricsObserver {
     }
 }
 
-impl fmt::Debug for MetricsObserver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsObserver")
-            .field("labels_keys", &self.key_label.is_some())
-            .finish()
-    }
-}
+debug_fields!(MetricsObserver, |observer| labels_keys =
+    observer.key_label.is_some());

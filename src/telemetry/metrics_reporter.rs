@@ -1,12 +1,12 @@
 //! Sets the metrics that are read from snapshots of limiters.
 
-use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use metrics::{Label, counter, describe_counter, describe_gauge, gauge};
 
 use super::metrics_observer::limiter_label;
+use crate::debug_fields::debug_fields;
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
 use crate::shared::SharedLimiter;
@@ -167,10 +167,5 @@ fn report_state(label: &Label, now: &LimiterSnapshot) {
     );
 }
 
-impl fmt::Debug for MetricsReporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsReporter")
-            .field("limiters", &self.sources.len())
-            .finish()
-    }
-}
+debug_fields!(MetricsReporter, |reporter| limiters =
+    reporter.sources.len());

@@ -1,11 +1,11 @@
 //! An identity that is the address of the client.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, Request};
 
 use super::{Identity, NoIdentity};
+use crate::debug_fields::debug_fields;
 use crate::http::ClientIp;
 
 /// The address of the client, with the peer of the connection from an extension of the request. See [`ClientIp::peer_from`].
@@ -66,10 +66,4 @@ impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<
     }
 }
 
-impl<F> fmt::Debug for ClientAddress<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientAddress")
-            .field("client_ip", &self.client_ip)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([F] ClientAddress<F>, |address| client_ip = address.client_ip);

@@ -1,12 +1,13 @@
 //! How a layer asks for the key of a request: not at all, at once, or by a future.
 
-use std::fmt;
 use std::future::{Future, Pending};
 use std::sync::Arc;
 
 use http::Request;
 
 use super::{FoundKey, Identity, NoIdentity};
+
+use crate::debug_fields::debug_fields;
 
 /// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
 /// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
@@ -107,22 +108,8 @@ impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<Arc<I>
     }
 }
 
-impl<I> fmt::Debug for KeyedBy<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyedBy(..)")
-    }
-}
+debug_fields!([I] KeyedBy<I>);
 
-impl<F> fmt::Debug for KeyedByFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyedByFuture(..)")
-    }
-}
+debug_fields!([F] KeyedByFuture<F>);
 
-impl<I: fmt::Debug, K> fmt::Debug for OrShared<I, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OrShared")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([I: std::fmt::Debug, K] OrShared<I, K>, |shared| inner = shared.inner);

@@ -1,6 +1,5 @@
 //! The service of an `OutboundLayer`, and the future of a request through it.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use super::classify::{ByStatus, OutboundClassifier};
 use super::error::OutboundError;
 use super::retry::{NoRetry, OutboundRetry};
 use crate::acquire::AcquireOwned;
+use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::http::body::{HeldPermit, PermitBody};
 use crate::http::grpc;
@@ -227,11 +227,7 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, B, A, C, R> fmt::Debug for OutboundFuture<S, B, A, C, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundFuture")
-            .field("plan", &self.plan)
-            .field("retries", &self.retries)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [S: Service<Request<B>>, B, A, C, R] OutboundFuture<S, B, A, C, R>,
+    |future| plan = future.plan, retries = future.retries
+);
