@@ -1,6 +1,5 @@
 //! The errors of the crate.
 
-mod misfit;
 mod store;
 
 use std::convert::Infallible;
@@ -15,7 +14,6 @@ use crate::policy::{Limit, Policy};
 use crate::strategy::Unit;
 use crate::text::ParseError;
 
-pub(crate) use misfit::Misfit;
 pub use store::{Cause, ReplyFault, StoreError};
 
 /// Why a limiter was not built, or a policy was not replaced: the policy has no limits, one of its limits is invalid, or its text
@@ -115,117 +113,164 @@ impl From<Infallible> for ConfigError {
     }
 }
 
-/// Why an `acquire` ended without a permit. See [`Limiter::acquire`](crate::Limiter::acquire) for an example.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// The limiter was closed, before the request or while it waited.
-    #[error("the limiter is closed")]
-    Closed,
-    /// The request must wait, and the queue is full: see [`Overflow::Reject`](crate::Overflow::Reject).
-    #[error("the limiter's queue is full; raise max_queue, or retry later{}", display_retry(*retry_after))]
-    QueueFull {
-        /// As in [`AcquireError::TimedOut`], behind the requests that wait.
-        retry_after: Option<Duration>,
-    },
-    /// The request waited, and a full queue dropped it in favour of another: see [`Overflow`](crate::Overflow).
-    #[error("the limiter's full queue dropped the request in favour of another{}", display_retry(*retry_after))]
-    Shed {
-        /// As in [`AcquireError::TimedOut`], behind the requests that wait.
-        retry_after: Option<Duration>,
-    },
-    /// The queue overflowed, and the limiter blocks all requests: see [`Overflow::Block`](crate::Overflow::Block).
-    #[error(
-        "the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}"
-    )]
-    Blocked {
-        /// How long no request may come before the limiter accepts one again.
-        retry_after: Duration,
-    },
-    /// The timeout of the request passed, or the wait is known to be longer than the timeout.
-    #[error("no permit within the timeout{}", display_retry(*retry_after))]
-    TimedOut {
-        /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
-        /// time can tell. `None` when only a release helps. Others that wait go first: if they give up, it is sooner.
-        retry_after: Option<Duration>,
-        /// The limiter's decision at that time on a new request of this cost, behind the others that wait. `None` unless the
-        /// request asked for an [explanation](crate::PermitRequest::acquire_explained).
-        decision: Option<Box<Decision>>,
-    },
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so waiting cannot help. The cost of a
-    /// named unit is compared only with the limits that count it.
-    #[error("{}", display_exceeds(*cost, *max, limit))]
-    ExceedsLimit {
-        /// The cost of the request, in what the limit counts.
-        cost: u64,
-        /// The largest cost that the policy admits.
-        max: u64,
-        /// The limit with this capacity. If several have it, the first one.
-        limit: Box<Limit>,
-    },
-    /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
-    #[error(
-        "`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0"
-    )]
-    MissingCost {
-        /// The unit.
-        unit: Unit,
-        /// The limit that counts it.
-        limit: Box<Limit>,
-    },
-    /// The cost is zero.
-    #[error("a cost of 0 takes nothing; ask for at least 1")]
+/// An error of a request: its own variants, and those that every kind of request has.
+macro_rules! request_error {
+    ($(#[$attribute:meta])* $name:ident { $($own:tt)* }) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, PartialEq, Eq, Error)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($own)*
+            /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so neither waiting nor a retry can
+            /// help. The cost of a named unit is compared only with the limits that count it.
+            #[error("{}", display_exceeds(*cost, *max, limit))]
+            ExceedsLimit {
+                /// The cost of the request, in what the limit counts.
+                cost: u64,
+                /// The largest cost that the policy admits.
+                max: u64,
+                /// The limit with this capacity. If several have it, the first one.
+                limit: Box<Limit>,
+            },
+            /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
+            #[error("`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0")]
+            MissingCost {
+                /// The unit.
+                unit: Unit,
+                /// The limit that counts it.
+                limit: Box<Limit>,
+            },
+            /// The cost is zero.
+            #[error("a cost of 0 takes nothing; ask for at least 1")]
+            ZeroCost,
+            /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
+            #[error("{}", display_no_ttl(*ttl, policy))]
+            NoTtl {
+                /// The TTL of the request.
+                ttl: Duration,
+                /// The policy of the limiter.
+                policy: Policy,
+            },
+            /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
+            #[error("the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)")]
+            TooManyKeys {
+                /// The most keys.
+                max: usize,
+            },
+            /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
+            #[error("the policy of the key's tier is invalid")]
+            Config(#[source] Box<ConfigError>),
+            /// The store that holds the limits did not answer, or refused the call.
+            ///
+            /// It displays as the [`StoreError`] does, and has the same source.
+            #[error(transparent)]
+            Store(Box<StoreError>),
+        }
+
+        impl $name {
+            /// Whether the limiter was closed: no further request will be granted. See [`retry_after`](Self::retry_after).
+            #[must_use]
+            pub const fn is_closed(&self) -> bool {
+                matches!(self, Self::Closed)
+            }
+        }
+
+        impl From<Misfit> for $name {
+            #[cold]
+            fn from(misfit: Misfit) -> Self {
+                match misfit {
+                    Misfit::ZeroCost => Self::ZeroCost,
+                    Misfit::Exceeds { limit, cost } => Self::ExceedsLimit { cost, max: limit.capacity(), limit },
+                    Misfit::Missing { limit, unit } => Self::MissingCost { unit, limit },
+                    Misfit::NoTtl { ttl, policy } => Self::NoTtl { ttl, policy },
+                }
+            }
+        }
+    };
+}
+
+/// Why a request can never be admitted, apart from the time.
+#[derive(Debug)]
+pub(crate) enum Misfit {
     ZeroCost,
-    /// The timeout is out of range.
-    #[error("a timeout of {timeout:?} is out of range; the longest is {max:?}, or set none")]
-    TimeoutTooLong {
-        /// The timeout of the request.
-        timeout: Duration,
-        /// The longest timeout: 100 years of 365 days.
-        max: Duration,
-    },
-    /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
-    #[error(
-        "the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)"
-    )]
-    TooManyKeys {
-        /// The most keys.
-        max: usize,
-    },
-    /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
-    #[error("the policy of the key's tier is invalid")]
-    Config(#[source] Box<ConfigError>),
-    /// A [throttled](crate::StreamLimitExt::throttled) stream holds no permits, so a policy of nothing but
-    /// [`MaxConcurrency`](crate::MaxConcurrency) would not slow it down. A [sink](crate::SinkLimitExt::throttled_sink) holds none either.
-    #[error(
-        "`{policy}` bounds permits that are held, and a throttled stream holds none; use with_permits, map_permitted or for_each_permitted"
-    )]
-    NoRate {
-        /// The policy of the limiter.
-        policy: Policy,
-    },
-    /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
-    #[error("{}", display_no_ttl(*ttl, policy))]
-    NoTtl {
-        /// The TTL of the request.
-        ttl: Duration,
-        /// The policy of the limiter.
-        policy: Policy,
-    },
-    /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
-    /// runtime serves the limiter.
-    ///
-    /// A tokio runtime without timers can only be detected by a panic. The limiter catches the panic, but the panic hook runs,
-    /// once in each such runtime for all limiters. Where panics abort, the process ends.
-    #[error(
-        "the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire"
-    )]
-    NoRuntime,
-    /// The store that holds the limits did not answer, or refused the call.
-    ///
-    /// It displays as the [`StoreError`] does, and has the same source.
-    #[error(transparent)]
-    Store(Box<StoreError>),
+    Exceeds { limit: Box<Limit>, cost: u64 },
+    Missing { limit: Box<Limit>, unit: Unit },
+    NoTtl { ttl: Duration, policy: Policy },
+}
+
+request_error! {
+    /// Why an `acquire` ended without a permit. See [`Limiter::acquire`](crate::Limiter::acquire) for an example.
+    AcquireError {
+        /// The limiter was closed, before the request or while it waited.
+        #[error("the limiter is closed")]
+        Closed,
+        /// The request must wait, and the queue is full: see [`Overflow::Reject`](crate::Overflow::Reject).
+        #[error("the limiter's queue is full; raise max_queue, or retry later{}", display_retry(*retry_after))]
+        QueueFull {
+            /// As in [`AcquireError::TimedOut`], behind the requests that wait.
+            retry_after: Option<Duration>,
+        },
+        /// The request waited, and a full queue dropped it in favour of another: see [`Overflow`](crate::Overflow).
+        #[error("the limiter's full queue dropped the request in favour of another{}", display_retry(*retry_after))]
+        Shed {
+            /// As in [`AcquireError::TimedOut`], behind the requests that wait.
+            retry_after: Option<Duration>,
+        },
+        /// The queue overflowed, and the limiter blocks all requests: see [`Overflow::Block`](crate::Overflow::Block).
+        #[error("the limiter's queue overflowed; it blocks until no request has come for {retry_after:?}")]
+        Blocked {
+            /// How long no request may come before the limiter accepts one again.
+            retry_after: Duration,
+        },
+        /// The timeout of the request passed, or the wait is known to be longer than the timeout.
+        #[error("no permit within the timeout{}", display_retry(*retry_after))]
+        TimedOut {
+            /// The earliest time, from now, at which a new request of this cost could be granted, as far as the limits that follow
+            /// time can tell. `None` when only a release helps. Others that wait go first: if they give up, it is sooner.
+            retry_after: Option<Duration>,
+            /// The limiter's decision at that time on a new request of this cost, behind the others that wait. `None` unless the
+            /// request asked for an [explanation](crate::PermitRequest::acquire_explained).
+            decision: Option<Box<Decision>>,
+        },
+        /// The timeout is out of range.
+        #[error("a timeout of {timeout:?} is out of range; the longest is {max:?}, or set none")]
+        TimeoutTooLong {
+            /// The timeout of the request.
+            timeout: Duration,
+            /// The longest timeout: 100 years of 365 days.
+            max: Duration,
+        },
+        /// A [throttled](crate::StreamLimitExt::throttled) stream holds no permits, so a policy of nothing but
+        /// [`MaxConcurrency`](crate::MaxConcurrency) would not slow it down. A [sink](crate::SinkLimitExt::throttled_sink) holds
+        /// none either.
+        #[error("`{policy}` bounds permits that are held, and a throttled stream holds none; use with_permits, map_permitted or for_each_permitted")]
+        NoRate {
+            /// The policy of the limiter.
+            policy: Policy,
+        },
+        /// The request must wait, and nothing would wake it: it was polled outside every tokio runtime with timers, and no such
+        /// runtime serves the limiter.
+        ///
+        /// A tokio runtime without timers can only be detected by a panic. The limiter catches the panic, but the panic hook runs,
+        /// once in each such runtime for all limiters. Where panics abort, the process ends.
+        #[error("the request must wait, and there is no tokio runtime with timers; call it in one (enable_time), or use blocking_acquire")]
+        NoRuntime,
+    }
+}
+
+request_error! {
+    /// Why a `try_acquire` got no permit. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
+    TryAcquireError {
+        /// The request would have to wait. The [`Decision`] says which limit denied it and when to retry.
+        #[error("{0}")]
+        Denied(Decision),
+        /// The limiter is closed.
+        #[error("the limiter is closed")]
+        Closed,
+        /// The store that holds the limits was not asked: the queue was full, or no request would have waited for the reply.
+        #[error("the store of the limiter was not asked")]
+        NotAsked(#[source] Box<AcquireError>),
+    }
 }
 
 fn display_exceeds(cost: u64, max: u64, limit: &Limit) -> String {
@@ -245,69 +290,6 @@ fn display_retry(retry_after: Option<Duration>) -> String {
     retry_after
         .map(|after| format!("; a retry can succeed in {after:?} at the earliest"))
         .unwrap_or_default()
-}
-
-/// Why a `try_acquire` got no permit. See [`Limiter::try_acquire`](crate::Limiter::try_acquire) for an example.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TryAcquireError {
-    /// The request would have to wait. The [`Decision`] says which limit denied it and when to retry.
-    #[error("{0}")]
-    Denied(Decision),
-    /// The limiter is closed.
-    #[error("the limiter is closed")]
-    Closed,
-    /// The cost is above the smallest [capacity](crate::Limit::capacity) in the policy, so a retry cannot help. The cost of a
-    /// named unit is compared only with the limits that count it.
-    #[error("{}", display_exceeds(*cost, *max, limit))]
-    ExceedsLimit {
-        /// The cost of the request, in what the limit counts.
-        cost: u64,
-        /// The largest cost that the policy admits.
-        max: u64,
-        /// The limit with this capacity. If several have it, the first one.
-        limit: Box<Limit>,
-    },
-    /// The key is new, and the keyed limiter already holds [`max_keys`](crate::KeyedLimiterBuilder::max_keys) others.
-    #[error(
-        "the limiter already holds {max} keys, its most; raise max_keys, or let it evict (when_full)"
-    )]
-    TooManyKeys {
-        /// The most keys.
-        max: usize,
-    },
-    /// The policy of the key's [tier](crate::KeyedLimiterBuilder::tiers) is invalid.
-    #[error("the policy of the key's tier is invalid")]
-    Config(#[source] Box<ConfigError>),
-    /// A limit counts a unit, and the request does not [say](crate::PermitRequest::cost_of) how many it takes.
-    #[error(
-        "`{limit}` counts {unit}, and the request does not say how many it takes: add .cost_of(\"{unit}\", …), or 0"
-    )]
-    MissingCost {
-        /// The unit.
-        unit: Unit,
-        /// The limit that counts it.
-        limit: Box<Limit>,
-    },
-    /// The request gives its permit a [TTL](crate::PermitRequest::ttl), and the policy gives permits none.
-    #[error("{}", display_no_ttl(*ttl, policy))]
-    NoTtl {
-        /// The TTL of the request.
-        ttl: Duration,
-        /// The policy of the limiter.
-        policy: Policy,
-    },
-    /// The cost is zero.
-    #[error("a cost of 0 takes nothing; ask for at least 1")]
-    ZeroCost,
-    /// The store that holds the limits did not answer, or refused the call.
-    ///
-    /// It displays as the [`StoreError`] does, and has the same source.
-    #[error(transparent)]
-    Store(Box<StoreError>),
-    /// The store that holds the limits was not asked: the queue was full, or no request would have waited for the reply.
-    #[error("the store of the limiter was not asked")]
-    NotAsked(#[source] Box<AcquireError>),
 }
 
 /// Why [`Limiter::run`](crate::Limiter::run), which has an example, did not complete the future.
@@ -364,12 +346,6 @@ impl AcquireError {
             _ => None,
         }
     }
-
-    /// Whether the limiter was closed: no further request will be granted. See [`AcquireError::retry_after`].
-    #[must_use]
-    pub const fn is_closed(&self) -> bool {
-        matches!(self, Self::Closed)
-    }
 }
 
 impl TryAcquireError {
@@ -395,12 +371,6 @@ impl TryAcquireError {
             Self::Denied(decision) => decision.retry_after(),
             _ => None,
         }
-    }
-
-    /// Whether the limiter was closed: no further request will be granted. See [`TryAcquireError::retry_after`].
-    #[must_use]
-    pub const fn is_closed(&self) -> bool {
-        matches!(self, Self::Closed)
     }
 }
 
