@@ -208,7 +208,7 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::in_order(self.with_permits(limiter), work)
+        MapPermitted::new(self.with_permits(limiter), work, true)
     }
 
     /// Runs `work` on every item as [`StreamLimitExt::for_each_permitted`] does, and gives out the outputs as they are complete.
@@ -254,7 +254,7 @@ pub trait StreamLimitExt: Stream + Sized {
         W: FnMut(Self::Item) -> F,
         F: Future,
     {
-        MapPermitted::unordered(self.with_permits(limiter), work)
+        MapPermitted::new(self.with_permits(limiter), work, false)
     }
 }
 

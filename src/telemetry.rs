@@ -101,15 +101,11 @@
 //! ```
 
 #[cfg(feature = "metrics")]
-mod metrics_observer;
-#[cfg(feature = "metrics")]
-mod metrics_reporter;
+mod metrics;
 #[cfg(feature = "tracing")]
-mod tracing_observer;
+mod tracing;
 
 #[cfg(feature = "metrics")]
-pub use self::metrics_observer::MetricsObserver;
-#[cfg(feature = "metrics")]
-pub use self::metrics_reporter::MetricsReporter;
+pub use self::metrics::{MetricsObserver, MetricsReporter};
 #[cfg(feature = "tracing")]
-pub use self::tracing_observer::TracingObserver;
+pub use self::tracing::TracingObserver;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
+use futures_util::future::Either;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use pin_project::pin_project;
 
@@ -22,26 +23,20 @@ pub struct MapPermitted<S: Stream, W, F: Future> {
     #[pin]
     items: WithPermits<S>,
     work: W,
-    running: Running<Permitted<F>>,
+    running: Running<F>,
     /// The error that is yielded after the outputs of the work that runs.
     error: Option<AcquireError>,
 }
 
-enum Running<F: Future> {
-    InOrder(FuturesOrdered<F>),
-    Unordered(FuturesUnordered<F>),
-}
+type Running<F> = Either<FuturesOrdered<Permitted<F>>, FuturesUnordered<Permitted<F>>>;
 
 impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
-    pub(super) fn in_order(items: WithPermits<S>, work: W) -> Self {
-        Self::new(items, work, Running::InOrder(FuturesOrdered::new()))
-    }
-
-    pub(super) fn unordered(items: WithPermits<S>, work: W) -> Self {
-        Self::new(items, work, Running::Unordered(FuturesUnordered::new()))
-    }
-
-    fn new(items: WithPermits<S>, work: W, running: Running<Permitted<F>>) -> Self {
+    pub(super) fn new(items: WithPermits<S>, work: W, in_order: bool) -> Self {
+        let running = if in_order {
+            Either::Left(FuturesOrdered::new())
+        } else {
+            Either::Right(FuturesUnordered::new())
+        };
         Self {
             items,
             work,
@@ -57,27 +52,10 @@ impl<S: Stream, W, F: Future> MapPermitted<S, W, F> {
     }
 }
 
-impl<F: Future> Running<F> {
-    fn push(&mut self, work: F) {
-        match self {
-            Self::Unordered(running) => running.push(work),
-            Self::InOrder(running) => running.push_back(work),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Unordered(running) => running.len(),
-            Self::InOrder(running) => running.len(),
-        }
-    }
-
-    /// `None` if nothing runs.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        match self {
-            Self::Unordered(running) => Pin::new(running).poll_next(cx),
-            Self::InOrder(running) => Pin::new(running).poll_next(cx),
-        }
+fn count<F: Future>(running: &Running<F>) -> usize {
+    match running {
+        Either::Left(running) => running.len(),
+        Either::Right(running) => running.len(),
     }
 }
 
@@ -93,21 +71,25 @@ where
         let mut this = self.project();
         loop {
             // Outputs come before the next item, which may wait for a permit that one of them releases.
-            if let Poll::Ready(Some(output)) = this.running.poll_next(cx) {
+            let output = Pin::new(&mut *this.running).poll_next(cx);
+            if let Poll::Ready(Some(output)) = output {
                 return Poll::Ready(Some(Ok(output)));
             }
             if this.items.is_terminated() {
-                return if this.running.len() == 0 {
-                    Poll::Ready(this.error.take().map(Err))
-                } else {
-                    Poll::Pending
-                };
+                return output.map(|_nothing_runs| this.error.take().map(Err));
             }
             match ready!(this.items.as_mut().poll_next(cx)) {
-                Some(Ok((item, permit))) => this.running.push(Permitted {
-                    work: (this.work)(item),
-                    _permit: permit,
-                }),
+                Some(Ok((item, permit))) => {
+                    let work = (this.work)(item);
+                    let permitted = Permitted {
+                        work,
+                        _permit: permit,
+                    };
+                    match this.running {
+                        Either::Left(running) => running.push_back(permitted),
+                        Either::Right(running) => running.push(permitted),
+                    }
+                }
                 Some(Err(error)) => *this.error = Some(error),
                 None => {}
             }
@@ -122,13 +104,13 @@ where
     F: Future,
 {
     fn is_terminated(&self) -> bool {
-        self.items.is_terminated() && self.running.len() == 0 && self.error.is_none()
+        self.items.is_terminated() && count(&self.running) == 0 && self.error.is_none()
     }
 }
 
 debug_fields!(
     [S: Stream + fmt::Debug, W, F: Future] MapPermitted<S, W, F>,
-    |outputs| items = outputs.items, running = outputs.running.len()
+    |outputs| items = outputs.items, running = count(&outputs.running)
 );
 
 /// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.

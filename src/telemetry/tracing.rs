@@ -55,10 +55,6 @@ impl TracingObserver {
     }
 }
 
-fn seconds(duration: Option<Duration>) -> Option<f64> {
-    duration.map(|duration| duration.as_secs_f64())
-}
-
 impl Observer for TracingObserver {
     fn observe(&self, event: &LimiterEvent<'_>) {
         macro_rules! report {
@@ -77,17 +73,17 @@ impl Observer for TracingObserver {
                 waited,
                 requested_in,
                 ..
-            } => {
-                let (waited, priority) = (waited.as_secs_f64(), priority.level());
-                report!(DEBUG, "granted after a wait", waited, fence, cost, priority, %requested_in);
-            }
+            } => report!(
+                DEBUG, "granted after a wait",
+                waited = waited.as_secs_f64(), fence, cost, priority = priority.level(), %requested_in
+            ),
             EventKind::Denied {
                 cost,
                 decision,
                 requested_in,
             } => {
                 let limit = decision.denied_by().map(display);
-                let retry_after = seconds(decision.retry_after());
+                let retry_after = decision.retry_after().map(|after| after.as_secs_f64());
                 report!(DEBUG, "denied", limit, retry_after, cost, %requested_in);
             }
             EventKind::TimedOut {
@@ -98,7 +94,7 @@ impl Observer for TracingObserver {
                 requested_in,
             } => {
                 let (waited, priority) = (waited.as_secs_f64(), priority.level());
-                let retry_after = seconds(*retry_after);
+                let retry_after = retry_after.map(|after| after.as_secs_f64());
                 report!(DEBUG, "timed out", waited, retry_after, cost, priority, %requested_in);
             }
             EventKind::Shed {
@@ -106,65 +102,63 @@ impl Observer for TracingObserver {
                 priority,
                 reason,
                 requested_in,
-            } => {
-                let (reason, priority) = (reason.as_str(), priority.level());
-                report!(DEBUG, "shed", reason, cost, priority, %requested_in);
-            }
-            EventKind::LimitMoved { from, to } => {
-                report!(DEBUG, "the limit has moved", from, to);
-            }
+            } => report!(
+                DEBUG, "shed",
+                reason = reason.as_str(), cost, priority = priority.level(), %requested_in
+            ),
+            EventKind::LimitMoved { from, to } => report!(DEBUG, "the limit has moved", from, to),
             EventKind::Banned {
                 limit_index,
                 banned_for,
                 requested_in,
-            } => {
-                let (limit_index, banned_for) = (*limit_index as u64, banned_for.as_secs_f64());
-                report!(INFO, "banned", limit_index, banned_for, %requested_in);
-            }
+            } => report!(
+                INFO, "banned",
+                limit_index = *limit_index as u64, banned_for = banned_for.as_secs_f64(), %requested_in
+            ),
             EventKind::Paused { paused_for } => {
-                let paused_for = seconds(Some(*paused_for).filter(|time| *time < Duration::MAX));
-                report!(INFO, "paused", paused_for);
-            }
-            EventKind::Resumed { ended_ago } => {
-                report!(INFO, "resumed", ended_ago = ended_ago.as_secs_f64());
-            }
-            EventKind::PolicyChanged { from, to } => {
-                report!(INFO, "the policy has changed", %from, %to);
-            }
-            EventKind::Closed => report!(INFO, "closed"),
-            EventKind::StoreUp { down_for } => {
+                let paused_for = Some(paused_for).filter(|time| **time < Duration::MAX);
                 report!(
                     INFO,
-                    "the store answers again",
-                    down_for = down_for.as_secs_f64()
+                    "paused",
+                    paused_for = paused_for.map(Duration::as_secs_f64)
                 );
             }
+            EventKind::Resumed { ended_ago } => {
+                report!(INFO, "resumed", ended_ago = ended_ago.as_secs_f64())
+            }
+            EventKind::PolicyChanged { from, to } => {
+                report!(INFO, "the policy has changed", %from, %to)
+            }
+            EventKind::Closed => report!(INFO, "closed"),
+            EventKind::StoreUp { down_for } => report!(
+                INFO,
+                "the store answers again",
+                down_for = down_for.as_secs_f64()
+            ),
             EventKind::Reclaimed {
                 id: permit,
                 fence,
                 cost,
                 held,
                 acquired_in,
-            } => {
-                let held = held.as_secs_f64();
-                report!(WARN, "reclaimed a permit", held, %permit, fence, cost, %acquired_in);
-            }
+            } => report!(
+                WARN, "reclaimed a permit",
+                held = held.as_secs_f64(), %permit, fence, cost, %acquired_in
+            ),
             EventKind::ReleasedLate {
                 id: permit,
                 fence,
                 cost,
-            } => {
-                report!(WARN, "a reclaimed permit was released late", %permit, fence, cost);
-            }
+            } => report!(WARN, "a reclaimed permit was released late", %permit, fence, cost),
             EventKind::UpstreamMalformed { field } => {
-                report!(WARN, "ignored a malformed field of an upstream", field);
+                report!(WARN, "ignored a malformed field of an upstream", field)
             }
             EventKind::Evicted { reset_after } => {
                 report!(
                     WARN,
                     "evicted a key",
                     reset_after = reset_after.as_secs_f64()
-                );
+                )
             }
             EventKind::TooManyKeys => report!(WARN, "refused a new key"),
             EventKind::Refused {
@@ -173,18 +167,13 @@ impl Observer for TracingObserver {
                 error,
                 requested_in,
             } => {
-                let reason = reason.as_str();
-                report!(WARN, "refused a request", reason, error, cost, %requested_in);
+                report!(WARN, "refused a request", reason = reason.as_str(), error, cost, %requested_in)
             }
             EventKind::StreamEnded {
                 error,
                 requested_in,
-            } => {
-                report!(WARN, "a throttled stream ended early", %error, %requested_in);
-            }
-            EventKind::StoreDown { error } => {
-                report!(WARN, "the store does not answer", %error);
-            }
+            } => report!(WARN, "a throttled stream ended early", %error, %requested_in),
+            EventKind::StoreDown { error } => report!(WARN, "the store does not answer", %error),
         }
     }
 
