@@ -77,7 +77,9 @@ pub(crate) trait Strategy {
     type State: Copy + std::fmt::Debug + From<StateWords> + Into<StateWords>;
 
     /// The reset state.
-    fn initial(&self, now: Moment) -> Self::State;
+    fn initial(&self, _now: Moment) -> Self::State {
+        StateWords::default().into()
+    }
 
     /// Whether `cost` is admitted now. `Ok`: yes, with this state afterwards. `Err`: not before this instant, which is exact if
     /// no other request comes, or [`Moment::NEVER`] if only a release helps.
@@ -106,11 +108,44 @@ pub(crate) trait Strategy {
         self.charge(StateWords::default().into(), now, ratio.of_whole(usage))
     }
 
+    /// The state of a limit that starts with the usage of another one of its kind, from which it may take over more than a number of
+    /// units.
+    fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: Self::State,
+        ratio: Ratio,
+    ) -> Self::State {
+        self.with_usage(now, former.usage(state, now), ratio)
+    }
+
     /// When the limit is reset, if nothing more is admitted. A limit that waits for releases answers `now`.
     fn reset_at(&self, state: Self::State, now: Moment) -> Moment;
 
+    /// When a key in this state can be forgotten, if nothing more is admitted.
+    fn forgettable_at(&self, state: Self::State, now: Moment) -> Moment {
+        self.reset_at(state, now)
+    }
+
     /// The state after up to `cost` units are refunded, whenever they were charged.
     fn forgive(&self, state: Self::State, now: Moment, cost: u64) -> Self::State;
+
+    /// Refunds units that were charged at `at` and never used, as far as the state proves that the limit then still holds. The
+    /// state of a pace cannot prove it; a [`RefundBound`] does.
+    fn refund(&self, state: Self::State, _now: Moment, _at: Moment, _cost: u64) -> Self::State {
+        state
+    }
+
+    /// The state after a request that does not wait was denied `cost`, by this limit or another one.
+    fn note_denial(&self, state: Self::State, _now: Moment, _cost: u64) -> Self::State {
+        state
+    }
+
+    /// The end of the ban, if there is one.
+    fn banned_until(&self, _state: Self::State, _now: Moment) -> Option<Moment> {
+        None
+    }
 
     /// The report for a caller that does not wait, when `ahead` units wait before it.
     fn report(&self, state: Self::State, now: Moment, ahead: u64, cost: u64) -> LimitReport {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use super::usage::{carried_age, quotient};
+use super::{
+    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, Slope, StateWords,
+    Strategy, Usage,
+};
 use crate::getters::getters;
-
-mod rule;
-
-pub(crate) use rule::WindowRule;
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///
@@ -159,4 +159,303 @@ pub enum Align {
     /// The system clock is read once, when the limiter is built. Windows are computed from that and never counted by a ticker, so
     /// they do not drift. A later step of the system clock does not move them.
     WallClock,
+}
+
+/// The parameters of a [`FixedWindow`], checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WindowRule {
+    pub(crate) limit: u64,
+    /// Nanoseconds.
+    pub(crate) period: u64,
+    /// Nanoseconds from the last grid line to the limiter's creation; `None`: windows open with a grant.
+    pub(crate) phase: Option<u64>,
+}
+
+/// The latest window with a grant: when it ends, and the units granted in it. Units above the limit are a debt that the next
+/// windows start with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    ends: Moment,
+    used: u64,
+}
+
+impl WindowRule {
+    /// The window that a grant at `now` falls into.
+    #[inline(always)]
+    fn current(&self, state: WindowState, now: Moment) -> WindowState {
+        if now < state.ends {
+            state
+        } else {
+            self.next(state, now)
+        }
+    }
+
+    fn next(&self, state: WindowState, now: Moment) -> WindowState {
+        if state.used > self.limit {
+            let passed = now.since(state.ends) / self.period + 1;
+            let used = state.used.saturating_sub(self.limit.saturating_mul(passed));
+            if used > 0 {
+                return WindowState {
+                    ends: state.ends.plus(self.period.saturating_mul(passed)),
+                    used,
+                };
+            }
+        }
+        let into_window = self.phase.map_or(0, |phase| {
+            (u128::from(now.nanos()) + u128::from(phase)) % u128::from(self.period)
+        });
+        WindowState {
+            ends: now.plus(self.period - into_window as u64),
+            used: 0,
+        }
+    }
+
+    /// When the `units`-th unit after those of `window` can be admitted, if each window is filled.
+    fn when(&self, window: WindowState, now: Moment, units: u128) -> Moment {
+        let total = u128::from(window.used) + units;
+        match quotient(total - 1, self.limit) {
+            0 => now,
+            windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
+        }
+    }
+
+    /// The present window as a line; `None` if none is open.
+    pub(crate) fn slope(&self, state: WindowState, now: Moment) -> Option<Slope> {
+        let holds_for = state
+            .ends
+            .nanos()
+            .checked_sub(now.nanos())?
+            .checked_sub(1)?;
+        Some(Slope {
+            parts_per_nano: 0,
+            parts_per_unit: 1,
+            tolerance: self.limit,
+            used: state.used,
+            holds_for,
+        })
+    }
+
+    /// The state in which this many units of the present window are used.
+    pub(crate) fn with_used(&self, state: WindowState, used: u64) -> WindowState {
+        WindowState { used, ..state }
+    }
+}
+
+impl Strategy for WindowRule {
+    type State = WindowState;
+
+    fn decide(&self, state: WindowState, now: Moment, cost: u64) -> Result<WindowState, Moment> {
+        let window = self.current(state, now);
+        if cost <= self.limit.saturating_sub(window.used) {
+            Ok(WindowState {
+                used: window.used + cost,
+                ..window
+            })
+        } else {
+            Err(self.when(window, now, cost.into()))
+        }
+    }
+
+    fn charge(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
+        if cost == 0 {
+            return state; // a cost of 0 opens no window
+        }
+        let window = self.current(state, now);
+        WindowState {
+            used: window.used.saturating_add(cost),
+            ..window
+        }
+    }
+
+    fn ready_at(&self, state: WindowState, now: Moment, ahead: u64, cost: u64) -> Moment {
+        self.when(
+            self.current(state, now),
+            now,
+            u128::from(ahead) + u128::from(cost),
+        )
+    }
+
+    fn remaining(&self, state: WindowState, now: Moment) -> u64 {
+        self.limit.saturating_sub(self.current(state, now).used)
+    }
+
+    fn usage(&self, state: WindowState, now: Moment) -> Usage {
+        Usage::of_units(self.current(state, now).used)
+    }
+
+    fn reset_at(&self, state: WindowState, now: Moment) -> Moment {
+        let window = self.current(state, now);
+        if window.used == 0 {
+            now
+        } else {
+            self.when(window, now, self.limit.into())
+        }
+    }
+
+    fn forgive(&self, state: WindowState, now: Moment, cost: u64) -> WindowState {
+        let window = self.current(state, now);
+        let used = window.used.saturating_sub(cost);
+        if used == 0 && self.phase.is_none() {
+            WindowState::default()
+        } else {
+            WindowState { used, ..window }
+        }
+    }
+
+    /// Only while the window of the grant is still the latest.
+    fn refund(&self, state: WindowState, _now: Moment, at: Moment, cost: u64) -> WindowState {
+        if at < state.ends.minus(self.period) || at >= state.ends {
+            return state;
+        }
+        let used = state.used.saturating_sub(cost);
+        if used == 0 && self.phase.is_none() {
+            // As if the window had never been opened: the next grant opens another.
+            return WindowState::default();
+        }
+        WindowState { used, ..state }
+    }
+
+    /// What a window of other parameters takes over. Where both open with a grant, the window stays open for as long as
+    /// [`carried_age`] says.
+    fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: WindowState,
+        ratio: Ratio,
+    ) -> WindowState {
+        let window = former.current(state, now);
+        let usage = Usage::of_units(window.used);
+        if self.phase.is_some() || former.phase.is_some() || window.used == 0 {
+            return self.with_usage(now, usage, ratio);
+        }
+        let age = carried_age(
+            former.period - window.ends.since(now),
+            former.period,
+            self.period,
+        );
+        WindowState {
+            ends: now.plus(self.period - age),
+            used: ratio.of_whole(usage),
+        }
+    }
+}
+
+impl From<StateWords> for WindowState {
+    fn from([ends, used]: StateWords) -> Self {
+        Self {
+            ends: Moment::from_nanos(ends),
+            used,
+        }
+    }
+}
+
+impl From<WindowState> for StateWords {
+    fn from(WindowState { ends, used }: WindowState) -> Self {
+        [ends.nanos(), used]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Strategy as _; // both globs have a `Strategy`
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// Invariants 1 and 7, for all three alignments, against a list of every grant.
+        #[test]
+        fn no_window_holds_more_than_its_limit_and_retry_after_is_exact(
+            limit in 1_u64..6, period in 1_u64..500, phase in prop::option::of(0_u64..500),
+            steps in prop::collection::vec((0_u64..700, 1_u64..6), 1..60),
+        ) {
+            let rule = WindowRule { limit, period, phase: phase.map(|phase| phase % period) };
+            let (mut state, mut now) = (WindowState::default(), Moment::START);
+            let mut windows: Vec<(u64, u64)> = Vec::new(); // naive: (start + period, units)
+            for (step, cost) in steps {
+                now = now.plus(step);
+                let cost = cost.min(limit);
+                if let Err(until) = rule.decide(state, now, cost) {
+                    prop_assert_eq!(until, rule.ready_at(state, now, 0, cost));
+                    prop_assert!(matches!(rule.decide(state, until.minus(1), cost), Err(again) if again == until));
+                    now = until;
+                }
+                let Ok(next) = rule.decide(state, now, cost) else { panic!("denied at its retry-after") };
+                state = next;
+                let ends = match rule.phase {
+                    Some(phase) => ((now.nanos() + phase) / period + 1) * period - phase,
+                    None => windows.last().filter(|last| now.nanos() < last.0).map_or(now.nanos() + period, |last| last.0),
+                };
+                match windows.last_mut().filter(|last| last.0 == ends) {
+                    Some(last) => last.1 += cost,
+                    None => windows.push((ends, cost)),
+                }
+                prop_assert!(windows.iter().all(|&(_, units)| units <= limit));
+                prop_assert_eq!(rule.remaining(state, now), limit - windows.last().unwrap().1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refund_counts_only_in_its_own_window() {
+        let rule = WindowRule {
+            limit: 2,
+            period: S,
+            phase: Some(0),
+        };
+        let Ok(first) = rule.decide(WindowState::default(), at(1), 2) else {
+            panic!()
+        };
+        assert_eq!(
+            rule.remaining(rule.refund(first, at(1), at(1), 2), at(2)),
+            2
+        );
+        let Ok(second) = rule.decide(first, at(S), 2) else {
+            panic!()
+        };
+        assert_eq!(rule.refund(second, at(S), at(1), 2), second);
+    }
+
+    #[test]
+    fn a_window_whose_first_grant_is_refunded_was_never_opened() {
+        let rule = WindowRule {
+            limit: 1,
+            period: S,
+            phase: None,
+        };
+        let Ok(first) = rule.decide(WindowState::default(), at(5), 1) else {
+            panic!()
+        };
+        let Ok(second) = rule.decide(rule.refund(first, at(5), at(5), 1), at(7), 1) else {
+            panic!()
+        };
+        assert_eq!(rule.decide(second, at(8), 1), Err(at(7 + S)));
+    }
+
+    #[test]
+    fn the_largest_parameters_do_not_overflow() {
+        let rule = WindowRule {
+            limit: u64::MAX,
+            period: crate::strategy::MAX_SPAN_NANOS,
+            phase: Some(crate::strategy::MAX_SPAN_NANOS - 1),
+        };
+        let Ok(state) = rule.decide(WindowState::default(), at(3), u64::MAX) else {
+            panic!()
+        };
+        assert_eq!(
+            rule.ready_at(state, at(3), u64::MAX, u64::MAX),
+            at(3)
+                .plus(crate::strategy::MAX_SPAN_NANOS - 2)
+                .plus(crate::strategy::MAX_SPAN_NANOS)
+        );
+    }
 }

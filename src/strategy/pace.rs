@@ -134,7 +134,7 @@ impl PaceRule {
 
     /// Refunds a grant of `cost` that was decided at `at`, by at most `refund_bound`, so that the grants decided since still obey
     /// the rule. Returns the state after.
-    pub(crate) fn refund(
+    pub(crate) fn refund_within(
         &self,
         state: PaceState,
         refund_bound: &mut RefundBound,
@@ -186,19 +186,6 @@ impl PaceRule {
                 arrival: state.arrival.saturating_sub(parts),
             },
             parts as u64,
-        )
-    }
-
-    /// When a key in this state can be forgotten, if nothing more is admitted. A forgotten key starts with the tokens of a new
-    /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
-    /// at its `retry_after`.
-    pub(crate) fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
-        self.after(
-            state
-                .arrival
-                .saturating_add(self.taken)
-                .saturating_sub(self.parts(now)),
-            now,
         )
     }
 
@@ -311,6 +298,19 @@ impl Strategy for PaceRule {
     #[inline(always)]
     fn reset_at(&self, state: PaceState, now: Moment) -> Moment {
         self.after(self.backlog(state, now), now)
+    }
+
+    /// A forgotten key starts with the tokens of a new
+    /// bucket. If these are fewer, a full bucket is kept for as long as a new one takes to fill, so that a caller can still retry
+    /// at its `retry_after`.
+    fn forgettable_at(&self, state: PaceState, now: Moment) -> Moment {
+        self.after(
+            state
+                .arrival
+                .saturating_add(self.taken)
+                .saturating_sub(self.parts(now)),
+            now,
+        )
     }
 
     fn forgive(&self, state: PaceState, _now: Moment, cost: u64) -> PaceState {

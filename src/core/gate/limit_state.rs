@@ -148,7 +148,9 @@ impl LimitState {
     pub(crate) fn refund(&mut self, now: Moment, at: Moment, cost: u64) {
         match self {
             Self::Pace(rule, state, History::Bound(refund_bound)) => {
-                *state = rule.refund((*state).into(), refund_bound, at, cost).into();
+                *state = rule
+                    .refund_within((*state).into(), refund_bound, at, cost)
+                    .into();
             }
             Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),

@@ -226,7 +226,7 @@ impl Plan {
     pub(crate) fn counts_denials(&self) -> bool {
         self.rules
             .iter()
-            .any(|rule| matches!(rule, LimitRule::Words(rule) if rule.counts_denials()))
+            .any(|rule| matches!(rule, LimitRule::Words(rule) if rule.penalty().is_some()))
     }
 
     /// A copy that shares no memory with this one. Each denial clones the policy for a while; with a shared one, threads that
@@ -253,8 +253,11 @@ impl Plan {
                 let LimitRule::Words(rule) = rule else {
                     return None;
                 };
-                let length =
-                    rule.ban_begun(now, reading.remaining, Moment::from_nanos(reading.reset_at))?;
+                let length = rule.penalty()?.ban_begun(
+                    now,
+                    reading.remaining,
+                    Moment::from_nanos(reading.reset_at),
+                )?;
                 Some(BegunBan {
                     limit_index,
                     length,

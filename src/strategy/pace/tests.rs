@@ -80,7 +80,7 @@ proptest! {
                 let (at, cost) = undelivered.remove(pick.index(undelivered.len()));
                 let same_instant = refund_bound.latest() == Some(Moment::from_nanos(at));
                 let before = state;
-                state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+                state = rule.refund_within(state, &mut refund_bound, Moment::from_nanos(at), cost);
                 prop_assert!(!same_instant || before.arrival - state.arrival == rule.parts_of(cost));
                 let index = grants.iter().position(|&grant| grant == (at, cost)).unwrap();
                 grants.remove(index);
@@ -114,7 +114,7 @@ proptest! {
             now = now.plus(step);
             if refund && !grants.is_empty() {
                 let (at, cost) = grants.remove(pick.index(grants.len()));
-                state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+                state = rule.refund_within(state, &mut refund_bound, Moment::from_nanos(at), cost);
             }
             prop_assert!(refund_bound.found.len() <= RefundBound::MAX_LEN);
             let cost = cost.min(rule.remaining(state, now));
@@ -145,7 +145,7 @@ fn grants_of_the_latest_five_instants_are_refunded_whole() {
             }
             let back = state.arrival
                 - rule
-                    .refund(state, &mut refund_bound, at(picked), cost(picked))
+                    .refund_within(state, &mut refund_bound, at(picked), cost(picked))
                     .arrival;
             let least = if picked + 5 > instants {
                 cost(picked)
@@ -274,7 +274,7 @@ proptest! {
                 }
                 1..=3 if !charges.is_empty() => {
                     let (at, cost) = charges.remove(pick.index(charges.len()));
-                    state = rule.refund(state, &mut refund_bound, Moment::from_nanos(at), cost);
+                    state = rule.refund_within(state, &mut refund_bound, Moment::from_nanos(at), cost);
                 }
                 _ => {
                     let cost = cost.min(burst);

@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generator;
 
-use super::super::{MAX_SPAN_NANOS, Moment, StateWords, Strategy as _}; // both globs have a `Strategy`
-use super::rule::PenaltyState;
+use super::super::{MAX_SPAN_NANOS, Strategy as _}; // both globs have a `Strategy`
 use super::*;
 
 const S: u64 = 1_000_000_000;

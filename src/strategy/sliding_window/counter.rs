@@ -120,61 +120,10 @@ impl CounterRule {
             .unwrap_or_else(|| self.next(next).starts)
             .max(now)
     }
-
-    /// Refunds a grant of `cost` that was decided at `at`, if its window still counts. Exact: as if the grant had never been
-    /// made.
-    pub(crate) fn refund(&self, state: CounterState, at: Moment, cost: u64) -> CounterState {
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        if at >= state.starts {
-            CounterState {
-                current: state.current.saturating_sub(cost),
-                ..state
-            }
-        } else if state.starts.since(at) <= self.period {
-            CounterState {
-                previous: state.previous.saturating_sub(cost),
-                ..state
-            }
-        } else {
-            state
-        }
-    }
-
-    /// The state that a counter of other parameters takes over: both counts. The present window stays as old as [`carried_age`]
-    /// says, and so the grid moves.
-    ///
-    /// Call the elapsed part of the window its phase: the previous count weighs `1 − phase`. The phase never rises here, so the
-    /// usage is never less than in the old counter. The bound of the docs holds across any number of changes, with the shortest
-    /// of the periods in `period`. For in a span shorter than that, no whole window passes, since the phase rises by at most
-    /// `dt / period`. So its grants lie in one window, which holds `limit` units at most, or in two. Then let `a` units be of
-    /// the first window and `b` of the second: the last grant required `a × (1 − phase) + b ≤ limit`. As `a ≤ limit`, that is
-    /// `a + b ≤ limit × (1 + phase)`, and the phase, which was 0 within the span, is at most `t / period`.
-    pub(crate) fn take_over(
-        &self,
-        now: Moment,
-        former: &Self,
-        state: CounterState,
-        ratio: Ratio,
-    ) -> CounterState {
-        let rolled = former.rolled(state, now);
-        let age = carried_age(now.since(rolled.starts), former.period, self.period);
-        let of = |units: u32| {
-            u32::try_from(ratio.of_whole(Usage::of_units(units.into()))).unwrap_or(u32::MAX)
-        };
-        CounterState {
-            starts: now.minus(age),
-            current: of(rolled.current),
-            previous: of(rolled.previous),
-        }
-    }
 }
 
 impl Strategy for CounterRule {
     type State = CounterState;
-
-    fn initial(&self, _now: Moment) -> CounterState {
-        CounterState::default()
-    }
 
     #[inline(always)]
     fn decide(&self, state: CounterState, now: Moment, cost: u64) -> Result<CounterState, Moment> {
@@ -239,6 +188,53 @@ impl Strategy for CounterRule {
                 starts, current: 0, ..
             } => starts.plus(self.period),
             CounterState { starts, .. } => starts.plus(self.period).plus(self.period),
+        }
+    }
+
+    /// While the window of the grant still counts. Exact: as if the grant had never been
+    /// made.
+    fn refund(&self, state: CounterState, _now: Moment, at: Moment, cost: u64) -> CounterState {
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        if at >= state.starts {
+            CounterState {
+                current: state.current.saturating_sub(cost),
+                ..state
+            }
+        } else if state.starts.since(at) <= self.period {
+            CounterState {
+                previous: state.previous.saturating_sub(cost),
+                ..state
+            }
+        } else {
+            state
+        }
+    }
+
+    /// The state that a counter of other parameters takes over: both counts. The present window stays as old as [`carried_age`]
+    /// says, and so the grid moves.
+    ///
+    /// Call the elapsed part of the window its phase: the previous count weighs `1 − phase`. The phase never rises here, so the
+    /// usage is never less than in the old counter. The bound of the docs holds across any number of changes, with the shortest
+    /// of the periods in `period`. For in a span shorter than that, no whole window passes, since the phase rises by at most
+    /// `dt / period`. So its grants lie in one window, which holds `limit` units at most, or in two. Then let `a` units be of
+    /// the first window and `b` of the second: the last grant required `a × (1 − phase) + b ≤ limit`. As `a ≤ limit`, that is
+    /// `a + b ≤ limit × (1 + phase)`, and the phase, which was 0 within the span, is at most `t / period`.
+    fn take_over(
+        &self,
+        now: Moment,
+        former: &Self,
+        state: CounterState,
+        ratio: Ratio,
+    ) -> CounterState {
+        let rolled = former.rolled(state, now);
+        let age = carried_age(now.since(rolled.starts), former.period, self.period);
+        let of = |units: u32| {
+            u32::try_from(ratio.of_whole(Usage::of_units(units.into()))).unwrap_or(u32::MAX)
+        };
+        CounterState {
+            starts: now.minus(age),
+            current: of(rolled.current),
+            previous: of(rolled.previous),
         }
     }
 }

@@ -44,7 +44,7 @@ proptest! {
                 }
                 1 if !grants.is_empty() => {
                     let (at, cost) = grants.remove(pick.index(grants.len()));
-                    state = rule.refund(state, Moment::from_nanos(at), cost);
+                    state = rule.refund(state, now, Moment::from_nanos(at), cost);
                 }
                 _ => {
                     let cost = cost.min(limit);
@@ -274,10 +274,16 @@ fn a_refund_comes_back_from_the_window_of_its_grant() {
     };
     let state = rule.charge(rule.charge(rule.initial(at(0)), at(50), 4), at(150), 2);
     assert_eq!(rule.remaining(state, at(150)), 0);
-    assert_eq!(rule.remaining(rule.refund(state, at(150), 2), at(150)), 2);
-    assert_eq!(rule.remaining(rule.refund(state, at(50), 4), at(150)), 2);
     assert_eq!(
-        rule.refund(rule.charge(state, at(350), 1), at(150), 2),
+        rule.remaining(rule.refund(state, at(150), at(150), 2), at(150)),
+        2
+    );
+    assert_eq!(
+        rule.remaining(rule.refund(state, at(150), at(50), 4), at(150)),
+        2
+    );
+    assert_eq!(
+        rule.refund(rule.charge(state, at(350), 1), at(350), at(150), 2),
         rule.charge(state, at(350), 1),
         "too late"
     );
