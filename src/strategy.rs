@@ -33,7 +33,7 @@ pub(crate) use adapt::{AdaptRule, AdaptState, Sample};
 pub(crate) use check::Fault;
 pub(crate) use description::{Describe, Description, Guards};
 pub(crate) use fixed_window::WindowRule;
-pub(crate) use max_concurrency::{ConcurrencyRule, ConcurrencyState};
+pub(crate) use max_concurrency::Places;
 pub(crate) use moment::Moment;
 pub(crate) use pace::{PaceRule, RefundBound};
 pub(crate) use penalty::{Decay, PenaltyRule};
@@ -139,6 +139,16 @@ pub(crate) trait Strategy {
 
     /// The state after a request that does not wait was denied `cost`, by this limit or another one.
     fn note_denial(&self, state: Self::State, _now: Moment, _cost: u64) -> Self::State {
+        state
+    }
+
+    /// It as a line, if it is one at present and its numbers are not too large.
+    fn slope(&self, _state: Self::State, _now: Moment) -> Option<Slope> {
+        None
+    }
+
+    /// The state in which a line has used this many parts at its base.
+    fn with_used(&self, state: Self::State, _base: Moment, _used: u64) -> Self::State {
         state
     }
 

@@ -218,27 +218,6 @@ impl WindowRule {
             windows => window.ends.plus((windows - 1).saturating_mul(self.period)),
         }
     }
-
-    /// The present window as a line; `None` if none is open.
-    pub(crate) fn slope(&self, state: WindowState, now: Moment) -> Option<Slope> {
-        let holds_for = state
-            .ends
-            .nanos()
-            .checked_sub(now.nanos())?
-            .checked_sub(1)?;
-        Some(Slope {
-            parts_per_nano: 0,
-            parts_per_unit: 1,
-            tolerance: self.limit,
-            used: state.used,
-            holds_for,
-        })
-    }
-
-    /// The state in which this many units of the present window are used.
-    pub(crate) fn with_used(&self, state: WindowState, used: u64) -> WindowState {
-        WindowState { used, ..state }
-    }
 }
 
 impl Strategy for WindowRule {
@@ -338,6 +317,27 @@ impl Strategy for WindowRule {
             ends: now.plus(self.period - age),
             used: ratio.of_whole(usage),
         }
+    }
+
+    /// The present window as a line; `None` if none is open.
+    fn slope(&self, state: WindowState, now: Moment) -> Option<Slope> {
+        let holds_for = state
+            .ends
+            .nanos()
+            .checked_sub(now.nanos())?
+            .checked_sub(1)?;
+        Some(Slope {
+            parts_per_nano: 0,
+            parts_per_unit: 1,
+            tolerance: self.limit,
+            used: state.used,
+            holds_for,
+        })
+    }
+
+    /// The state in which this many units of the present window are used.
+    fn with_used(&self, state: WindowState, _base: Moment, used: u64) -> WindowState {
+        WindowState { used, ..state }
     }
 }
 

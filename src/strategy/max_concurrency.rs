@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
-use super::{Adapt, Counts, Describe, Description, Guards, LimitRule};
+use super::{
+    Adapt, AdaptState, Counts, Describe, Description, Guards, LimitReport, LimitRule, Moment,
+    Sample,
+};
 use crate::getters::getters;
-
-mod rule;
-
-pub(crate) use rule::{ConcurrencyRule, ConcurrencyState};
 
 /// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///
@@ -166,9 +165,126 @@ impl Describe for MaxConcurrency {
         let limit = at_least_one("limit", self.limit)?;
         self.ttl.map(|ttl| span("TTL", ttl)).transpose()?;
         self.adapt.map(|adapt| adapt.check()).transpose()?;
-        Ok(LimitRule::Places(
-            ConcurrencyRule { limit },
-            self.adapt.map(Arc::new),
-        ))
+        Ok(LimitRule::Places(limit, self.adapt.map(Arc::new)))
+    }
+}
+
+/// The state of a concurrency: its places. The TTL is not among it, because leases are not part of the state.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The units that may be in flight. Where they adapt, the adaptation says how many.
+    pub(crate) limit: u64,
+    /// The units in flight.
+    pub(crate) in_use: u64,
+    adaptation: Option<Box<(Arc<Adapt>, AdaptState)>>,
+}
+
+impl Places {
+    pub(crate) fn new(limit: u64, adapt: Option<&Arc<Adapt>>) -> Self {
+        let adaptation = adapt.map(|adapt| Box::new((Arc::clone(adapt), adapt.initial(limit))));
+        let limit = adaptation
+            .as_ref()
+            .map_or(limit, |adaptation| adaptation.1.limit());
+        Self {
+            limit,
+            in_use: 0,
+            adaptation,
+        }
+    }
+
+    /// A copy, whose limit stays as it is now.
+    pub(crate) fn fixed(&self, now: Moment) -> Self {
+        Self {
+            limit: self.limit_at(now),
+            in_use: self.in_use,
+            adaptation: None,
+        }
+    }
+
+    /// The units in flight after a grant of `cost`. `Err`, with [`Moment::NEVER`]: only a release helps.
+    #[inline(always)]
+    pub(crate) fn decide(&self, cost: u64) -> Result<u64, Moment> {
+        match self.in_use.checked_add(cost) {
+            Some(in_use) if in_use <= self.limit => Ok(in_use),
+            _ => Err(Moment::NEVER),
+        }
+    }
+
+    /// Makes a grant, after which this many units are in flight. An idle limit restarts here if that is due, because it is not
+    /// observable before.
+    #[inline(always)]
+    pub(crate) fn proceed(&mut self, now: Moment, in_use: u64) {
+        if let Some(adaptation) = &mut self.adaptation
+            && self.in_use == 0
+        {
+            let (adapt, learnt) = &mut **adaptation;
+            *learnt = adapt.while_idle(*learnt, now);
+            self.limit = learnt.limit();
+        }
+        self.in_use = in_use;
+    }
+
+    /// `cost` units were released, refunded or reclaimed.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, cost: u64) {
+        debug_assert!(
+            self.in_use >= cost,
+            "{cost} units came back, {} were out",
+            self.in_use
+        );
+        self.in_use = self.in_use.saturating_sub(cost);
+    }
+
+    /// A report changes the limit, if it adapts.
+    pub(crate) fn learn(&mut self, now: Moment, sample: Sample) {
+        if let Some(adaptation) = &mut self.adaptation {
+            let (adapt, state) = &mut **adaptation;
+            *state = adapt.update(*state, now, sample);
+            self.limit = state.limit();
+        }
+    }
+
+    /// The units that may be in flight at `now`.
+    #[inline(always)]
+    pub(crate) fn limit_at(&self, now: Moment) -> u64 {
+        match self.adaptation.as_deref() {
+            Some((adapt, learnt)) if self.in_use == 0 => adapt.while_idle(*learnt, now).limit(),
+            _ => self.limit,
+        }
+    }
+
+    /// When it is reset, if nothing is in flight and nothing more is admitted.
+    pub(crate) fn reset_at(&self, now: Moment) -> Moment {
+        self.adaptation
+            .as_ref()
+            .map_or(now, |adaptation| adaptation.0.reset_at(&adaptation.1, now))
+    }
+
+    /// See [`Strategy::report`](super::Strategy::report).
+    #[inline(always)]
+    pub(crate) fn report(&self, now: Moment, ahead: u64, cost: u64) -> LimitReport {
+        let present = self.fixed(now);
+        let denied_until = present.decide(cost).err();
+        LimitReport {
+            denied_until,
+            remaining: present.limit.saturating_sub(present.in_use),
+            ready_at: denied_until.filter(|_| ahead == 0).unwrap_or(now),
+            reset_at: self.reset_at(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_limit_and_cost_do_not_overflow() {
+        let mut places = Places::new(u64::MAX, None);
+        let in_use = places.decide(u64::MAX).unwrap();
+        places.proceed(Moment::START, in_use);
+        assert_eq!(places.decide(1), Err(Moment::NEVER));
+        places.release(3);
+        assert_eq!(places.report(Moment::START, 0, 1).remaining, 3);
     }
 }

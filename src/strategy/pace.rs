@@ -148,31 +148,6 @@ impl PaceRule {
         }
     }
 
-    /// The pace as a line, if parts arrive continuously and their numbers are not too large.
-    pub(crate) fn slope(&self, state: PaceState, now: Moment) -> Option<Slope> {
-        let used = u64::try_from(self.backlog(state, now)).ok()?;
-        let tolerance = u64::try_from(self.tolerance).ok()?;
-        let &Self {
-            parts_per_step: parts_per_nano,
-            parts_per_unit,
-            ..
-        } = self;
-        (self.step == 1).then_some(Slope {
-            parts_per_nano,
-            parts_per_unit,
-            tolerance,
-            used,
-            holds_for: u64::MAX,
-        })
-    }
-
-    /// The state in which this many parts are used.
-    pub(crate) fn with_used(&self, now: Moment, used: u64) -> PaceState {
-        PaceState {
-            arrival: self.parts(now) + u128::from(used),
-        }
-    }
-
     /// Refunds `cost`, but `most` parts at most. Returns the state after, and the parts that were refunded.
     pub(crate) fn refund_at_most(
         &self,
@@ -340,6 +315,31 @@ impl Strategy for PaceRule {
                 self.after(excess(self.parts_of(ahead)), now)
             },
             reset_at: self.after(backlog, now),
+        }
+    }
+
+    /// The pace as a line, if parts arrive continuously and their numbers are not too large.
+    fn slope(&self, state: PaceState, now: Moment) -> Option<Slope> {
+        let used = u64::try_from(self.backlog(state, now)).ok()?;
+        let tolerance = u64::try_from(self.tolerance).ok()?;
+        let &Self {
+            parts_per_step: parts_per_nano,
+            parts_per_unit,
+            ..
+        } = self;
+        (self.step == 1).then_some(Slope {
+            parts_per_nano,
+            parts_per_unit,
+            tolerance,
+            used,
+            holds_for: u64::MAX,
+        })
+    }
+
+    /// The state in which this many parts are used.
+    fn with_used(&self, _state: PaceState, base: Moment, used: u64) -> PaceState {
+        PaceState {
+            arrival: self.parts(base) + u128::from(used),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Adapt, ConcurrencyRule, CounterRule, LimitReport, LogRule, Moment, PaceRule, PenaltyRule,
-    Ratio, StateWords, Strategy, Usage, WindowRule,
+    Adapt, CounterRule, LimitReport, LogRule, Moment, PaceRule, PenaltyRule, Ratio, Slope,
+    StateWords, Strategy, Usage, WindowRule,
 };
 
 /// The rule of any limit. The states of many keys share the larger ones.
@@ -16,7 +16,7 @@ pub(crate) enum LimitRule {
     /// Its state is a list of grants.
     Log(LogRule),
     /// It counts the units in flight. Its limit may adapt.
-    Places(ConcurrencyRule, Option<Arc<Adapt>>),
+    Places(u64, Option<Arc<Adapt>>),
 }
 
 impl LimitRule {
@@ -35,8 +35,8 @@ impl LimitRule {
             Self::Pace(rule) => Self::Pace(Arc::new(**rule)),
             Self::Words(rule) => Self::Words(Arc::new(**rule)),
             Self::Log(rule) => Self::Log(*rule),
-            Self::Places(rule, adapt) => {
-                Self::Places(*rule, adapt.as_deref().copied().map(Arc::new))
+            Self::Places(limit, adapt) => {
+                Self::Places(*limit, adapt.as_deref().copied().map(Arc::new))
             }
         }
     }
@@ -124,6 +124,8 @@ impl Strategy for Rule {
         fn remaining(state: StateWords, now: Moment) -> u64;
         fn usage(state: StateWords, now: Moment) -> Usage;
         fn with_usage(now: Moment, usage: Usage, ratio: Ratio) -> StateWords;
+        fn slope(state: StateWords, now: Moment) -> Option<Slope>;
+        fn with_used(state: StateWords, base: Moment, used: u64) -> StateWords;
         fn reset_at(state: StateWords, now: Moment) -> Moment;
         fn forgettable_at(state: StateWords, now: Moment) -> Moment;
         fn forgive(state: StateWords, now: Moment, cost: u64) -> StateWords;

@@ -158,9 +158,7 @@ impl<'a> LimitForecast<'a> {
                 LimitState::Pace(Arc::clone(rule), *state, History::Off)
             }
             LimitState::Rule(rule, state) => LimitState::Rule(Arc::clone(rule), *state),
-            LimitState::Places(rule, state, _) => {
-                LimitState::Places(limit.concurrency(now).unwrap_or(*rule), *state, None)
-            }
+            LimitState::Places(places) => LimitState::Places(places.fixed(now)),
         })
     }
 

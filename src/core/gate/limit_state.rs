@@ -6,8 +6,8 @@ use crate::core::word::packed_rate::MAX_VALUE;
 use crate::core::word::packed_rate_history;
 use crate::policy::Limit;
 use crate::strategy::{
-    Adapt, AdaptState, ConcurrencyRule, ConcurrencyState, LimitReport, LimitRule, Log, LogRule,
-    Moment, PaceRule, Ratio, RefundBound, Rule, Sample, Slope, StateWords, Strategy, Usage,
+    LimitReport, LimitRule, Log, LogRule, Moment, PaceRule, Places, Ratio, RefundBound, Rule,
+    Sample, Slope, StateWords, Strategy, Usage,
 };
 
 /// Each grant and release asks which one it is: a tag of its own is read faster than one in the niche of a field.
@@ -17,12 +17,7 @@ pub(crate) enum LimitState {
     Pace(Arc<PaceRule>, StateWords, History),
     Rule(Arc<Rule>, StateWords),
     Log(LogRule, Box<Log>),
-    /// The last part moves the limit, where it adapts.
-    Places(
-        ConcurrencyRule,
-        ConcurrencyState,
-        Option<Box<(Arc<Adapt>, AdaptState)>>,
-    ),
+    Places(Places),
 }
 
 /// The past grants of a pace, for refunds.
@@ -46,9 +41,9 @@ impl History {
     }
 }
 
-/// Asks the rule of a limit a question about its state.
+/// Asks the rule of a limit a question about its state. Places are both in one.
 macro_rules! with_rule {
-    ($limit:expr, |$rule:ident, $state:ident| $answer:expr) => {
+    ($limit:expr, |$rule:ident, $state:ident| $answer:expr, |$places:ident| $of_places:expr) => {
         match $limit {
             LimitState::Pace($rule, $state, _) => {
                 let $state = (*$state).into();
@@ -59,10 +54,7 @@ macro_rules! with_rule {
                 $answer
             }
             LimitState::Log($rule, $state) => $answer,
-            LimitState::Places($rule, $state, _) => {
-                let $state = *$state;
-                $answer
-            }
+            LimitState::Places($places) => $of_places,
         }
     };
 }
@@ -75,25 +67,14 @@ impl LimitState {
             }
             LimitRule::Words(rule) => Self::Rule(Arc::clone(rule), rule.initial(now)),
             LimitRule::Log(rule) => Self::Log(*rule, Box::default()),
-            LimitRule::Places(rule, None) => Self::Places(*rule, ConcurrencyState::default(), None),
-            LimitRule::Places(rule, Some(adapt)) => {
-                let state = adapt.initial(rule.limit);
-                let rule = ConcurrencyRule {
-                    limit: state.limit(),
-                };
-                Self::Places(
-                    rule,
-                    ConcurrencyState::default(),
-                    Some(Box::new((Arc::clone(adapt), state))),
-                )
-            }
+            LimitRule::Places(limit, adapt) => Self::Places(Places::new(*limit, adapt.as_ref())),
         }
     }
 
     /// Units in flight, if this limit counts them.
     pub(crate) fn places(&self) -> Option<u64> {
         match self {
-            Self::Places(_, state, _) => Some(state.in_use),
+            Self::Places(places) => Some(places.in_use),
             Self::Pace(..) | Self::Rule(..) | Self::Log(..) => None,
         }
     }
@@ -105,7 +86,7 @@ impl LimitState {
             Self::Pace(rule, state, _) => rule.decide((*state).into(), now, cost).map(Into::into),
             Self::Rule(rule, state) => rule.decide(*state, now, cost),
             Self::Log(rule, log) => rule.decide(log, now, cost).map(|()| StateWords::default()),
-            Self::Places(rule, state, _) => rule.decide(*state, now, cost).map(Into::into),
+            Self::Places(places) => places.decide(cost).map(|in_use| [in_use, 0]),
         }
     }
 
@@ -119,17 +100,14 @@ impl LimitState {
             }
             Self::Rule(_, state) => *state = next,
             Self::Log(rule, log) => rule.charge(log, now, cost),
-            Self::Places(rule, state, adaptation) => {
-                restart_if_idle(rule, *state, adaptation, now);
-                *state = next.into();
-            }
+            Self::Places(places) => places.proceed(now, next[0]),
         }
     }
 
     #[inline(always)]
     pub(crate) fn release(&mut self, cost: u64) {
-        if let Self::Places(_, state, _) = self {
-            *state = state.release(cost);
+        if let Self::Places(places) = self {
+            places.release(cost);
         }
     }
 
@@ -139,7 +117,7 @@ impl LimitState {
             Self::Pace(rule, state, _) => rule.charge((*state).into(), now, cost).into(),
             Self::Rule(rule, state) => rule.charge(*state, now, cost),
             Self::Log(..) => StateWords::default(),
-            Self::Places(rule, state, _) => rule.charge(*state, now, cost).into(),
+            Self::Places(places) => [places.in_use.saturating_add(cost), 0],
         };
         self.proceed(now, cost, next);
     }
@@ -155,7 +133,7 @@ impl LimitState {
             Self::Pace(_, _, History::Off | History::Empty) => {} // nothing is known of its grants
             Self::Rule(rule, state) => *state = rule.refund(*state, now, at, cost),
             Self::Log(rule, log) => rule.refund(log, at, cost),
-            Self::Places(_, state, _) => *state = state.release(cost),
+            Self::Places(places) => places.release(cost),
         }
     }
 
@@ -251,10 +229,7 @@ impl LimitState {
     pub(crate) fn slope(&self, now: Moment) -> Option<Slope> {
         match self {
             Self::Pace(rule, state, _) => rule.slope((*state).into(), now),
-            Self::Rule(rule, state) => match &**rule {
-                Rule::Window(window) => window.slope((*state).into(), now),
-                Rule::Pace(_) | Rule::Counter(_) | Rule::Penalty(_) => None,
-            },
+            Self::Rule(rule, state) => rule.slope(*state, now),
             Self::Log(..) | Self::Places(..) => None,
         }
     }
@@ -262,11 +237,10 @@ impl LimitState {
     /// Sets the parts that a line has used at its base.
     pub(crate) fn set_used(&mut self, base: Moment, used: u64) {
         match self {
-            Self::Pace(rule, state, _) => *state = rule.with_used(base, used).into(),
-            Self::Rule(rule, state) => match &**rule {
-                Rule::Window(window) => *state = window.with_used((*state).into(), used).into(),
-                Rule::Pace(_) | Rule::Counter(_) | Rule::Penalty(_) => {}
-            },
+            Self::Pace(rule, state, _) => {
+                *state = rule.with_used((*state).into(), base, used).into();
+            }
+            Self::Rule(rule, state) => *state = rule.with_used(*state, base, used),
             Self::Log(..) | Self::Places(..) => {}
         }
     }
@@ -305,19 +279,16 @@ impl LimitState {
 
     /// Passes a report to the limit, if it adapts.
     pub(crate) fn learn(&mut self, now: Moment, sample: Sample) {
-        if let Self::Places(rule, _, Some(adaptation)) = self {
-            let (adapt, state) = &mut **adaptation;
-            *state = adapt.update(*state, now, sample);
-            rule.limit = state.limit();
+        if let Self::Places(places) = self {
+            places.learn(now, sample);
         }
     }
 
     /// When it is reset, if nothing is in flight and nothing more is admitted.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
-        match self {
-            Self::Places(_, _, Some(adaptation)) => adaptation.0.reset_at(&adaptation.1, now),
-            _ => with_rule!(self, |rule, state| rule.reset_at(state, now)),
-        }
+        with_rule!(self, |rule, state| rule.reset_at(state, now), |places| {
+            places.reset_at(now)
+        })
     }
 
     /// See [`PaceRule::forgettable_at`].
@@ -330,28 +301,32 @@ impl LimitState {
 
     /// See [`Strategy::used`].
     pub(crate) fn used(&self, now: Moment) -> u64 {
-        with_rule!(self, |rule, state| rule.used(state, now))
+        self.usage(now).round_up()
     }
 
     /// See [`Strategy::ready_at`].
     pub(crate) fn ready_at(&self, now: Moment, ahead: u64, cost: u64) -> Moment {
-        with_rule!(self, |rule, state| rule.ready_at(state, now, ahead, cost))
+        with_rule!(
+            self,
+            |rule, state| rule.ready_at(state, now, ahead, cost),
+            |_places| now
+        )
     }
 
     /// See [`Strategy::report`].
     #[inline(always)]
     pub(crate) fn report(&self, now: Moment, ahead: u64, cost: u64) -> LimitReport {
-        if let (Self::Places(_, state, Some(_)), Some(rule)) = (self, self.concurrency(now)) {
-            return LimitReport {
-                reset_at: self.reset_at(now),
-                ..rule.report(*state, now, ahead, cost)
-            };
-        }
-        with_rule!(self, |rule, state| rule.report(state, now, ahead, cost))
+        with_rule!(
+            self,
+            |rule, state| rule.report(state, now, ahead, cost),
+            |places| places.report(now, ahead, cost)
+        )
     }
 
     fn usage(&self, now: Moment) -> Usage {
-        with_rule!(self, |rule, state| rule.usage(state, now))
+        with_rule!(self, |rule, state| rule.usage(state, now), |places| {
+            Usage::of_units(places.in_use)
+        })
     }
 
     /// The state in words; `None` where it does not fit into words.
@@ -373,39 +348,16 @@ impl LimitState {
     /// The capacity of this limit, at present: a concurrency that adapts has another one than its policy says.
     #[inline(always)]
     pub(crate) fn capacity(&self, limit: &Limit, now: Moment) -> u64 {
-        self.concurrency(now)
-            .map_or_else(|| limit.capacity(), |rule| rule.limit)
+        self.concurrency(now).unwrap_or_else(|| limit.capacity())
     }
 
-    /// The rule of a concurrency, with the limit that it has at `now`.
+    /// The units that may be in flight, if this limit counts them.
     #[inline(always)]
-    pub(crate) fn concurrency(&self, now: Moment) -> Option<ConcurrencyRule> {
-        let Self::Places(rule, state, adaptation) = self else {
-            return None;
-        };
-        Some(match adaptation.as_deref() {
-            Some((adapt, learnt)) if state.in_use == 0 => ConcurrencyRule {
-                limit: adapt.while_idle(*learnt, now).limit(),
-            },
-            _ => *rule,
-        })
-    }
-}
-
-/// Restarts an idle limit if that is due. It happens at the first grant, because it is not observable before.
-#[inline(always)]
-fn restart_if_idle(
-    rule: &mut ConcurrencyRule,
-    state: ConcurrencyState,
-    adaptation: &mut Option<Box<(Arc<Adapt>, AdaptState)>>,
-    now: Moment,
-) {
-    if let Some(adaptation) = adaptation
-        && state.in_use == 0
-    {
-        let (adapt, learnt) = &mut **adaptation;
-        *learnt = adapt.while_idle(*learnt, now);
-        rule.limit = learnt.limit();
+    pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
+        match self {
+            Self::Places(places) => Some(places.limit_at(now)),
+            Self::Pace(..) | Self::Rule(..) | Self::Log(..) => None,
+        }
     }
 }
 

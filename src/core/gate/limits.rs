@@ -203,18 +203,13 @@ impl Limits {
 
     /// The units that may be in flight at the same time, now: the least of all concurrency limits.
     pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
-        self.iter()
-            .filter_map(|state| state.concurrency(now))
-            .map(|rule| rule.limit)
-            .min()
+        self.iter().filter_map(|state| state.concurrency(now)).min()
     }
 
     /// What each concurrency limit is now, by index.
     #[cfg(test)]
     pub(crate) fn concurrencies(&self, now: Moment) -> Vec<Option<u64>> {
-        self.iter()
-            .map(|state| state.concurrency(now).map(|rule| rule.limit))
-            .collect()
+        self.iter().map(|state| state.concurrency(now)).collect()
     }
 
     /// For each limit: until when it bans, if it does.

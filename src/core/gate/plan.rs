@@ -300,9 +300,7 @@ impl Plan {
     /// The places of a policy that is a concurrency and nothing more: it neither leases nor adapts.
     pub(crate) fn plain_places(&self) -> Option<u64> {
         match self.rules[..] {
-            [LimitRule::Places(rule, None)] if self.ttl.is_none() && !self.by_unit => {
-                Some(rule.limit)
-            }
+            [LimitRule::Places(limit, None)] if self.ttl.is_none() && !self.by_unit => Some(limit),
             _ => None,
         }
     }

@@ -108,10 +108,10 @@ impl WordForm {
     /// Whether the word of a plain concurrency has no unit left.
     #[inline(always)]
     pub(super) fn has_all_places_out(&self, limits: &Limits) -> bool {
-        let LimitState::Places(rule, state, None) = limits.first() else {
+        let LimitState::Places(places) = limits.first() else {
             return false;
         };
-        state.in_use == rule.limit && self.fits
+        places.in_use == places.limit && self.fits
     }
 
     /// What a word is to hold, at `now` or later, so that it can decide; `None` if the present numbers do not fit. `owes_places`: places
@@ -123,11 +123,11 @@ impl WordForm {
         fence: u64,
         owes_places: bool,
     ) -> Option<WordContents> {
-        if let LimitState::Places(rule, state, _) = limits.first() {
-            let units = rule
+        if let LimitState::Places(places) = limits.first() {
+            let units = places
                 .limit
-                .checked_sub(state.in_use)
-                .filter(|_| rule.limit <= MAX_PLACES)?;
+                .checked_sub(places.in_use)
+                .filter(|_| places.limit <= MAX_PLACES)?;
             return Some(WordContents::Places { units });
         }
         let track = self.track.as_deref_mut()?;
@@ -141,8 +141,8 @@ impl WordForm {
     pub(super) fn take_over(&mut self, limits: &mut Limits, content: WordValue) {
         match content {
             WordValue::Places { units } => {
-                if let LimitState::Places(rule, state, _) = limits.first_mut() {
-                    state.in_use = rule.limit - units;
+                if let LimitState::Places(places) = limits.first_mut() {
+                    places.in_use = places.limit - units;
                 }
             }
             WordValue::Rate { value } => {

@@ -156,8 +156,8 @@ impl Ledger {
             }
             for (limit, cost) in self.limits.iter_mut().zip(&*lease.costs) {
                 match limit {
-                    LimitState::Places(_, state, _) => {
-                        state.in_use = state.in_use.checked_add(*cost).ok_or(Damaged)?;
+                    LimitState::Places(places) => {
+                        places.in_use = places.in_use.checked_add(*cost).ok_or(Damaged)?;
                     }
                     _ if *cost == 0 => {}
                     _ => return Err(Damaged),

@@ -235,7 +235,7 @@ mod tests {
                     continue;
                 }
                 if let Some((base, used)) = track.take_over(value) {
-                    state = rule.with_used(base, used);
+                    state = rule.with_used(state, base, used);
                 }
                 match input {
                     Input::Grant { cost } => if let Ok(next) = rule.decide(state, now, cost) {
@@ -288,7 +288,7 @@ mod tests {
                 value
             });
             let (base, used) = track.take_over(value).unwrap();
-            let mut state = rule.with_used(base, used);
+            let mut state = rule.with_used(PaceState::default(), base, used);
             for nth in order {
                 let most = track.refundable(now, nth as u64 + 1, reached[nth]);
                 let (refunded, parts) = rule.refund_at_most(state, nth as u64 + 1, most);
