@@ -192,6 +192,7 @@ mod exchange;
 mod getters;
 #[cfg(feature = "http")]
 pub mod http;
+mod lock;
 mod manager;
 mod observe;
 mod overflow;

@@ -260,7 +260,7 @@ impl SharedLimiter {
     /// ```
     #[must_use]
     pub fn totals(&self) -> KeyTotals {
-        self.shared.keys.totals(|| *self.shared.link.counted())
+        self.shared.keys.totals(|| *self.shared.link.counted.lock())
     }
 
     /// Whether this process calls the store. `false`: calls have failed, and none is made for a while; requests follow [the

@@ -14,6 +14,7 @@
 //!
 //! The file `docs/faults.md` of this crate says what callers see when a store or the way to it fails, and what may be lost.
 
+pub(crate) mod background;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod listeners;

@@ -16,12 +16,11 @@ mod outlook;
 mod permits;
 mod prefetch;
 mod reply;
-mod reported_once;
 mod serve;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -32,21 +31,20 @@ use crate::core::queue::Waiters;
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::error::{AcquireError, Misfit};
-use crate::exchange::Scope;
+use crate::exchange::{OnStoreDown, Scope};
 use crate::strategy::Moment;
 
 use back_off::{BackOff, Random};
 use call::{Calls, Carrier};
 use debts::Debts;
-use denial::Denials;
+use denial::{Denials, denied};
 use fallback::LocalFallback;
 use grants::{GrantByStore, StoredGrants};
 use prefetch::Prefetch;
-use reported_once::ReportedOnce;
 
 #[cfg(any(test, feature = "_simulation"))]
 pub(crate) use call::Renewal;
-pub(crate) use call::{CallAnswer, CallFailed, Outgoing, Trip};
+pub(crate) use call::{CallAnswer, CallFailed, Trip};
 pub(crate) use prefetch::PrefetchOptions;
 
 /// Most asks, returns, settlements, or renewals of one call. A store serves no other caller meanwhile.
@@ -71,20 +69,13 @@ pub(crate) struct SessionOptions {
     pub(crate) polls_every: u64,
     /// After a failed call, the longest time until the store is asked again.
     pub(crate) longest_back_off: u64,
-    pub(crate) on_down: OnDown,
+    pub(crate) on_down: OnStoreDown,
+    /// The plan of [`OnStoreDown::Local`].
+    pub(crate) fallback: Option<Arc<Plan>>,
     pub(crate) replaces_policy: bool,
     /// The name of the store, for errors.
     pub(crate) store: Arc<str>,
     pub(crate) prefetch: Option<PrefetchOptions>,
-}
-
-/// What is done with requests while the store does not answer: [`OnStoreDown`](crate::exchange::OnStoreDown), with a checked policy.
-#[derive(Debug, Clone)]
-pub(crate) enum OnDown {
-    Error,
-    Deny,
-    Allow,
-    Local(Arc<Plan>),
 }
 
 #[derive(Debug)]
@@ -101,7 +92,10 @@ pub(crate) struct StoreSession {
     /// The queued requests that do not wait for their turn (`try_acquire`). They wait for the reply to one call.
     tries: BTreeSet<WaiterId>,
     prefetch: Prefetch,
-    reported: ReportedOnce,
+    /// For each limit, when the latest ban ends that was reported here, by the store's clock.
+    bans: BTreeMap<usize, u64>,
+    /// The policy, as text, that the store has and the next call replaces.
+    replaced: Option<String>,
     carrier: Carrier,
 }
 
@@ -120,14 +114,18 @@ impl StoreSession {
             gate: Gate::of_store(plan, now, options.ttl),
             grants: StoredGrants::new(options.ttl, options.max_hold),
             debts: Debts::default(),
-            fallback: LocalFallback::default(),
+            fallback: LocalFallback::new(options.fallback.clone()),
             calls: Calls::new(options.first_lease, options.deadline),
-            back_off: BackOff::NONE,
+            back_off: BackOff::default(),
             denials: Denials::default(),
             tries: BTreeSet::new(),
             prefetch: Prefetch::new(options.prefetch.unwrap_or_default()),
-            reported: ReportedOnce::default(),
-            carrier: Carrier::NONE,
+            bans: BTreeMap::new(),
+            replaced: None,
+            carrier: Carrier {
+                due: Moment::START,
+                wakes_at: Moment::NEVER,
+            },
             options,
         }
     }
@@ -158,11 +156,11 @@ impl StoreSession {
 
     /// The gate of the local fallback, if it was needed so far.
     pub(crate) fn fallback_gate(&self) -> Option<&Gate> {
-        self.fallback.gate()
+        self.fallback.gate.as_deref()
     }
 
     fn random(&self) -> Random {
-        Random(self.options.holder ^ self.calls.generation())
+        Random(self.options.holder ^ self.calls.generation)
     }
 
     /// The TTL of leases in the store, in nanoseconds; 0 if the policy has no places.
@@ -185,7 +183,7 @@ impl SessionStep<'_> {
     /// Grants what needs no call: from prefetched units, or because this process decides while the store does not answer.
     pub(crate) fn admit(&mut self, costs: Costs<'_>, caller: Caller) -> Option<Grant> {
         let prefetched = self.take_prefetched(costs.plain, caller);
-        if prefetched.is_some() || !self.session.fallback.is_active() {
+        if prefetched.is_some() || !self.session.fallback.is_active {
             return prefetched;
         }
         let grant = self.admit_by_fallback(costs, caller);
@@ -235,8 +233,8 @@ impl SessionStep<'_> {
 
     /// A request has come that is decided without the store: it is time to find out whether the store answers again.
     fn probe_store(&mut self) {
-        if self.session.back_off.asks_from() <= self.now && !self.session.calls.is_in_flight() {
-            self.session.fallback.set_probes(true);
+        if self.session.back_off.asks_from <= self.now && !self.session.calls.is_in_flight() {
+            self.session.fallback.probes = true;
         }
         self.serve();
     }
@@ -244,7 +242,7 @@ impl SessionStep<'_> {
     /// A request that is granted without a call, or denied. `Ok(None)`: it is to be queued, and [added](Self::add_try).
     pub(crate) fn try_acquire(&mut self, request: &Request<'_>) -> Result<Option<Grant>, Refused> {
         let &Request { costs, caller, .. } = request;
-        if self.session.fallback.is_active() {
+        if self.session.fallback.is_active {
             return self.try_by_fallback(costs, caller).map(Some);
         }
         if self.waiters.is_empty()
@@ -253,17 +251,16 @@ impl SessionStep<'_> {
             return Ok(Some(grant)); // whatever the store has denied since
         }
         let outlook = self.outlook();
-        let report = if outlook.waits_to_ask() {
+        let denial = if outlook.waits_to_ask() {
             outlook.unknown_denial(true)
         } else if outlook.is_known_denied(costs) {
             outlook.latest_denial(costs)
         } else {
             return Ok(None);
         };
-        let decision = &report.decision;
         self.waiters
-            .note_denial(costs.plain, decision, caller, self.effects);
-        Err(report.into())
+            .note_denial(costs.plain, &denial.0, caller, self.effects);
+        Err(denied(denial))
     }
 
     /// [`Self::try_acquire`] while the store does not answer.
@@ -282,7 +279,7 @@ impl SessionStep<'_> {
         self.waiters
             .note_denial(costs.plain, &decision, caller, self.effects);
         self.tell_bans(bans, caller);
-        Err(denial::DenialReport::from(decision).into())
+        Err(denied((decision, Vec::new())))
     }
 
     fn tell_bans(&mut self, bans: impl IntoIterator<Item = BegunBan>, caller: Caller) {

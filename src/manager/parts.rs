@@ -400,7 +400,7 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         if let Some(link) = self.store_link() {
-            link.counted().add(KeyTotals {
+            link.counted.lock().add(KeyTotals {
                 in_flight: 0,
                 queued: 0,
                 ..self.totals()

@@ -10,7 +10,7 @@ use super::keys::{Keys, SharedBy};
 use crate::builder::queue_options;
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
-use crate::core::session::{OnDown, PrefetchOptions, SessionOptions};
+use crate::core::session::{PrefetchOptions, SessionOptions};
 use crate::error::{ConfigError, StoreError};
 use crate::exchange::{OnStoreDown, Scope};
 use crate::manager::{SharedDriver, StoreLink, nonzero_nanos};
@@ -247,7 +247,7 @@ impl SharedLimiterBuilder {
             let reason = "prefetch is for units of the plain cost, not for places";
             check_limits(&*store, &plan, unfit, reason)?;
         }
-        let on_down = on_down(self.on_store_down, &*store)?;
+        let fallback = fallback(&self.on_store_down, &*store)?;
         let options = Arc::new(Options {
             observed: observer.is_some(),
             ..self.options
@@ -285,7 +285,8 @@ impl SharedLimiterBuilder {
             deadline: nonzero_nanos(self.deadline).get(),
             polls_every: nonzero_nanos(poll_every).get(),
             longest_back_off: nonzero_nanos(longest_pause).get(),
-            on_down,
+            on_down: self.on_store_down,
+            fallback,
             replaces_policy: self.replaces_policy,
             store: link.store.name().into(),
             prefetch: self.prefetch.map(|(max, kept_for)| PrefetchOptions {
@@ -311,20 +312,16 @@ const FORMAT_KEY: FormatKey = |key, f| {
     write!(f, "\"{}\"", bytes.escape_ascii())
 };
 
-/// The rule with its policy checked.
-fn on_down(rule: OnStoreDown, store: &dyn Store) -> Result<OnDown, ConfigError> {
-    Ok(match rule {
-        OnStoreDown::Error => OnDown::Error,
-        OnStoreDown::Deny => OnDown::Deny,
-        OnStoreDown::Allow => OnDown::Allow,
-        OnStoreDown::Local(policy) => {
-            let plan = Plan::new(policy, Duration::ZERO)?;
-            let has_ttl = |limit: &Limit| limit.description().lease_ttl.is_some();
-            let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
-            check_limits(store, &plan, has_ttl, reason)?;
-            OnDown::Local(Arc::new(plan))
-        }
-    })
+/// The plan of the local fallback, checked, if the rule has one.
+fn fallback(rule: &OnStoreDown, store: &dyn Store) -> Result<Option<Arc<Plan>>, ConfigError> {
+    let OnStoreDown::Local(policy) = rule else {
+        return Ok(None);
+    };
+    let plan = Plan::new(policy.clone(), Duration::ZERO)?;
+    let has_ttl = |limit: &Limit| limit.description().lease_ttl.is_some();
+    let reason = "a permit that is granted without the store has no TTL: it holds its place until it is dropped";
+    check_limits(store, &plan, has_ttl, reason)?;
+    Ok(Some(Arc::new(plan)))
 }
 
 /// Fails with the first limit that is `unsupported`, if there is one.

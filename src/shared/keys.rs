@@ -1,7 +1,7 @@
 //! The keys of a shared limiter that are in use in this process, each with a manager.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -10,6 +10,7 @@ use crate::core::gate::plan::Plan;
 use crate::core::schedule::{Options, Schedule};
 use crate::core::session::{SessionOptions, StoreSession};
 use crate::exchange::Scope;
+use crate::lock::Lock;
 use crate::manager::{
     Clock, Manager, ManagerParts, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource,
     TimerHost,
@@ -32,24 +33,26 @@ pub(super) struct SharedBy {
 /// The keys that are in use.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    managers: Mutex<HashMap<Arc<[u8]>, Weak<Manager>>>,
+    managers: Lock<HashMap<Arc<[u8]>, Weak<Manager>>>,
 }
 
 impl Keys {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Weak<Manager>>> {
-        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Handles a release message: places of this key were released in some process. Without a key, places of any key may have been.
     pub(super) fn released(&self, key: Option<&[u8]>) {
         let managers: Vec<_> = match key {
             Some(key) => self
+                .managers
                 .lock()
                 .get(key)
                 .and_then(Weak::upgrade)
                 .into_iter()
                 .collect(),
-            None => self.lock().values().filter_map(Weak::upgrade).collect(),
+            None => self
+                .managers
+                .lock()
+                .values()
+                .filter_map(Weak::upgrade)
+                .collect(),
         };
         for manager in &managers {
             manager.at_store().released_elsewhere();
@@ -59,7 +62,12 @@ impl Keys {
     /// Sums over the managers; `counted` has those of managers that were dropped. A manager that is dropped meanwhile may be left
     /// out, but is not counted twice.
     pub(super) fn totals(&self, counted: impl FnOnce() -> KeyTotals) -> KeyTotals {
-        let managers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let managers: Vec<_> = self
+            .managers
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
         let mut totals = counted();
         managers
             .iter()
@@ -73,7 +81,7 @@ impl Keys {
         key: &Arc<[u8]>,
         open: impl FnOnce() -> Arc<Manager>,
     ) -> Arc<Manager> {
-        let mut managers = self.lock();
+        let mut managers = self.managers.lock();
         if let Some(manager) = managers.get(key).and_then(Weak::upgrade) {
             return manager;
         }

@@ -1,22 +1,22 @@
 //! The listeners for releases in this process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::ReleaseListener;
+use crate::lock::Lock;
 
 /// The listeners of a store, each with its limiter.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(Mutex<Vec<(Arc<str>, ReleaseListener)>>);
+pub(super) struct Listeners(Lock<Vec<(Arc<str>, ReleaseListener)>>);
 
 impl Listeners {
     pub(super) fn add(&self, limiter: &Arc<str>, listener: ReleaseListener) {
-        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.push((Arc::clone(limiter), listener));
+        self.0.lock().push((Arc::clone(limiter), listener));
     }
 
     /// Those that are not closed. The closed ones are removed.
     fn open(&self) -> Vec<(Arc<str>, ReleaseListener)> {
-        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.0.lock();
         listeners.retain(|(_, listener)| !listener.is_closed());
         listeners.clone()
     }

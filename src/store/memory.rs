@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::ready;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::core::ledger::Ledger;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
+use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
@@ -30,7 +31,7 @@ struct MemoryShared {
     built: Instant,
     /// The wall clock when it was built.
     since_epoch: Duration,
-    kept: Mutex<KeptState>,
+    kept: Lock<KeptState>,
     listeners: Listeners,
 }
 
@@ -60,7 +61,7 @@ impl MemoryStore {
             shared: Arc::new(MemoryShared {
                 built: Instant::now(),
                 since_epoch,
-                kept: Mutex::default(),
+                kept: Lock::default(),
                 listeners: Listeners::default(),
             }),
         }
@@ -80,16 +81,9 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeptState> {
-        self.shared
-            .kept
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The clock is read under the lock: what comes after a reset is later than all that came before it.
     fn lock_now(&self) -> (MutexGuard<'_, KeptState>, Moment) {
-        let kept = self.lock();
+        let kept = self.shared.kept.lock();
         let now = self.shared.since_epoch
             + self.shared.built.elapsed()
             + Duration::from_nanos(kept.resets);
@@ -194,7 +188,7 @@ impl Store for MemoryStore {
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
-        let mut kept = self.lock();
+        let mut kept = self.shared.kept.lock();
         kept.ledgers.remove(&scope);
         kept.resets += 1;
         drop(kept);

@@ -205,7 +205,7 @@ impl Store for PostgresStore {
         } = &*self.server;
         let (connector, known, timeout) =
             (Arc::clone(connector), Arc::clone(&sql.known), sql.timeout);
-        served.add(limiter, listener, "tollgate-postgres", move |served| {
+        served.add(limiter, listener, move |served| {
             follow(Arc::clone(&connector), timeout, Arc::clone(&known), served)
         })
     }

@@ -321,9 +321,7 @@ impl Store for RedisStore {
         let shared = &self.shared;
         let (client, names) = (shared.connections.client.clone(), shared.names.clone());
         let follow = move |served| releases::follow(client.clone(), names.clone(), served);
-        shared
-            .listeners
-            .add(limiter, listener, "tollgate-redis", follow)
+        shared.listeners.add(limiter, listener, follow)
     }
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {

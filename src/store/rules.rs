@@ -5,12 +5,13 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::{Damaged, Ledger};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
+use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::strategy::Moment;
 
@@ -53,7 +54,7 @@ pub struct Decided {
 
 /// What a store has made of the policies of recent calls.
 #[derive(Debug)]
-pub(super) struct PolicyCache<T>(Mutex<HashMap<Policy, Arc<T>>>);
+pub(super) struct PolicyCache<T>(Lock<HashMap<Policy, Arc<T>>>);
 
 /// A policy as the rules need it for each call.
 struct PolicyRules {
@@ -194,12 +195,11 @@ impl<T> PolicyCache<T> {
         policy: &Policy,
         make: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<Arc<T>, StoreError> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = lock().get(policy) {
+        if let Some(made) = self.0.lock().get(policy) {
             return Ok(Arc::clone(made));
         }
         let made = Arc::new(make()?);
-        let mut known = lock();
+        let mut known = self.0.lock();
         if known.len() >= Self::MAX {
             known.clear();
         }
@@ -210,7 +210,7 @@ impl<T> PolicyCache<T> {
 
 impl<T> Default for PolicyCache<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Lock::default())
     }
 }
 

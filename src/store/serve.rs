@@ -1,16 +1,17 @@
 //! The task that receives messages about releases, for the listeners of a store.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{self, Handle, RuntimeFlavor};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::ReleaseListener;
+use super::background::background;
 use super::listeners::Listeners;
+use crate::lock::Lock;
 
 /// How often the task checks that its connection answers, and that a listener is left.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(5);
@@ -22,7 +23,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 #[derive(Debug, Default)]
 pub(super) struct ServedListeners {
     pub(super) listeners: Listeners,
-    is_served: Mutex<bool>,
+    is_served: Lock<bool>,
     /// Signals that a listener was added.
     pub(super) added: Notify,
 }
@@ -34,16 +35,15 @@ impl ServedListeners {
         self: &Arc<Self>,
         limiter: &Arc<str>,
         listener: ReleaseListener,
-        thread: &'static str,
         follow: impl Fn(Arc<Self>) -> F + Clone + Send + Sync + 'static,
     ) -> bool {
         self.listeners.add(limiter, listener);
         self.added.notify_one();
-        if std::mem::replace(&mut *self.is_served(), true) {
+        if std::mem::replace(&mut *self.is_served.lock(), true) {
             return true;
         }
         let this = Arc::clone(self);
-        serve(thread, move || Arc::clone(&this).receive(follow.clone()))
+        serve(move || Arc::clone(&this).receive(follow.clone()))
     }
 
     async fn receive<F: Future<Output = ()>>(self: Arc<Self>, follow: impl Fn(Arc<Self>) -> F) {
@@ -59,111 +59,91 @@ impl ServedListeners {
         }
     }
 
-    fn is_served(&self) -> MutexGuard<'_, bool> {
-        self.is_served
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a listener is left. If not, the task ends, and the next listener is served by another one.
     fn is_wanted(&self) -> bool {
-        let mut is_served = self.is_served();
+        let mut is_served = self.is_served.lock();
         *is_served = !self.listeners.limiters().is_empty();
         *is_served
     }
 }
 
 /// Runs what `task` makes: in the caller's runtime, so that a task that waits there is woken without another thread between. If
-/// the runtime has no threads of its own, and so might not be polled, the task runs in a thread of that name. It also does when
+/// the runtime has no threads of its own, and so might not be polled, the task runs in the background. It also does when
 /// the runtime ends before the task. Returns whether the task runs.
-fn serve<F: Future<Output = ()> + Send + 'static>(
-    thread: &'static str,
-    task: impl Fn() -> F + Send + 'static,
-) -> bool {
-    match Handle::try_current() {
-        Ok(runtime) if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread => {
-            let respawn = RespawnOnDrop {
-                thread,
-                task: Some(task),
-            };
-            runtime.spawn(async move {
-                let mut respawn = respawn;
-                if let Some(task) = &respawn.task {
-                    task().await;
-                }
-                respawn.task = None;
-            });
-            true
-        }
-        _ => serve_in_a_thread(thread, task),
-    }
-}
-
-fn serve_in_a_thread<F: Future<Output = ()>>(
-    name: &'static str,
-    task: impl Fn() -> F + Send + 'static,
-) -> bool {
-    let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else {
+fn serve<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F + Send + 'static) -> bool {
+    let Some(background) = background() else {
         return false;
     };
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || runtime.block_on(task()))
-        .is_ok()
-}
-
-/// A task in a runtime that may end before it does.
-struct RespawnOnDrop<F: Future<Output = ()>, T: Fn() -> F + Send + 'static> {
-    thread: &'static str,
-    /// Until it has ended.
-    task: Option<T>,
-}
-
-impl<F: Future<Output = ()>, T: Fn() -> F + Send + 'static> Drop for RespawnOnDrop<F, T> {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            serve_in_a_thread(self.thread, task);
+    let here = Handle::try_current().ok();
+    let here = here.filter(|here| here.runtime_flavor() != RuntimeFlavor::CurrentThread);
+    let running = here.map(|here| here.spawn(task()));
+    background.spawn(async move {
+        let has_ended = match running {
+            Some(running) => running.await.is_ok(),
+            None => false,
+        };
+        if !has_ended {
+            task().await;
         }
-    }
+    });
+    true
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use tokio::runtime;
 
     use super::*;
 
-    #[test]
-    fn a_task_goes_on_in_a_thread_when_the_runtime_ends() {
+    /// A task that tells the name of the thread that polls it, and goes on for ever.
+    fn thread_names() -> (
+        impl Fn() -> BoxFuture<'static, ()>,
+        Receiver<Option<String>>,
+    ) {
         let (began, begins) = channel();
         let task = move || {
-            began
-                .send(thread::current().name().map(str::to_owned))
-                .unwrap();
-            std::future::pending()
+            let began = began.clone();
+            let run = async move {
+                began
+                    .send(thread::current().name().map(str::to_owned))
+                    .unwrap();
+                std::future::pending().await
+            };
+            run.boxed()
         };
+        (task, begins)
+    }
+
+    #[test]
+    fn a_task_goes_on_in_the_background_when_the_runtime_ends() {
+        let (task, begins) = thread_names();
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .thread_name("respawn of")
+            .thread_name("runtime that ends")
             .build()
             .unwrap();
-        assert!(runtime.block_on(async { serve("alone", task) }));
-        assert_eq!(begins.recv().unwrap().as_deref(), Some("respawn of"));
+        assert!(runtime.block_on(async { serve(task) }));
+        assert_eq!(begins.recv().unwrap().as_deref(), Some("runtime that ends"));
         drop(runtime);
-        assert_eq!(begins.recv().unwrap().as_deref(), Some("alone"));
+        assert_eq!(
+            begins.recv().unwrap().as_deref(),
+            Some("tollgate-background")
+        );
     }
 
     #[test]
     fn a_runtime_that_might_not_be_polled_is_not_relied_on() {
-        let (began, begins) = channel();
-        let task = move || {
-            began
-                .send(thread::current().name().map(str::to_owned))
-                .unwrap();
-            std::future::pending()
-        };
+        let (task, begins) = thread_names();
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
-        assert!(runtime.block_on(async { serve("alone", task) }));
-        assert_eq!(begins.recv().unwrap().as_deref(), Some("alone"));
+        assert!(runtime.block_on(async { serve(task) }));
+        assert_eq!(
+            begins.recv().unwrap().as_deref(),
+            Some("tollgate-background")
+        );
     }
 }

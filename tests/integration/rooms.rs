@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rooms from the bottom to the top: each may import the ones before it. A room is `src/NAME.rs` with `src/NAME/`.
-const ROOMS: [&str; 31] = [
+const ROOMS: [&str; 32] = [
     // macros for all others
     "debug_fields",
     "getters",
@@ -29,6 +29,7 @@ const ROOMS: [&str; 31] = [
     // decides
     "core",
     // keeps what processes share
+    "lock",
     "store",
     // acts
     "contain_panic",

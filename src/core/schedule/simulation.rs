@@ -18,10 +18,10 @@ use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Costs, Grant, Request};
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::session::{
-    CallFailed, OnDown, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,
+    CallFailed, PrefetchOptions, Renewal, SessionOptions, StoreSession, Trip,
 };
 use crate::error::{ConfigError, StoreError};
-use crate::exchange::{Call, Reply, Scope};
+use crate::exchange::{Call, OnStoreDown, Reply, Scope};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::strategy::Moment;
@@ -138,7 +138,8 @@ impl Simulation {
                 deadline: DEADLINE,
                 polls_every: 100 * MS,
                 longest_back_off: 500 * MS,
-                on_down: OnDown::Deny,
+                on_down: OnStoreDown::Deny,
+                fallback: None,
                 replaces_policy: false,
                 store: "simulated".into(),
                 prefetch: simulation.setting.prefetch,
@@ -372,22 +373,16 @@ impl Simulation {
         let schedule = &mut self.processes[index].schedule;
         let mut effects = Effects::default();
         let step = schedule.session(now, &mut effects);
-        let outgoing = match step.expect(STORE).next_trip(0, 0) {
-            Trip::Call(outgoing) => outgoing,
+        let (call, generation) = match step.expect(STORE).next_trip(0, 0) {
+            Trip::Call { call, generation } => (call, generation),
             Trip::WaitUntil(at) => {
                 let at = at.nanos().saturating_sub(self.processes[index].offset);
                 return self.at(at, Event::Retry(index));
             }
             Trip::Yield(_) | Trip::End => return,
         };
-        let sent = Sent::Call {
-            generation: outgoing.generation,
-        };
-        self.at(
-            self.now + DEADLINE,
-            Event::GiveUp(index, outgoing.generation),
-        );
-        self.send(index, outgoing.call, sent);
+        self.at(self.now + DEADLINE, Event::GiveUp(index, generation));
+        self.send(index, call, Sent::Call { generation });
     }
 
     fn heartbeat(&mut self, index: usize, now: Moment) {

@@ -2,31 +2,18 @@
 
 use crate::strategy::Moment;
 
-#[derive(Debug)]
+/// By default, nothing has failed.
+#[derive(Debug, Default)]
 pub(super) struct BackOff {
     failures: u32,
     /// After a failure, no request is sent before.
-    asks_from: Moment,
+    pub(super) asks_from: Moment,
     /// After a failure, no call that has only returns and settlements is sent before. Many keys may have some, and need not learn soon
     /// that the store is back.
-    settles_from: Moment,
+    pub(super) settles_from: Moment,
 }
 
 impl BackOff {
-    pub(super) const NONE: Self = Self {
-        failures: 0,
-        asks_from: Moment::START,
-        settles_from: Moment::START,
-    };
-
-    pub(super) fn asks_from(&self) -> Moment {
-        self.asks_from
-    }
-
-    pub(super) fn settles_from(&self) -> Moment {
-        self.settles_from
-    }
-
     /// A call has failed: the next one is sent after a while, which doubles up to the longest. Up to half of it is left out, so that
     /// processes do not ask at the same instants.
     pub(super) fn note_failure(&mut self, now: Moment, longest: u64, random: Random) {

@@ -25,8 +25,8 @@ pub(crate) struct Renewal {
 /// What a carrier does next.
 #[derive(Debug)]
 pub(crate) enum Trip {
-    /// Take this call to the store, and bring the reply, or the failure.
-    Call(Outgoing),
+    /// Take this call to the store, and bring the reply, or the failure, with its generation.
+    Call { call: Call, generation: u64 },
     /// Yield, so that more of the requests that were woken come, and ask again with this number of waiters.
     Yield(u64),
     /// Hold the limiter until this instant, and ask again: the store is owed something, or this process must not forget what it has
@@ -36,34 +36,27 @@ pub(crate) enum Trip {
     End,
 }
 
-/// A call with what its carrier must bring back.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) call: Call,
-    pub(crate) generation: u64,
-}
-
 /// The tasks that carry calls: whether one comes, or waits.
 #[derive(Debug)]
 pub(super) struct Carrier {
     /// A carrier was sent for, or brings a reply: it asks for its next trip by then. [`Moment::START`] if none is.
-    due: Moment,
+    pub(super) due: Moment,
     /// When a carrier that waits comes again; [`Moment::NEVER`] if none does.
-    wakes_at: Moment,
+    pub(super) wakes_at: Moment,
 }
 
 /// The call in flight, and what is needed to make the next one.
 #[derive(Debug)]
 pub(super) struct Calls {
-    in_flight: Option<CallInFlight>,
-    /// The number of the latest call.
-    generation: u64,
+    pub(super) in_flight: Option<CallInFlight>,
+    /// The number of the call in flight, or of the latest one.
+    pub(super) generation: u64,
     /// The number of the next lease.
     next_lease: u64,
     /// Nanoseconds for which a reply is awaited.
     deadline: u64,
-    /// The instant of the latest reply, by the clock of this process and by that of the store.
-    clocks: Option<(Moment, u64)>,
+    /// The instant of the latest reply, by the clock of this process and by that of the store. `None`: the store's clock is not known.
+    pub(super) clocks: Option<(Moment, u64)>,
 }
 
 /// A call in flight.
@@ -74,7 +67,7 @@ pub(super) struct CallInFlight {
     pub(super) returns: Vec<(u64, Moment)>,
     pub(super) settlements: Vec<Settlement>,
     /// How many messages of releases came meanwhile. The store may have decided before them.
-    releases: u32,
+    pub(super) releases: u32,
     /// Whether the limits in the store were reset meanwhile. The store may have decided before that.
     pub(super) was_reset: bool,
     /// Whether it replaces the policy in the store.
@@ -87,7 +80,7 @@ pub(super) struct AskBatch {
     /// The number of the lease of the first ask.
     first_lease: u64,
     waiters: Vec<WaiterId>,
-    runs: Vec<Asks>,
+    pub(super) runs: Vec<Asks>,
 }
 
 impl AskBatch {
@@ -125,10 +118,6 @@ impl AskBatch {
     /// How many waiters ask.
     pub(super) fn len(&self) -> u64 {
         self.waiters.len() as u64
-    }
-
-    pub(super) fn runs(&self) -> &[Asks] {
-        &self.runs
     }
 
     /// Each ask of a waiter, in order: the waiter, the number of its lease, and its run.
@@ -209,17 +198,6 @@ impl Calls {
         self.in_flight.is_some()
     }
 
-    /// Whether the call of this generation is in flight.
-    pub(super) fn awaits_reply(&self, generation: u64) -> bool {
-        self.is_in_flight() && self.generation == generation
-    }
-
-    /// The generation of the call in flight, if it has settlements.
-    pub(super) fn settles(&self) -> Option<u64> {
-        let call = self.in_flight.as_ref()?;
-        (!call.settlements.is_empty()).then_some(self.generation)
-    }
-
     /// Whether the call in flight gives something back.
     pub(super) fn gives_back(&self) -> bool {
         self.in_flight
@@ -227,29 +205,10 @@ impl Calls {
             .is_some_and(|call| !call.returns.is_empty() || !call.settlements.is_empty())
     }
 
-    /// The generation of the call in flight, or of the last one.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// When a reply is no longer awaited.
     pub(super) fn reply_due(&self) -> Option<Moment> {
         let call = self.in_flight.as_ref()?;
         Some(call.sent_at.plus(self.deadline))
-    }
-
-    /// The limits in the store were reset.
-    pub(super) fn note_reset(&mut self) {
-        if let Some(call) = &mut self.in_flight {
-            call.was_reset = true;
-        }
-    }
-
-    /// Places of the store came back somewhere.
-    pub(super) fn note_release(&mut self) {
-        if let Some(call) = &mut self.in_flight {
-            call.releases = call.releases.saturating_add(1);
-        }
     }
 
     /// By the store's clock, when a call that is sent now is no longer worth carrying out. `None` if its clock is not known well.
@@ -262,48 +221,5 @@ impl Calls {
                 .saturating_add(now.since(at))
                 .saturating_add(self.deadline),
         )
-    }
-
-    /// The store's clock shows this now.
-    pub(super) fn note_clock(&mut self, now: Moment, by_store: u64) {
-        self.clocks = Some((now, by_store));
-    }
-
-    /// The store's clock is not what it seemed.
-    pub(super) fn forget_clock(&mut self) {
-        self.clocks = None;
-    }
-}
-
-impl Carrier {
-    pub(super) const NONE: Self = Self {
-        due: Moment::START,
-        wakes_at: Moment::NEVER,
-    };
-
-    /// By when one comes. If that is over, none can be relied upon.
-    pub(super) fn due(&self) -> Moment {
-        self.due
-    }
-
-    /// One was sent for, or brings a reply. [`Moment::START`]: it has come.
-    pub(super) fn expect_by(&mut self, due: Moment) {
-        self.due = due;
-    }
-
-    pub(super) fn is_waiting(&self) -> bool {
-        self.wakes_at != Moment::NEVER
-    }
-
-    /// Lets one wait until an instant. `false`: another one comes by then.
-    pub(super) fn wait_until(&mut self, at: Moment) -> bool {
-        let is_first = at < self.wakes_at;
-        self.wakes_at = self.wakes_at.min(at);
-        is_first
-    }
-
-    /// The one that waited does so no longer.
-    pub(super) fn end_wait(&mut self) {
-        self.wakes_at = Moment::NEVER;
     }
 }

@@ -12,7 +12,7 @@ use crate::strategy::{LimitReport, Moment};
 /// The latest denial, and how often replies have denied.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    latest: Option<Denial>,
+    pub(super) latest: Option<Denial>,
     /// How often late replies granted nothing, because others take what there is.
     in_a_row: u32,
 }
@@ -25,41 +25,25 @@ pub(super) struct Denial {
     /// When the costs are admitted, as the store says.
     ready_at: Moment,
     /// When to ask again: then, or a while later.
-    until: Moment,
+    pub(super) until: Moment,
     /// A release may end it sooner.
     ends_by_release: bool,
     reply: Reply,
     replied_at: Moment,
 }
 
-/// How a request is denied.
-#[derive(Debug)]
-pub(super) struct DenialReport {
-    pub(super) decision: Decision,
-    /// What each limit says, where the request is to be explained and the store has denied it.
-    pub(super) limits: Vec<LimitStatus>,
-}
-
-impl From<Decision> for DenialReport {
-    fn from(decision: Decision) -> Self {
-        Self {
-            decision,
-            limits: Vec::new(),
-        }
-    }
-}
+/// How a request is denied: the decision, and what each limit says, where the request is to be explained and the store has denied it.
+pub(super) type Denied = (Decision, Vec<LimitStatus>);
 
 /// A request that does not wait for its turn times out at once.
-impl From<DenialReport> for Refused {
-    fn from(DenialReport { decision, limits }: DenialReport) -> Self {
-        let retry_after = decision.retry_after();
-        let decision = Some(Box::new(decision));
-        let error = AcquireError::TimedOut {
-            retry_after,
-            decision,
-        };
-        Self::new(RefusedRequest { error, limits })
-    }
+pub(super) fn denied((decision, limits): Denied) -> Refused {
+    let retry_after = decision.retry_after();
+    let decision = Some(Box::new(decision));
+    let error = AcquireError::TimedOut {
+        retry_after,
+        decision,
+    };
+    Box::new(RefusedRequest { error, limits })
 }
 
 /// The longest random addition to a wait, in nanoseconds.
@@ -75,25 +59,16 @@ impl Denial {
         }
     }
 
-    pub(super) fn until(&self) -> Moment {
-        self.until
-    }
-
     /// When it ends by the passing of time, as the store says. `None`: a release may end it sooner.
     pub(super) fn known_end(&self) -> Option<Moment> {
         (!self.ends_by_release).then_some(self.ready_at)
     }
 
     /// What it says now, and what each limit says, if that is asked for.
-    pub(super) fn report(&self, now: Moment, policy: &Policy, explains: bool) -> DenialReport {
-        DenialReport {
-            decision: decision(now, policy, &self.reply, self.replied_at),
-            limits: if explains {
-                statuses(now, policy, &self.reply, self.replied_at)
-            } else {
-                Vec::new()
-            },
-        }
+    pub(super) fn report(&self, now: Moment, policy: &Policy, explains: bool) -> Denied {
+        let explained = explains.then(|| statuses(now, policy, &self.reply, self.replied_at));
+        let decision = decision(now, policy, &self.reply, self.replied_at);
+        (decision, explained.unwrap_or_default())
     }
 
     /// Whether exactly these costs were denied. Then they are admitted at its instant.
@@ -114,10 +89,6 @@ impl Denial {
 }
 
 impl Denials {
-    pub(super) fn latest(&self) -> Option<&Denial> {
-        self.latest.as_ref()
-    }
-
     /// The latest denial, if it is of these costs or less, and holds.
     pub(super) fn known(&self, now: Moment, costs: impl FnOnce() -> Box<[u64]>) -> Option<&Denial> {
         let denial = self.latest.as_ref().filter(|denial| now < denial.until)?;
@@ -131,10 +102,6 @@ impl Denials {
         self.latest
             .as_ref()
             .filter(|denial| now <= denial.replied_at || now < holds_until(denial))
-    }
-
-    pub(super) fn forget(&mut self) {
-        self.latest = None;
     }
 
     /// Remembers what a reply says of the future. `costs`: those of the first ask that it denied. `released`: places came back elsewhere

@@ -12,26 +12,35 @@ use crate::core::request::{Caller, Claim, Costs, Grant};
 use crate::error::Misfit;
 use crate::strategy::Moment;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LocalFallback {
+    /// Of the policy, if there is one.
+    plan: Option<Arc<Plan>>,
     /// Whether this process decides.
-    is_active: bool,
+    pub(super) is_active: bool,
     /// Whether it is time to find out whether the store answers again, although no request waits for it.
-    probes: bool,
-    /// Made when it is first needed, and kept: a store that comes and goes must not reset it each time.
-    gate: Option<Box<Gate>>,
+    pub(super) probes: bool,
+    /// The gate. Made when it is first needed, and kept: a store that comes and goes must not reset it each time.
+    pub(super) gate: Option<Box<Gate>>,
 }
 
 impl LocalFallback {
-    pub(super) fn is_active(&self) -> bool {
-        self.is_active
+    pub(super) fn new(plan: Option<Arc<Plan>>) -> Self {
+        Self {
+            plan,
+            is_active: false,
+            probes: false,
+            gate: None,
+        }
     }
 
     /// The store does not answer.
-    pub(super) fn begin(&mut self, now: Moment, plan: &Arc<Plan>) {
-        self.is_active = true;
-        self.gate
-            .get_or_insert_with(|| Box::new(Gate::new(Arc::clone(plan), now, true)));
+    pub(super) fn begin(&mut self, now: Moment) {
+        if let Some(plan) = &self.plan {
+            self.is_active = true;
+            self.gate
+                .get_or_insert_with(|| Box::new(Gate::new(Arc::clone(plan), now, true)));
+        }
     }
 
     /// The store answers, or another rule is for it. Returns whether this process has decided.
@@ -39,26 +48,11 @@ impl LocalFallback {
         std::mem::take(&mut self.is_active)
     }
 
-    pub(super) fn probes(&self) -> bool {
-        self.probes
-    }
-
-    pub(super) fn set_probes(&mut self, probes: bool) {
-        self.probes = probes;
-    }
-
-    /// The gate, if it was needed so far.
-    pub(super) fn gate(&self) -> Option<&Gate> {
-        self.gate.as_deref()
-    }
-
-    pub(super) fn gate_mut(&mut self) -> Option<&mut Gate> {
-        self.gate.as_deref_mut()
-    }
-
     /// Whether its policy can ever admit the costs.
     pub(super) fn fits(&self, costs: Costs<'_>) -> Result<(), Misfit> {
-        self.gate().map_or(Ok(()), |gate| gate.limits().fits(costs))
+        self.gate
+            .as_deref()
+            .map_or(Ok(()), |gate| gate.limits().fits(costs))
     }
 
     /// [`Gate::admit`], after the latest fence of the `store`: the fences of its grants and of these are one sequence.
@@ -69,7 +63,7 @@ impl LocalFallback {
         caller: Caller,
         store: &mut Gate,
     ) -> Result<Grant, Moment> {
-        let gate = self.gate_mut().ok_or(Moment::NEVER)?;
+        let gate = self.gate.as_deref_mut().ok_or(Moment::NEVER)?;
         gate.set_granted(store.granted());
         let mut grant = gate.admit(now, costs, caller)?;
         store.set_granted(grant.fence);
@@ -81,7 +75,8 @@ impl LocalFallback {
 
     /// Records that a request that does not wait was denied. Returns the bans that begin with it.
     pub(super) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> Vec<BegunBan> {
-        self.gate_mut()
+        self.gate
+            .as_deref_mut()
             .map(|gate| gate.limits_mut().note_denial_and_bans(now, costs))
             .unwrap_or_default()
     }
@@ -89,7 +84,8 @@ impl LocalFallback {
     /// Until when its grants count, if nothing is in flight: a key that comes and goes must not be granted them anew.
     /// [`Moment::NEVER`] if none counts.
     pub(super) fn counts_until(&self, now: Moment) -> Moment {
-        self.gate()
+        self.gate
+            .as_deref()
             .map(|gate| gate.limits().reset_at(now))
             .filter(|at| *at > now)
             .unwrap_or(Moment::NEVER)

@@ -1,12 +1,12 @@
 //! What a session knows without a call. It changes nothing.
 
-use super::denial::{Denial, DenialReport, decision, statuses};
-use super::{OnDown, SessionStep, StoreSession};
+use super::denial::{Denial, Denied, decision, statuses};
+use super::{SessionStep, StoreSession};
 use crate::core::gate::limits::Limits;
 use crate::core::queue::Waiters;
 use crate::core::request::Costs;
 use crate::decision::Decision;
-use crate::exchange::Reply;
+use crate::exchange::{OnStoreDown, Reply};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -43,7 +43,7 @@ impl<'a> StoreOutlook<'a> {
 
     /// Whether this process decides, because the store does not answer.
     pub(super) fn is_in_fallback(self) -> bool {
-        self.session.fallback.is_active()
+        self.session.fallback.is_active
     }
 
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
@@ -81,32 +81,33 @@ impl<'a> StoreOutlook<'a> {
 
     /// A denial of these costs, as the store has denied last; if that is not known or long past, a denial that says nothing more. It says
     /// when these costs are admitted only if the store has denied exactly these. A pause is known.
-    pub(super) fn latest_denial(self, costs: Costs<'_>) -> DenialReport {
+    pub(super) fn latest_denial(self, costs: Costs<'_>) -> Denied {
         let StoreSession {
             denials, options, ..
         } = self.session;
         let Some(denial) = denials.recent(self.now, options.deadline) else {
             return self.unknown_denial(self.waits_to_ask());
         };
-        let mut report = denial.report(self.now, self.limits().policy(), costs.explained());
+        let (mut decision, limits) =
+            denial.report(self.now, self.limits().policy(), costs.explained());
         if !self.is_denial_of(denial, costs) {
-            report.decision = report.decision.refused();
+            decision = decision.refused();
         }
         if let Some(until) = self.waiters.paused_until(self.now) {
-            report.decision = report.decision.held_back(until, self.now);
+            decision = decision.held_back(until, self.now);
         }
-        report
+        (decision, limits)
     }
 
     /// The denial of a request of which no limit says anything. A pause is known.
-    pub(super) fn unknown_denial(self, is_store_down: bool) -> DenialReport {
+    pub(super) fn unknown_denial(self, is_store_down: bool) -> Denied {
         let unknown = self.limits().plan().unknown_decision(self.now);
         let decision = match self.waiters.paused_until(self.now) {
             Some(until) => unknown.paused(until, self.now),
             None if is_store_down => unknown.without_store(),
             None => unknown,
         };
-        decision.into()
+        (decision, Vec::new())
     }
 
     /// What is decided on a request that cannot wait any longer. It is behind as many waiting units.
@@ -114,7 +115,7 @@ impl<'a> StoreOutlook<'a> {
         if self.is_in_fallback() {
             self.decide_by_fallback(ahead, costs)
         } else {
-            self.latest_denial(costs).decision
+            self.latest_denial(costs).0
         }
     }
 
@@ -123,13 +124,13 @@ impl<'a> StoreOutlook<'a> {
         if self.is_in_fallback() {
             Vec::new() // the store was not asked
         } else {
-            self.latest_denial(costs).limits
+            self.latest_denial(costs).1
         }
     }
 
     /// What this process decides on a request while the store does not answer. It is behind as many waiting units.
     pub(super) fn decide_by_fallback(self, ahead: u64, costs: Costs<'_>) -> Decision {
-        let Some(gate) = self.session.fallback.gate() else {
+        let Some(gate) = self.session.fallback.gate.as_deref() else {
             return self.limits().plan().unknown_decision(self.now);
         };
         let resumes_at = self.waiters.resumes_at(self.now, costs.plain);
@@ -142,12 +143,12 @@ impl<'a> StoreOutlook<'a> {
 impl StoreOutlook<'_> {
     /// Whether requests wait, and the store is not asked yet, because it has not answered.
     pub(super) fn waits_to_ask(self) -> bool {
-        self.waits_for_store() && self.now < self.session.back_off.asks_from()
+        self.waits_for_store() && self.now < self.session.back_off.asks_from
     }
 
     /// Whether requests wait while the store does not answer.
     fn waits_for_store(self) -> bool {
-        matches!(self.session.options.on_down, OnDown::Deny)
+        matches!(self.session.options.on_down, OnStoreDown::Deny)
     }
 
     /// When the store is to be sent something.
@@ -158,10 +159,10 @@ impl StoreOutlook<'_> {
         let settles_at = if debts.is_empty() {
             Moment::NEVER
         } else {
-            back_off.settles_from().max(self.now)
+            back_off.settles_from.max(self.now)
         };
         let asks_at = if self.waits_for_store() {
-            self.asks_at().max(back_off.asks_from())
+            self.asks_at().max(back_off.asks_from)
         } else {
             self.asks_at() // by the other rules, a request has an answer at once
         };
@@ -204,10 +205,10 @@ impl StoreOutlook<'_> {
 
     /// When a call is to find out whether the store answers again.
     fn probes_at(self) -> Moment {
-        let is_awaited = self.session.fallback.probes()
+        let is_awaited = self.session.fallback.probes
             || !self.waiters.is_empty() && !self.waiters.refuses_waiters();
         if self.is_in_fallback() && is_awaited {
-            self.session.back_off.asks_from().max(self.now)
+            self.session.back_off.asks_from.max(self.now)
         } else {
             Moment::NEVER
         }
@@ -228,10 +229,11 @@ impl StoreOutlook<'_> {
         if !prefetch.runs_low() || self.waiters.is_suspended() {
             return prefetch.ends_at();
         }
-        let denied_until = denials.latest().map_or(self.now, Denial::until);
-        denied_until
-            .max(back_off.asks_from())
-            .min(prefetch.ends_at())
+        let denied_until = denials
+            .latest
+            .as_ref()
+            .map_or(self.now, |denial| denial.until);
+        denied_until.max(back_off.asks_from).min(prefetch.ends_at())
     }
 }
 
@@ -244,10 +246,10 @@ impl StoreOutlook<'_> {
             return Some(self.limits().plan().refused_decision(self.now));
         }
         let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
-        if self.is_in_fallback() && (is_held_back || self.now < self.session.back_off.asks_from()) {
+        if self.is_in_fallback() && (is_held_back || self.now < self.session.back_off.asks_from) {
             return Some(self.decide_by_fallback(self.waiters.queue.units_ahead(), costs));
         }
-        is_held_back.then(|| self.latest_denial(costs).decision)
+        is_held_back.then(|| self.latest_denial(costs).0)
     }
 
     /// What the reply to a [peek](super::StoreSession::peek) says of the limits.

@@ -71,8 +71,8 @@ impl StoreSession {
     /// know when it has granted them.
     fn fallback_of(&mut self, fence: u64, claim: Claim) -> Option<&mut Gate> {
         match claim {
-            Claim::NONE | Claim::COUNTED_PLACE => self.fallback.gate_mut(),
-            Claim::NAMED_UNITS if !self.grants.contains(fence) => self.fallback.gate_mut(),
+            Claim::NONE | Claim::COUNTED_PLACE => self.fallback.gate.as_deref_mut(),
+            Claim::NAMED_UNITS if !self.grants.contains(fence) => self.fallback.gate.as_deref_mut(),
             _ => None,
         }
     }
@@ -150,7 +150,7 @@ impl StoreSession {
 
     /// See [`Gate::charge`]. The store learns of it.
     pub(crate) fn charge(&mut self, now: Moment, units: u64) {
-        if let Some(gate) = self.fallback.gate_mut() {
+        if let Some(gate) = self.fallback.gate.as_deref_mut() {
             gate.charge(now, units);
         }
         if units > 0 {

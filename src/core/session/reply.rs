@@ -4,16 +4,16 @@ use std::mem;
 
 use super::back_off::BackOff;
 use super::call::{CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
-use super::denial::{Denial, DenialReport};
+use super::denial::{Denial, Denied, denied};
 use super::grants::GrantByStore;
-use super::{OnDown, SessionStep, StoreSession};
+use super::{SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
 use crate::core::queue::waiter::{Front, WaiterId};
 use crate::core::request::{Claim, Costs, Grant, RefusedRequest, Request};
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
-use crate::exchange::{Asks, Call, Reply};
+use crate::exchange::{Asks, Call, OnStoreDown, Reply};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -49,8 +49,8 @@ impl SessionStep<'_> {
         let session = &mut *self.session;
         session.debts.note_reply();
         session.fallback.end();
-        session.back_off = BackOff::NONE;
-        session.calls.note_clock(now, reply.now);
+        session.back_off = BackOff::default();
+        session.calls.clocks = Some((now, reply.now));
         let denied = call.asks.denied(reply.granted).next();
         let costs = denied.map(|run| run.costs.clone());
         let released = call.saw_releases_elsewhere();
@@ -78,7 +78,7 @@ impl SessionStep<'_> {
         if grants.begin_renewals(self.now) {
             self.effects.run_errand(Errand::RenewLeases);
         }
-        if let Some(end) = denials.latest().and_then(Denial::known_end)
+        if let Some(end) = denials.latest.as_ref().and_then(Denial::known_end)
             && self.now < end
             && !gate.limits().counts_denials()
         {
@@ -152,8 +152,8 @@ impl SessionStep<'_> {
             if !self.ends_with_denial(run) {
                 continue;
             }
-            let report = self.outlook().latest_denial(request.costs);
-            if self.deny_try(id, report) {
+            let denial = self.outlook().latest_denial(request.costs);
+            if self.deny_try(id, denial) {
                 let begun = bans.extract_if(.., |ban| run.costs[ban.limit_index] > 0);
                 self.tell_bans(begun, request.caller);
             }
@@ -165,7 +165,7 @@ impl SessionStep<'_> {
     /// That denial is of the first ask that was not granted. A request of other costs asks again, unless another one waits before it, or
     /// its attempt has been counted.
     fn ends_with_denial(&self, run: &Asks) -> bool {
-        let Some(denial) = self.session.denials.latest() else {
+        let Some(denial) = &self.session.denials.latest else {
             return false;
         };
         let front = self.waiters.queue.front();
@@ -175,7 +175,7 @@ impl SessionStep<'_> {
 
     /// The bans that began with this call, and are reported now.
     fn bans_begun(&mut self, call: &CallInFlight, reply: &Reply) -> Vec<BegunBan> {
-        let StoreSession { gate, reported, .. } = &mut *self.session;
+        let StoreSession { gate, bans, .. } = &mut *self.session;
         if !self.waiters.is_observed() || !gate.limits().counts_denials() {
             return Vec::new();
         }
@@ -184,7 +184,8 @@ impl SessionStep<'_> {
         let begun = gate.limits().plan().bans_begun(reply).filter(|ban| {
             let is_asked = tries.iter().any(|run| run.costs[ban.limit_index] > 0);
             let until = reply.now.saturating_add(ban.length);
-            is_asked && reported.is_new_ban(ban.limit_index, until)
+            // While the store's clock stands still, each denial looks as if it had begun the ban.
+            is_asked && bans.insert(ban.limit_index, until) != Some(until)
         });
         begun.collect()
     }
@@ -194,23 +195,22 @@ impl SessionStep<'_> {
         for id in self.session.tries.clone() {
             let by_unit = self.waiters.queue.unit_costs(id);
             if let Some(request) = self.waiters.queue.request(id, &by_unit) {
-                let report = self.outlook().latest_denial(request.costs);
-                self.deny_try(id, report);
+                let denial = self.outlook().latest_denial(request.costs);
+                self.deny_try(id, denial);
             }
         }
     }
 
     /// Denies a request, if it does not wait. Returns whether it was denied.
-    pub(super) fn deny_try(&mut self, id: WaiterId, report: DenialReport) -> bool {
+    pub(super) fn deny_try(&mut self, id: WaiterId, denial: Denied) -> bool {
         let by_unit = self.waiters.queue.unit_costs(id);
         if self.session.tries.remove(&id)
             && let Some(request) = self.waiters.queue.request(id, &by_unit)
         {
             let Request { costs, caller, .. } = request;
-            let decision = &report.decision;
             self.waiters
-                .note_denial(costs.plain, decision, caller, self.effects);
-            self.waiters.refuse(id, report.into(), self.effects);
+                .note_denial(costs.plain, &denial.0, caller, self.effects);
+            self.waiters.refuse(id, denied(denial), self.effects);
             return true;
         }
         false
@@ -258,24 +258,24 @@ impl SessionStep<'_> {
             .session
             .rule_after(self.now, error, call.replaces_policy);
         self.session.fallback.end();
-        if let Some(OnDown::Local(plan)) = &rule {
-            self.session.fallback.begin(self.now, plan);
-        }
         if let Some(rule) = rule {
+            if let OnStoreDown::Local(_) = rule {
+                self.session.fallback.begin(self.now);
+            }
             for (id, ..) in call.asks.iter() {
                 self.answer_without_store(id, &rule, error);
             }
         }
     }
 
-    fn answer_without_store(&mut self, id: WaiterId, rule: &OnDown, error: &StoreError) {
+    fn answer_without_store(&mut self, id: WaiterId, rule: &OnStoreDown, error: &StoreError) {
         let by_unit = self.waiters.queue.unit_costs(id);
         let Some(Request { costs, caller, .. }) = self.waiters.queue.request(id, &by_unit) else {
             return;
         };
         match rule {
-            OnDown::Error => self.refuse(id, AcquireError::Store(Box::new(error.clone()))),
-            OnDown::Allow => {
+            OnStoreDown::Error => self.refuse(id, AcquireError::Store(Box::new(error.clone()))),
+            OnStoreDown::Allow => {
                 // The store knows nothing of it. Its fences are microseconds since 1970, or more.
                 let fence = self.session.gate.granted() + 1;
                 self.session.gate.set_granted(fence);
@@ -287,19 +287,21 @@ impl SessionStep<'_> {
                 let cost = costs.plain;
                 self.hand_over(Front { id, cost, caller }, grant);
             }
-            OnDown::Deny => {
-                let report = self.outlook().unknown_denial(true);
-                self.deny_try(id, report);
+            OnStoreDown::Deny => {
+                let denial = self.outlook().unknown_denial(true);
+                self.deny_try(id, denial);
             }
-            OnDown::Local(_) => {} // it is served with the others
+            OnStoreDown::Local(_) => {} // it is served with the others
         }
     }
 
     /// A call that was to replace another policy in the store has done so.
     fn tell_replaced(&mut self, replaced: bool) {
-        let StoreSession { gate, reported, .. } = &mut *self.session;
-        if replaced && let Some(former) = reported.take_replaced() {
-            let policy = gate.limits().policy();
+        if replaced
+            && let Some(former) = self.session.replaced.take()
+            && let Ok(former) = former.parse()
+        {
+            let policy = self.session.gate.limits().policy();
             self.waiters.tell_policy(former, policy, self.effects);
         }
     }
@@ -338,13 +340,11 @@ impl SessionStep<'_> {
 
     /// What this process decides, because the store has not answered a peek. `None`: it has no policy for that.
     pub(crate) fn peek_failed(&mut self, costs: Costs<'_>) -> Option<Decision> {
-        let OnDown::Local(plan) = self.session.options.on_down.clone() else {
-            return None;
-        };
-        if !self.session.fallback.is_active() {
+        self.session.options.fallback.as_ref()?;
+        if !self.session.fallback.is_active {
             self.session.back_off(self.now);
         }
-        self.session.fallback.begin(self.now, &plan);
+        self.session.fallback.begin(self.now);
         let ahead = self.waiters.queue.units_ahead();
         Some(self.outlook().decide_by_fallback(ahead, costs))
     }
@@ -364,16 +364,16 @@ impl StoreSession {
         now: Moment,
         error: &StoreError,
         replaced_policy: bool,
-    ) -> Option<OnDown> {
+    ) -> Option<OnStoreDown> {
         self.back_off(now);
         if let StoreError::TooLate { .. } = error {
-            self.calls.forget_clock();
+            self.calls.clocks = None; // it is not what it seemed
         } else if !self.replaces_next(error, replaced_policy) {
             let is_down = error.is_down();
             return Some(if is_down {
                 self.options.on_down.clone()
             } else {
-                OnDown::Error
+                OnStoreDown::Error
             });
         }
         self.back_off.end_wait(now); // the call has not run
@@ -387,7 +387,7 @@ impl StoreSession {
         };
         let replaces = self.options.replaces_policy && !replaced_policy;
         if replaces {
-            self.reported.replaces_next(stored);
+            self.replaced = Some(stored.clone());
         }
         replaces
     }
@@ -400,7 +400,9 @@ impl StoreSession {
     /// Places of the store came back somewhere: a denial that waits for one is over.
     pub(crate) fn released_elsewhere(&mut self, now: Moment) {
         let random = self.random();
-        self.calls.note_release();
+        if let Some(call) = &mut self.calls.in_flight {
+            call.releases = call.releases.saturating_add(1);
+        }
         self.denials.note_release(now, random);
     }
 }
@@ -411,18 +413,21 @@ impl StoreSession {
     /// some: they are to arrive before the reset.
     pub(crate) fn reset_begins(&mut self) -> Option<u64> {
         self.debts.reset_begins();
-        self.calls.settles()
+        let call = self.calls.in_flight.as_ref()?;
+        (!call.settlements.is_empty()).then_some(self.calls.generation)
     }
 
     /// Whether the call of this generation is in flight.
     pub(crate) fn awaits_reply(&self, generation: u64) -> bool {
-        self.calls.awaits_reply(generation)
+        self.calls.is_in_flight() && self.calls.generation == generation
     }
 
     /// The limits in the store were reset.
     pub(crate) fn was_reset(&mut self) {
         self.debts.note_reset();
-        self.calls.note_reset();
+        if let Some(call) = &mut self.calls.in_flight {
+            call.was_reset = true;
+        }
         self.drop_what_was_before_reset();
     }
 
@@ -433,7 +438,7 @@ impl StoreSession {
 
     /// Drops a denial, and prefetched units. These go back: those that were granted after the reset are refunded, and no others.
     fn drop_what_was_before_reset(&mut self) {
-        self.denials.forget();
+        self.denials.latest = None;
         let unused = self.prefetch.empty();
         self.give_back_unused(unused);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{CallFailed, Outgoing, Renewal, Trip};
+use super::call::{CallFailed, Renewal, Trip};
 use super::{MAX_CALL, SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::queue::waiter::WaiterId;
@@ -36,7 +36,7 @@ impl SessionStep<'_> {
 
     /// Serves the requests that wait while the store does not answer. Returns when to do so again.
     fn serve_by_fallback(&mut self) -> Moment {
-        while self.session.fallback.is_active()
+        while self.session.fallback.is_active
             && !self.waiters.refuses_waiters()
             && let Some(front) = self.waiters.queue.front()
         {
@@ -75,7 +75,7 @@ impl SessionStep<'_> {
         };
         let bans = self.session.fallback.note_denial(self.now, costs);
         let decision = self.outlook().decide_by_fallback(ahead, costs);
-        if self.deny_try(id, decision.into()) {
+        if self.deny_try(id, (decision, Vec::new())) {
             self.tell_bans(bans, caller);
         }
     }
@@ -100,11 +100,11 @@ impl SessionStep<'_> {
             self.waiters.set_front_ready_at(at);
             return;
         }
-        if self.session.carrier.due() <= self.now {
+        if self.session.carrier.due <= self.now {
             self.effects.run_errand(Errand::Carry);
             self.await_carrier();
         }
-        let due = self.session.carrier.due();
+        let due = self.session.carrier.due;
         self.waiters
             .set_front_ready_at(if at > self.now { at } else { due });
     }
@@ -112,7 +112,7 @@ impl SessionStep<'_> {
     /// The reply to the call in flight is no longer awaited.
     fn give_up_call(&mut self) {
         let StoreSession { calls, options, .. } = &*self.session;
-        let generation = calls.generation();
+        let generation = calls.generation;
         let error = StoreError::Unanswered {
             store: options.store.to_string(),
             after: Some(Duration::from_nanos(options.deadline)),
@@ -127,8 +127,7 @@ impl SessionStep<'_> {
 
     /// A carrier was sent for, or brings a reply: it comes for its next trip by the deadline.
     pub(super) fn await_carrier(&mut self) {
-        let due = self.now.plus(self.session.options.deadline);
-        self.session.carrier.expect_by(due);
+        self.session.carrier.due = self.now.plus(self.session.options.deadline);
     }
 
     /// Takes note of the passing of time: prefetched units that were not used in time, or will not be, go back, and returns of expired
@@ -150,18 +149,18 @@ impl SessionStep<'_> {
         if waiting > come && waiting < granted {
             return Trip::Yield(waiting);
         }
-        self.session.carrier.expect_by(Moment::START);
+        self.session.carrier.due = Moment::START;
         self.forget_past();
         if !self.session.calls.is_in_flight() && self.outlook().call_at() <= self.now {
-            return Trip::Call(self.next_call());
+            return self.next_call();
         }
         self.session
             .next_wait(self.now)
             .map_or(Trip::End, Trip::WaitUntil)
     }
 
-    /// The call that is to be sent now.
-    fn next_call(&mut self) -> Outgoing {
+    /// Takes the call that is to be sent now.
+    fn next_call(&mut self) -> Trip {
         let now = self.now;
         let asks_at = self.outlook().asks_at();
         let session = &mut *self.session;
@@ -181,26 +180,26 @@ impl SessionStep<'_> {
             let units = session.prefetch.wanted();
             batch.prefetch(units, || limits.costs_of_each(Costs::plain(1)));
         }
-        session.fallback.set_probes(false);
+        session.fallback.probes = false;
         let expires_at = now.plus(session.lease_ttl());
         let returns = session.debts.take_returns(MAX_CALL, expires_at);
         let call = Call {
             valid_until: session.calls.valid_until(now),
             returns: returns.iter().map(|(number, _)| *number).collect(),
             settlements: session.debts.take_settlements(MAX_CALL),
-            asks: batch.runs().to_vec(),
+            asks: batch.runs.clone(),
             ..session.empty_call()
         };
         let generation = session.calls.begin(now, &call, batch, returns);
         // By the fallback, the front may have its turn before the reply.
-        let turn = if session.fallback.is_active() {
+        let turn = if session.fallback.is_active {
             self.waiters.front_ready_at()
         } else {
             Moment::NEVER
         };
         let due = session.calls.reply_due().unwrap_or(Moment::NEVER);
         self.waiters.set_front_ready_at(due.min(turn));
-        Outgoing { call, generation }
+        Trip::Call { call, generation }
     }
 }
 
@@ -209,7 +208,7 @@ impl StoreSession {
     /// Whether a carrier is to hold the limiter, although no handle may be left: something is owed, or grants count that were made
     /// while the store did not answer.
     fn needs_keeper(&self, now: Moment) -> bool {
-        let has_none = !self.carrier.is_waiting() && !self.calls.is_in_flight();
+        let has_none = self.carrier.wakes_at == Moment::NEVER && !self.calls.is_in_flight();
         let counts = || self.fallback.counts_until(now) != Moment::NEVER;
         has_none && (!self.debts.is_empty() || counts())
     }
@@ -221,14 +220,18 @@ impl StoreSession {
             let counts_until = self.fallback.counts_until(now);
             self.prefetch.ends_at().min(counts_until)
         } else {
-            self.back_off.settles_from()
+            self.back_off.settles_from
         };
-        (!self.calls.is_in_flight() && self.carrier.wait_until(at)).then_some(at)
+        if self.calls.is_in_flight() || self.carrier.wakes_at <= at {
+            return None;
+        }
+        self.carrier.wakes_at = at;
+        Some(at)
     }
 
     /// The carrier that waited does so no longer.
     pub(crate) fn carrier_woke(&mut self) {
-        self.carrier.end_wait();
+        self.carrier.wakes_at = Moment::NEVER;
     }
 }
 
@@ -240,7 +243,7 @@ impl StoreSession {
         let policy = self.gate.limits().policy().clone();
         Call {
             ttl: self.lease_ttl(),
-            replaces_policy: self.reported.replaces(),
+            replaces_policy: self.replaced.is_some(),
             ..Call::new(scope, policy, self.options.holder)
         }
     }

@@ -11,7 +11,7 @@ use crate::core::queue::Options;
 use crate::core::request::UnitCosts;
 use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::StoreError;
-use crate::exchange::Scope;
+use crate::exchange::{Call, Scope};
 use crate::priority::Priority;
 
 const MS: u64 = 1_000_000;
@@ -20,7 +20,7 @@ fn plan(text: &str) -> Arc<Plan> {
     Arc::new(Plan::new(text.parse().unwrap(), Duration::ZERO).unwrap())
 }
 
-fn options(on_down: OnDown) -> SessionOptions {
+fn options(on_down: OnStoreDown, fallback: Option<Arc<Plan>>) -> SessionOptions {
     SessionOptions {
         scope: Scope {
             limiter: "tested".into(),
@@ -34,6 +34,7 @@ fn options(on_down: OnDown) -> SessionOptions {
         polls_every: 1_000_000_000,
         longest_back_off: 500 * MS,
         on_down,
+        fallback,
         replaces_policy: false,
         store: "tested".into(),
         prefetch: None,
@@ -41,11 +42,11 @@ fn options(on_down: OnDown) -> SessionOptions {
 }
 
 /// The call of the carrier that was sent for.
-fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> Outgoing {
+fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> (Call, u64) {
     let errands = effects.more.take().unwrap().errands;
     assert!(matches!(errands[..], [Errand::Carry]));
     match schedule.session(now, effects).unwrap().next_trip(0, 0) {
-        Trip::Call(outgoing) => outgoing,
+        Trip::Call { call, generation } => (call, generation),
         other => panic!("{other:?}"),
     }
 }
@@ -54,7 +55,9 @@ fn carried(schedule: &mut Schedule, now: Moment, effects: &mut Effects) -> Outgo
 #[test]
 fn a_call_in_flight_delays_nobody() {
     let now = Moment::from_nanos(1_000 * MS);
-    let options = options(OnDown::Local(plan("throttle every 100ms")));
+    let fallback = plan("throttle every 100ms");
+    let on_down = OnStoreDown::Local(fallback.policy().clone());
+    let options = options(on_down, Some(fallback));
     let session = StoreSession::new(plan("1000/s"), now, options);
     let mut schedule = Schedule::of_store(session, Options::default());
     let mut effects = Effects::default();
@@ -72,8 +75,8 @@ fn a_call_in_flight_delays_nobody() {
             other => panic!("{other:?}"),
         },
     );
-    let asked = carried(&mut schedule, now, &mut effects);
-    assert_eq!(asked.call.asks[0].count, 2);
+    let (call, generation) = carried(&mut schedule, now, &mut effects);
+    assert_eq!(call.asks[0].count, 2);
     let answer = Err(CallFailed {
         error: StoreError::Unanswered {
             store: String::new(),
@@ -83,7 +86,7 @@ fn a_call_in_flight_delays_nobody() {
         may_have_run: true,
     });
     schedule.change_session(now, &mut effects, |step| {
-        step.answered(asked.generation, &answer);
+        step.answered(generation, &answer);
     });
     let mut step = schedule.session(now, &mut effects).unwrap();
     let retry = step.trip_after(&answer);
@@ -102,8 +105,8 @@ fn a_call_in_flight_delays_nobody() {
         assert!(probe_at < turn);
         schedule.run_due(probe_at, &mut effects);
     }
-    let probe = carried(&mut schedule, probe_at, &mut effects);
-    assert!(probe.call.asks.is_empty(), "nothing is asked for");
+    let (probe, _) = carried(&mut schedule, probe_at, &mut effects);
+    assert!(probe.asks.is_empty(), "nothing is asked for");
     assert_eq!(schedule.next_wake(), turn);
     schedule.run_due(turn, &mut effects);
     assert!(is_granted(&mut schedule, ids[1]));
@@ -114,7 +117,7 @@ fn a_call_in_flight_delays_nobody() {
 fn nothing_is_kept_of_a_permit_that_came_back() {
     let plan = plan("1000 tokens/min");
     let by_unit = Some(Arc::new(UnitCosts::one_of_each(plan.policy())));
-    let mut session = StoreSession::new(plan, Moment::START, options(OnDown::Error));
+    let mut session = StoreSession::new(plan, Moment::START, options(OnStoreDown::Error, None));
     let by_store = GrantByStore {
         fence: 7,
         number: 0,

@@ -3,20 +3,19 @@
 //! A carrier makes one trip after another, until the session has nothing left to send: so at most one call of a key is in flight.
 //! After a reply it yields: the requests that were granted ask again first, and go together.
 
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::Arc;
 
-use tokio::runtime::{self, Handle};
 use tokio::task::yield_now;
 use tokio::time::sleep_until;
 
 use super::at_store::{AtStore, NO_STORE};
 use super::on_drop::OnDrop;
 use crate::core::effects::Errand;
-use crate::core::session::{CallAnswer, CallFailed, Outgoing, Trip};
+use crate::core::session::{CallAnswer, CallFailed, Trip};
 use crate::error::StoreError;
 use crate::manager::parts::Manager;
 use crate::manager::time::timers;
+use crate::store::background::background;
 
 impl AtStore<'_> {
     /// Starts what the session has asked for.
@@ -75,7 +74,7 @@ async fn carry(manager: Arc<Manager>) {
     let mut trip = store.next_trip(0, granted);
     loop {
         trip = match trip {
-            Trip::Call(Outgoing { call, generation }) => {
+            Trip::Call { call, generation } => {
                 let guard = OnDrop(|| store.call_was_dropped(generation));
                 let answer = store.link().call(call).await;
                 let next = store.answered(generation, &answer);
@@ -98,25 +97,4 @@ async fn carry(manager: Arc<Manager>) {
             Trip::End => return,
         };
     }
-}
-
-/// A runtime of the crate's own, with one thread: it is there when no other one is, and no task of the program keeps it busy.
-/// `None` if it cannot be started.
-pub(super) fn background() -> Option<Handle> {
-    static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
-    BACKGROUND.get_or_init(start_background).clone()
-}
-
-fn start_background() -> Option<Handle> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .ok()?;
-    let handle = runtime.handle().clone();
-    let run = move || runtime.block_on(std::future::pending::<()>());
-    thread::Builder::new()
-        .name("tollgate-background".to_owned())
-        .spawn(run)
-        .ok()?;
-    Some(handle)
 }

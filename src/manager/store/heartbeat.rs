@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::at_store::AtStore;
-use super::carrier::background;
 use super::on_drop::OnDrop;
 use crate::manager::parts::Manager;
 use crate::manager::time::timekeeper;
+use crate::store::background::background;
 
 impl AtStore<'_> {
     /// Renews the leases in the background, where no task of the program keeps the thread; on a clock that a test has paused, in its

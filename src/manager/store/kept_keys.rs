@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
+use crate::lock::Lock;
 use crate::manager::time::driven::Driven;
 use crate::strategy::MAX_SPAN_NANOS;
 
@@ -16,7 +17,7 @@ const MAX_DENIED: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Keeps the managers until their pauses or denials have ended. They hold the [link](super::link) that this is part of:
 /// [`end`](Self::end) breaks the circle.
 #[derive(Debug)]
-pub(crate) struct KeptKeys(Mutex<Option<KeptManagers>>);
+pub(crate) struct KeptKeys(Lock<Option<KeptManagers>>);
 
 #[derive(Debug, Default)]
 struct KeptManagers {
@@ -29,7 +30,7 @@ struct KeptManagers {
 
 impl KeptKeys {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Some(KeptManagers::default())))
+        Self(Lock::new(Some(KeptManagers::default())))
     }
 
     /// For a pause or a close, which must not be lost.
@@ -49,7 +50,7 @@ impl KeptKeys {
 
     fn keep<D: Driven>(&self, manager: &Arc<D>, duration: Duration, most: usize) {
         let now = Instant::now();
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let Some(KeptManagers {
             by_addr,
             sweeps_after,
@@ -82,7 +83,7 @@ impl KeptKeys {
     /// the key after that keeps it after this.
     pub(super) fn forget<D: Driven>(&self, manager: &D, must_stay: impl FnOnce() -> bool) {
         let addr = std::ptr::from_ref(manager) as usize;
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let resumed = if must_stay() {
             None
         } else {
@@ -94,11 +95,7 @@ impl KeptKeys {
 
     /// No handle of the limiter is left that could lead to a key.
     pub(crate) fn end(&self) {
-        let _all = self.lock().take();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<KeptManagers>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let _all = self.0.lock().take();
     }
 }
 
@@ -178,7 +175,7 @@ mod tests {
         advance(SECOND).await;
         let key = Arc::new(Key);
         (0..10_000).for_each(|_| kept.keep_paused(&key, SECOND));
-        let capacity = kept.lock().as_ref().unwrap().by_addr.capacity();
+        let capacity = kept.0.lock().as_ref().unwrap().by_addr.capacity();
         assert!(capacity <= 10, "{capacity}");
     }
 

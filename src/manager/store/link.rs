@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,6 +14,7 @@ use crate::core::session::{CallAnswer, CallFailed};
 use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
 use crate::exchange::{Call, ReplyTerms};
+use crate::lock::Lock;
 use crate::observe::KeyedObservers;
 use crate::snapshot::KeyTotals;
 use crate::store::{Store, StoreFuture};
@@ -26,11 +27,11 @@ pub(crate) struct StoreLink {
     pub(crate) deadline: Duration,
     pub(crate) observer: Arc<KeyedObservers>,
     pub(crate) kept: KeptKeys,
-    /// The totals of managers that were dropped.
-    counted: Mutex<KeyTotals>,
+    /// The totals of managers that were dropped, to read and to add to.
+    pub(crate) counted: Lock<KeyTotals>,
     /// Receives the messages of releases, as long as a request may wait, also without a handle of the limiter.
     _listener: Arc<dyn Any + Send + Sync>,
-    breaker: Mutex<Breaker>,
+    breaker: Lock<Breaker>,
 }
 
 /// Opens after some failures in a row. While it is open, calls fail at once; then one call at a time probes the store.
@@ -121,19 +122,10 @@ impl StoreLink {
             deadline,
             observer,
             kept: KeptKeys::new(),
-            counted: Mutex::default(),
+            counted: Lock::default(),
             _listener: listener,
-            breaker: Mutex::new(Breaker::new(longest_pause)),
+            breaker: Lock::new(Breaker::new(longest_pause)),
         }
-    }
-
-    /// The totals of managers that were dropped, to read and to add to.
-    pub(crate) fn counted(&self) -> MutexGuard<'_, KeyTotals> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls the store, within the deadline.
@@ -168,12 +160,12 @@ impl StoreLink {
         is_sure: bool,
         check: impl FnOnce(&Result<T, StoreError>) -> Result<(), ReplyFault>,
     ) -> Result<T, CallFailed> {
-        let is_probe = self.breaker().admit(Instant::now);
+        let is_probe = self.breaker.lock().admit(Instant::now);
         let is_probe = is_probe.map_err(|error| CallFailed {
             error,
             may_have_run: false,
         })?;
-        let probe = is_probe.then(|| OnDrop(|| self.breaker().probe_was_dropped()));
+        let probe = is_probe.then(|| OnDrop(|| self.breaker.lock().probe_was_dropped()));
         let answer = AssertUnwindSafe(answer).catch_unwind();
         let answer = if is_sure {
             Ok(answer.await)
@@ -211,12 +203,12 @@ impl StoreLink {
     fn note<T>(&self, answer: &Result<T, StoreError>) {
         let event = match answer {
             Err(error) if error.is_down() => {
-                let opened = self.breaker().failed(Instant::now(), error);
+                let opened = self.breaker.lock().failed(Instant::now(), error);
                 let error = error.clone();
                 opened.then_some(EventKind::StoreDown { error })
             }
             _ => {
-                let was_down = self.breaker().answered();
+                let was_down = self.breaker.lock().answered();
                 was_down.map(|since| EventKind::StoreUp {
                     down_for: since.elapsed(),
                 })
@@ -229,7 +221,7 @@ impl StoreLink {
 
     /// Whether calls are made, and not given up for a while.
     pub(crate) fn is_up(&self) -> bool {
-        self.breaker().open.is_none()
+        self.breaker.lock().open.is_none()
     }
 }
 

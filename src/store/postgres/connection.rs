@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
@@ -20,6 +20,7 @@ use super::super::sql::{expires, must_create, read_state};
 use super::messages::message;
 use crate::error::StoreError;
 use crate::exchange::Scope;
+use crate::lock::Lock;
 
 pub(super) const SCHEMA: &str = include_str!("../postgres.sql");
 
@@ -41,7 +42,7 @@ pub(super) struct PostgresConnection {
     reader: AbortHandle,
     timeout: Duration,
     /// Since when a statement has had no answer. Its caller may have given up.
-    silent_since: Mutex<Option<Instant>>,
+    silent_since: Lock<Option<Instant>>,
     read: Statement,
     update: Statement,
     insert: Statement,
@@ -116,7 +117,7 @@ impl PostgresConnection {
             client,
             reader,
             timeout,
-            silent_since: Mutex::default(),
+            silent_since: Lock::default(),
             read,
             update,
             insert,
@@ -126,17 +127,12 @@ impl PostgresConnection {
         })
     }
 
-    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.silent_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the connection has ended, or does not answer and must be given up.
     pub(super) fn is_dead(&self) -> bool {
         let is_dead = self.client.is_closed()
             || self
-                .silent_since()
+                .silent_since
+                .lock()
                 .is_some_and(|since| since.elapsed() > self.timeout);
         if is_dead {
             self.reader.abort();
@@ -150,11 +146,11 @@ impl PostgresConnection {
         &self,
         question: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        self.silent_since().get_or_insert_with(Instant::now);
+        self.silent_since.lock().get_or_insert_with(Instant::now);
         let mut question = pin!(question);
         match timeout(self.timeout, &mut question).await {
             Ok(answer) => {
-                *self.silent_since() = None;
+                *self.silent_since.lock() = None;
                 if answer
                     .as_ref()
                     .is_err_and(|error| error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION))

@@ -5,7 +5,6 @@
 //! is sent twice: only the sender knows whether that is safe.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -17,6 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error;
 use crate::error::StoreError;
+use crate::lock::Lock;
 
 /// The most connections. If more runtimes call, connections are made and given up in turn.
 const MAX_RUNTIMES: usize = 32;
@@ -32,7 +32,7 @@ pub(super) struct Connections {
     /// The longest time to make a connection, and to wait for an answer.
     pub(super) timeout: Duration,
     /// Those that are not given up, the latest one last.
-    open: Mutex<Vec<(runtime::Id, Connecting)>>,
+    open: Lock<Vec<(runtime::Id, Connecting)>>,
 }
 
 /// A connection, which may still be in the making.
@@ -45,7 +45,7 @@ impl Connections {
             client,
             store,
             timeout,
-            open: Mutex::default(),
+            open: Lock::default(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Connections {
     fn connection(&self) -> Result<Connecting, StoreError> {
         let runtime =
             Handle::try_current().map_err(|error| StoreError::unreachable(&self.store, error))?;
-        let mut open = self.open();
+        let mut open = self.open.lock();
         if let Some((_, connecting)) = open.iter().find(|(id, _)| *id == runtime.id()) {
             return Ok(connecting.clone());
         }
@@ -123,11 +123,9 @@ impl Connections {
     }
 
     fn give_up(&self, connecting: &Connecting) {
-        self.open().retain(|(_, open)| !open.ptr_eq(connecting));
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<(runtime::Id, Connecting)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open
+            .lock()
+            .retain(|(_, open)| !open.ptr_eq(connecting));
     }
 }
 

@@ -1,14 +1,15 @@
 //! Connections that have one caller at a time.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::StoreError;
+use crate::lock::Lock;
 
 pub(in crate::store) struct Pool<C> {
-    idle: Mutex<Vec<C>>,
+    idle: Lock<Vec<C>>,
     permits: Arc<Semaphore>,
 }
 
@@ -24,7 +25,7 @@ impl<C> Pool<C> {
     /// A pool of at most so many connections.
     pub(in crate::store) fn new(max: usize) -> Self {
         Self {
-            idle: Mutex::default(),
+            idle: Lock::default(),
             permits: Arc::new(Semaphore::new(max)),
         }
     }
@@ -35,7 +36,7 @@ impl<C> Pool<C> {
         connect: impl Future<Output = Result<C, StoreError>>,
     ) -> Result<Taken<C>, StoreError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         Ok(Taken {
             was_idle: idle.is_some(),
             connection: match idle {
@@ -47,16 +48,12 @@ impl<C> Pool<C> {
     }
 
     pub(in crate::store) fn put_back(&self, taken: Taken<C>) {
-        self.idle().push(taken.connection);
+        self.idle.lock().push(taken.connection);
     }
 
     /// Closes the idle connections.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn clear(&self) {
-        self.idle().clear();
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().clear();
     }
 }

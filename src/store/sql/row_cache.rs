@@ -3,16 +3,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::KeyState;
 use crate::exchange::Scope;
+use crate::lock::Lock;
 
 #[derive(Debug)]
 pub(in crate::store) struct RowCache {
-    rows: Mutex<Rows>,
-    clock: Mutex<Option<ServerClock>>,
+    rows: Lock<Rows>,
+    clock: Lock<Option<ServerClock>>,
     /// The version of the next row that is written.
     version: AtomicU64,
 }
@@ -64,8 +64,8 @@ impl Default for RowCache {
     fn default() -> Self {
         let version = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().1);
         Self {
-            rows: Mutex::default(),
-            clock: Mutex::default(),
+            rows: Lock::default(),
+            clock: Lock::default(),
             version,
         }
     }
@@ -78,17 +78,9 @@ impl RowCache {
         (self.version.fetch_add(1, Ordering::Relaxed) & i64::MAX as u64) as i64
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn clock(&self) -> MutexGuard<'_, Option<ServerClock>> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a known row out, for a call.
     pub(super) fn take(&self, scope: &Scope) -> Option<CachedRow> {
-        let mut rows = self.rows();
+        let mut rows = self.rows.lock();
         let known = rows.of.remove(scope)?;
         rows.bytes -= size(scope, &known);
         Some(known)
@@ -97,7 +89,7 @@ impl RowCache {
     pub(super) fn keep(&self, scope: Scope, known: CachedRow) {
         /// The most bytes of all rows: as much as half a million keys with a rate take.
         const MAX_BYTES: usize = 1 << 26;
-        let mut rows = self.rows();
+        let mut rows = self.rows.lock();
         if rows.bytes >= MAX_BYTES {
             *rows = Rows::default();
         }
@@ -112,7 +104,7 @@ impl RowCache {
     /// is under way.
     #[cfg(feature = "postgres")]
     pub(in crate::store) fn hear(&self, scope: &Scope, row: KeyRow) {
-        let mut rows = self.rows();
+        let mut rows = self.rows.lock();
         let Rows { of, bytes } = &mut *rows;
         let known = of.get_mut(scope);
         if let Some(known) = known.filter(|known| known.row.version != row.version) {
@@ -129,7 +121,7 @@ impl RowCache {
 
     /// The server has answered what was asked at `asked`: its clock is `now`, in microseconds since 1970.
     pub(super) fn note_clock(&self, now: i64, asked: Instant) {
-        let mut clock = self.clock();
+        let mut clock = self.clock.lock();
         if clock.is_none_or(|reading| reading.asked <= asked) {
             *clock = Some(ServerClock {
                 now,
@@ -141,7 +133,7 @@ impl RowCache {
 
     /// Forgets the clock, because the next connection may lead to another server.
     pub(in crate::store) fn forget_clock(&self) {
-        *self.clock() = None;
+        *self.clock.lock() = None;
     }
 
     /// Where the server's clock is at `at`; `None` if it was not read lately.
@@ -150,7 +142,7 @@ impl RowCache {
             now,
             asked,
             answered,
-        } = (*self.clock())?;
+        } = (*self.clock.lock())?;
         bounds(
             now,
             at.checked_duration_since(asked)?,
@@ -241,7 +233,7 @@ mod tests {
             .filter(|key| known.take(&scope(*key)).is_some())
             .count();
         assert!((1..=64).contains(&kept), "{kept} MiB");
-        assert_eq!(known.rows().bytes, 0);
+        assert_eq!(known.rows.lock().bytes, 0);
     }
 
     #[test]
