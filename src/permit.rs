@@ -437,15 +437,6 @@ impl Permit {
         self.settle_as(Actual::Nothing)
     }
 
-    #[inline]
-    fn release_place(&self, manager: &Arc<Manager>) {
-        if self.grant.claim.holds() {
-            manager
-                .release_channel()
-                .release(self.grant.fence, self.cost, self.grant.claim);
-        }
-    }
-
     /// Whether it is counted as in flight.
     pub(crate) fn holds_place(&self) -> bool {
         self.grant.claim.holds_place()
@@ -486,7 +477,7 @@ impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
         if let Some(manager) = &self.manager {
-            self.release_place(manager);
+            manager.release(self.grant.fence, self.cost, self.grant.claim);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
 use crate::core::schedule::{Enqueued, NotInPlace, Schedule};
 use crate::error::TryAcquireError;
 use crate::manager::lock::word::Kind;
-use crate::manager::parts::{Manager, Registered};
+use crate::manager::parts::{Locked, Manager, Registered};
 use crate::manager::time::clock::ClockOrigin;
 use crate::manager::time::reading::Reading;
 use crate::manager::visit::Visit;
@@ -128,7 +128,7 @@ impl<'a> InChannel<'a> {
                 Ok(P::held(self.0, TimedGrant { grant, origin }, cost))
             }
             Err(NotInPlace::Denied) if !state.schedule.waiters().is_observed() => {
-                Err(self.deny(Visit::new(self.0, state, now), cost))
+                Err(self.deny(state, now, cost))
             }
             Err(NotInPlace::Denied | NotInPlace::Undecided) => self
                 .try_acquire_or_deny(Visit::new(self.0, state, now), Costs::plain(cost), caller)
@@ -154,10 +154,12 @@ impl<'a> InChannel<'a> {
     }
 
     #[cold]
-    fn deny(self, mut visit: Visit<'_>, cost: u64) -> TryAcquireError {
-        let schedule = &mut visit.state.schedule;
-        let denial = schedule.deny_in_place(visit.now, cost, &mut visit.effects);
-        if !visit.effects.is_empty() {
+    fn deny(self, mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
+        let mut effects = Effects::default();
+        let denial = state.schedule.deny_in_place(now, cost, &mut effects);
+        if !effects.is_empty() {
+            let mut visit = Visit::new(self.0, state, now);
+            visit.effects = effects;
             visit.end(); // otherwise no request waits, so no timer is to be set
         }
         denial
@@ -267,55 +269,69 @@ impl<'a> InChannel<'a> {
                 Some(reading)
             }
         };
-        self.acquire_under_lock(&options(), timeout, waker, granted, reading)
+        if self.0.common().has_waited.load(Relaxed) {
+            self.acquire_or_wait(&options(), timeout, waker, granted, reading)
+        } else {
+            self.acquire_in_place(&options(), timeout, waker, granted, reading)
+        }
     }
 
-    /// The rest of [`InChannel::acquire`], where no word grants.
-    ///
-    /// Cloning a waker runs foreign code, so the clone is made before locking. It is made only if the latest request had to wait: a
-    /// grant in place needs none.
+    /// The rest of [`InChannel::acquire`], where no word grants, for a request that is likely to be granted in place, because the
+    /// latest one was: that costs no clone of the waker.
     #[inline(never)]
-    fn acquire_under_lock(
+    fn acquire_in_place(
         self,
         options: &RequestOptions,
         timeout: Option<u64>,
         waker: &Waker,
         granted: &mut TimedGrant,
-        mut reading: Option<Reading>,
+        reading: Option<Reading>,
     ) -> Result<Enqueued<()>, Refused> {
-        let has_waited = &self.0.common().has_waited;
-        let mut may_wait = has_waited.load(Relaxed);
-        loop {
-            let mut queued = may_wait.then(|| waker.clone());
-            let (mut state, now) = self.0.lock_for_request(reading.take());
-            let schedule = &mut state.schedule;
-            if let Ok(grant) = schedule.admit_in_place(now, options.cost, options.caller) {
-                granted.fill_in(grant, state.clock.origin());
-                Visit::end_after_grant(self.0, state, &grant);
-                if may_wait {
-                    has_waited.store(false, Relaxed);
-                    contain_panic(|| drop(queued)); // or the grant would be lost
-                }
-                return Ok(Enqueued::Granted(()));
-            }
-            if !may_wait {
-                drop(state);
-                may_wait = true;
-                has_waited.store(true, Relaxed);
-                continue;
-            }
-            if timeout.is_none() && state.has_driver(options.blocking) {
-                let request = options.request(Moment::NEVER);
-                let enqueued = state.schedule.enqueue_behind(now, &request, &mut queued);
-                if let Some(id) = enqueued {
-                    return Ok(Enqueued::Queued(id));
-                }
-            }
-            let visit = Visit::new(self.0, state, now);
-            let answer = self.enqueue(visit, options, timeout, &mut queued, granted);
-            contain_panic(|| drop(queued)); // as above
-            return answer;
+        let (mut state, now) = self.0.lock_for_request(reading);
+        let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
+        if let Ok(grant) = admitted {
+            granted.fill_in(grant, state.clock.origin());
+            Visit::end_after_grant(self.0, state, &grant);
+            return Ok(Enqueued::Granted(()));
         }
+        drop(state);
+        self.0.common().has_waited.store(true, Relaxed);
+        self.acquire_or_wait(options, timeout, waker, granted, None)
+    }
+
+    /// [`InChannel::acquire_in_place`] for a request that is likely to wait, because the latest one did.
+    ///
+    /// Cloning a waker runs foreign code, so the clone is made before locking.
+    #[inline(never)]
+    fn acquire_or_wait(
+        self,
+        options: &RequestOptions,
+        timeout: Option<u64>,
+        waker: &Waker,
+        granted: &mut TimedGrant,
+        reading: Option<Reading>,
+    ) -> Result<Enqueued<()>, Refused> {
+        let mut queued = Some(waker.clone());
+        let (mut state, now) = self.0.lock_for_request(reading);
+        let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
+        if let Ok(grant) = admitted {
+            granted.fill_in(grant, state.clock.origin());
+            Visit::end_after_grant(self.0, state, &grant);
+            self.0.common().has_waited.store(false, Relaxed);
+            contain_panic(|| drop(queued)); // or the grant would be lost
+            return Ok(Enqueued::Granted(()));
+        }
+        if timeout.is_none() && state.has_driver(options.blocking) {
+            let request = options.request(Moment::NEVER);
+            let enqueued = state.schedule.enqueue_behind(now, &request, &mut queued);
+            if let Some(id) = enqueued {
+                return Ok(Enqueued::Queued(id));
+            }
+        }
+        let visit = Visit::new(self.0, state, now);
+        let answer = self.enqueue(visit, options, timeout, &mut queued, granted);
+        contain_panic(|| drop(queued)); // as above
+        answer
     }
 
     /// The rest of [`InChannel::acquire`], where it is neither granted in place nor queued behind others. `timeout` in nanoseconds.

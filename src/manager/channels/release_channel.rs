@@ -29,25 +29,23 @@ impl Manager {
     pub(crate) fn release_channel(self: &Arc<Self>) -> ReleaseChannel<'_> {
         ReleaseChannel(self)
     }
-}
 
-impl<'a> ReleaseChannel<'a> {
-    pub(crate) fn release(self, fence: u64, cost: u64, claim: Claim) {
-        if claim != Claim::PLACE {
-            Self::release_under_lock(self.0, fence, cost, claim);
-            return;
-        }
-        match self.0.state.word.put_back(cost) {
-            PutBack::Done => {}
-            PutBack::InTransit => Self::release_under_lock(self.0, fence, 0, claim), // the lock takes the units over
-            PutBack::Refused => Self::release_under_lock(self.0, fence, cost, claim),
+    /// Gives back what the claim of a grant holds, if it holds anything.
+    pub(crate) fn release(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
+        if claim == Claim::PLACE {
+            match self.state.word.put_back(cost) {
+                PutBack::Done => {}
+                PutBack::InTransit => self.release_under_lock(fence, 0, claim), // the lock takes the units over
+                PutBack::Refused => self.release_under_lock(fence, cost, claim),
+            }
+        } else if claim.holds() {
+            self.release_under_lock(fence, cost, claim);
         }
     }
 
-    /// A bare reference, which the compiler knows not to be written through: the drop of a permit then need not read it again.
     #[inline(never)]
-    fn release_under_lock(manager: &'a Arc<Manager>, fence: u64, cost: u64, claim: Claim) {
-        let mut state = manager.lock();
+    fn release_under_lock(self: &Arc<Self>, fence: u64, cost: u64, claim: Claim) {
+        let mut state = self.lock();
         if !state.awaits_drain() && state.schedule.release(fence, cost, claim) {
             return;
         }
@@ -56,11 +54,15 @@ impl<'a> ReleaseChannel<'a> {
                 drop(state); // no time moves
                 contain_panic(|| next.wake());
             }
-            None => Self(manager).release_to_next(state, fence, cost, claim),
+            None => self
+                .release_channel()
+                .release_to_next(state, fence, cost, claim),
         }
     }
+}
 
-    /// The rest of [`ReleaseChannel::release`], when a request or a watch of the drain waits for the place.
+impl<'a> ReleaseChannel<'a> {
+    /// The rest of [`Manager::release`], when a request or a watch of the drain waits for the place.
     #[inline(never)]
     fn release_to_next(self, mut state: Locked<'a>, fence: u64, cost: u64, claim: Claim) {
         let now = state.now();
@@ -73,7 +75,7 @@ impl<'a> ReleaseChannel<'a> {
     fn release_to_word(self, grant: Grant, cost: u64) -> bool {
         let is_all = grant.claim == Claim::PLACE && self.0.state.is_only_a_word();
         if is_all {
-            self.release(grant.fence, cost, grant.claim);
+            self.0.release(grant.fence, cost, grant.claim);
         }
         is_all
     }
