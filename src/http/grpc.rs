@@ -5,6 +5,10 @@
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// What a message may not have, apart from all that is not ASCII.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -41,21 +45,10 @@ pub(super) fn trailers_only(code: i32, message: &str) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(&STATUS, HeaderValue::from(code));
-    if let Ok(message) = HeaderValue::from_str(&percent_encoded(message)) {
+    if let Ok(message) = HeaderValue::from_str(&utf8_percent_encode(message, ENCODED).to_string()) {
         headers.insert(&MESSAGE, message);
     }
     response
-}
-
-fn percent_encoded(message: &str) -> String {
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 /// The status of an answer. For an answer of gRPC with its status in the head, it is the status of HTTP that means the same. An answer with

@@ -1,18 +1,19 @@
 //! The identity of a client: the key under which a [`LimitLayer`](super::LimitLayer) limits it.
 
-mod client_address;
-mod header;
 mod kinds;
-mod no_identity;
 
-use http::Request;
+use std::net::{IpAddr, SocketAddr};
 
-pub use client_address::ClientAddress;
-pub use header::HeaderKey;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use http::{Extensions, Request};
+use thiserror::Error;
+
 pub use kinds::{Identifies, KeyedBy, KeyedByFuture, NoKey, OrShared};
-pub use no_identity::{FoundKey, NoIdentity};
 
 pub(super) use kinds::Identified;
+
+use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
+use crate::debug_fields::debug_fields;
 
 /// Finds the client that sends a request.
 ///
@@ -73,5 +74,256 @@ impl<B, One: Identity<B>, Other: Identity<B>> Identity<B> for (One, Other) {
 
     fn identify(&self, request: &Request<B>) -> Result<Self::Key, NoIdentity> {
         Ok((self.0.identify(request)?, self.1.identify(request)?))
+    }
+}
+
+/// Why the client that sends a request is unknown. [`Refusal::NoIdentity`](crate::http::Refusal::NoIdentity) carries it, and
+/// [observers](crate::EventKind::Refused) get it in words.
+///
+/// It prints for operators of the server; [`detail`](Self::detail) is for clients.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use tollgate::http::{HeaderKey, Identity, NoIdentity};
+///
+/// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// let unknown = key.identify(&Request::new(())).unwrap_err();
+/// assert_eq!(unknown, NoIdentity::NoHeader(HeaderName::from_static("x-api-key")));
+/// assert_eq!(unknown.detail(), "the request has no header x-api-key");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoIdentity {
+    /// There is no address that the client could not have forged.
+    #[error(transparent)]
+    ClientIp(#[from] NoClientIp),
+    /// The request does not have this header.
+    #[error("the request has no header {0}")]
+    NoHeader(HeaderName),
+    /// The value of this header is not a valid key: see [`HeaderKey`](crate::http::HeaderKey).
+    #[error("the header {0} of the request has no usable value")]
+    UnusableHeader(HeaderName),
+    /// A closure or a future has returned `None`, which does not say why.
+    #[error("the closure or the future of the layer has found no key")]
+    Unknown,
+}
+
+impl NoIdentity {
+    /// What the request lacks, in a plain sentence that its client may read: it says nothing of how the server is set up. It needs no
+    /// escapes in JSON.
+    ///
+    /// ```
+    /// use tollgate::http::{NoClientIp, NoIdentity};
+    ///
+    /// assert_eq!(NoIdentity::from(NoClientIp::NoPeer).detail(), "the request has no address of a peer");
+    /// ```
+    #[must_use]
+    pub fn detail(&self) -> String {
+        let of_header = |header: &ForwardedHeader, what: &str| {
+            format!("the header {header} of the request {what}")
+        };
+        match self {
+            Self::ClientIp(NoClientIp::NoPeer) => "the request has no address of a peer".to_owned(),
+            Self::ClientIp(NoClientIp::NoHeader { header }) => {
+                format!("the request has no header {header}")
+            }
+            Self::ClientIp(NoClientIp::Malformed { header, .. }) => {
+                of_header(header, "has an element that is no address")
+            }
+            Self::ClientIp(NoClientIp::Hidden { header, .. }) => {
+                of_header(header, "does not tell the address of the client")
+            }
+            Self::ClientIp(NoClientIp::TooFewHops { header, .. }) => {
+                of_header(header, "has too few elements")
+            }
+            Self::NoHeader(_) | Self::UnusableHeader(_) => self.to_string(),
+            Self::Unknown => "the client that sends the request is unknown".to_owned(),
+        }
+    }
+}
+
+/// What a closure or a future returns for a request: `Option<K>`, or `Result<K, NoIdentity>`, which says why the key is unknown.
+/// See [`LimitLayer::by_future`](crate::http::LimitLayer::by_future) for an example.
+pub trait FoundKey {
+    /// The key of the limits.
+    type Key;
+
+    /// The key.
+    ///
+    /// # Errors
+    ///
+    /// Why the key is unknown. For `None` it is [`NoIdentity::Unknown`].
+    fn found(self) -> Result<Self::Key, NoIdentity>;
+}
+
+impl<K> FoundKey for Option<K> {
+    type Key = K;
+
+    fn found(self) -> Result<K, NoIdentity> {
+        self.ok_or(NoIdentity::Unknown)
+    }
+}
+
+impl<K> FoundKey for Result<K, NoIdentity> {
+    type Key = K;
+
+    fn found(self) -> Self {
+        self
+    }
+}
+
+/// The address of the client, with the peer of the connection from an extension of the request. See [`ClientIp::peer_from`].
+#[derive(Clone)]
+pub struct ClientAddress<F> {
+    client_ip: ClientIp,
+    peer_of: F,
+}
+
+impl ClientIp {
+    /// An [`Identity`] that knows the peer of the connection by an extension of the request: by that of axum, for instance. A
+    /// [`ClientIp`] itself takes the extension [`SocketAddr`]. If the server does not put it there, [no client is known](Identity).
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use axum::extract::ConnectInfo;
+    /// use tollgate::http::{ClientIp, Identity};
+    ///
+    /// let client_ip = ClientIp::behind_networks(["10.0.0.0/8"])?
+    ///     .peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
+    ///
+    /// let mut request = http::Request::new(());
+    /// request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+    /// assert_eq!(client_ip.identify(&request), Ok([192, 0, 2, 1].into()));
+    /// # Ok::<(), tollgate::http::ClientIpError>(())
+    /// ```
+    pub fn peer_from<F: Fn(&Extensions) -> Option<SocketAddr>>(
+        self,
+        peer_of: F,
+    ) -> ClientAddress<F> {
+        ClientAddress {
+            client_ip: self,
+            peer_of,
+        }
+    }
+
+    fn of<B>(&self, peer: Option<SocketAddr>, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
+        Ok(self.find(peer.map(|peer| peer.ip()), request.headers())?)
+    }
+}
+
+/// The peer is the extension [`SocketAddr`] of the request. Where there is no address that the client could not have forged, it is
+/// unknown.
+impl<B> Identity<B> for ClientIp {
+    type Key = IpAddr;
+
+    fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
+        self.of(request.extensions().get().copied(), request)
+    }
+}
+
+impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<F> {
+    type Key = IpAddr;
+
+    fn identify(&self, request: &Request<B>) -> Result<IpAddr, NoIdentity> {
+        self.client_ip
+            .of((self.peer_of)(request.extensions()), request)
+    }
+}
+
+debug_fields!([F] ClientAddress<F>, |address| client_ip = address.client_ip);
+
+/// The value of a header, or a bearer token, as a key. It is unknown if the header is missing, comes in several lines, is empty, longer
+/// than [`max_len`](Self::max_len), or not printable ASCII.
+///
+/// The value is not verified: see [`Identity`]. A store that processes share gets it as it is, so hash a secret in a closure instead.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use tollgate::http::{HeaderKey, Identity};
+///
+/// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// let request = Request::builder().header("X-Api-Key", "k-17").body(())?;
+/// assert_eq!(key.identify(&request)?, "k-17");
+///
+/// let request = Request::builder().header("Authorization", "Bearer t-18").body(())?;
+/// assert_eq!(HeaderKey::bearer().identify(&request)?, "t-18");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderKey {
+    name: HeaderName,
+    is_bearer: bool,
+    max_len: usize,
+}
+
+impl HeaderKey {
+    /// The value of this header. See the [type's example](Self).
+    #[must_use]
+    pub const fn new(name: HeaderName) -> Self {
+        Self {
+            name,
+            is_bearer: false,
+            max_len: 256,
+        }
+    }
+
+    /// The token of `Authorization: Bearer …` (RFC 6750, section 2.1). Where clients renew their tokens, take what stays the same:
+    /// with each token a client would have a new budget.
+    #[must_use]
+    pub const fn bearer() -> Self {
+        Self {
+            name: AUTHORIZATION,
+            is_bearer: true,
+            max_len: 256,
+        }
+    }
+
+    /// The longest key in bytes, by default 256; with 0 no key is known. It bounds the memory that a limiter takes for its keys. Signed
+    /// tokens (JWT) are often longer: a closure that verifies one takes its subject as the key.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tollgate::http::{HeaderKey, Identity};
+    ///
+    /// let request = Request::builder().header("Authorization", "Bearer 12345").body(())?;
+    /// assert!(HeaderKey::bearer().max_len(4).identify(&request).is_err());
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    #[must_use]
+    pub fn max_len(self, bytes: usize) -> Self {
+        Self {
+            max_len: bytes,
+            ..self
+        }
+    }
+
+    fn value_of<'a>(&self, line: &'a HeaderValue) -> Option<&'a str> {
+        let line = line.to_str().ok()?.trim_ascii();
+        let value = if self.is_bearer {
+            let (scheme, token) = line.split_once(' ')?;
+            Some(token.trim_ascii_start()).filter(|_| scheme.eq_ignore_ascii_case("bearer"))?
+        } else {
+            line
+        };
+        (1..=self.max_len).contains(&value.len()).then_some(value)
+    }
+}
+
+impl<B> Identity<B> for HeaderKey {
+    type Key = String;
+
+    fn identify(&self, request: &Request<B>) -> Result<String, NoIdentity> {
+        let mut lines = request.headers().get_all(&self.name).iter();
+        let line = lines
+            .next()
+            .ok_or_else(|| NoIdentity::NoHeader(self.name.clone()))?;
+        let value = if lines.next().is_none() {
+            self.value_of(line)
+        } else {
+            None
+        };
+        value
+            .map(str::to_owned)
+            .ok_or_else(|| NoIdentity::UnusableHeader(self.name.clone()))
     }
 }

@@ -1,6 +1,5 @@
 //! A layer of tower that limits what comes through it.
 
-mod answer;
 mod service;
 
 use std::future::Future;
@@ -304,6 +303,7 @@ impl<L, I> LimitLayer<L, I> {
     /// ```
     pub fn style(mut self, style: RateLimitStyle) -> Self {
         self.options.fields = self.options.fields.style(style);
+        self.options.terms.is_explained = style != RateLimitStyle::None;
         self
     }
 
@@ -320,7 +320,7 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn cost(mut self, units: u64) -> Self {
-        self.options.cost = units;
+        self.options.terms.cost = units;
         self
     }
 
@@ -339,7 +339,7 @@ impl<L, I> LimitLayer<L, I> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
+        self.options.terms.wait = Some(at_most.min(Duration::from_nanos(MAX_SPAN_NANOS)));
         self
     }
 
@@ -492,14 +492,12 @@ type Charge = Arc<dyn Fn(StatusCode) -> u64 + Send + Sync>;
 #[derive(Clone)]
 struct LayerOptions {
     fields: RateLimitFields,
-    cost: u64,
-    wait: Option<Duration>,
+    terms: AskTerms,
     until_head: bool,
     jitter: Option<Duration>,
     respond: Option<Respond>,
     classify: Classify,
     penalty: Option<Charge>,
-    caller: Caller,
 }
 
 impl LayerOptions {
@@ -507,24 +505,17 @@ impl LayerOptions {
         let fields = RateLimitFields::new("default").expect("it is printable ASCII");
         Self {
             fields,
-            cost: 1,
-            wait: None,
+            terms: AskTerms {
+                cost: 1,
+                wait: None,
+                is_explained: true,
+                caller,
+            },
             until_head: false,
             jitter: None,
             respond: None,
             classify: Arc::new(outcome_of),
             penalty: None,
-            caller,
-        }
-    }
-
-    fn terms(&self) -> AskTerms {
-        let is_explained = self.fields.style != RateLimitStyle::None;
-        AskTerms {
-            cost: self.cost,
-            wait: self.wait,
-            is_explained,
-            caller: self.caller,
         }
     }
 }
@@ -532,5 +523,5 @@ impl LayerOptions {
 debug_fields!(
     LayerOptions,
     |options| fields = options.fields,
-    wait = options.wait
+    wait = options.terms.wait
 );

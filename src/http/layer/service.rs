@@ -1,23 +1,30 @@
 //! The service of a `LimitLayer`, and the future of a request through it.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
 
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response};
 use pin_project::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::LimitLayer;
-use super::answer::{AnswerForm, Granted};
+use super::{LayerOptions, LimitLayer};
+use crate::acquire::random_up_to;
+use crate::debug_fields::debug_fields;
+use crate::event::EventKind;
 use crate::http::admission::{Admission, Admits, Asking};
 use crate::http::answer::Refusal;
-use crate::http::body::LimitBody;
-use crate::http::identity::{FoundKey, Identified, Identifies};
+use crate::http::body::{HeldPermit, LimitBody, PermitBody};
+use crate::http::fields::{FieldValues, set_retry_pushback};
+use crate::http::grpc;
+use crate::http::identity::{FoundKey, Identified, Identifies, NoIdentity};
+use crate::permit::Permit;
+use crate::snapshot::LimitStatus;
 
 /// A service behind a [`LimitLayer`], which has an example. Clones share the limiter.
 ///
@@ -187,17 +194,143 @@ impl<S: Service<Request<B>>, B, F> LimitStage<S, B, F, S::Future> {
     }
 }
 
-impl<S: Service<Request<B>>, B, L, I: Identifies<B>> fmt::Debug for LimitFuture<S, B, L, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match self.stage {
-            LimitStage::Identifying(..) => "identifying",
-            LimitStage::Asking(..) => "asking",
-            LimitStage::Calling(..) => "calling",
-            LimitStage::Refused(..) => "refused",
-            LimitStage::Done => "done",
+debug_fields! {
+    [S: Service<Request<B>>, B, L, I: Identifies<B>] LimitFuture<S, B, L, I>,
+    |future| stage = match future.stage {
+        LimitStage::Identifying(..) => "identifying",
+        LimitStage::Asking(..) => "asking",
+        LimitStage::Calling(..) => "calling",
+        LimitStage::Refused(..) => "refused",
+        LimitStage::Done => "done",
+    }
+}
+
+/// A permit, and what the limits said when they granted it.
+type Granted = (Permit, Vec<LimitStatus>);
+
+/// How a refusal is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnswerForm {
+    Plain,
+    /// The answer to a HEAD request, which has no body.
+    Head,
+    Grpc,
+}
+
+impl AnswerForm {
+    fn to<B>(request: &Request<B>) -> Self {
+        match *request.method() {
+            Method::HEAD => Self::Head,
+            Method::POST if grpc::is_message(request.headers()) => Self::Grpc,
+            _ => Self::Plain,
+        }
+    }
+}
+
+impl<L, I> LimitLayer<L, I> {
+    /// Asks the limiter for the key that was found, or for the one that requests share whose key is unknown. Stores it in `key`.
+    #[inline]
+    fn ask<B>(&self, found: Result<I::Key, NoIdentity>, key: &mut Option<I::Key>) -> Admission
+    where
+        I: Identifies<B>,
+        L: Admits<I::Key>,
+    {
+        match found.or_else(|unknown| self.identity.shared_key().ok_or(unknown)) {
+            Ok(found) => self.limiter.ask(key.insert(found), self.options.terms),
+            Err(unknown) => Admission::Now(Err(Box::new(Refusal::NoIdentity(unknown)))),
+        }
+    }
+
+    /// The service has answered or failed.
+    fn end<K, R, E>(
+        &self,
+        result: Result<Response<R>, E>,
+        (permit, limits): Granted,
+        key: Option<&K>,
+    ) -> Result<Response<LimitBody<R>>, E>
+    where
+        L: Admits<K>,
+        R: http_body::Body,
+    {
+        let options = &self.options;
+        let status = match &result {
+            Ok(response) => Some(grpc::http_status(response.status(), response.headers())),
+            Err(_) => None,
         };
-        f.debug_struct("LimitFuture")
-            .field("stage", &stage)
-            .finish_non_exhaustive()
+        let mut held = HeldPermit::new(Some(permit), (options.classify)(status));
+        let mut response = result.inspect_err(|_| held.complete())?;
+        if let (Some(penalty), Some(key), Some(status)) = (&options.penalty, key, status) {
+            match penalty(status) {
+                0 => {}
+                units => self.limiter.penalize(key, units),
+            }
+        }
+        // If the store was not asked, no limit has a state.
+        if !limits.is_empty() {
+            let values = FieldValues::granted(&limits).cost(options.terms.cost);
+            let (headers, known) = (response.headers_mut(), Some(&self.known_policies));
+            options
+                .fields
+                .write_at(headers, &values, known, SystemTime::now);
+        }
+        let (head, body) = response.into_parts();
+        let body = PermitBody::of_answer(&head.headers, body, held, options.until_head);
+        Ok(Response::from_parts(head, LimitBody::of_service(body)))
+    }
+
+    fn refuse<K, R>(
+        &self,
+        refusal: &Refusal,
+        key: Option<&K>,
+        form: AnswerForm,
+    ) -> Response<LimitBody<R>>
+    where
+        L: Admits<K>,
+    {
+        let LayerOptions {
+            fields,
+            terms,
+            respond,
+            jitter,
+            ..
+        } = &self.options;
+        if let Some(reason) = refusal.reason() {
+            let event = || EventKind::Refused {
+                cost: terms.cost,
+                reason,
+                error: refusal.in_words(),
+                requested_in: terms.caller,
+            };
+            self.limiter.tell(key, event);
+        }
+        let mut response = match respond {
+            Some(respond) => respond(refusal),
+            None if form == AnswerForm::Grpc => refusal.grpc_response(fields),
+            None => refusal.response(fields),
+        };
+        let jitter = jitter.map_or(Duration::ZERO, random_up_to);
+        let (headers, known) = (response.headers_mut(), Some(&self.known_policies));
+        fields.write_at(
+            headers,
+            &refusal.values().jitter(jitter),
+            known,
+            SystemTime::now,
+        );
+        match form {
+            AnswerForm::Plain => {}
+            AnswerForm::Head => {
+                // Over HTTP/2 no other layer takes the content from an answer to HEAD.
+                let len = mem::take(response.body_mut()).len();
+                let _full = response
+                    .headers_mut()
+                    .try_insert(CONTENT_LENGTH, len.into());
+            }
+            AnswerForm::Grpc => {
+                if let Some(wait) = refusal.retry_after() {
+                    set_retry_pushback(response.headers_mut(), wait.saturating_add(jitter));
+                }
+            }
+        }
+        response.map(LimitBody::of_refusal)
     }
 }
