@@ -10,140 +10,70 @@ use crate::decision::Decision;
 use crate::keyed::KeySnapshot;
 use crate::snapshot::{KeyTotals, LimitStatus, LimiterSnapshot};
 
-/// Serialises variables under their names.
-macro_rules! fields {
-    ($serializer:ident, $name:literal, $($field:ident),*) => {{
+/// Serialises all fields of a type, or variables, under their names. Durations are `in ns`, or `in optional_ns`.
+macro_rules! serialize_fields {
+    ($(#[$doc:meta])* $type:ident { $($field:ident $(in $form:ident)?),* }) => {
+        $(#[$doc])*
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let Self { $($field),* } = *self;
+                serialize_fields!(serializer, stringify!($type); $($field $(in $form)?),*)
+            }
+        }
+    };
+    ($serializer:ident, $name:expr; $($field:ident $(in $form:ident)?),*) => {{
         let mut fields = $serializer.serialize_struct($name, [$(stringify!($field)),*].len())?;
-        $(fields.serialize_field(stringify!($field), &$field)?;)*
+        $(serialize_fields!(@fields, $field $(in $form)?);)*
         fields.end()
     }};
+    (@$fields:ident, $field:ident) => { $fields.serialize_field(stringify!($field), &$field)? };
+    (@$fields:ident, $field:ident in ns) => { $fields.serialize_field(concat!(stringify!($field), "_ns"), &nanos($field))? };
+    (@$fields:ident, $field:ident in optional_ns) => {
+        $fields.serialize_field(concat!(stringify!($field), "_ns"), &$field.map(nanos))?
+    };
 }
 
 fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// With the feature `serde`. Durations are in nanoseconds: `paused_for_ns` (at most 2⁶³ − 1, also for a pause without an end) and
-/// `next_grant_in_ns`.
-///
-/// ```
-/// use tollgate::{Limiter, MaxConcurrency};
-///
-/// let limiter = Limiter::new(MaxConcurrency::new(2))?;
-/// let _permit = limiter.try_acquire()?;
-/// let json = serde_json::to_value(limiter.snapshot())?;
-/// assert_eq!((&json["in_flight"], &json["next_grant_in_ns"]), (&1.into(), &0.into()));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-impl Serialize for LimiterSnapshot {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            in_flight,
-            concurrency,
-            queued,
-            granted,
-            denied,
-            shed,
-            timed_out,
-            reclaimed,
-            refunded,
-            paused_for,
-            next_grant_in,
-        } = *self;
-        let (paused_for_ns, next_grant_in_ns) = (paused_for.map(nanos), next_grant_in.map(nanos));
-        fields!(
-            serializer,
-            "LimiterSnapshot",
-            in_flight,
-            concurrency,
-            queued,
-            granted,
-            denied,
-            shed,
-            timed_out,
-            reclaimed,
-            refunded,
-            paused_for_ns,
-            next_grant_in_ns
-        )
+serialize_fields! {
+    /// With the feature `serde`. Durations are in nanoseconds: `paused_for_ns` (at most 2⁶³ − 1, also for a pause without an end) and
+    /// `next_grant_in_ns`.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MaxConcurrency};
+    ///
+    /// let limiter = Limiter::new(MaxConcurrency::new(2))?;
+    /// let _permit = limiter.try_acquire()?;
+    /// let json = serde_json::to_value(limiter.snapshot())?;
+    /// assert_eq!((&json["in_flight"], &json["next_grant_in_ns"]), (&1.into(), &0.into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    LimiterSnapshot {
+        in_flight, concurrency, queued, granted, denied, shed, timed_out, reclaimed, refunded, paused_for in optional_ns,
+        next_grant_in in optional_ns
     }
 }
 
-/// With the feature `serde`. See [`LimiterSnapshot`].
-impl Serialize for KeyTotals {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            in_flight,
-            queued,
-            granted,
-            denied,
-            shed,
-            timed_out,
-            reclaimed,
-            refunded,
-        } = *self;
-        fields!(
-            serializer,
-            "KeyTotals",
-            in_flight,
-            queued,
-            granted,
-            denied,
-            shed,
-            timed_out,
-            reclaimed,
-            refunded
-        )
+serialize_fields! {
+    /// With the feature `serde`. See [`LimiterSnapshot`].
+    KeyTotals {
+        in_flight, queued, granted, denied, shed, timed_out, reclaimed, refunded
     }
 }
 
-/// With the feature `serde`: the limit as text, and `available_after_ns` and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
-impl Serialize for LimitStatus {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            limit,
-            capacity,
-            remaining,
-            available_after,
-            reset_after,
-        } = *self;
-        let (available_after_ns, reset_after_ns) = (nanos(available_after), nanos(reset_after));
-        fields!(
-            serializer,
-            "LimitStatus",
-            limit,
-            capacity,
-            remaining,
-            available_after_ns,
-            reset_after_ns
-        )
+serialize_fields! {
+    /// With the feature `serde`: the limit as text, and `available_after_ns` and `reset_after_ns` in nanoseconds. See [`LimiterSnapshot`].
+    LimitStatus {
+        limit, capacity, remaining, available_after in ns, reset_after in ns
     }
 }
 
-/// With the feature `serde`. Durations are in nanoseconds: `retry_after_ns` and `reset_after_ns`. See [`LimiterSnapshot`].
-impl Serialize for KeySnapshot {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            used,
-            limit,
-            remaining,
-            retry_after,
-            reset_after,
-            in_flight,
-            queued,
-        } = *self;
-        let (retry_after_ns, reset_after_ns) = (retry_after.map(nanos), nanos(reset_after));
-        fields!(
-            serializer,
-            "KeySnapshot",
-            used,
-            limit,
-            remaining,
-            retry_after_ns,
-            reset_after_ns,
-            in_flight,
-            queued
-        )
+serialize_fields! {
+    /// With the feature `serde`. Durations are in nanoseconds: `retry_after_ns` and `reset_after_ns`. See [`LimiterSnapshot`].
+    KeySnapshot {
+        used, limit, remaining, retry_after in optional_ns, reset_after in ns, in_flight, queued
     }
 }
 
@@ -155,20 +85,10 @@ impl Serialize for Decision {
             (self.is_allowed(), self.is_paused(), self.is_store_down());
         let (limit, remaining) = (self.limit(), self.remaining());
         let (denied_by, denied_by_index) = (self.denied_by(), self.denied_by_index());
-        let (retry_after_ns, reset_after_ns) =
-            (self.retry_after().map(nanos), nanos(self.reset_after()));
-        fields!(
-            serializer,
-            "Decision",
-            allowed,
-            paused,
-            store_down,
-            limit,
-            remaining,
-            retry_after_ns,
-            reset_after_ns,
-            denied_by,
-            denied_by_index
+        let (retry_after, reset_after) = (self.retry_after(), self.reset_after());
+        serialize_fields!(
+            serializer, "Decision";
+            allowed, paused, store_down, limit, remaining, retry_after in optional_ns, reset_after in ns, denied_by, denied_by_index
         )
     }
 }

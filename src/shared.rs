@@ -5,7 +5,6 @@ mod keys;
 #[cfg(feature = "http")]
 mod tell;
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ pub use builder::SharedLimiterBuilder;
 use crate::acquire::{
     Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared,
 };
+use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{check_next_page, check_purged};
@@ -502,12 +502,9 @@ impl Handle for SharedLimiter {
     }
 }
 
-impl fmt::Debug for SharedLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedLimiter")
-            .field("name", &self.name())
-            .field("key", &format_args!("{}", self.key.escape_ascii()))
-            .field("policy", &format_args!("{}", self.shared.plan.policy()))
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    SharedLimiter,
+    |limiter| name = limiter.name(),
+    key = format_args!("{}", limiter.key.escape_ascii()),
+    policy = format_args!("{}", limiter.shared.plan.policy())
+);

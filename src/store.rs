@@ -38,13 +38,13 @@ mod tests;
 use std::any::Any;
 #[cfg(any(feature = "redis", feature = "_sql"))]
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::core::gate::plan::Plan;
+use crate::debug_fields::debug_fields;
 use crate::policy::{Limit, Policy};
 
 #[cfg(feature = "redis")]
@@ -92,7 +92,7 @@ pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 /// ```
 #[doc = include_str!("../tests/integration/support/map_store.rs")]
 /// ```
-pub trait Store: fmt::Debug + Send + Sync + 'static {
+pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// The name of the store in messages, without any password.
     fn name(&self) -> String;
 
@@ -220,14 +220,7 @@ impl ReleaseListener {
     }
 }
 
-impl fmt::Debug for ReleaseListener {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ReleaseListener")
-            .field("is_closed", &self.is_closed())
-            .finish()
-    }
-}
+debug_fields!(ReleaseListener, |listener| is_closed = listener.is_closed());
 
 /// Refuses what no store can keep: a concurrency that adapts learns from the work of one process.
 fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {

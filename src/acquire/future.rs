@@ -54,16 +54,6 @@ enum Progress {
     Boxed(Arc<Ticket>),
 }
 
-impl<'a> Acquire<'a> {
-    #[inline]
-    pub(crate) fn new(manager: &'a Arc<Manager>, options: RequestOptions) -> Self {
-        Self {
-            manager,
-            progress: Progress::new(options),
-        }
-    }
-}
-
 impl Progress {
     #[inline]
     fn new(options: RequestOptions) -> Self {
@@ -190,26 +180,6 @@ fn advance_boxed(
     ticket.advance_after_delay(manager, waker, granted)
 }
 
-impl Future for Acquire<'_> {
-    type Output = Result<Permit, AcquireError>;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { manager, progress } = &mut *self;
-        progress.poll(manager, cx)
-    }
-}
-
-impl Drop for Acquire<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let Self { manager, progress } = self;
-        progress.give_up(manager);
-    }
-}
-
-debug_fields!(Acquire<'_>, |acquire| progress = acquire.progress);
-
 /// An [`Acquire`] that borrows nothing, so that it can be spawned, or kept in a struct.
 /// [`Limiter::acquire_owned`](crate::Limiter::acquire_owned), which has an example, returns it.
 ///
@@ -220,32 +190,41 @@ pub struct AcquireOwned {
     progress: Progress,
 }
 
-impl AcquireOwned {
-    pub(crate) fn new(manager: Arc<Manager>, options: RequestOptions) -> Self {
-        Self {
-            manager,
-            progress: Progress::new(options),
+/// What both futures of a [`Progress`] are, with the manager of one or its own handle of it.
+macro_rules! acquire_future {
+    ($future:ident $(<$lifetime:lifetime>)?, $manager:ty) => {
+        impl $(<$lifetime>)? $future $(<$lifetime>)? {
+            #[inline]
+            pub(crate) fn new(manager: $manager, options: RequestOptions) -> Self {
+                let progress = Progress::new(options);
+                Self { manager, progress }
+            }
         }
-    }
+
+        impl $(<$lifetime>)? Future for $future $(<$lifetime>)? {
+            type Output = Result<Permit, AcquireError>;
+
+            #[inline(always)]
+            fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+                let Self { manager, progress } = &mut *self;
+                progress.poll(manager, cx)
+            }
+        }
+
+        impl $(<$lifetime>)? Drop for $future $(<$lifetime>)? {
+            #[inline]
+            fn drop(&mut self) {
+                let Self { manager, progress } = self;
+                progress.give_up(manager);
+            }
+        }
+
+        debug_fields!($([$lifetime])? $future $(<$lifetime>)?, |acquire| progress = acquire.progress);
+    };
 }
 
-impl Future for AcquireOwned {
-    type Output = Result<Permit, AcquireError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { manager, progress } = &mut *self;
-        progress.poll(manager, cx)
-    }
-}
-
-impl Drop for AcquireOwned {
-    fn drop(&mut self) {
-        let Self { manager, progress } = self;
-        progress.give_up(manager);
-    }
-}
-
-debug_fields!(AcquireOwned, |acquire| progress = acquire.progress);
+acquire_future!(Acquire<'a>, &'a Arc<Manager>);
+acquire_future!(AcquireOwned, Arc<Manager>);
 
 /// A future that waits for a permit, and returns it with the status of each limit at the grant or the refusal.
 /// [`PermitRequest::acquire_explained`](crate::PermitRequest::acquire_explained), which has an example, returns it.

@@ -23,6 +23,7 @@ use super::tier::{TierOf, Tiers};
 use crate::builder::{shared_options, since_epoch};
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
+use crate::debug_fields::debug_fields;
 use crate::error::ConfigError;
 use crate::manager::{Clock, PerLimiter, PerPlan, SharedDriver, TimeSource, TimerHost};
 use crate::observe::{
@@ -300,11 +301,4 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     }
 }
 
-impl<K> fmt::Debug for KeyedLimiterBuilder<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedLimiterBuilder")
-            .field("policy", &self.policy)
-            .field("max_keys", &self.max_keys)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K] KeyedLimiterBuilder<K>, |builder| policy = builder.policy, max_keys = builder.max_keys);

@@ -2,7 +2,6 @@
 //!
 //! A change to all keys goes to one part of the keys after the other, each under its own lock, so that no call waits for all of them.
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::hash::Hash;
 use std::panic::Location;
@@ -24,6 +23,7 @@ use crate::acquire::{
 };
 use crate::carry_over::UsageCarryOver;
 use crate::core::request::Costs;
+use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -675,18 +675,10 @@ impl<K> Clone for KeyedLimiter<K> {
     }
 }
 
-impl<K> fmt::Debug for KeyedLimiter<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (len, max_keys) = (
-            with_table!(&*self.table, |table| table.shards.len()),
-            with_table!(&*self.table, |table| table.shards.max_keys()),
-        );
-        f.debug_struct("KeyedLimiter")
-            .field("len", &len)
-            .field("max_keys", &max_keys)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K] KeyedLimiter<K>, |limiter|
+    len = with_table!(&*limiter.table, |table| table.shards.len()),
+    max_keys = with_table!(&*limiter.table, |table| table.shards.max_keys())
+);
 
 /// A request for a key of a [`KeyedLimiter`].
 impl<'a, K, Q> PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
@@ -953,18 +945,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Future for KeyedAcquireOwned<
     }
 }
 
-impl<K, Q: ?Sized> fmt::Debug for KeyedAcquire<'_, K, Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedAcquire")
-            .field("stage", &self.stage)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K, Q: ?Sized] KeyedAcquire<'_, K, Q>, |acquire| stage = acquire.stage);
 
-impl<K> fmt::Debug for KeyedAcquireOwned<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedAcquireOwned")
-            .field("stage", &self.stage)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K] KeyedAcquireOwned<K>, |acquire| stage = acquire.stage);

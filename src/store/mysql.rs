@@ -1,6 +1,5 @@
 //! A store in MariaDB or MySQL.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::sql::pool::Pool;
 use super::sql::table::{SqlServer, call, in_task};
 use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -148,14 +148,7 @@ impl MysqlStore {
     }
 }
 
-impl fmt::Debug for MysqlStore {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("MysqlStore")
-            .field("name", &self.server.sql.name())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(MysqlStore, |store| name = store.server.sql.name());
 
 /// The ids of a limiter begin with the same 32 bytes.
 fn ids(limiter: &str) -> String {

@@ -1,6 +1,5 @@
 //! A store in PostgreSQL.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tokio_postgres::{Config, Socket};
 use super::sql::table::{CallAwaited, SqlServer, call, in_task, runtime};
 use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -170,14 +170,7 @@ impl PostgresStore {
     }
 }
 
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("PostgresStore")
-            .field("name", &self.server.sql.name())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(PostgresStore, |store| name = store.server.sql.name());
 
 impl Store for PostgresStore {
     fn name(&self) -> String {

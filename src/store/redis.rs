@@ -9,7 +9,6 @@ mod script;
 mod tests;
 mod wire;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 use super::rules::PolicyCache;
 use super::serve::ServedListeners;
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -103,19 +103,12 @@ pub struct RedisStoreBuilder {
     timeout: Duration,
 }
 
-/// Without the client, which has the password.
-impl fmt::Debug for RedisStoreBuilder {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            prefix, timeout, ..
-        } = self;
-        formatter
-            .debug_struct("RedisStoreBuilder")
-            .field("prefix", prefix)
-            .field("timeout", timeout)
-            .finish_non_exhaustive()
-    }
-}
+// Without the client, which has the password.
+debug_fields!(
+    RedisStoreBuilder,
+    |builder| prefix = builder.prefix,
+    timeout = builder.timeout
+);
 
 impl RedisStoreBuilder {
     fn new(client: Result<Client, RedisError>) -> Self {

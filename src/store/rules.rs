@@ -4,11 +4,11 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::{Damaged, Ledger};
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
 use crate::lock::Lock;
@@ -214,11 +214,4 @@ impl<T> Default for PolicyCache<T> {
     }
 }
 
-impl fmt::Debug for Rules {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Rules")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Rules, |rules| store = rules.store);

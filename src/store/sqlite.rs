@@ -1,6 +1,5 @@
 //! A store in an SQLite file, for the processes of one host.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -14,6 +13,7 @@ use tokio::sync::oneshot;
 use super::listeners::Listeners;
 use super::sql::{SPARED_MICROS, expires, must_create, page, read_state, rows};
 use super::{Decided, KeyPage, ReleaseListener, Rules, Store, StoreFuture};
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -201,14 +201,7 @@ impl SqliteStore {
     }
 }
 
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("SqliteStore")
-            .field("path", &self.shared.path)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(SqliteStore, |store| path = store.shared.path);
 
 impl Store for SqliteStore {
     fn name(&self) -> String {

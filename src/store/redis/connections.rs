@@ -4,7 +4,6 @@
 //! all its calls share. A connection that breaks, or has not answered in time, is given up: the next call makes another. Nothing
 //! is sent twice: only the sender knows whether that is safe.
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,6 +14,7 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error;
+use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::lock::Lock;
 
@@ -129,13 +129,9 @@ impl Connections {
     }
 }
 
-/// Without the client, which has the password.
-impl fmt::Debug for Connections {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Connections")
-            .field("store", &self.store)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+// Without the client, which has the password.
+debug_fields!(
+    Connections,
+    |connections| store = connections.store,
+    timeout = connections.timeout
+);
