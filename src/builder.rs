@@ -55,59 +55,52 @@ pub(crate) fn since_epoch() -> Duration {
 /// The options of a queue, which all builders share.
 macro_rules! queue_options {
     () => {
-        /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
-        /// Defaults to about two billion, which is also the most.
-        ///
-        /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next request, and for an
-        /// example.
-        pub fn max_queue(mut self, requests: usize) -> Self {
-            self.options.max_queue = Some(requests);
-            self
-        }
+        setters! {
+            /// Sets how many requests may wait at the same time; a keyed limiter counts them for each key. With 0 no request waits.
+            /// Defaults to about two billion, which is also the most.
+            ///
+            /// See [`LimiterBuilder::overflow`](crate::LimiterBuilder::overflow) for what happens to the next request, and for an
+            /// example.
+            pub max_queue(requests: usize) => options.max_queue = Some(requests);
 
-        /// Sets which request is refused when one more must wait and the queue is full. Defaults to [`Overflow::Reject`].
-        ///
-        /// ```
-        /// use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow};
-        ///
-        /// # #[tokio::main(flavor = "current_thread")]
-        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).overflow(Overflow::DropOldest).build()?;
-        /// let _in_flight = limiter.acquire().await?;
-        /// let mut oldest = tokio_test::task::spawn(limiter.acquire());
-        /// let mut newest = tokio_test::task::spawn(limiter.acquire());
-        /// assert!(oldest.poll().is_pending() && newest.poll().is_pending());
-        /// assert!(matches!(oldest.await.unwrap_err(), AcquireError::Shed { .. }));
-        /// # Ok(())
-        /// # }
-        /// ```
-        pub fn overflow(mut self, overflow: Overflow) -> Self {
-            self.options.overflow = overflow;
-            self
-        }
+            /// Sets which request is refused when one more must wait and the queue is full. Defaults to [`Overflow::Reject`].
+            ///
+            /// ```
+            /// use tollgate::{AcquireError, Limiter, MaxConcurrency, Overflow};
+            ///
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// let limiter = Limiter::builder(MaxConcurrency::new(1)).max_queue(1).overflow(Overflow::DropOldest).build()?;
+            /// let _in_flight = limiter.acquire().await?;
+            /// let mut oldest = tokio_test::task::spawn(limiter.acquire());
+            /// let mut newest = tokio_test::task::spawn(limiter.acquire());
+            /// assert!(oldest.poll().is_pending() && newest.poll().is_pending());
+            /// assert!(matches!(oldest.await.unwrap_err(), AcquireError::Shed { .. }));
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub overflow(overflow: Overflow) => options.overflow = overflow;
 
-        /// Serves the latest request first, within one priority (LIFO), instead of the one that has waited longest. Under overload that
-        /// keeps the wait of most requests short, at the cost of those that came first: give requests a
-        /// [timeout](crate::PermitRequest::timeout), or bound the queue and [drop the oldest](crate::Overflow::DropOldest).
-        ///
-        /// ```
-        /// use tollgate::{Limiter, MaxConcurrency};
-        ///
-        /// # #[tokio::main(flavor = "current_thread")]
-        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// let limiter = Limiter::builder(MaxConcurrency::new(1)).newest_first().build()?;
-        /// let permit = limiter.acquire().await?;
-        /// let mut first = tokio_test::task::spawn(limiter.acquire());
-        /// let mut second = tokio_test::task::spawn(limiter.acquire());
-        /// assert!(first.poll().is_pending() && second.poll().is_pending());
-        /// drop(permit);
-        /// assert!(first.poll().is_pending() && second.poll().is_ready());
-        /// # Ok(())
-        /// # }
-        /// ```
-        pub fn newest_first(mut self) -> Self {
-            self.options.newest_first = true;
-            self
+            /// Serves the latest request first, within one priority (LIFO), instead of the one that has waited longest. Under overload that
+            /// keeps the wait of most requests short, at the cost of those that came first: give requests a
+            /// [timeout](crate::PermitRequest::timeout), or bound the queue and [drop the oldest](crate::Overflow::DropOldest).
+            ///
+            /// ```
+            /// use tollgate::{Limiter, MaxConcurrency};
+            ///
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// let limiter = Limiter::builder(MaxConcurrency::new(1)).newest_first().build()?;
+            /// let permit = limiter.acquire().await?;
+            /// let mut first = tokio_test::task::spawn(limiter.acquire());
+            /// let mut second = tokio_test::task::spawn(limiter.acquire());
+            /// assert!(first.poll().is_pending() && second.poll().is_pending());
+            /// drop(permit);
+            /// assert!(first.poll().is_pending() && second.poll().is_ready());
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub newest_first() => options.newest_first = true;
         }
     };
 }
@@ -115,73 +108,68 @@ macro_rules! queue_options {
 /// The options that [`LimiterBuilder`] and [`KeyedLimiterBuilder`](crate::KeyedLimiterBuilder) share.
 macro_rules! shared_options {
     () => {
-        /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
-        ///
-        /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
-        /// example.
-        pub fn name(mut self, name: impl Into<String>) -> Self {
-            self.name = Some(name.into().into());
-            self
+        setters! {
+            /// Sets a name, which errors of a [`LimiterGroup`](crate::LimiterGroup) and `Debug` output show. Defaults to none.
+            ///
+            /// A keyed limiter gives its name to the limiter of each key. See [`LimiterGroup`](crate::LimiterGroup#examples) for an
+            /// example.
+            pub name(name: impl Into<String>) => name = Some(name.into().into());
         }
 
         crate::builder::queue_options!();
 
-        /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
-        ///
-        /// When a [signal](crate::Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
-        /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter)
-        /// that the signal was applied to.
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use tollgate::{Limiter, MaxConcurrency, UpstreamSignal};
-        ///
-        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
-        /// limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
-        /// let start = tokio::time::Instant::now();
-        /// for _ in 0..5 {
-        ///     let _permit = limiter.acquire().await?;
-        /// }
-        /// assert_eq!(start.elapsed(), Duration::from_secs(48)); // one every twelve seconds
-        /// # Ok(())
-        /// # }
-        /// ```
-        pub fn spread_below(mut self, units: u64) -> Self {
-            self.options.spread_below = units;
-            self
-        }
+        setters! {
+            /// Sets when to slow down because an upstream's quota is nearly spent. Defaults to 0: never.
+            ///
+            /// When a [signal](crate::Limiter::apply_upstream_signal) says that fewer than `units` remain, the limiter spreads the rest evenly
+            /// over the time until the upstream's quota resets. A keyed limiter does so for [the key](crate::KeyedLimiter::limiter)
+            /// that the signal was applied to.
+            ///
+            /// ```
+            /// use std::time::Duration;
+            /// use tollgate::{Limiter, MaxConcurrency, UpstreamSignal};
+            ///
+            /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// let limiter = Limiter::builder(MaxConcurrency::new(8)).spread_below(10).build()?;
+            /// limiter.apply_upstream_signal(&UpstreamSignal::new().remaining(5).reset_after(Duration::from_secs(60)));
+            /// let start = tokio::time::Instant::now();
+            /// for _ in 0..5 {
+            ///     let _permit = limiter.acquire().await?;
+            /// }
+            /// assert_eq!(start.elapsed(), Duration::from_secs(48)); // one every twelve seconds
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub spread_below(units: u64) => options.spread_below = units;
 
-        /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
-        ///
-        /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
-        /// this option one thread, which all limiters of the process share, sleeps until a little before the next grant and spins for the
-        /// rest. It sleeps while no request waits for an instant, and never grants early. It takes more CPU the shorter the interval is
-        /// (BENCHMARKS.md has figures); a burst of about 10 ms' worth of grants takes less, where the rate allows bursts.
-        ///
-        /// Where a test pauses or advances tokio's clock, that clock rules, as without the option. The observer of the limiter and the
-        /// wakers of its waiters may be called in that thread.
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use tollgate::{Limiter, Throttle};
-        ///
-        /// # #[tokio::main(flavor = "current_thread")]
-        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// let every = Duration::from_micros(500);
-        /// let limiter = Limiter::builder(Throttle::every(every)).precise_timer().build()?;
-        /// let start = std::time::Instant::now();
-        /// for _ in 0..10 {
-        ///     let _permit = limiter.acquire().await?;
-        /// }
-        /// assert!(start.elapsed() >= 9 * every);
-        /// # Ok(())
-        /// # }
-        /// ```
-        pub fn precise_timer(mut self) -> Self {
-            self.precise_timer = true;
-            self
+            /// Grants waiting requests within some microseconds of their instants, instead of the millisecond by which tokio's timer is late.
+            ///
+            /// A [`Throttle`](crate::Throttle) without a burst loses that time at each grant, because it never makes up for a late one. With
+            /// this option one thread, which all limiters of the process share, sleeps until a little before the next grant and spins for the
+            /// rest. It sleeps while no request waits for an instant, and never grants early. It takes more CPU the shorter the interval is
+            /// (BENCHMARKS.md has figures); a burst of about 10 ms' worth of grants takes less, where the rate allows bursts.
+            ///
+            /// Where a test pauses or advances tokio's clock, that clock rules, as without the option. The observer of the limiter and the
+            /// wakers of its waiters may be called in that thread.
+            ///
+            /// ```
+            /// use std::time::Duration;
+            /// use tollgate::{Limiter, Throttle};
+            ///
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// let every = Duration::from_micros(500);
+            /// let limiter = Limiter::builder(Throttle::every(every)).precise_timer().build()?;
+            /// let start = std::time::Instant::now();
+            /// for _ in 0..10 {
+            ///     let _permit = limiter.acquire().await?;
+            /// }
+            /// assert!(start.elapsed() >= 9 * every);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub precise_timer() => precise_timer = true;
         }
     };
 }
@@ -230,52 +218,48 @@ impl Limiter {
 impl LimiterBuilder {
     shared_options!();
 
-    /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
-    /// where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not adapt. With
-    /// it, each grant reads the clock.
-    ///
-    /// ```
-    /// # use tollgate::{Limiter, MaxConcurrency};
-    /// let limiter = Limiter::builder(MaxConcurrency::new(1)).record_grant_time().build()?;
-    /// assert!(limiter.try_acquire()?.acquired_at().is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn record_grant_time(mut self) -> Self {
-        self.records_grant_time = true;
-        self
-    }
+    setters! {
+        /// Records in every permit [when it was granted](crate::Permit::acquired_at). Without this option, permits have no grant time
+        /// where the policy needs no clock: a [`MaxConcurrency`](crate::MaxConcurrency) alone, without a TTL, that does not adapt. With
+        /// it, each grant reads the clock.
+        ///
+        /// ```
+        /// # use tollgate::{Limiter, MaxConcurrency};
+        /// let limiter = Limiter::builder(MaxConcurrency::new(1)).record_grant_time().build()?;
+        /// assert!(limiter.try_acquire()?.acquired_at().is_some());
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub record_grant_time() => records_grant_time = true;
 
-    /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
-    /// permits. Then such a policy decides under a lock, which takes longer.
-    ///
-    /// By default, a refund is at most the part of the bucket's usage after that grant that has not been refilled since. If no
-    /// grant followed, that is the whole refund. Under steady use it may be less than could safely be refunded. With this option,
-    /// the bound is the least usage that a later grant found, which is known exactly for the grants of the latest 250 instants.
-    /// With or without this option, a refund never lets the grants made since then exceed the limit. See
-    /// [`Permit::settle`](crate::Permit::settle).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Rate, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let policy = TokenBucket::new(Rate::per_second(1), 10);
-    /// for (limiter, remaining) in [(Limiter::new(policy)?, 5), (Limiter::builder(policy).exact_refunds().build()?, 6)] {
-    ///     let _used = limiter.try_acquire_many(6)?;
-    ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
-    ///     tokio::time::sleep(Duration::from_secs(5)).await;
-    ///     let _used = limiter.try_acquire_many(5)?; // it found 3 used, so 2 can be refunded
-    ///     tokio::time::sleep(Duration::from_secs(2)).await;
-    ///     estimate.refund(); // of the 8, 7 have been refilled by now
-    ///     assert_eq!(limiter.check(1).remaining(), remaining);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn exact_refunds(mut self) -> Self {
-        self.exact_refunds = true;
-        self
+        /// Records what is needed to refund more of a [`Throttle`](crate::Throttle)'s or a [`TokenBucket`](crate::TokenBucket)'s
+        /// permits. Then such a policy decides under a lock, which takes longer.
+        ///
+        /// By default, a refund is at most the part of the bucket's usage after that grant that has not been refilled since. If no
+        /// grant followed, that is the whole refund. Under steady use it may be less than could safely be refunded. With this option,
+        /// the bound is the least usage that a later grant found, which is known exactly for the grants of the latest 250 instants.
+        /// With or without this option, a refund never lets the grants made since then exceed the limit. See
+        /// [`Permit::settle`](crate::Permit::settle).
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::{Limiter, Rate, TokenBucket};
+        ///
+        /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+        /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let policy = TokenBucket::new(Rate::per_second(1), 10);
+        /// for (limiter, remaining) in [(Limiter::new(policy)?, 5), (Limiter::builder(policy).exact_refunds().build()?, 6)] {
+        ///     let _used = limiter.try_acquire_many(6)?;
+        ///     let estimate = limiter.try_acquire_many(2)?; // after it, 8 are used
+        ///     tokio::time::sleep(Duration::from_secs(5)).await;
+        ///     let _used = limiter.try_acquire_many(5)?; // it found 3 used, so 2 can be refunded
+        ///     tokio::time::sleep(Duration::from_secs(2)).await;
+        ///     estimate.refund(); // of the 8, 7 have been refilled by now
+        ///     assert_eq!(limiter.check(1).remaining(), remaining);
+        /// }
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub exact_refunds() => exact_refunds = true;
     }
 
     /// Adds an observer of the [events](LimiterEvent) of the limiter, and of requests that wait. Defaults to none. [`LimiterEvent`] has a

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use binding::Binding;
 
-use crate::getters::getters;
 use crate::policy::{Limit, Policy};
 use crate::strategy::{LimitReport, Moment};
 

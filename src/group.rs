@@ -14,7 +14,6 @@ use tokio::task::coop;
 use tokio::time::Instant;
 
 use crate::acquire::{OwnedTicket, PermitRequest};
-use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, RunError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -582,4 +581,4 @@ impl IntoFuture for PermitRequest<&LimiterGroup> {
     }
 }
 
-debug_fields!(GroupAcquire);
+debug_fields! { GroupAcquire }

@@ -169,6 +169,9 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[macro_use]
+mod macros;
+
 // The docs of a request show its blocks of methods in this order.
 mod acquire;
 
@@ -184,12 +187,10 @@ mod builder;
 mod carry_over;
 mod contain_panic;
 mod core;
-mod debug_fields;
 mod decision;
 mod error;
 mod event;
 mod exchange;
-mod getters;
 #[cfg(feature = "http")]
 pub mod http;
 mod lock;

@@ -15,7 +15,6 @@ use crate::acquire::{
 };
 use crate::carry_over::UsageCarryOver;
 use crate::core::request::{Caller, Costs};
-use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::manager::{Awaited, Manager, RequestOptions};
@@ -620,11 +619,7 @@ impl Limiter {
     }
 }
 
-debug_fields!(
-    Limiter,
-    |limiter| name = limiter.name(),
-    snapshot = limiter.snapshot()
-);
+debug_fields! { Limiter, |limiter| name = limiter.name(), snapshot = limiter.snapshot() }
 
 /// A request of a [`Limiter`].
 impl<'a> PermitRequest<&'a Limiter> {

@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use crate::core::arena::Index;
 use crate::core::request::{Actual, Claim, Grant, UnitCosts};
-use crate::debug_fields::debug_fields;
 use crate::event::permit_id;
 use crate::manager::{ClockOrigin, FromGrant, Manager, TimedGrant, Watch, nonzero_nanos};
 use crate::strategy::{Moment, Outcome, Unit};
@@ -482,9 +481,4 @@ impl Drop for Permit {
     }
 }
 
-debug_fields!(
-    Permit,
-    |permit| id = permit.id(),
-    fence = permit.grant.fence,
-    cost = permit.cost
-);
+debug_fields! { Permit, |permit| id = permit.id(), fence = permit.grant.fence, cost = permit.cost }

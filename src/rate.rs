@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::getters::getters;
-
 /// A number of units per period.
 ///
 /// A rate keeps both numbers as given: `Rate::per_second(60)` and `Rate::per_minute(3_600)` are equally fast, but not equal.

@@ -17,7 +17,6 @@ pub use builder::SharedLimiterBuilder;
 use crate::acquire::{
     Acquire, AcquireExplained, AcquireOwned, PermitRequest, Run, TryAcquireShared,
 };
-use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, StoreError, TryAcquireError};
 use crate::exchange::{check_next_page, check_purged};
@@ -502,9 +501,7 @@ impl Handle for SharedLimiter {
     }
 }
 
-debug_fields!(
+debug_fields! {
     SharedLimiter,
-    |limiter| name = limiter.name(),
-    key = format_args!("{}", limiter.key.escape_ascii()),
-    policy = format_args!("{}", limiter.shared.plan.policy())
-);
+    |limiter| name = limiter.name(), key = format_args!("{}", limiter.key.escape_ascii()), policy = format_args!("{}", limiter.shared.plan.policy())
+}

@@ -44,7 +44,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::core::gate::plan::Plan;
-use crate::debug_fields::debug_fields;
 use crate::policy::{Limit, Policy};
 
 #[cfg(feature = "redis")]
@@ -220,7 +219,7 @@ impl ReleaseListener {
     }
 }
 
-debug_fields!(ReleaseListener, |listener| is_closed = listener.is_closed());
+debug_fields! { ReleaseListener, |listener| is_closed = listener.is_closed() }
 
 /// Refuses what no store can keep: a concurrency that adapts learns from the work of one process.
 fn check_supported(store: &str, policy: &Policy) -> Result<(), StoreError> {

@@ -49,60 +49,37 @@ impl UpstreamSignal {
         }
     }
 
-    /// The upstream denied a request (HTTP 429 or 503). The limiter pauses for [`retry_after`](Self::retry_after); without it, for
-    /// [`reset_after`](Self::reset_after); without either, for one second. See the [type's example](UpstreamSignal#examples).
-    pub const fn limited(self) -> Self {
-        Self {
-            limited: true,
-            ..self
-        }
-    }
+    setters! { const:
+        /// The upstream denied a request (HTTP 429 or 503). The limiter pauses for [`retry_after`](Self::retry_after); without it, for
+        /// [`reset_after`](Self::reset_after); without either, for one second. See the [type's example](UpstreamSignal#examples).
+        pub limited() => limited = true;
 
-    /// The upstream said when to retry: any duration from now. The limiter pauses for it, also without
-    /// [`limited`](Self::limited). See the [type's example](UpstreamSignal#examples).
-    pub const fn retry_after(self, after: Duration) -> Self {
-        Self {
-            retry_after: Some(after),
-            ..self
-        }
-    }
+        /// The upstream said when to retry: any duration from now. The limiter pauses for it, also without
+        /// [`limited`](Self::limited). See the [type's example](UpstreamSignal#examples).
+        pub retry_after(after: Duration) => retry_after = Some(after);
 
-    /// The upstream said how many units of its quota are left. It has an effect only together with
-    /// [`reset_after`](Self::reset_after): at 0 units the limiter pauses until the reset; below
-    /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the reset.
-    pub const fn remaining(self, units: u64) -> Self {
-        Self {
-            remaining: Some(units),
-            ..self
-        }
-    }
+        /// The upstream said how many units of its quota are left. It has an effect only together with
+        /// [`reset_after`](Self::reset_after): at 0 units the limiter pauses until the reset; below
+        /// [`spread_below`](crate::LimiterBuilder::spread_below), which has an example, it spreads the units evenly until the reset.
+        pub remaining(units: u64) => remaining = Some(units);
 
-    /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
-    pub const fn reset_after(self, after: Duration) -> Self {
-        Self {
-            reset_after: Some(after),
-            ..self
-        }
-    }
+        /// The upstream said when its quota resets: any duration from now. See [`remaining`](Self::remaining).
+        pub reset_after(after: Duration) => reset_after = Some(after);
 
-    /// The answer had a malformed header field of this name, which was ignored. It changes nothing, but
-    /// [observers](crate::EventKind::UpstreamMalformed) hear of it.
-    ///
-    /// ```
-    /// use tollgate::{EventKind, Limiter, MaxConcurrency, UpstreamSignal};
-    ///
-    /// let (events, seen) = std::sync::mpsc::channel();
-    /// let builder = Limiter::builder(MaxConcurrency::new(8)).name("mail");
-    /// let limiter = builder.on_event(move |event| events.send(format!("{:?}", event.kind)).unwrap()).build()?;
-    /// limiter.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
-    /// assert_eq!(seen.try_recv()?, r#"UpstreamMalformed { field: "retry-after" }"#);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub const fn malformed(self, field: &'static str) -> Self {
-        Self {
-            malformed: Some(field),
-            ..self
-        }
+        /// The answer had a malformed header field of this name, which was ignored. It changes nothing, but
+        /// [observers](crate::EventKind::UpstreamMalformed) hear of it.
+        ///
+        /// ```
+        /// use tollgate::{EventKind, Limiter, MaxConcurrency, UpstreamSignal};
+        ///
+        /// let (events, seen) = std::sync::mpsc::channel();
+        /// let builder = Limiter::builder(MaxConcurrency::new(8)).name("mail");
+        /// let limiter = builder.on_event(move |event| events.send(format!("{:?}", event.kind)).unwrap()).build()?;
+        /// limiter.apply_upstream_signal(&UpstreamSignal::new().malformed("retry-after"));
+        /// assert_eq!(seen.try_recv()?, r#"UpstreamMalformed { field: "retry-after" }"#);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub malformed(field: &'static str) => malformed = Some(field);
     }
 
     /// How long the limiter must pause, if at all.

@@ -12,7 +12,6 @@ use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Caller, Refused};
 use crate::core::schedule::Enqueued;
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions, TimedGrant};
 use crate::permit::Permit;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::core::request::Caller;
-use crate::debug_fields::debug_fields;
 use crate::manager::RequestOptions;
 use crate::priority::Priority;
 
@@ -94,11 +93,10 @@ impl<T> PermitRequest<T> {
         }
     }
 
-    /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
-    /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
-    pub fn cost(mut self, units: u64) -> Self {
-        self.options.cost = units;
-        self
+    setters! {
+        /// Sets how many units the request takes: 1 to the smallest [capacity](crate::Limit::capacity) in the policy. Defaults
+        /// to 1. Any other number is an error of `acquire`. See the [example](crate::PermitRequest#examples).
+        pub cost(units: u64) => options.cost = units;
     }
 
     /// Sets how many the request takes of a unit that limits of the policy [count](crate::Counts::Unit), which has an example:
@@ -109,23 +107,19 @@ impl<T> PermitRequest<T> {
         self
     }
 
-    /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.options.priority = priority;
-        self
-    }
+    setters! {
+        /// Sets the priority of the request in the queue. Defaults to [`Priority::NORMAL`]. See [`Priority`] for an example.
+        pub priority(priority: Priority) => options.priority = priority;
 
-    /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
-    ///
-    /// A request fails at once if time alone shows that it cannot be granted in time. Time alone decides for rates, windows,
-    /// penalties and pauses with an end, behind up to 256 requests, if none of them gives up. A request waits if a release, the end
-    /// of a pause without a duration, or a shared store may grant it in time. Refunds and settlements, which may come later, are
-    /// not foreseen. A request that can be granted at the very end of its timeout is granted. See the
-    /// [example](crate::PermitRequest#examples).
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
-        self
+        /// Sets how long the request may wait, from the first poll on: 0 (it does not wait) to 100 years. Defaults to no timeout.
+        ///
+        /// A request fails at once if time alone shows that it cannot be granted in time. Time alone decides for rates, windows,
+        /// penalties and pauses with an end, behind up to 256 requests, if none of them gives up. A request waits if a release, the end
+        /// of a pause without a duration, or a shared store may grant it in time. Refunds and settlements, which may come later, are
+        /// not foreseen. A request that can be granted at the very end of its timeout is granted. See the
+        /// [example](crate::PermitRequest#examples).
+        pub timeout(timeout: Duration) => options.timeout = Some(timeout);
     }
 }
 
-debug_fields!([T] PermitRequest<T>, |request| options = request.options);
+debug_fields! { [T] PermitRequest<T>, |request| options = request.options }

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::ticket::{OwnedTicket, polled_after_completion};
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::manager::{Manager, RequestOptions};
 use crate::permit::Permit;
@@ -117,4 +116,4 @@ impl Drop for Reservation {
     }
 }
 
-debug_fields!(Reservation, |reservation| ready_in = reservation.ready_in());
+debug_fields! { Reservation, |reservation| ready_in = reservation.ready_in() }

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use pin_project::pin_project;
 
 use super::future::AcquireOwned;
-use crate::debug_fields::debug_fields;
 use crate::error::{AcquireError, RunError};
 use crate::manager::Watch;
 use crate::permit::Permit;
@@ -96,7 +95,7 @@ where
     }
 }
 
-debug_fields!(
+debug_fields! {
     [F, A: std::fmt::Debug] Run<F, A>,
     |run| acquire = run.acquire, permit = run.held.as_ref().map(|held| &held.permit)
-);
+}

@@ -14,7 +14,6 @@ use super::answer::Refusal;
 use super::identity::NoKey;
 use crate::acquire::{AcquireExplained, PermitRequest, TryAcquireShared};
 use crate::core::request::Caller;
-use crate::debug_fields::debug_fields;
 use crate::error::TryAcquireError;
 use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
@@ -251,9 +250,9 @@ impl<F> Clone for ChosenLimiter<F> {
     }
 }
 
-debug_fields!([F] ChosenLimiter<F>);
+debug_fields! { [F] ChosenLimiter<F> }
 
-debug_fields!(Asking);
+debug_fields! { Asking }
 
 /// A key of a [`SharedLimiter`] in a [`LimitLayer`](super::LimitLayer) or an [`OutboundLayer`](super::OutboundLayer::by_key), as the bytes
 /// that its store gets.

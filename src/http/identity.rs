@@ -13,7 +13,6 @@ pub use kinds::{Identifies, KeyedBy, KeyedByFuture, NoKey, OrShared};
 pub(super) use kinds::Identified;
 
 use super::client_ip::{ClientIp, ForwardedHeader, NoClientIp};
-use crate::debug_fields::debug_fields;
 
 /// Finds the client that sends a request.
 ///
@@ -230,7 +229,7 @@ impl<B, F: Fn(&Extensions) -> Option<SocketAddr>> Identity<B> for ClientAddress<
     }
 }
 
-debug_fields!([F] ClientAddress<F>, |address| client_ip = address.client_ip);
+debug_fields! { [F] ClientAddress<F>, |address| client_ip = address.client_ip }
 
 /// The value of a header, or a bearer token, as a key. It is unknown if the header is missing, comes in several lines, is empty, longer
 /// than [`max_len`](Self::max_len), or not printable ASCII.

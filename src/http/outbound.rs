@@ -13,7 +13,6 @@ use http::request::Parts;
 
 use super::admission::Admits;
 use super::upstream::{UpstreamAnswer, UpstreamFamily, UpstreamReader};
-use crate::debug_fields::debug_fields;
 use crate::error::{AcquireError, TryAcquireError};
 use crate::limiter::{AnyLimiter, Limiter};
 use crate::manager::RequestOptions;
@@ -202,26 +201,22 @@ impl<C, R> OutboundLayer<C, R> {
         self.upstream_by(move |_| reader)
     }
 
-    /// Sets the reader of the answer to each request, where hosts send fields of different families.
-    ///
-    /// ```
-    /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
-    /// use tollgate::{KeyedLimiter, MaxConcurrency};
-    ///
-    /// let layer = OutboundLayer::by_host(KeyedLimiter::new(MaxConcurrency::new(8))?).upstream_by(|request| {
-    ///     UpstreamReader::new(match request.uri.host() {
-    ///         Some("api.github.com") => UpstreamFamily::GitHub,
-    ///         _ => UpstreamFamily::Draft10,
-    ///     })
-    /// });
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn upstream_by(
-        mut self,
-        reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static,
-    ) -> Self {
-        self.common.reader_of = Arc::new(reader_of);
-        self
+    setters! {
+        /// Sets the reader of the answer to each request, where hosts send fields of different families.
+        ///
+        /// ```
+        /// use tollgate::http::{OutboundLayer, UpstreamFamily, UpstreamReader};
+        /// use tollgate::{KeyedLimiter, MaxConcurrency};
+        ///
+        /// let layer = OutboundLayer::by_host(KeyedLimiter::new(MaxConcurrency::new(8))?).upstream_by(|request| {
+        ///     UpstreamReader::new(match request.uri.host() {
+        ///         Some("api.github.com") => UpstreamFamily::GitHub,
+        ///         _ => UpstreamFamily::Draft10,
+        ///     })
+        /// });
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub upstream_by(reader_of: impl Fn(&Parts) -> UpstreamReader + Send + Sync + 'static) => common.reader_of = Arc::new(reader_of);
     }
 
     /// Sets how long a request may wait for each of its permits, from 0 (it does not wait) on; a time above 100 years counts as 100 years.
@@ -427,4 +422,4 @@ fn host_of(parts: &Parts) -> String {
     host
 }
 
-debug_fields!([C, R] OutboundLayer<C, R>, |layer| until_head = layer.common.until_head);
+debug_fields! { [C, R] OutboundLayer<C, R>, |layer| until_head = layer.common.until_head }

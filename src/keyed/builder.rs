@@ -23,7 +23,6 @@ use super::tier::{TierOf, Tiers};
 use crate::builder::{shared_options, since_epoch};
 use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
-use crate::debug_fields::debug_fields;
 use crate::error::ConfigError;
 use crate::manager::{Clock, PerLimiter, PerPlan, SharedDriver, TimeSource, TimerHost};
 use crate::observe::{
@@ -110,65 +109,55 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     shared_options!();
 
-    /// Sets how many keys are known at most (at least 1). Defaults to a million. A reset key counts until a call checks it.
-    ///
-    /// See the [type's example](KeyedLimiterBuilder#examples).
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.max_keys = keys;
-        self
-    }
+    setters! {
+        /// Sets how many keys are known at most (at least 1). Defaults to a million. A reset key counts until a call checks it.
+        ///
+        /// See the [type's example](KeyedLimiterBuilder#examples).
+        pub max_keys(keys: usize) => max_keys = keys;
 
-    /// Sets what happens to a new key when there is no room for it. Defaults to [`WhenFull::Deny`].
-    ///
-    /// ```
-    /// use tollgate::{KeyedLimiter, Rate, TokenBucket, TryAcquireError, WhenFull};
-    ///
-    /// let builder = || KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(2), 2)).max_keys(1);
-    /// let full = builder().build()?;
-    /// assert!(full.try_acquire(&"alice").is_ok());
-    /// assert_eq!(full.try_acquire(&"bob").unwrap_err(), TryAcquireError::TooManyKeys { max: 1 });
-    ///
-    /// let evicting = builder().when_full(WhenFull::EvictSoonestReset).build()?;
-    /// assert!(evicting.try_acquire(&"alice").is_ok() && evicting.try_acquire(&"bob").is_ok());
-    /// assert_eq!(evicting.snapshot(&"alice"), None);
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.when_full = when_full;
-        self
-    }
+        /// Sets what happens to a new key when there is no room for it. Defaults to [`WhenFull::Deny`].
+        ///
+        /// ```
+        /// use tollgate::{KeyedLimiter, Rate, TokenBucket, TryAcquireError, WhenFull};
+        ///
+        /// let builder = || KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(2), 2)).max_keys(1);
+        /// let full = builder().build()?;
+        /// assert!(full.try_acquire(&"alice").is_ok());
+        /// assert_eq!(full.try_acquire(&"bob").unwrap_err(), TryAcquireError::TooManyKeys { max: 1 });
+        ///
+        /// let evicting = builder().when_full(WhenFull::EvictSoonestReset).build()?;
+        /// assert!(evicting.try_acquire(&"alice").is_ok() && evicting.try_acquire(&"bob").is_ok());
+        /// assert_eq!(evicting.snapshot(&"alice"), None);
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub when_full(when_full: WhenFull) => when_full = when_full;
 
-    /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
-    /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
-    /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit. Each
-    /// call clones its key, or makes one of the borrowed form.
-    ///
-    /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
-    /// between two policies of different kinds gets a full budget each time.
-    ///
-    /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names its limit when the policy of a tier
-    /// is invalid; the other calls then get [`Config`](crate::TryAcquireError::Config). With more than 64 different policies,
-    /// keys of the further ones are always [active](KeyedLimiter#memory).
-    ///
-    /// See the [type's example](KeyedLimiterBuilder#examples).
-    pub fn tiers(mut self, tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) -> Self {
-        self.tier_of = Some(Box::new(tier_of));
-        self
-    }
+        /// Gives each key the policy that `tier_of` returns. It is called at each call, outside every lock, so its answer may change
+        /// while the key is known: usage carries over, as with [`Limiter::set_policy`](crate::Limiter::set_policy). Policies are
+        /// cheap to clone and to compare with their clone; policies that are built on each call are compared limit by limit. Each
+        /// call clones its key, or makes one of the borrowed form.
+        ///
+        /// Usage is not carried over between a [`MaxConcurrency`](crate::MaxConcurrency) and other limits. A key whose tier flips
+        /// between two policies of different kinds gets a full budget each time.
+        ///
+        /// The builder's own policy then serves only [`check`](KeyedLimiter::check), which names its limit when the policy of a tier
+        /// is invalid; the other calls then get [`Config`](crate::TryAcquireError::Config). With more than 64 different policies,
+        /// keys of the further ones are always [active](KeyedLimiter#memory).
+        ///
+        /// See the [type's example](KeyedLimiterBuilder#examples).
+        pub tiers(tier_of: impl Fn(&K) -> Policy + Send + Sync + 'static) => tier_of = Some(Box::new(tier_of));
 
-    /// Gives every permit a handle of its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
-    /// [active](KeyedLimiter#memory), which takes about 480 bytes.
-    ///
-    /// ```
-    /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
-    /// let tokens = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1_000), 1_000)).settle_permits().build()?;
-    /// assert!(tokens.try_acquire_many(&"alice", 600)?.settle(250));
-    /// assert_eq!(tokens.check(&"alice", 1).remaining(), 750);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn settle_permits(mut self) -> Self {
-        self.settles = true;
-        self
+        /// Gives every permit a handle of its limiter, so that it can be [settled](crate::Permit::settle). Every key is then always
+        /// [active](KeyedLimiter#memory), which takes about 480 bytes.
+        ///
+        /// ```
+        /// # use tollgate::{KeyedLimiter, Rate, TokenBucket};
+        /// let tokens = KeyedLimiter::builder(TokenBucket::new(Rate::per_minute(1_000), 1_000)).settle_permits().build()?;
+        /// assert!(tokens.try_acquire_many(&"alice", 600)?.settle(250));
+        /// assert_eq!(tokens.check(&"alice", 1).remaining(), 750);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub settle_permits() => settles = true;
     }
 
     /// Calls `observer` for each event of each key. It is [`observer`](Self::observer) for a closure, whose argument needs no type here.
@@ -301,4 +290,4 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
     }
 }
 
-debug_fields!([K] KeyedLimiterBuilder<K>, |builder| policy = builder.policy, max_keys = builder.max_keys);
+debug_fields! { [K] KeyedLimiterBuilder<K>, |builder| policy = builder.policy, max_keys = builder.max_keys }

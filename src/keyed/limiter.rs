@@ -23,7 +23,6 @@ use crate::acquire::{
 };
 use crate::carry_over::UsageCarryOver;
 use crate::core::request::Costs;
-use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;
@@ -675,10 +674,10 @@ impl<K> Clone for KeyedLimiter<K> {
     }
 }
 
-debug_fields!([K] KeyedLimiter<K>, |limiter|
-    len = with_table!(&*limiter.table, |table| table.shards.len()),
-    max_keys = with_table!(&*limiter.table, |table| table.shards.max_keys())
-);
+debug_fields! {
+    [K] KeyedLimiter<K>,
+    |limiter| len = with_table!(&*limiter.table, |table| table.shards.len()), max_keys = with_table!(&*limiter.table, |table| table.shards.max_keys())
+}
 
 /// A request for a key of a [`KeyedLimiter`].
 impl<'a, K, Q> PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
@@ -945,6 +944,6 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Future for KeyedAcquireOwned<
     }
 }
 
-debug_fields!([K, Q: ?Sized] KeyedAcquire<'_, K, Q>, |acquire| stage = acquire.stage);
+debug_fields! { [K, Q: ?Sized] KeyedAcquire<'_, K, Q>, |acquire| stage = acquire.stage }
 
-debug_fields!([K] KeyedAcquireOwned<K>, |acquire| stage = acquire.stage);
+debug_fields! { [K] KeyedAcquireOwned<K>, |acquire| stage = acquire.stage }

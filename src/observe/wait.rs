@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::ObservedKey;
 use crate::contain_panic::contain_panic;
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::priority::Priority;
 
@@ -134,4 +133,4 @@ pub(super) fn call(observer: impl FnOnce()) {
     }
 }
 
-debug_fields!(WaitSpan);
+debug_fields! { WaitSpan }

@@ -81,69 +81,53 @@ impl SharedLimiter {
 }
 
 impl SharedLimiterBuilder {
-    /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After the deadline, the requests of the
-    /// call follow [the rule](Self::on_store_down). The store may carry the call out all the same. Its units then count as used,
-    /// and its places are given back. A store may give a call up earlier: Redis does so after 500 ms, unless its builder has
-    /// another timeout.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
-    }
+    setters! {
+        /// Sets how long a call to the store may take, 1 ns to 100 years. Defaults to a second. After the deadline, the requests of the
+        /// call follow [the rule](Self::on_store_down). The store may carry the call out all the same. Its units then count as used,
+        /// and its places are given back. A store may give a call up earlier: Redis does so after 500 ms, unless its builder has
+        /// another timeout.
+        pub deadline(deadline: Duration) => deadline = deadline;
 
-    /// Sets how requests are answered while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for
-    /// an example.
-    pub fn on_store_down(mut self, rule: OnStoreDown) -> Self {
-        self.on_store_down = rule;
-        self
-    }
+        /// Sets how requests are answered while the store does not answer. Defaults to [`OnStoreDown::Error`]. See [`OnStoreDown`] for
+        /// an example.
+        pub on_store_down(rule: OnStoreDown) => on_store_down = rule;
 
-    /// Sets the TTL of leases where the policy sets none: 1 ns to 100 years, 30 seconds by default. A live permit renews its lease
-    /// by itself, so this is how long the places of a process that dies are missing.
-    pub fn lease(mut self, ttl: Duration) -> Self {
-        self.lease = ttl;
-        self
-    }
+        /// Sets the TTL of leases where the policy sets none: 1 ns to 100 years, 30 seconds by default. A live permit renews its lease
+        /// by itself, so this is how long the places of a process that dies are missing.
+        pub lease(ttl: Duration) => lease = ttl;
 
-    /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a
-    /// permit that is leaked in a process that lives on is never reclaimed.
-    pub fn max_hold(mut self, max: Duration) -> Self {
-        self.max_hold = Some(max);
-        self
-    }
+        /// Sets how long a permit may be held at most, 1 ns to 100 years, although its holder lives. Defaults to no bound: then a
+        /// permit that is leaked in a process that lives on is never reclaimed.
+        pub max_hold(max: Duration) => max_hold = Some(max);
 
-    /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns to 100
-    /// years, 100 ms by default. Each interval is randomised, from half to one and a half times as long. If the store [announces
-    /// releases](crate::store::Store::listen), requests still ask, a tenth as often, because messages may be lost.
-    pub fn poll_every(mut self, interval: Duration) -> Self {
-        self.poll_every = interval;
-        self
-    }
+        /// Sets the interval at which waiting requests ask the store for a place, if the store does not announce releases: 1 ns to 100
+        /// years, 100 ms by default. Each interval is randomised, from half to one and a half times as long. If the store [announces
+        /// releases](crate::store::Store::listen), requests still ask, a tenth as often, because messages may be lost.
+        pub poll_every(interval: Duration) => poll_every = interval;
 
-    /// Sets how often a store that did not answer is asked again, while requests come: 1 ms to 100 years (a shorter time counts as 1 ms),
-    /// a second by default.
-    ///
-    /// When the store answers again, requests of each key are decided by the store again after this time at the latest. So this is how
-    /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
-    /// [deadline](Self::deadline).
-    ///
-    /// A limiter probes with one call at a time, for all keys. The pause between probes is 100 ms at most at first, and grows to a
-    /// third of this time.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::SharedLimiter;
-    /// use tollgate::store::{MemoryStore, OnStoreDown};
-    ///
-    /// let limiter = SharedLimiter::builder(MemoryStore::new(), "search", "100/s")
-    ///     .on_store_down(OnStoreDown::Local("25/s".parse()?))
-    ///     .probe_every(Duration::from_millis(250))
-    ///     .build()?;
-    /// # assert!(limiter.store_is_up());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn probe_every(mut self, interval: Duration) -> Self {
-        self.probe_every = interval;
-        self
+        /// Sets how often a store that did not answer is asked again, while requests come: 1 ms to 100 years (a shorter time counts as 1 ms),
+        /// a second by default.
+        ///
+        /// When the store answers again, requests of each key are decided by the store again after this time at the latest. So this is how
+        /// long [`OnStoreDown::Local`] may go on. A call that was under way when the store came back and gets no reply delays that until its
+        /// [deadline](Self::deadline).
+        ///
+        /// A limiter probes with one call at a time, for all keys. The pause between probes is 100 ms at most at first, and grows to a
+        /// third of this time.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tollgate::SharedLimiter;
+        /// use tollgate::store::{MemoryStore, OnStoreDown};
+        ///
+        /// let limiter = SharedLimiter::builder(MemoryStore::new(), "search", "100/s")
+        ///     .on_store_down(OnStoreDown::Local("25/s".parse()?))
+        ///     .probe_every(Duration::from_millis(250))
+        ///     .build()?;
+        /// # assert!(limiter.store_is_up());
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub probe_every(interval: Duration) => probe_every = interval;
     }
 
     /// Prefetches units of rates: `max_units` at most, each kept for `kept_for` at most. Defaults to no prefetch.
@@ -181,13 +165,12 @@ impl SharedLimiterBuilder {
         self
     }
 
-    /// Uses this policy for a key for which the store has another one, and drops the usage of that one. Processes with the other
-    /// policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
-    /// [check](SharedLimiter::check) does not, and gets that error before. An observer gets an
-    /// [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more call.
-    pub fn replace_policy(mut self) -> Self {
-        self.replaces_policy = true;
-        self
+    setters! {
+        /// Uses this policy for a key for which the store has another one, and drops the usage of that one. Processes with the other
+        /// policy get [an error](crate::store::StoreError::PolicyDiffers) from then on. Requests replace it, and renewals; a
+        /// [check](SharedLimiter::check) does not, and gets that error before. An observer gets an
+        /// [event](crate::EventKind::PolicyChanged) for each key whose policy is replaced, which takes one more call.
+        pub replace_policy() => replaces_policy = true;
     }
 
     queue_options!();

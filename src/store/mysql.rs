@@ -10,7 +10,6 @@ use super::sql::pool::Pool;
 use super::sql::table::{SqlServer, call, in_task};
 use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -148,7 +147,7 @@ impl MysqlStore {
     }
 }
 
-debug_fields!(MysqlStore, |store| name = store.server.sql.name());
+debug_fields! { MysqlStore, |store| name = store.server.sql.name() }
 
 /// The ids of a limiter begin with the same 32 bytes.
 fn ids(limiter: &str) -> String {

@@ -11,7 +11,6 @@ use tokio_postgres::{Config, Socket};
 use super::sql::table::{CallAwaited, SqlServer, call, in_task, runtime};
 use super::sql::{page, rows};
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -170,7 +169,7 @@ impl PostgresStore {
     }
 }
 
-debug_fields!(PostgresStore, |store| name = store.server.sql.name());
+debug_fields! { PostgresStore, |store| name = store.server.sql.name() }
 
 impl Store for PostgresStore {
     fn name(&self) -> String {

@@ -17,7 +17,6 @@ use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 use super::rules::PolicyCache;
 use super::serve::ServedListeners;
 use super::{KeyPage, ReleaseListener, Store, StoreFuture};
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -104,11 +103,7 @@ pub struct RedisStoreBuilder {
 }
 
 // Without the client, which has the password.
-debug_fields!(
-    RedisStoreBuilder,
-    |builder| prefix = builder.prefix,
-    timeout = builder.timeout
-);
+debug_fields! { RedisStoreBuilder, |builder| prefix = builder.prefix, timeout = builder.timeout }
 
 impl RedisStoreBuilder {
     fn new(client: Result<Client, RedisError>) -> Self {

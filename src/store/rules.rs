@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::{Damaged, Ledger};
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply};
 use crate::lock::Lock;
@@ -214,4 +213,4 @@ impl<T> Default for PolicyCache<T> {
     }
 }
 
-debug_fields!(Rules, |rules| store = rules.store);
+debug_fields! { Rules, |rules| store = rules.store }

@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use super::listeners::Listeners;
 use super::sql::{SPARED_MICROS, expires, must_create, page, read_state, rows};
 use super::{Decided, KeyPage, ReleaseListener, Rules, Store, StoreFuture};
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
@@ -201,7 +200,7 @@ impl SqliteStore {
     }
 }
 
-debug_fields!(SqliteStore, |store| path = store.shared.path);
+debug_fields! { SqliteStore, |store| path = store.shared.path }
 
 impl Store for SqliteStore {
     fn name(&self) -> String {

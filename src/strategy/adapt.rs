@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::check::{Fault, in_range, span};
-use crate::getters::getters;
 
 mod state;
 #[cfg(test)]

@@ -134,7 +134,7 @@ macro_rules! counts {
             }
         }
 
-        crate::getters::getters!($limit {
+        getters!($limit {
             /// What the limit counts. See [`Counts`].
             pub get_counts: counts -> Counts,
         });

@@ -9,7 +9,6 @@ use super::{
     Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, Slope, StateWords,
     Strategy, Usage,
 };
-use crate::getters::getters;
 
 /// At most `limit` units in each window. A released permit gives nothing back.
 ///

@@ -9,7 +9,6 @@ use super::{
     Adapt, AdaptState, Counts, Describe, Description, Guards, LimitReport, LimitRule, Moment,
     Sample,
 };
-use crate::getters::getters;
 
 /// At most `limit` units in flight at the same time, the sum of the permits' costs. With a TTL, a leaked permit is reclaimed.
 ///

@@ -9,7 +9,6 @@ use super::{
     Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, StateWords, Strategy,
     Usage,
 };
-use crate::getters::getters;
 use crate::rate::Rate;
 
 #[cfg(test)]

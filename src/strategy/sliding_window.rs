@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::check::{Fault, at_least_one, in_range, span};
 use super::counts::counts;
 use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
-use crate::getters::getters;
 
 mod counter;
 mod grants;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::counts::counts;
 use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
-use crate::getters::getters;
 use crate::rate::Rate;
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.

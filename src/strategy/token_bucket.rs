@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::counts::counts;
 use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
-use crate::getters::getters;
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.

@@ -11,7 +11,6 @@ use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use pin_project::pin_project;
 
 use super::WithPermits;
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
@@ -108,10 +107,10 @@ where
     }
 }
 
-debug_fields!(
+debug_fields! {
     [S: Stream + fmt::Debug, W, F: Future] MapPermitted<S, W, F>,
     |outputs| items = outputs.items, running = count(&outputs.running)
-);
+}
 
 /// A future with its permit. When the future completes, [`Running`] drops it, and then its permit.
 #[pin_project]
@@ -172,7 +171,4 @@ where
     }
 }
 
-debug_fields!(
-    [S: Stream + fmt::Debug, W, F: Future] ForEachPermitted<S, W, F>,
-    |future| outputs = future.outputs
-);
+debug_fields! { [S: Stream + fmt::Debug, W, F: Future] ForEachPermitted<S, W, F>, |future| outputs = future.outputs }

@@ -9,7 +9,6 @@ use futures_util::stream::{Fuse, StreamExt as _};
 use pin_project::pin_project;
 
 use crate::acquire::OwnedTicket;
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::permit::Permit;
 
@@ -131,7 +130,7 @@ impl<S: Stream> FusedStream for WithPermits<S> {
 }
 
 // A derived form would ask for items that are `Debug`.
-debug_fields!(
+debug_fields! {
     [S: Stream + fmt::Debug] WithPermits<S>,
     |items| source = items.source.get_ref(), item_waits = items.item.is_some(), refused = items.refused
-);
+}

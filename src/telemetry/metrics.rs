@@ -10,7 +10,6 @@ use metrics::{
     gauge, histogram,
 };
 
-use crate::debug_fields::debug_fields;
 use crate::decision::Decision;
 use crate::event::EventKind;
 use crate::keyed::KeyedLimiter;
@@ -241,8 +240,7 @@ impl Default for MetricsObserver {
     }
 }
 
-debug_fields!(MetricsObserver, |observer| labels_keys =
-    observer.key_label.is_some());
+debug_fields! { MetricsObserver, |observer| labels_keys = observer.key_label.is_some() }
 
 /// The label of a limiter's name.
 fn limiter_label(name: Option<&Arc<str>>) -> Label {
@@ -394,5 +392,4 @@ fn report_state(label: &Label, now: &LimiterSnapshot) {
     );
 }
 
-debug_fields!(MetricsReporter, |reporter| limiters =
-    reporter.sources.len());
+debug_fields! { MetricsReporter, |reporter| limiters = reporter.sources.len() }

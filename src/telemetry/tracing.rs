@@ -36,18 +36,14 @@ impl TracingObserver {
         Self::default()
     }
 
-    /// Shows keys, in the field `key`, as `Debug` formats them. Do so where keys are no secrets.
-    #[must_use]
-    pub fn with_keys(mut self) -> Self {
-        self.shows_keys = true;
-        self
-    }
+    setters! {
+        /// Shows keys, in the field `key`, as `Debug` formats them. Do so where keys are no secrets.
+        #[must_use]
+        pub with_keys() => shows_keys = true;
 
-    /// Makes no spans of waits, only events.
-    #[must_use]
-    pub fn without_spans(mut self) -> Self {
-        self.without_spans = true;
-        self
+        /// Makes no spans of waits, only events.
+        #[must_use]
+        pub without_spans() => without_spans = true;
     }
 
     fn key<'a>(&self, key: Option<ObservedKey<'a>>) -> Option<DebugValue<ObservedKey<'a>>> {

@@ -79,54 +79,44 @@ impl<'a> FieldValues<'a> {
         }
     }
 
-    /// When to retry, where the limiter does not know: when a place of a concurrency will be released, for instance. A time that
-    /// the limiter does know is replaced. Any duration; without effect on a grant. See [`FieldValues::refused`] for an example.
-    #[must_use]
-    pub const fn retry_after(self, after: Duration) -> Self {
-        Self {
-            retry_after: Some(after),
-            ..self
-        }
-    }
+    setters! { const:
+        /// When to retry, where the limiter does not know: when a place of a concurrency will be released, for instance. A time that
+        /// the limiter does know is replaced. Any duration; without effect on a grant. See [`FieldValues::refused`] for an example.
+        #[must_use]
+        pub retry_after(after: Duration) => retry_after = Some(after);
 
-    /// Any duration to add to `Retry-After`, so that denied clients do not all come back at once. Draw it at random for each answer.
-    ///
-    /// ```
-    /// use std::time::{Duration, SystemTime};
-    /// use tollgate::http::{FieldValues, RateLimitFields};
-    ///
-    /// let mut headers = http::HeaderMap::new();
-    /// let values = FieldValues::refused(&[]).retry_after(Duration::from_secs(5)).jitter(Duration::from_millis(2_300));
-    /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
-    /// assert_eq!(headers["retry-after"], "8");
-    /// # Ok::<(), tollgate::http::PolicyNameError>(())
-    /// ```
-    #[must_use]
-    pub const fn jitter(self, jitter: Duration) -> Self {
-        Self { jitter, ..self }
-    }
+        /// Any duration to add to `Retry-After`, so that denied clients do not all come back at once. Draw it at random for each answer.
+        ///
+        /// ```
+        /// use std::time::{Duration, SystemTime};
+        /// use tollgate::http::{FieldValues, RateLimitFields};
+        ///
+        /// let mut headers = http::HeaderMap::new();
+        /// let values = FieldValues::refused(&[]).retry_after(Duration::from_secs(5)).jitter(Duration::from_millis(2_300));
+        /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
+        /// assert_eq!(headers["retry-after"], "8");
+        /// # Ok::<(), tollgate::http::PolicyNameError>(())
+        /// ```
+        #[must_use]
+        pub jitter(jitter: Duration) => jitter = jitter;
 
-    /// Which share of the limits the request belongs to: any bytes, for the parameter `pk` of
-    /// [`RateLimitStyle::Draft10`](super::RateLimitStyle::Draft10). It is sent to the client in base64, so it must not be a secret.
-    ///
-    /// ```
-    /// use std::time::SystemTime;
-    /// use tollgate::Limiter;
-    /// use tollgate::http::{FieldValues, RateLimitFields};
-    ///
-    /// let mut headers = http::HeaderMap::new();
-    /// let limits = Limiter::new("window 100/min")?.limits();
-    /// let values = FieldValues::granted(&limits).partition_key(b"trial");
-    /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
-    /// assert_eq!(headers["ratelimit-policy"], r#""api";q=100;w=60;pk=:dHJpYWw=:"#);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub const fn partition_key(self, key: &'a [u8]) -> Self {
-        Self {
-            partition_key: Some(key),
-            ..self
-        }
+        /// Which share of the limits the request belongs to: any bytes, for the parameter `pk` of
+        /// [`RateLimitStyle::Draft10`](super::RateLimitStyle::Draft10). It is sent to the client in base64, so it must not be a secret.
+        ///
+        /// ```
+        /// use std::time::SystemTime;
+        /// use tollgate::Limiter;
+        /// use tollgate::http::{FieldValues, RateLimitFields};
+        ///
+        /// let mut headers = http::HeaderMap::new();
+        /// let limits = Limiter::new("window 100/min")?.limits();
+        /// let values = FieldValues::granted(&limits).partition_key(b"trial");
+        /// RateLimitFields::new("api")?.write(&mut headers, &values, SystemTime::now());
+        /// assert_eq!(headers["ratelimit-policy"], r#""api";q=100;w=60;pk=:dHJpYWw=:"#);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[must_use]
+        pub partition_key(key: &'a [u8]) => partition_key = Some(key);
     }
 
     /// The problem type of a denial: [abnormal usage](ProblemType::AbnormalUsage) if a [`Penalty`](crate::Penalty) denied, an exceeded
@@ -139,9 +129,9 @@ impl<'a> FieldValues<'a> {
         self.problem
     }
 
-    /// What the next request of this client will probably cost.
-    pub(in crate::http) const fn cost(self, cost: u64) -> Self {
-        Self { cost, ..self }
+    setters! { const:
+        /// What the next request of this client will probably cost.
+        pub(in crate::http) cost(cost: u64) => cost = cost;
     }
 
     pub(super) const fn limits(&self) -> &'a [LimitStatus] {

@@ -7,8 +7,6 @@ use http::Request;
 
 use super::{FoundKey, Identity, NoIdentity};
 
-use crate::debug_fields::debug_fields;
-
 /// No identity: one limit for all requests together. Limiters without keys take it in place of a key.
 /// [`LimitLayer::new`](crate::http::LimitLayer::new) uses it.
 #[derive(Debug, Clone, Copy)]
@@ -108,8 +106,8 @@ impl<B, K: Clone, I: FindsKey<B, SealedKey = K>> FindsKey<B> for OrShared<Arc<I>
     }
 }
 
-debug_fields!([I] KeyedBy<I>);
+debug_fields! { [I] KeyedBy<I> }
 
-debug_fields!([F] KeyedByFuture<F>);
+debug_fields! { [F] KeyedByFuture<F> }
 
-debug_fields!([I: std::fmt::Debug, K] OrShared<I, K>, |shared| inner = shared.inner);
+debug_fields! { [I: std::fmt::Debug, K] OrShared<I, K>, |shared| inner = shared.inner }

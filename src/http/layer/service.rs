@@ -15,7 +15,6 @@ use tower_service::Service;
 
 use super::{LayerOptions, LimitLayer};
 use crate::acquire::random_up_to;
-use crate::debug_fields::debug_fields;
 use crate::event::EventKind;
 use crate::http::admission::{Admission, Admits, Asking};
 use crate::http::answer::Refusal;

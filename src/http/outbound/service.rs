@@ -17,7 +17,6 @@ use super::classify::{ByStatus, OutboundClassifier};
 use super::error::OutboundError;
 use super::retry::{NoRetry, OutboundRetry};
 use crate::acquire::AcquireOwned;
-use crate::debug_fields::debug_fields;
 use crate::error::AcquireError;
 use crate::http::body::{HeldPermit, PermitBody};
 use crate::http::grpc;
@@ -227,7 +226,7 @@ where
     }
 }
 
-debug_fields!(
+debug_fields! {
     [S: Service<Request<B>>, B, A, C, R] OutboundFuture<S, B, A, C, R>,
     |future| plan = future.plan, retries = future.retries
-);
+}

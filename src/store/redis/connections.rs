@@ -14,7 +14,6 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error;
-use crate::debug_fields::debug_fields;
 use crate::error::StoreError;
 use crate::lock::Lock;
 
@@ -130,8 +129,4 @@ impl Connections {
 }
 
 // Without the client, which has the password.
-debug_fields!(
-    Connections,
-    |connections| store = connections.store,
-    timeout = connections.timeout
-);
+debug_fields! { Connections, |connections| store = connections.store, timeout = connections.timeout }
