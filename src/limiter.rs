@@ -571,13 +571,13 @@ impl Limiter {
     /// # }
     /// ```
     pub fn close_to_new(&self) {
-        self.manager.close_to_new();
+        self.manager.close(true);
     }
 
     /// Refuses all waiting and all later requests with [`AcquireError::Closed`]. Permits in flight
     /// stay valid. See [`Limiter::drained`] for an example.
     pub fn close(&self) {
-        self.manager.close();
+        self.manager.close(false);
     }
 
     /// Whether [`Limiter::close`] was called on this handle or on a clone. See [`Limiter::drained`] for an example.

@@ -328,12 +328,12 @@ impl SharedLimiter {
     /// Refuses all requests of this key in this process from now on, the waiting ones first; other keys stay open. Permits in flight stay
     /// valid. It lasts as a [pause](Self::pause_for) does.
     pub fn close(&self) {
-        self.manager.close();
+        self.manager.close(false);
     }
 
     /// As [`close`](Self::close), but requests that wait are served.
     pub fn close_to_new(&self) {
-        self.manager.close_to_new();
+        self.manager.close(true);
     }
 
     /// Whether the key was closed in this process.

@@ -199,12 +199,13 @@ impl Source for Beginning {
             fence,
             ..
         } = self;
-        let mut slots = Slots::new();
+        let mut slots = Slots::default();
         let slot = slots.claim(1).expect("a slot is free");
         slots.free(slot);
         let answers = Shared::clone(
             slots
-                .answers()
+                .answers
+                .as_ref()
                 .expect("they are allocated with the first slot"),
         );
         let state = State {

@@ -18,7 +18,7 @@ pub(crate) mod waiter;
 mod waiters;
 pub(crate) mod waiting_line;
 
-pub(crate) use waiters::{Abandoned, Options, Waiters};
+pub(crate) use waiters::{Options, Waiters};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -324,7 +324,7 @@ impl Queue {
 
     /// Takes a waiter out of its line and out of all sums. `None`, without a change, when it has left.
     #[inline]
-    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waker> {
+    pub(crate) fn remove(&mut self, id: WaiterId) -> Option<Waker> {
         let line = self.levels.get_mut(id.level());
         let (Waiter { cost, waker, .. }, deadline) = line.remove(id)?;
         if line.front().is_none() {

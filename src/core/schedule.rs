@@ -45,15 +45,6 @@ enum NotAdmitted {
     MustWait,
 }
 
-/// Why a request is not granted in place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum NotInPlace {
-    /// The gate does not admit it now: it is denied, or must wait.
-    Denied,
-    /// More must be done to decide. Call again with effects.
-    Undecided,
-}
-
 /// The outcome of a request. `G` is the record of a grant, or `()` where that is passed another way.
 #[derive(Debug)]
 pub(crate) enum Enqueued<G> {
@@ -64,7 +55,7 @@ pub(crate) enum Enqueued<G> {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     authority: Authority,
-    waiters: Waiters,
+    pub(crate) waiters: Waiters,
 }
 
 impl Schedule {
@@ -90,14 +81,6 @@ impl Schedule {
             authority: &self.authority,
         }
     }
-
-    pub(crate) fn waiters(&self) -> &Waiters {
-        &self.waiters
-    }
-
-    pub(crate) fn waiters_mut(&mut self) -> &mut Waiters {
-        &mut self.waiters
-    }
 }
 
 /// Time.
@@ -106,7 +89,7 @@ impl Schedule {
     pub(crate) fn follows_time(&self) -> bool {
         self.authority.gate().follows_time()
             || self.waiters.queue.has_deadlines()
-            || self.waiters.is_suspended()
+            || self.waiters.suspension.is_some()
     }
 
     /// Whether `now` matters to the inputs: to what is decided, or to what an observer learns.
@@ -166,7 +149,7 @@ impl Schedule {
         if self.waiters.may_be_late(now) {
             self.refusals(now, effects).refuse_late();
         }
-        if self.waiters.is_suspended() {
+        if self.waiters.suspension.is_some() {
             self.waiters.end_suspension(now, effects);
         }
         while let Some(lease) = (!effects.is_full())
@@ -175,7 +158,7 @@ impl Schedule {
         {
             self.waiters.counts_mut().reclaimed += 1;
             effects.reclaim(&lease);
-            if self.waiters.is_observed() {
+            if self.waiters.options.observed {
                 effects.tell(EventKind::Reclaimed {
                     id: permit_id(0, lease.fence),
                     fence: lease.fence,
@@ -187,7 +170,7 @@ impl Schedule {
         }
         if self.waiters.is_emptying() {
             self.refusals(now, effects).refuse_all();
-            if self.waiters.is_empty() {
+            if self.waiters.queue.is_empty() {
                 self.authority.serve(now, &mut self.waiters, effects); // what came back goes to the store
             }
             return;
@@ -239,24 +222,24 @@ impl Schedule {
 
 /// Requests that may wait.
 impl Schedule {
-    /// The common and fastest case: no request waits, nothing is due, and only the gate decides.
+    /// The common and fastest case: no request waits, nothing is due, and only the gate decides. `Err`: it does not admit the request
+    /// now, which is denied or must wait. `None`, without a change: more must be done to decide, with effects.
     #[inline(always)]
     pub(crate) fn admit_in_place(
         &mut self,
         now: Moment,
         cost: u64,
         caller: Caller,
-    ) -> Result<Grant, NotInPlace> {
-        let Some(gate) = self.authority.deciding_gate_mut() else {
-            return Err(NotInPlace::Undecided);
+    ) -> Option<Result<Grant, Moment>> {
+        let Authority::Local(gate) = &mut self.authority else {
+            return None;
         };
         let undecided = !self.waiters.leaves_all_to_limits()
             || cost.wrapping_sub(1) >= gate.limits().max_cost_in_place();
         if undecided || gate.next_expiry() <= now {
-            return Err(NotInPlace::Undecided);
+            return None;
         }
-        gate.admit_plain(now, cost, caller)
-            .map_err(|_| NotInPlace::Denied)
+        Some(gate.admit_plain(now, cost, caller))
     }
 
     /// The common case of a wait: other requests wait already and go first. `None`: call [`Schedule::request`], with effects.
@@ -269,15 +252,15 @@ impl Schedule {
         waker: &mut Option<Waker>,
     ) -> Option<WaiterId> {
         let Self { waiters, authority } = self;
-        let waits = !waiters.is_empty()
-            && !waiters.is_closed()
+        let waits = !waiters.queue.is_empty()
+            && !waiters.closed
             && !waiters.queue.would_be_front(request.priority);
         if waits
             && authority.admits_behind(request.costs, waiters)
             && waiters.has_room()
-            && !waiters.is_suspended()
+            && !waiters.suspension.is_some()
             && request.deadline == Moment::NEVER
-            && !waiters.is_observed()
+            && !waiters.options.observed
             && self.next_wake() > now
         {
             let bare_place = self.authority.gate().grants_bare_places();
@@ -311,7 +294,7 @@ impl Schedule {
             Err(NotAdmitted::Misfit(misfit)) => Some(misfit.into()),
             Err(NotAdmitted::Blocked) => {
                 self.waiters.shed(request, ShedReason::Blocked, effects);
-                let retry_after = self.waiters.options().overflow.penalty();
+                let retry_after = self.waiters.options.overflow.penalty();
                 Some(AcquireError::Blocked { retry_after })
             }
         };
@@ -320,7 +303,7 @@ impl Schedule {
         }
         // A request that need not wait takes no room in a full queue.
         if !self.waiters.has_room()
-            && !self.waiters.is_empty()
+            && !self.waiters.queue.is_empty()
             && self.waiters.queue.would_be_front(priority)
             && let Some(grant) =
                 self.authority
@@ -347,8 +330,7 @@ impl Schedule {
         let waker = waker.take().unwrap_or_else(|| Waker::noop().clone());
         let bare_place = self.authority.gate().grants_bare_places() && !costs.explained();
         let id = self.waiters.push(request, waker, bare_place);
-        if !self.waiters.queue.is_front(id) && self.waiters.front_ready_at() > now && deadline > now
-        {
+        if !self.waiters.queue.is_front(id) && self.waiters.front_ready_at > now && deadline > now {
             // Nothing is to be decided before the requests ahead are served.
             self.waiters.note_arrival(now, id);
             return Ok(Enqueued::Queued(id));
@@ -384,7 +366,7 @@ impl Schedule {
         costs: Costs<'_>,
         effects: &mut Effects,
     ) -> Result<(), NotAdmitted> {
-        if self.waiters.is_closed() {
+        if self.waiters.closed {
             return Err(NotAdmitted::Closed);
         }
         self.authority
@@ -393,14 +375,14 @@ impl Schedule {
             .fits(costs)
             .map_err(NotAdmitted::Misfit)?;
         self.catch_up(now, effects);
-        let penalty = self.waiters.options().overflow.penalty();
-        if let Some(suspension) = self.waiters.suspension_mut()
+        let penalty = self.waiters.options.overflow.penalty();
+        if let Some(suspension) = self.waiters.suspension.as_deref_mut()
             && suspension.is_blocked(now)
         {
             suspension.block(now, nanos(penalty));
             return Err(NotAdmitted::Blocked);
         }
-        if !self.waiters.is_empty() {
+        if !self.waiters.queue.is_empty() {
             return Err(NotAdmitted::MustWait); // no barging
         }
         Ok(())
@@ -409,7 +391,7 @@ impl Schedule {
     /// Keeps what each limit says after a grant, if the request asked for it. A grant without a call to the store is not explained.
     fn explain(&mut self, now: Moment, costs: Costs<'_>, fence: u64) {
         if costs.explained()
-            && let Some(gate) = self.authority.deciding_gate()
+            && let Authority::Local(gate) = &self.authority
         {
             let limits = gate.limits().statuses(now);
             self.waiters.untaken.explain(fence, limits);
@@ -429,10 +411,13 @@ impl Schedule {
         if self.waiters.has_room() {
             return Ok(());
         }
-        let overflow = self.waiters.options().overflow;
+        let overflow = self.waiters.options.overflow;
         if let Overflow::Block { penalty } = overflow {
-            self.waiters.suspend().block(now, nanos(penalty));
-            self.waiters.drop_all();
+            self.waiters
+                .suspension
+                .get_or_insert_default()
+                .block(now, nanos(penalty));
+            self.waiters.dropping = true;
             self.waiters.shed(request, ShedReason::Blocked, effects);
             self.run_due(now, effects);
             return Err(AcquireError::Blocked {
@@ -447,7 +432,7 @@ impl Schedule {
             });
         };
         self.refusals(now, effects).drop_waiter(victim);
-        self.waiters.set_front_ready_at(now); // the front may have changed: check again
+        self.waiters.front_ready_at = now; // the front may have changed: check again
         Ok(())
     }
 }
@@ -494,17 +479,6 @@ impl Schedule {
         }
     }
 
-    /// Denies a request that does not wait, which the gate has just [denied in place](Schedule::admit_in_place). No observer learns of
-    /// it.
-    pub(crate) fn deny_in_place(
-        &mut self,
-        now: Moment,
-        cost: u64,
-        effects: &mut Effects,
-    ) -> TryAcquireError {
-        self.deny(now, Costs::plain(cost), false, effects)
-    }
-
     /// Denies a request that does not wait, while a word stays open. `None`, without a change: the request is admitted, its cost is
     /// 0 or above the maximum, or there is an observer.
     pub(crate) fn deny_behind_word(&mut self, now: Moment, cost: u64) -> Option<TryAcquireError> {
@@ -512,7 +486,7 @@ impl Schedule {
         let decision = gate.limits().decide_plain(now, 0, cost);
         if decision.is_allowed()
             || cost.wrapping_sub(1) >= gate.limits().max_cost_in_place()
-            || self.waiters.is_observed()
+            || self.waiters.options.observed
         {
             return None;
         }
@@ -534,7 +508,7 @@ impl Schedule {
             NotAdmitted::Misfit(misfit) => misfit.into(),
             NotAdmitted::Blocked | NotAdmitted::MustWait => {
                 let blocked = matches!(refusal, NotAdmitted::Blocked);
-                if self.waiters.is_observed() {
+                if self.waiters.options.observed {
                     self.deny_and_tell(now, costs, blocked, caller, effects)
                 } else {
                     self.deny(now, costs, blocked, effects)
@@ -567,9 +541,10 @@ impl Schedule {
         denial
     }
 
-    /// Denies a request that does not wait. `blocked`: without having asked the limits.
+    /// Denies a request that does not wait, and which the limits have just denied; `blocked`: they were not asked. No observer
+    /// learns of it.
     #[inline]
-    fn deny(
+    pub(crate) fn deny(
         &mut self,
         now: Moment,
         costs: Costs<'_>,
@@ -598,7 +573,9 @@ impl Schedule {
         now: Moment,
         effects: &'a mut Effects,
     ) -> Option<SessionStep<'a>> {
-        let session = self.authority.session_mut()?;
+        let Authority::Store(session) = &mut self.authority else {
+            return None;
+        };
         Some(session.step(now, &mut self.waiters, effects))
     }
 

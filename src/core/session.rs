@@ -202,7 +202,7 @@ impl SessionStep<'_> {
 
     /// Grants from prefetched units, which there are only for a policy that counts the plain cost alone. `None`: there are too few.
     fn grant_prefetched(&mut self, cost: u64, caller: Caller) -> Option<Grant> {
-        if self.waiters.is_suspended() {
+        if self.waiters.suspension.is_some() {
             return None;
         }
         let (fence, granted_at) = self.session.prefetch.take(self.now, cost)?;
@@ -245,7 +245,7 @@ impl SessionStep<'_> {
         if self.session.fallback.is_active {
             return self.try_by_fallback(costs, caller).map(Some);
         }
-        if self.waiters.is_empty()
+        if self.waiters.queue.is_empty()
             && let Some(grant) = self.take_prefetched(costs.plain, caller)
         {
             return Ok(Some(grant)); // whatever the store has denied since
@@ -265,7 +265,7 @@ impl SessionStep<'_> {
 
     /// [`Self::try_acquire`] while the store does not answer.
     fn try_by_fallback(&mut self, costs: Costs<'_>, caller: Caller) -> Result<Grant, Refused> {
-        if self.waiters.is_empty()
+        if self.waiters.queue.is_empty()
             && let Some(grant) = self.admit(costs, caller)
         {
             return Ok(grant);

@@ -593,7 +593,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Refuses all waiting and all later requests, of all keys, with [`AcquireError::Closed`]; a key
     /// that is not known stays so. Permits in flight stay valid. See [`KeyedLimiter::drained`] for an example.
     pub fn close(&self) {
-        with_table!(&*self.table, |table| table.change(Change::Close));
+        with_table!(&*self.table, |table| table
+            .change(Change::Close { drains: false }));
     }
 
     /// Refuses all later requests, of all keys, with [`AcquireError::Closed`], and serves those that wait.
@@ -618,7 +619,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub fn close_to_new(&self) {
-        with_table!(&*self.table, |table| table.change(Change::CloseToNew));
+        with_table!(&*self.table, |table| table
+            .change(Change::Close { drains: true }));
     }
 
     /// Whether [`KeyedLimiter::close`] or [`KeyedLimiter::close_to_new`] was called on this handle or on a clone, and has reached all

@@ -64,7 +64,7 @@ impl Manager {
     pub(crate) fn is_closed_or_paused(&self) -> bool {
         let mut state = self.lock();
         let now = state.now();
-        state.schedule.waiters().is_closed() || state.schedule.outlook().is_paused(now)
+        state.schedule.waiters.closed || state.schedule.outlook().is_paused(now)
     }
 
     pub(crate) fn apply_upstream_signal(self: &Arc<Self>, signal: &UpstreamSignal) {
@@ -82,16 +82,14 @@ impl Manager {
         }
     }
 
-    pub(crate) fn close(self: &Arc<Self>) {
-        self.visit_after_due().give(Schedule::close);
-    }
-
-    pub(crate) fn close_to_new(self: &Arc<Self>) {
-        self.visit_after_due().give(Schedule::close_to_new);
+    /// Refuses later requests; those that wait are served if it `drains`.
+    pub(crate) fn close(self: &Arc<Self>, drains: bool) {
+        self.visit_after_due()
+            .give(|schedule, now, effects| schedule.close(now, drains, effects));
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        !self.state.is_only_a_word() && self.lock().schedule.waiters().is_closed()
+        !self.state.is_only_a_word() && self.lock().schedule.waiters.closed
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> LimiterSnapshot {

@@ -292,7 +292,7 @@ impl Driven for Manager {
         if !state.driver_left(runtime) {
             return;
         }
-        let mut wakers = state.schedule.waiters_mut().queue.take_wakers(None);
+        let mut wakers = state.schedule.waiters.queue.take_wakers(None);
         wakers.extend(
             state
                 .watchers

@@ -124,9 +124,10 @@ fn bucket_of(slot: usize) -> (usize, usize) {
 
 /// The slots as the lock's holder gives them out. They are allocated when two requests wait at once: each of a million keys may
 /// have a waiter.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slots {
-    answers: Option<Arc<Answers>>,
+    /// For the owners of slots. `None` while none were needed.
+    pub(crate) answers: Option<Arc<Answers>>,
     /// The slots below were used before.
     pub(super) used: Slot,
     /// The slot that was given out the longest time ago, which is probably free: in a queue, the first waiter is answered first.
@@ -134,19 +135,6 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) const fn new() -> Self {
-        Self {
-            answers: None,
-            used: 0,
-            oldest: 0,
-        }
-    }
-
-    /// For the owners of slots. `None` while none were needed.
-    pub(crate) fn answers(&self) -> Option<&Arc<Answers>> {
-        self.answers.as_ref()
-    }
-
     /// A slot for a new waiter behind so many others. `None`: all slots are in use, or seem to be, or none are needed so far.
     #[inline(always)]
     pub(crate) fn claim(&mut self, others: u32) -> Option<Slot> {
@@ -186,21 +174,16 @@ impl Slots {
         self.answers.as_ref()?.take(slot)
     }
 
+    /// The owner of the slot needs it no more: it takes an answer that lies under the lock, or it has given up.
+    pub(crate) fn free(&self, slot: Slot) {
+        self.grant(slot, FREE);
+    }
+
     /// Grants a place to the owner of the slot.
     #[inline(always)]
     pub(crate) fn grant(&self, slot: Slot, fence: u64) {
-        self.write(slot, fence);
-    }
-
-    /// The owner of the slot needs it no more: it takes an answer that lies under the lock, or it has given up.
-    pub(crate) fn free(&self, slot: Slot) {
-        self.write(slot, FREE);
-    }
-
-    #[inline(always)]
-    fn write(&self, slot: Slot, value: u64) {
         if let Some(word) = self.answers.as_ref().and_then(|answers| answers.word(slot)) {
-            word.store(value, Release);
+            word.store(fence, Release);
         }
     }
 }

@@ -4,18 +4,18 @@
 //! under the lock, and so is the explanation of a grant.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
-use crate::core::queue::answers::{Answers, Slot, Slots};
+use crate::core::queue::answers::Slots;
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::snapshot::LimitStatus;
 
 pub(crate) type Answer = Result<Grant, Refused>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UntakenAnswers {
-    slots: Slots,
+    /// Where granted places are taken out without the lock.
+    pub(crate) slots: Slots,
     /// Grants that hold no place. Those that hold one are counted in flight, unless they were reclaimed.
     placeless: u32,
     /// Allocated when it is used: each of a million keys may have a queue.
@@ -31,27 +31,8 @@ struct UnderLock {
 }
 
 impl UntakenAnswers {
-    pub(super) const fn new() -> Self {
-        Self {
-            slots: Slots::new(),
-            placeless: 0,
-            locked: None,
-        }
-    }
-
-    /// Where granted places are taken out without the lock. `None` while there were no slots.
-    pub(crate) fn slots(&self) -> Option<&Arc<Answers>> {
-        self.slots.answers()
-    }
-
-    /// A slot for a new waiter behind so many others; see [`Slots::claim`].
-    #[inline(always)]
-    pub(super) fn claim_slot(&mut self, others: usize) -> Option<Slot> {
-        self.slots.claim(others as u32)
-    }
-
     /// The owner of this id will take no answer out of its slot.
-    pub(super) fn free_slot(&self, id: WaiterId) {
+    pub(crate) fn free_slot(&self, id: WaiterId) {
         if let Some(slot) = id.slot() {
             self.slots.free(slot);
         }
@@ -77,7 +58,7 @@ impl UntakenAnswers {
     }
 
     /// Takes the answer out, if there is one; then the id is spent.
-    pub(super) fn take(&mut self, id: WaiterId) -> Option<Answer> {
+    pub(crate) fn take(&mut self, id: WaiterId) -> Option<Answer> {
         if let Some(fence) = id.slot().and_then(|slot| self.slots.take(slot)) {
             return Some(Ok(Grant::of_place(fence)));
         }
@@ -170,7 +151,7 @@ impl UntakenAnswers {
     pub(crate) fn peek(&self, id: WaiterId) -> Option<AnswerKind> {
         let is_in_slot = id
             .slot()
-            .zip(self.slots.answers())
+            .zip(self.slots.answers.as_ref())
             .is_some_and(|(slot, answers)| answers.is_granted(slot));
         if is_in_slot {
             return Some(AnswerKind::Granted);
@@ -191,7 +172,7 @@ mod tests {
     fn each_answer_is_taken_once_in_any_order() {
         let ids = [1, 2, 3, 4, 5, 6]
             .map(|arrival| WaiterId::new(arrival, Priority::NORMAL, false, false, None));
-        let mut untaken = UntakenAnswers::new();
+        let mut untaken = UntakenAnswers::default();
         for (id, fence) in ids.into_iter().zip(1..) {
             untaken.grant(id, Grant::of_place(fence));
         }

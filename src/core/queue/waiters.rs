@@ -17,6 +17,7 @@ use crate::decision::Decision;
 use crate::event::{EventKind, ShedReason, permit_id};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
+use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
 /// The options of a queue.
@@ -32,46 +33,32 @@ pub(crate) struct Options {
     pub(crate) observed: bool,
 }
 
-/// The state of a request whose owner gave it up.
-#[derive(Debug)]
-pub(crate) enum Abandoned {
-    /// It was waiting; the waker must be dropped outside every lock.
-    Waiting(Waker),
-    /// It had been granted, and the grant was not taken.
-    Granted(Grant),
-    Failed,
-}
-
 #[derive(Debug)]
 pub(crate) struct Waiters {
     pub(crate) queue: Queue,
     pub(crate) untaken: UntakenAnswers,
     /// Shared by all keys.
-    options: Arc<Options>,
+    pub(crate) options: Arc<Options>,
     /// What holds all requests back besides the policy; usually nothing.
-    suspension: Option<Box<Suspension>>,
+    pub(crate) suspension: Option<Box<Suspension>>,
     /// No further request is accepted.
-    closed: bool,
+    pub(crate) closed: bool,
     /// It is closed, and the requests that wait are still served.
     draining: bool,
     /// All waiters are being dropped: see [`Overflow::Block`].
-    dropping: bool,
+    pub(crate) dropping: bool,
     /// The batch was full before all possible grants were made; late waiters have been decided.
     serving: bool,
     /// When the front of the queue can be admitted; [`Moment::NEVER`] if only a release helps.
-    front_ready_at: Moment,
+    pub(crate) front_ready_at: Moment,
     /// Allocated at the first count: each of a million keys may have a queue.
     counts: Option<Box<WaiterCounts>>,
 }
 
-/// How often each outcome has happened.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct WaiterCounts {
-    pub(crate) denied: u64,
-    pub(crate) shed: u64,
-    pub(crate) timed_out: u64,
-    pub(crate) reclaimed: u64,
-    pub(crate) refunded: u64,
+#[derive(Debug, Default)]
+struct WaiterCounts {
+    /// How often each outcome has happened.
+    totals: KeyTotals,
     /// The limit of an adaptive concurrency that was reported last; 0: none since the policy was set.
     reported_limit: u64,
 }
@@ -80,7 +67,7 @@ impl Waiters {
     pub(crate) fn new(options: Arc<Options>) -> Self {
         Self {
             queue: Queue::new(options.newest_first),
-            untaken: UntakenAnswers::new(),
+            untaken: UntakenAnswers::default(),
             options,
             suspension: None,
             closed: false,
@@ -90,15 +77,6 @@ impl Waiters {
             front_ready_at: Moment::NEVER,
             counts: None,
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    pub(crate) fn options(&self) -> &Options {
-        &self.options
     }
 
     #[inline(always)]
@@ -116,11 +94,6 @@ impl Waiters {
 
 /// Closing.
 impl Waiters {
-    #[inline(always)]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
-    }
-
     /// Whether all waiters are to be refused.
     pub(crate) fn refuses_waiters(&self) -> bool {
         self.closed && !self.draining
@@ -133,15 +106,6 @@ impl Waiters {
         if !was_closed {
             self.tell(effects, || EventKind::Closed);
         }
-    }
-
-    /// All waiters are to be dropped, because the queue has overflowed.
-    pub(crate) fn drop_all(&mut self) {
-        self.dropping = true;
-    }
-
-    pub(crate) fn is_dropping(&self) -> bool {
-        self.dropping
     }
 
     /// Whether each waiter is to be refused or dropped.
@@ -161,19 +125,6 @@ impl Waiters {
     /// What holds all requests back besides the policy.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
         self.suspension.as_deref().copied()
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.suspension.is_some()
-    }
-
-    pub(crate) fn suspension_mut(&mut self) -> Option<&mut Suspension> {
-        self.suspension.as_deref_mut()
-    }
-
-    pub(crate) fn suspend(&mut self) -> &mut Suspension {
-        self.suspension.get_or_insert_default()
     }
 
     /// When a request of this cost is no longer held back.
@@ -222,17 +173,6 @@ impl Waiters {
 
 /// Turns and answers.
 impl Waiters {
-    /// When the front can be admitted; [`Moment::NEVER`] if only a release helps.
-    #[inline(always)]
-    pub(crate) fn front_ready_at(&self) -> Moment {
-        self.front_ready_at
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_front_ready_at(&mut self, at: Moment) {
-        self.front_ready_at = at;
-    }
-
     /// Something has changed for the front: it is decided anew.
     pub(crate) fn recheck_front(&mut self, now: Moment) {
         if !self.queue.is_empty() {
@@ -268,7 +208,7 @@ impl Waiters {
         bare_place: bool,
     ) -> WaiterId {
         let slot = if bare_place {
-            self.untaken.claim_slot(self.queue.len())
+            self.untaken.slots.claim(self.queue.len() as u32)
         } else {
             None
         };
@@ -312,36 +252,19 @@ impl Waiters {
             .expect("an id is valid until its owner has its answer");
         Err(!waiter.waker.will_wake(waker))
     }
-
-    /// The owner gives its request up; the id is spent.
-    pub(crate) fn abandon(&mut self, id: WaiterId) -> Abandoned {
-        if let Some(waker) = self.queue.remove(id) {
-            self.untaken.free_slot(id);
-            return Abandoned::Waiting(waker);
-        }
-        match self.untaken.take(id) {
-            Some(Ok(grant)) => {
-                self.untaken.take_explanation(grant.fence);
-                Abandoned::Granted(grant)
-            }
-            _ => Abandoned::Failed,
-        }
-    }
 }
 
 /// Counts and events.
 impl Waiters {
-    pub(crate) fn counts(&self) -> WaiterCounts {
-        self.counts.as_deref().copied().unwrap_or_default()
+    /// How often each outcome has happened; the other totals are 0.
+    pub(crate) fn counts(&self) -> KeyTotals {
+        self.counts
+            .as_ref()
+            .map_or_else(KeyTotals::default, |counts| counts.totals)
     }
 
-    pub(crate) fn counts_mut(&mut self) -> &mut WaiterCounts {
-        self.counts.get_or_insert_default()
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_observed(&self) -> bool {
-        self.options.observed
+    pub(crate) fn counts_mut(&mut self) -> &mut KeyTotals {
+        &mut self.counts.get_or_insert_default().totals
     }
 
     pub(crate) fn tell(&self, effects: &mut Effects, event: impl FnOnce() -> EventKind) {
@@ -441,7 +364,10 @@ impl Waiters {
         if !self.options.observed {
             return None;
         }
-        let reported = self.counts().reported_limit;
+        let reported = self
+            .counts
+            .as_ref()
+            .map_or(0, |counts| counts.reported_limit);
         if reported > 0 {
             Some(reported)
         } else {
@@ -459,7 +385,7 @@ impl Waiters {
         if let (Some(from), Some(to)) = (reported, present)
             && from != to
         {
-            self.counts_mut().reported_limit = to;
+            self.counts.get_or_insert_default().reported_limit = to;
             self.tell(effects, || EventKind::LimitMoved { from, to });
         }
     }

@@ -48,31 +48,6 @@ impl Authority {
         }
     }
 
-    /// The gate, if it decides.
-    #[inline(always)]
-    pub(super) fn deciding_gate(&self) -> Option<&Gate> {
-        match self {
-            Self::Local(gate) => Some(gate),
-            Self::Store(_) => None,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn deciding_gate_mut(&mut self) -> Option<&mut Gate> {
-        match self {
-            Self::Local(gate) => Some(gate),
-            Self::Store(_) => None,
-        }
-    }
-
-    /// The session, if a store decides.
-    pub(super) fn session_mut(&mut self) -> Option<&mut StoreSession> {
-        match self {
-            Self::Local(_) => None,
-            Self::Store(session) => Some(session),
-        }
-    }
-
     /// Whether timers are often set for something that comes sooner: a lease is released in time, and a call is answered in time.
     pub(super) fn has_timeouts(&self) -> bool {
         match self {
@@ -167,7 +142,7 @@ impl Authority {
         match self {
             Self::Local(gate) => costs.plain.wrapping_sub(1) < gate.limits().max_cost_in_place(),
             Self::Store(session) => {
-                waiters.front_ready_at() != Moment::NEVER
+                waiters.front_ready_at != Moment::NEVER
                     && session.gate().limits().fits(costs).is_ok()
             }
         }
@@ -296,7 +271,7 @@ fn serve_by_gate(gate: &mut Gate, waiters: &mut Waiters, now: Moment, effects: &
                 waiters.grant(now, front, grant, effects);
             }
             Err(until) => {
-                waiters.set_front_ready_at(until);
+                waiters.front_ready_at = until;
                 if front.id.is_blocking() && (moved || before != until) {
                     // Its thread runs the timer for all, and must learn when to wake.
                     effects.wake(waiters.queue.take_waker(front.id));

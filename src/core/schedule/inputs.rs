@@ -6,13 +6,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::Schedule;
+use super::authority::Authority;
 use crate::carry_over::UsageCarryOver;
 use crate::core::arena::Index;
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::gate::plan::Plan;
-use crate::core::queue::Abandoned;
 use crate::core::queue::waiter::WaiterId;
 use crate::core::request::{Actual, Claim, Grant};
 use crate::core::suspension::{AllKeysHold, PauseScope};
@@ -26,20 +26,18 @@ impl Schedule {
         self.catch_up(now, effects);
         let was_front = self.waiters.queue.is_front(id);
         self.authority.forget_waiter(id);
-        match self.waiters.abandon(id) {
-            Abandoned::Waiting(waker) => {
-                effects.discard(Some(waker));
-                if was_front {
-                    self.waiters.set_front_ready_at(now); // the front has changed: check again
-                    self.run_due(now, effects);
-                }
+        if let Some(waker) = self.waiters.queue.remove(id) {
+            self.waiters.untaken.free_slot(id);
+            effects.discard(Some(waker));
+            if was_front {
+                self.waiters.front_ready_at = now; // the front has changed: check again
+                self.run_due(now, effects);
             }
-            Abandoned::Granted(grant) => {
-                if self.take_back(now, grant, cost, Actual::Nothing) {
-                    self.run_due(now, effects);
-                }
+        } else if let Some(Ok(grant)) = self.waiters.untaken.take(id) {
+            self.waiters.untaken.take_explanation(grant.fence);
+            if self.take_back(now, grant, cost, Actual::Nothing) {
+                self.run_due(now, effects);
             }
-            Abandoned::Failed => {}
         }
     }
 
@@ -47,10 +45,10 @@ impl Schedule {
     /// [`Schedule::release_to_next`] must be called.
     #[inline(always)]
     pub(crate) fn release(&mut self, fence: u64, cost: u64, claim: Claim) -> bool {
-        match self.authority.deciding_gate_mut() {
-            Some(gate) if self.waiters.is_empty() && !self.waiters.is_closed() => {
+        match &mut self.authority {
+            Authority::Local(gate) if self.waiters.queue.is_empty() && !self.waiters.closed => {
                 // One that came late changes nothing, and an observer learns of it by effects.
-                gate.release(fence, cost, claim).is_some() || !self.waiters.is_observed()
+                gate.release(fence, cost, claim).is_some() || !self.waiters.options.observed
             }
             _ => false,
         }
@@ -64,9 +62,9 @@ impl Schedule {
         let fits = front.cost == cost && claim == Claim::PLACE && !front.id.names_units();
         let is_something_due = self.next_wake() != Moment::NEVER
             || !self.waiters.queue.is_plain()
-            || self.waiters.is_closed()
-            || self.waiters.is_dropping();
-        if !fits || is_something_due || self.waiters.is_suspended() {
+            || self.waiters.closed
+            || self.waiters.dropping;
+        if !fits || is_something_due || self.waiters.suspension.is_some() {
             return None;
         }
         let fence = self.authority.gate_mut().pass_on()?;
@@ -86,7 +84,7 @@ impl Schedule {
         let release = |gate: &mut Gate| gate.release(fence, cost, claim);
         if self.authority.end(fence, claim, release).is_some() {
             self.run_due(now, effects);
-        } else if self.waiters.is_observed() {
+        } else if self.waiters.options.observed {
             let id = permit_id(0, fence);
             effects.tell(EventKind::ReleasedLate { id, fence, cost });
         }
@@ -129,7 +127,7 @@ impl Schedule {
         if live && is_refund {
             self.waiters.counts_mut().refunded += 1;
         }
-        if let Some(suspension) = self.waiters.suspension_mut().filter(|_| live) {
+        if let Some(suspension) = self.waiters.suspension.as_deref_mut().filter(|_| live) {
             let actual = actual.of(Counts::Cost, cost);
             suspension.settle(grant.fence, cost, actual, gate.granted());
         }
@@ -243,7 +241,12 @@ impl Schedule {
     ) {
         self.catch_up(now, effects);
         if until > now {
-            if self.waiters.suspend().pause(scope, until) {
+            if self
+                .waiters
+                .suspension
+                .get_or_insert_default()
+                .pause(scope, until)
+            {
                 self.waiters.tell_pause(now, until, effects);
             }
             let held_for = until
@@ -257,7 +260,7 @@ impl Schedule {
     pub(crate) fn resume(&mut self, now: Moment, scope: PauseScope, effects: &mut Effects) {
         self.catch_up(now, effects);
         self.authority.note_hold(None, effects);
-        if let Some(suspension) = self.waiters.suspension_mut() {
+        if let Some(suspension) = self.waiters.suspension.as_deref_mut() {
             if suspension.resume(scope) {
                 self.waiters.tell_resume(now, now, effects);
             }
@@ -268,9 +271,12 @@ impl Schedule {
     /// An upstream has this many units remaining until its quota resets; if they are few, they are spread out.
     pub(crate) fn spread(&mut self, now: Moment, units: u64, until: Moment, effects: &mut Effects) {
         self.catch_up(now, effects);
-        if units < self.waiters.options().spread_below {
+        if units < self.waiters.options.spread_below {
             let granted = self.authority.gate().granted();
-            self.waiters.suspend().spread(now, units, until, granted);
+            self.waiters
+                .suspension
+                .get_or_insert_default()
+                .spread(now, units, until, granted);
             self.reevaluate_front(now, effects);
         }
     }
@@ -308,23 +314,21 @@ impl Schedule {
             self.waiters.close(false, &mut Effects::default()); // no observer has known it open
         }
         if let Some(until) = paused_until {
-            self.waiters.suspend().pause(PauseScope::AllKeys, until);
+            self.waiters
+                .suspension
+                .get_or_insert_default()
+                .pause(PauseScope::AllKeys, until);
         }
         self
     }
 
-    /// Refuses every request from now on, the waiters first.
-    pub(crate) fn close(&mut self, now: Moment, effects: &mut Effects) {
+    /// Refuses every later request. Those that wait are served if it `drains`, and refused if not.
+    pub(crate) fn close(&mut self, now: Moment, drains: bool, effects: &mut Effects) {
         self.catch_up(now, effects);
-        self.waiters.close(false, effects);
+        self.waiters.close(drains, effects);
         self.authority.note_hold(Some(Duration::MAX), effects);
-        self.run_due(now, effects);
-    }
-
-    /// Refuses every later request. Those that wait are served.
-    pub(crate) fn close_to_new(&mut self, now: Moment, effects: &mut Effects) {
-        self.catch_up(now, effects);
-        self.waiters.close(true, effects);
-        self.authority.note_hold(Some(Duration::MAX), effects);
+        if !drains {
+            self.run_due(now, effects);
+        }
     }
 }

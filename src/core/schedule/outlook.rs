@@ -50,7 +50,7 @@ impl<'a> Outlook<'a> {
     #[inline]
     pub(super) fn next_wake(self) -> Moment {
         self.waiters
-            .front_ready_at()
+            .front_ready_at
             .min(self.gate().next_expiry())
             .min(self.waiters.queue.next_deadline())
     }
@@ -64,7 +64,8 @@ impl<'a> Outlook<'a> {
 
     /// No request waits, and no permit holds a place.
     pub(crate) fn is_drained(self) -> bool {
-        let is_answered = self.waiters.is_empty() && !self.waiters.untaken.has_placeless_grant();
+        let is_answered =
+            self.waiters.queue.is_empty() && !self.waiters.untaken.has_placeless_grant();
         let (gate, fallback) = self.authority.gates();
         is_answered && !gate.is_in_flight() && !fallback.is_some_and(Gate::is_in_flight)
     }
@@ -107,24 +108,19 @@ impl<'a> Outlook<'a> {
 
     /// What of the numbers can be summed.
     pub(crate) fn totals(self) -> KeyTotals {
-        let counts = self.waiters.counts();
         let (gate, fallback) = self.authority.gates();
         KeyTotals {
             in_flight: gate.in_flight() + fallback.map_or(0, Gate::in_flight),
             queued: self.waiters.queue.len() as u64,
-            granted: self.gate().granted(),
-            denied: counts.denied,
-            shed: counts.shed,
-            timed_out: counts.timed_out,
-            reclaimed: counts.reclaimed,
-            refunded: counts.refunded,
+            granted: gate.granted(),
+            ..self.waiters.counts()
         }
     }
 
     /// The numbers of the limiter.
     pub(crate) fn snapshot(self, now: Moment) -> LimiterSnapshot {
         let Self { waiters, .. } = self;
-        let next = if waiters.is_empty() {
+        let next = if waiters.queue.is_empty() {
             let by_unit = self.one_of_each_unit();
             let one = Costs::new(1, &by_unit);
             match self.limits().decide(now, 0, one) {
@@ -134,7 +130,7 @@ impl<'a> Outlook<'a> {
                     .map(|_| self.limits().ready_at(now, 0, one)),
             }
         } else {
-            waiters.front_ready_at().known()
+            waiters.front_ready_at.known()
         };
         let cost = waiters.queue.front().map_or(1, |front| front.cost);
         let next = next.and_then(|next| next.max(waiters.resumes_at(now, cost)).known());
@@ -153,7 +149,7 @@ impl<'a> Outlook<'a> {
                 .suspension()
                 .and_then(|suspension| suspension.paused_for(now)),
             next_grant_in: next
-                .filter(|_| !waiters.is_closed() || !waiters.is_empty())
+                .filter(|_| !waiters.closed || !waiters.queue.is_empty())
                 .map(|next| next.duration_since(now)),
         }
     }
@@ -180,7 +176,7 @@ impl Outlook<'_> {
     fn check_held_back(self, now: Moment, costs: Costs<'_>) -> Decision {
         let Self { waiters, .. } = self;
         let ahead = waiters.queue.units_ahead();
-        if waiters.is_closed() || costs.plain == 0 {
+        if waiters.closed || costs.plain == 0 {
             let costs = Costs {
                 plain: costs.plain.max(1),
                 ..costs
@@ -191,7 +187,7 @@ impl Outlook<'_> {
             Some(suspension) => {
                 let blocked = suspension.is_blocked(now); // each request restarts it
                 let penalty = if blocked {
-                    nanos(waiters.options().overflow.penalty())
+                    nanos(waiters.options.overflow.penalty())
                 } else {
                     0
                 };
@@ -203,7 +199,7 @@ impl Outlook<'_> {
             .gate()
             .limits()
             .decide_held_back(suspended_until, now, ahead, costs);
-        if waiters.is_empty() {
+        if waiters.queue.is_empty() {
             return decision;
         }
         let decision = decision.behind_others();
@@ -326,14 +322,14 @@ impl Outlook<'_> {
         let victim = if self.waiters.has_room() {
             None
         } else {
-            queue.victim(self.waiters.options().overflow, priority)
+            queue.victim(self.waiters.options.overflow, priority)
         };
         let dropped = victim.map_or(0, |victim| queue.cost(victim));
         let surely_ahead = queue
             .units_surely_ahead_of(priority, deadline)
             .saturating_sub(dropped);
         let bound = self.ready_at(now, surely_ahead, costs, false);
-        let Some(gate) = self.authority.deciding_gate() else {
+        let Authority::Local(gate) = self.authority else {
             return bound;
         };
         if bound > deadline && !queue.has_deadlines() {

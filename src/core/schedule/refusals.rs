@@ -36,7 +36,7 @@ impl Refusals<'_> {
             && let Some(id) = self.waiters.queue.expired(now)
         {
             self.refuse_expired(id);
-            if self.waiters.front_ready_at() <= now {
+            if self.waiters.front_ready_at <= now {
                 self.authority.serve(now, self.waiters, self.effects);
             }
         }
@@ -85,7 +85,7 @@ impl Refusals<'_> {
             .ready_at(self.now, ahead, request.costs, true);
         let refused = self.time_out(ahead, turn, &request, Some(id));
         if self.waiters.queue.is_front(id) {
-            self.waiters.set_front_ready_at(self.now);
+            self.waiters.front_ready_at = self.now;
         }
         self.waiters.refuse(id, refused, self.effects);
     }
@@ -150,7 +150,7 @@ impl Refusals<'_> {
         self.waiters
             .shed(&request, ShedReason::Dropped, self.effects);
         // It is still among the waiters, and in an overflow all of them are dropped.
-        let ahead = if self.waiters.is_dropping() {
+        let ahead = if self.waiters.dropping {
             0
         } else {
             self.units_before(&request)

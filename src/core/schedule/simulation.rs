@@ -289,7 +289,7 @@ impl Simulation {
             let waiting = std::mem::take(&mut process.waiting);
             let answered: Vec<_> = waiting
                 .into_iter()
-                .map(|id| (id, process.schedule.waiters_mut().poll(id, Waker::noop())))
+                .map(|id| (id, process.schedule.waiters.poll(id, Waker::noop())))
                 .collect();
             for (id, answer) in answered {
                 match answer {

@@ -241,7 +241,9 @@ fn a_grant_that_was_reclaimed_in_its_slot_is_not_out() {
     driven.at(10, |schedule, now, effects| {
         schedule.release_to_next(now, held.fence, 1, held.claim, effects);
     });
-    driven.at(10, Schedule::close);
+    driven.at(10, |schedule, now, effects| {
+        schedule.close(now, false, effects);
+    });
     assert_eq!(driven.answer(untaken), GRANTED);
     assert!(!driven.0.outlook().is_drained());
     driven.run_due(110);
@@ -257,7 +259,9 @@ fn an_untaken_grant_of_a_rate_is_waited_for() {
     driven.try_acquire(0, 1).unwrap();
     let untaken = driven.queued(0, 1, None);
     driven.run_due(10);
-    driven.at(10, Schedule::close);
+    driven.at(10, |schedule, now, effects| {
+        schedule.close(now, false, effects);
+    });
     assert!(!driven.0.outlook().is_drained());
     driven.at(10, |schedule, now, effects| {
         schedule.abandon(now, untaken, 1, effects);

@@ -206,7 +206,7 @@ impl StoreOutlook<'_> {
     /// When a call is to find out whether the store answers again.
     fn probes_at(self) -> Moment {
         let is_awaited = self.session.fallback.probes
-            || !self.waiters.is_empty() && !self.waiters.refuses_waiters();
+            || !self.waiters.queue.is_empty() && !self.waiters.refuses_waiters();
         if self.is_in_fallback() && is_awaited {
             self.session.back_off.asks_from.max(self.now)
         } else {
@@ -222,11 +222,11 @@ impl StoreOutlook<'_> {
             back_off,
             ..
         } = self.session;
-        if self.waiters.is_closed() {
+        if self.waiters.closed {
             return Moment::NEVER;
         }
         // During a pause, prefetched units are not granted.
-        if !prefetch.runs_low() || self.waiters.is_suspended() {
+        if !prefetch.runs_low() || self.waiters.suspension.is_some() {
             return prefetch.ends_at();
         }
         let denied_until = denials
@@ -242,7 +242,7 @@ impl StoreOutlook<'_> {
     /// What a request is answered without the store: that the limiter is closed or paused, or what this process decides while the store
     /// does not answer, and is not to be asked again yet.
     pub(crate) fn check_here(self, costs: Costs<'_>) -> Option<Decision> {
-        if self.waiters.is_closed() || costs.plain == 0 {
+        if self.waiters.closed || costs.plain == 0 {
             return Some(self.limits().plan().refused_decision(self.now));
         }
         let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
@@ -262,7 +262,7 @@ impl StoreOutlook<'_> {
         if let Some(decision) = self.check_here(costs) {
             return decision; // it has changed meanwhile
         }
-        let in_hand = if self.waiters.is_empty() {
+        let in_hand = if self.waiters.queue.is_empty() {
             self.session.prefetch.left(self.now)
         } else {
             0

@@ -32,7 +32,7 @@ impl SessionStep<'_> {
     pub(crate) fn trip_after(&mut self, answer: &CallAnswer) -> Trip {
         match answer {
             // A request that is alone need not be waited for: when it comes again, it sends for a carrier.
-            Ok(reply) if reply.granted > 1 || !self.waiters.is_empty() => Trip::Yield(0),
+            Ok(reply) if reply.granted > 1 || !self.waiters.queue.is_empty() => Trip::Yield(0),
             _ => self.next_trip(0, 0),
         }
     }
@@ -176,7 +176,7 @@ impl SessionStep<'_> {
     /// The bans that began with this call, and are reported now.
     fn bans_begun(&mut self, call: &CallInFlight, reply: &Reply) -> Vec<BegunBan> {
         let StoreSession { gate, bans, .. } = &mut *self.session;
-        if !self.waiters.is_observed() || !gate.limits().counts_denials() {
+        if !self.waiters.options.observed || !gate.limits().counts_denials() {
             return Vec::new();
         }
         let denied = call.asks.denied(reply.granted);

@@ -16,12 +16,12 @@ impl SessionStep<'_> {
     /// Grants what needs no call. Sends a call if there is something to tell the store now; sets when there will be.
     #[cold]
     pub(crate) fn serve(&mut self) {
-        self.waiters.set_front_ready_at(Moment::NEVER);
+        self.waiters.front_ready_at = Moment::NEVER;
         self.serve_prefetched();
         let turn = self.serve_by_fallback();
         self.send();
-        let ready_at = self.waiters.front_ready_at();
-        self.waiters.set_front_ready_at(ready_at.min(turn));
+        let ready_at = self.waiters.front_ready_at;
+        self.waiters.front_ready_at = ready_at.min(turn);
     }
 
     /// Grants prefetched units to the requests that wait.
@@ -84,7 +84,7 @@ impl SessionStep<'_> {
     fn send(&mut self) {
         if let Some(due) = self.session.calls.reply_due() {
             if self.now < due {
-                self.waiters.set_front_ready_at(due);
+                self.waiters.front_ready_at = due;
             } else {
                 self.give_up_call(); // its carrier may be in a runtime that nothing polls
                 self.serve();
@@ -97,7 +97,7 @@ impl SessionStep<'_> {
         self.forget_past();
         let at = self.outlook().call_at();
         if at > self.now && !self.session.needs_keeper(self.now) {
-            self.waiters.set_front_ready_at(at);
+            self.waiters.front_ready_at = at;
             return;
         }
         if self.session.carrier.due <= self.now {
@@ -105,8 +105,7 @@ impl SessionStep<'_> {
             self.await_carrier();
         }
         let due = self.session.carrier.due;
-        self.waiters
-            .set_front_ready_at(if at > self.now { at } else { due });
+        self.waiters.front_ready_at = if at > self.now { at } else { due };
     }
 
     /// The reply to the call in flight is no longer awaited.
@@ -135,7 +134,7 @@ impl SessionStep<'_> {
     fn forget_past(&mut self) {
         let session = &mut *self.session;
         session.debts.forget_expired(self.now);
-        let is_unneeded = self.waiters.is_closed() && self.waiters.is_empty();
+        let is_unneeded = self.waiters.closed && self.waiters.queue.is_empty();
         if is_unneeded || session.prefetch.ends_at() <= self.now {
             let unused = session.prefetch.empty();
             session.give_back_unused(unused);
@@ -176,7 +175,7 @@ impl SessionStep<'_> {
             session.prefetch.note_demand(costs.plain);
         }
         let all_ask = batch.len() == self.waiters.queue.len() as u64;
-        if all_ask && (asks_at <= now || self.waiters.is_empty()) && !self.waiters.is_closed() {
+        if all_ask && (asks_at <= now || self.waiters.queue.is_empty()) && !self.waiters.closed {
             let units = session.prefetch.wanted();
             batch.prefetch(units, || limits.costs_of_each(Costs::plain(1)));
         }
@@ -193,12 +192,12 @@ impl SessionStep<'_> {
         let generation = session.calls.begin(now, &call, batch, returns);
         // By the fallback, the front may have its turn before the reply.
         let turn = if session.fallback.is_active {
-            self.waiters.front_ready_at()
+            self.waiters.front_ready_at
         } else {
             Moment::NEVER
         };
         let due = session.calls.reply_due().unwrap_or(Moment::NEVER);
-        self.waiters.set_front_ready_at(due.min(turn));
+        self.waiters.front_ready_at = due.min(turn);
         Trip::Call { call, generation }
     }
 }

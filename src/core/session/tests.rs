@@ -93,7 +93,7 @@ fn a_call_in_flight_delays_nobody() {
     assert!(matches!(retry, Trip::WaitUntil(_)), "{retry:?}");
     effects.more = None;
     let is_granted = |schedule: &mut Schedule, id| {
-        let answer = schedule.waiters_mut().poll(id, Waker::noop());
+        let answer = schedule.waiters.poll(id, Waker::noop());
         answer.is_ok_and(|answer| answer.is_ok())
     };
     assert!(is_granted(&mut schedule, ids[0]));

@@ -7,7 +7,6 @@ use super::{Removed, Shard};
 use crate::carry_over::UsageCarryOver;
 use crate::contain_panic::contain_panic;
 use crate::core::gate::plan::Plan;
-use crate::core::schedule::Schedule;
 use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::keyed::idle::KeptHash;
 use crate::keyed::probing::Probing;
@@ -20,8 +19,10 @@ use crate::strategy::Moment;
 /// A change to all keys.
 #[derive(Debug, Clone)]
 pub(in crate::keyed) enum Change {
-    Close,
-    CloseToNew,
+    /// Waiting requests are served if it drains.
+    Close {
+        drains: bool,
+    },
     /// For so many nanoseconds.
     Pause(u64),
     Resume,
@@ -63,13 +64,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             self.remove_unused_words(&mut changed.removed);
         }
         match change {
-            Change::Close => {
+            Change::Close { drains } => {
                 self.hold_mut().closed = true;
-                self.change_managers(changed, |key| key.change_later(Schedule::close));
-            }
-            Change::CloseToNew => {
-                self.hold_mut().closed = true;
-                self.change_managers(changed, |key| key.change_later(Schedule::close_to_new));
+                self.change_managers(changed, |key| {
+                    key.change_later(|schedule, now, effects| {
+                        schedule.close(now, *drains, effects);
+                    })
+                });
             }
             Change::Pause(nanos) => {
                 let hold = self.hold_mut();

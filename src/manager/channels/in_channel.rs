@@ -12,7 +12,7 @@ use super::request_options::RequestOptions;
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
-use crate::core::schedule::{Enqueued, NotInPlace, Schedule};
+use crate::core::schedule::{Enqueued, Schedule};
 use crate::error::TryAcquireError;
 use crate::manager::lock::word::Kind;
 use crate::manager::parts::{Locked, Manager, Registered};
@@ -122,15 +122,15 @@ impl<'a> InChannel<'a> {
     ) -> Result<P, TryAcquireError> {
         let (mut state, now) = self.0.lock_for_request(reading);
         match state.schedule.admit_in_place(now, cost, caller) {
-            Ok(grant) => {
+            Some(Ok(grant)) => {
                 let origin = state.clock.origin();
                 Visit::end_after_grant(self.0, state, &grant);
                 Ok(P::held(self.0, TimedGrant { grant, origin }, cost))
             }
-            Err(NotInPlace::Denied) if !state.schedule.waiters().is_observed() => {
+            Some(Err(_)) if !state.schedule.waiters.options.observed => {
                 Err(self.deny(state, now, cost))
             }
-            Err(NotInPlace::Denied | NotInPlace::Undecided) => self
+            _ => self
                 .try_acquire_or_deny(Visit::new(self.0, state, now), Costs::plain(cost), caller)
                 .map(|granted| P::held(self.0, granted, cost)),
         }
@@ -156,7 +156,7 @@ impl<'a> InChannel<'a> {
     #[cold]
     fn deny(self, mut state: Locked<'_>, now: Moment, cost: u64) -> TryAcquireError {
         let mut effects = Effects::default();
-        let denial = state.schedule.deny_in_place(now, cost, &mut effects);
+        let denial = (state.schedule).deny(now, Costs::plain(cost), false, &mut effects);
         if !effects.is_empty() {
             let mut visit = Visit::new(self.0, state, now);
             visit.effects = effects;
@@ -289,7 +289,7 @@ impl<'a> InChannel<'a> {
     ) -> Result<Enqueued<()>, Refused> {
         let (mut state, now) = self.0.lock_for_request(reading);
         let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
-        if let Ok(grant) = admitted {
+        if let Some(Ok(grant)) = admitted {
             granted.fill_in(grant, state.clock.origin());
             Visit::end_after_grant(self.0, state, &grant);
             return Ok(Enqueued::Granted(()));
@@ -314,7 +314,7 @@ impl<'a> InChannel<'a> {
         let mut queued = Some(waker.clone());
         let (mut state, now) = self.0.lock_for_request(reading);
         let admitted = (state.schedule).admit_in_place(now, options.cost, options.caller);
-        if let Ok(grant) = admitted {
+        if let Some(Ok(grant)) = admitted {
             granted.fill_in(grant, state.clock.origin());
             Visit::end_after_grant(self.0, state, &grant);
             self.0.common().has_waited.store(false, Relaxed);
@@ -351,7 +351,7 @@ impl<'a> InChannel<'a> {
             effects,
             ..
         } = &mut visit;
-        if (timeout.is_some() || state.schedule.waiters().is_observed())
+        if (timeout.is_some() || state.schedule.waiters.options.observed)
             && !state.schedule.follows_time()
         {
             *now = state.clock.now();

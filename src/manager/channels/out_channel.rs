@@ -62,11 +62,11 @@ impl<'a> OutChannel<'a> {
         let mut state = self.0.lock();
         let own = &self.0.state.outside_lock().answers;
         if own.get().is_none()
-            && let Some(answers) = state.schedule.waiters().untaken.slots()
+            && let Some(answers) = &state.schedule.waiters.untaken.slots.answers
         {
             _ = own.set(Arc::clone(answers));
         }
-        match state.schedule.waiters_mut().poll(id, waker) {
+        match state.schedule.waiters.poll(id, waker) {
             Ok(Ok(grant)) => {
                 granted.fill_in(grant, state.clock.origin());
                 self.unlock_after_answer(state);
@@ -96,7 +96,7 @@ impl<'a> OutChannel<'a> {
     ) -> Result<Enqueued<()>, Refused> {
         let waker_of_slot = waker.clone();
         let mut state = self.0.lock();
-        let queue = &mut state.schedule.waiters_mut().queue;
+        let queue = &mut state.schedule.waiters.queue;
         match queue.replace_waker(id, waker_of_slot) {
             Ok(replaced) => {
                 let waiting = Visit::of(self.0, state).await_turn(id, cost);
@@ -122,7 +122,7 @@ impl<'a> OutChannel<'a> {
     /// What each limit said at the grant of this fence, for a request that asked for it. It is taken once.
     pub(crate) fn take_explanation(self, fence: u64) -> Vec<LimitStatus> {
         self.0.visit().give(|schedule, _, _| {
-            let untaken = &mut schedule.waiters_mut().untaken;
+            let untaken = &mut schedule.waiters.untaken;
             untaken.take_explanation(fence).unwrap_or_default()
         })
     }

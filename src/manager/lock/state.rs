@@ -105,14 +105,14 @@ impl State {
             return;
         }
         self.time_matters = true;
-        for waker in self.schedule.waiters_mut().queue.take_wakers(newcomer) {
+        for waker in self.schedule.waiters.queue.take_wakers(newcomer) {
             effects.wake(Some(waker));
         }
     }
 
     /// If time does not matter now, requests that join an empty queue may rely on any driver again.
     pub(in crate::manager) fn forget_time_if_queue_is_empty(&mut self) {
-        if self.schedule.waiters().is_empty() {
+        if self.schedule.waiters.queue.is_empty() {
             self.time_matters = self.schedule.follows_time();
         }
     }
@@ -160,8 +160,8 @@ impl State {
     pub(in crate::manager) fn has_happened(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Drain => self.schedule.outlook().is_drained(),
-            Awaited::CloseToNew => self.schedule.waiters().is_closed(),
-            Awaited::Close => self.schedule.waiters().refuses_waiters(),
+            Awaited::CloseToNew => self.schedule.waiters.closed,
+            Awaited::Close => self.schedule.waiters.refuses_waiters(),
             Awaited::Reclaim(_) => false,
         }
     }

@@ -7,11 +7,11 @@ use super::answers::{Answers, Slots};
 /// Through all buckets: no slot is given out twice, and none is when all are in use.
 #[test]
 fn each_waiter_has_a_slot_of_its_own_while_there_are_any() {
-    let mut slots = Slots::new();
+    let mut slots = Slots::default();
     assert_eq!(slots.claim(0), None, "one waiter needs none");
     let claimed: Vec<_> = std::iter::from_fn(|| slots.claim(1)).collect();
     assert_eq!(claimed, (0..Answers::CAPACITY).collect::<Vec<_>>());
-    let answers = Arc::clone(slots.answers().unwrap());
+    let answers = Arc::clone(slots.answers.as_ref().unwrap());
     for slot in claimed {
         assert_eq!(answers.take(slot), None);
         slots.grant(slot, 7 + u64::from(slot));
@@ -25,7 +25,7 @@ fn each_waiter_has_a_slot_of_its_own_while_there_are_any() {
 /// A queue that goes on does not use more slots than it has waiters, but for a few.
 #[test]
 fn slots_are_used_again_in_turn() {
-    let mut slots = Slots::new();
+    let mut slots = Slots::default();
     let mut waiting: std::collections::VecDeque<_> =
         (0..63).filter_map(|_| slots.claim(1)).collect();
     for _ in 0..1_000 {

@@ -247,12 +247,12 @@ impl Harness {
             }
             Step::Pass { nanos, late } => return self.pass(nanos, late),
             Step::Close => {
-                self.input(Schedule::close);
+                self.input(|schedule, now, effects| schedule.close(now, false, effects));
                 self.reference.closed = true;
                 self.reference.draining = false;
             }
             Step::CloseToNew => {
-                self.input(Schedule::close_to_new);
+                self.input(|schedule, now, effects| schedule.close(now, true, effects));
                 self.reference.draining |= !self.reference.closed;
                 self.reference.closed = true;
             }

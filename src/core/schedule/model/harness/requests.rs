@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::core::request::Claim;
-use crate::core::schedule::NotInPlace;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 
 impl Harness {
@@ -147,14 +146,12 @@ impl Harness {
         let answer = self.raw_input(|schedule, now, effects| {
             let in_place = match by_unit {
                 None => schedule.admit_in_place(now, cost.plain, Location::caller()),
-                Some(_) => Err(NotInPlace::Undecided),
+                Some(_) => None,
             };
             match in_place {
-                Ok(grant) => Ok(grant),
-                Err(NotInPlace::Denied) => Err(schedule.deny_in_place(now, cost.plain, effects)),
-                Err(NotInPlace::Undecided) => {
-                    schedule.try_acquire(now, costs, Location::caller(), effects)
-                }
+                Some(Ok(grant)) => Ok(grant),
+                Some(Err(_)) => Err(schedule.deny(now, costs, false, effects)),
+                None => schedule.try_acquire(now, costs, Location::caller(), effects),
             }
         });
         prop_assert!(
@@ -328,12 +325,14 @@ impl Harness {
             .schedule
             .waiters
             .untaken
-            .slots()
+            .slots
+            .answers
+            .as_ref()
             .filter(|_| looks)
             .and_then(|answers| answers.take(waiter.slot()?));
         let answer = match place {
             Some(fence) => Ok(Ok(Grant::of_place(fence))),
-            None => self.schedule.waiters_mut().poll(waiter, &waker),
+            None => self.schedule.waiters.poll(waiter, &waker),
         };
         match answer {
             Err(was_woken) => {
