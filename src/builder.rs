@@ -13,9 +13,7 @@ use crate::core::gate::plan::Plan;
 use crate::core::schedule::Options;
 use crate::error::ConfigError;
 use crate::limiter::Limiter;
-use crate::manager::{
-    Clock, Manager, ManagerParts, OwnDrivers, PerLimiter, PerPlan, TimeSource, TimerHost,
-};
+use crate::manager::{Clock, Manager, OwnDrivers, PerLimiter, PerPlan, TimeSource, TimerHost};
 use crate::observe::{LimiterEvent, Observer, Observers};
 use crate::overflow::Overflow;
 use crate::policy::Policy;
@@ -332,13 +330,8 @@ impl LimiterBuilder {
             Uuid::new_v4().as_u64_pair().0,
             clock.clone(),
         ));
-        let manager = Manager::open(ManagerParts {
-            schedule: common.schedule(gate),
-            common,
-            number: 0,
-            clock,
-            observer: self.observer,
-        });
+        let schedule = common.schedule(gate);
+        let manager = Manager::open(common, 0, schedule, clock, self.observer);
         Ok(Limiter::from_manager(manager))
     }
 }

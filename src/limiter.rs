@@ -749,7 +749,7 @@ impl<'a> PermitRequest<&'a Limiter> {
         self.target
             .manager()
             .in_channel()
-            .try_request(&self.options)
+            .try_request(&self.options, None)
     }
 
     /// [`PermitRequest::try_acquire`], with the status of each limit of the policy right after the decision. A separate call would
@@ -767,10 +767,10 @@ impl<'a> PermitRequest<&'a Limiter> {
     /// # }
     /// ```
     pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
-        self.target
-            .manager()
-            .in_channel()
-            .try_request_explained(&self.options)
+        let mut limits = Vec::new();
+        let channel = self.target.manager().in_channel();
+        let answer = channel.try_request(&self.options, Some(&mut limits));
+        (answer, limits)
     }
 
     /// [`PermitRequest::acquire_owned`], with the status of each limit of the policy when the permit was granted, or the request

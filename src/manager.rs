@@ -32,7 +32,7 @@ pub(crate) use self::channels::in_channel::try_acquire_all;
 pub(crate) use self::channels::request_options::{RequestOptions, nonzero_nanos};
 pub(crate) use self::keyed::{ActiveKey, AtRest, FinalTotals};
 pub(crate) use self::lock::watchers::Awaited;
-pub(crate) use self::parts::{Manager, ManagerParts, PerLimiter, PerPlan};
+pub(crate) use self::parts::{Manager, PerLimiter, PerPlan};
 pub(crate) use self::store::StoreLink;
 pub(crate) use self::time::clock::{Clock, ClockOrigin};
 pub(crate) use self::time::shared_driver::SharedDriver;

@@ -733,8 +733,11 @@ where
     /// [`KeyedLimiter::try_acquire`](crate::KeyedLimiter::try_acquire).
     pub fn try_acquire(self) -> Result<Permit, TryAcquireError> {
         let (limiter, key) = self.target;
-        with_table!(&*limiter.table, |table| table
-            .try_request(key, &self.options))
+        with_table!(&*limiter.table, |table| table.try_request(
+            key,
+            &self.options,
+            None
+        ))
     }
 
     /// [`PermitRequest::try_acquire`], with the status of each limit of the key right after the decision. See
@@ -751,8 +754,13 @@ where
     /// ```
     pub fn try_acquire_explained(self) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
         let (limiter, key) = self.target;
-        with_table!(&*limiter.table, |table| table
-            .try_request_explained(key, &self.options))
+        let mut limits = Vec::new();
+        let answer = with_table!(&*limiter.table, |table| table.try_request(
+            key,
+            &self.options,
+            Some(&mut limits)
+        ));
+        (answer, limits)
     }
 
     /// [`PermitRequest::acquire_owned`], with the status of each limit of the key when the permit was granted, or the request

@@ -26,8 +26,7 @@ use crate::contain_panic::contain_panic;
 use crate::core::gate::Gate;
 use crate::core::gate::plan::Plan;
 use crate::core::suspension::AllKeysHold;
-use crate::manager::{AtRest, Clock, FinalTotals, Manager, ManagerParts, PerPlan};
-use crate::observe::Observers;
+use crate::manager::{AtRest, Clock, FinalTotals, Manager};
 use crate::policy::Policy;
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
@@ -281,25 +280,6 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
             denied: &mut self.counted.denied,
             now,
             origin: self.clock.origin(),
-        })
-    }
-
-    /// The manager of a key that was idle.
-    pub(super) fn open_manager(
-        &self,
-        common: Arc<PerPlan>,
-        gate: Gate,
-        number: u64,
-        hold: Option<AllKeysHold>,
-        observer: Observers,
-    ) -> Arc<Manager> {
-        let schedule = common.schedule(gate);
-        Manager::open(ManagerParts {
-            schedule: schedule.held_back(hold.unwrap_or_default()),
-            common,
-            number,
-            clock: self.clock.clone(),
-            observer,
         })
     }
 

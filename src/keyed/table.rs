@@ -117,27 +117,21 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             .unwrap_or_else(|| self.try_slowly(key, &RequestOptions::new(cost, caller), None))
     }
 
+    /// Sets `limits` to the status of each limit right after the decision, unless there is no room for the key, or the policy of its
+    /// tier is invalid.
     pub(super) fn try_request<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
         options: &RequestOptions,
+        mut limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<Permit, TryAcquireError> {
-        self.try_at_once(key, options.cost, |_, _| ())
-            .unwrap_or_else(|| self.try_slowly(key, options, None))
-    }
-
-    /// [`KeyTable::try_request`], with the status of each limit right after the decision. There are no limits if there is no room
-    /// for the key, or if the policy of its tier is invalid.
-    pub(super) fn try_request_explained<Q: KeyRef<K> + ?Sized>(
-        &self,
-        key: &Q,
-        options: &RequestOptions,
-    ) -> (Result<Permit, TryAcquireError>, Vec<LimitStatus>) {
-        let mut limits = Vec::new();
-        let answer = self
-            .try_at_once(key, options.cost, |state, now| limits = state.limits(now))
-            .unwrap_or_else(|| self.try_slowly(key, options, Some(&mut limits)));
-        (answer, limits)
+        let look = |state: &IdleState<'_>, now| {
+            limits
+                .iter_mut()
+                .for_each(|limits| **limits = state.limits(now));
+        };
+        self.try_at_once(key, options.cost, look)
+            .unwrap_or_else(|| self.try_slowly(key, options, limits))
     }
 
     /// Decides for a known idle key, and reads its state right after the decision. `None`: no decision was made, and nothing
@@ -211,20 +205,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             }
             Some(answer)
         })?;
-        match (entered, limits) {
-            (Entered::Idle(answer), _) => {
+        match entered {
+            Entered::Idle(answer) => {
                 if !events.is_empty() {
                     self.shared.emit_of_idle(key, events);
                 }
                 answer
             }
-            (Entered::Active(manager), None) => manager.in_channel().try_request(options),
-            (Entered::Active(manager), Some(limits)) => {
-                let (answer, present) = manager.in_channel().try_request_explained(options);
-                *limits = present;
-                answer
-            }
-            (Entered::Absent { .. }, _) => Err(self.too_many(key).into()),
+            Entered::Active(manager) => manager.in_channel().try_request(options, limits),
+            Entered::Absent { .. } => Err(self.too_many(key).into()),
         }
     }
 

@@ -101,16 +101,6 @@ pub(super) struct Registered {
 #[derive(Debug, Clone, Copy)]
 struct Number([u8; 6]);
 
-/// What a manager is made of.
-pub(crate) struct ManagerParts {
-    pub(crate) common: Arc<PerPlan>,
-    /// The number of the manager. No other manager with the same [`PerLimiter`] has it.
-    pub(crate) number: u64,
-    pub(crate) schedule: Schedule,
-    pub(crate) clock: Clock,
-    pub(crate) observer: Observers,
-}
-
 impl PerPlan {
     pub(crate) fn new(
         plan: Arc<Plan>,
@@ -222,14 +212,17 @@ impl Number {
 }
 
 impl Manager {
-    pub(crate) fn open(parts: ManagerParts) -> Arc<Self> {
-        let state = State::new(parts.schedule, parts.clock);
-        let outside_lock = OutsideLock {
-            observer: parts.observer,
-            ..OutsideLock::default()
-        };
-        let state = Guarded::new(parts.common, state, outside_lock);
-        let manager = Arc::new(Self::new(state, parts.number));
+    pub(crate) fn open(
+        common: Arc<PerPlan>,
+        number: u64,
+        schedule: Schedule,
+        clock: Clock,
+        observer: Observers,
+    ) -> Arc<Self> {
+        let answers = OnceLock::new();
+        let outside_lock = OutsideLock { answers, observer };
+        let state = Guarded::new(common, State::new(schedule, clock), outside_lock);
+        let manager = Arc::new(Self::new(state, number));
         if manager.is_registered() {
             registered_managers().insert(manager.id_prefix(), Arc::downgrade(&manager));
         }
@@ -256,13 +249,20 @@ impl Manager {
         }
         let (plan, states) = (Arc::clone(&common.plan), std::iter::empty());
         let gate = Gate::resume(plan, states, fence, clock.latest());
-        Self::open(ManagerParts {
-            schedule: common.schedule(gate).held_back(hold.unwrap_or_default()),
-            common,
-            number,
-            clock: clock.clone(),
-            observer,
-        })
+        Self::of_key(common, number, gate, clock, observer, hold)
+    }
+
+    /// The manager of a key whose usage is in the gate.
+    pub(crate) fn of_key(
+        common: Arc<PerPlan>,
+        number: u64,
+        gate: Gate,
+        clock: &Clock,
+        observer: Observers,
+        hold: Option<AllKeysHold>,
+    ) -> Arc<Self> {
+        let schedule = common.schedule(gate).held_back(hold.unwrap_or_default());
+        Self::open(common, number, schedule, clock.clone(), observer)
     }
 
     /// The registered manager with this random part of permit ids; `None` when it was dropped.

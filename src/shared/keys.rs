@@ -12,8 +12,7 @@ use crate::core::session::{SessionOptions, StoreSession};
 use crate::exchange::Scope;
 use crate::lock::Lock;
 use crate::manager::{
-    Clock, Manager, ManagerParts, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource,
-    TimerHost,
+    Clock, Manager, PerLimiter, PerPlan, SharedDriver, StoreLink, TimeSource, TimerHost,
 };
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
@@ -120,13 +119,9 @@ impl SharedBy {
         };
         let session = StoreSession::new(Arc::clone(plan), Moment::START, options);
         let observed = Some(key).filter(|key| !key.is_empty());
-        Manager::open(ManagerParts {
-            schedule: Schedule::of_store(session, Arc::clone(&self.options)),
-            common,
-            number: 0,
-            clock,
-            observer: link.observer.of_key(observed.cloned()),
-        })
+        let schedule = Schedule::of_store(session, Arc::clone(&self.options));
+        let observer = link.observer.of_key(observed.cloned());
+        Manager::open(common, 0, schedule, clock, observer)
     }
 
     /// The name that errors of a group show for a key.

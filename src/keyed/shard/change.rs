@@ -174,7 +174,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             contain_panic(|| observer = shared.observer_of(&key));
             let common = Arc::clone(&self.tiers.own().common);
             let number = shared.numbers.next();
-            let manager = self.open_manager(common, gate, number, hold, observer);
+            let manager = Manager::of_key(common, number, gate, &self.clock, observer, hold);
             self.insert_active(hash, key, manager);
         }
     }

@@ -201,7 +201,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             return Ok(None);
         };
         let number = self.shared.numbers.next();
-        let manager = shard.open_manager(common, gate, number, hold, observer);
+        let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
         shard.insert_active(hash, key, Arc::clone(&manager));
         Ok(Some(Entered::Active(manager)))
     }

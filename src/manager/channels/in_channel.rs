@@ -12,7 +12,7 @@ use super::request_options::RequestOptions;
 use crate::contain_panic::contain_panic;
 use crate::core::effects::Effects;
 use crate::core::request::{Caller, Claim, Costs, Grant, Refused};
-use crate::core::schedule::{Enqueued, Schedule};
+use crate::core::schedule::Enqueued;
 use crate::error::TryAcquireError;
 use crate::manager::lock::word::Kind;
 use crate::manager::parts::{Locked, Manager, Registered};
@@ -131,7 +131,12 @@ impl<'a> InChannel<'a> {
                 Err(self.deny(state, now, cost))
             }
             _ => self
-                .try_acquire_or_deny(Visit::new(self.0, state, now), Costs::plain(cost), caller)
+                .try_acquire_or_deny(
+                    Visit::new(self.0, state, now),
+                    Costs::plain(cost),
+                    caller,
+                    None,
+                )
                 .map(|granted| P::held(self.0, granted, cost)),
         }
     }
@@ -172,59 +177,42 @@ impl<'a> InChannel<'a> {
         visit: Visit<'_>,
         costs: Costs<'_>,
         caller: Caller,
+        limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<TimedGrant, TryAcquireError> {
-        self.try_acquire_then(visit.after_due(), costs, caller, |_| ())
-    }
-
-    /// Tries to acquire where nothing is due, and looks at the schedule under the same lock.
-    fn try_acquire_then(
-        self,
-        visit: Visit<'_>,
-        costs: Costs<'_>,
-        caller: Caller,
-        then: impl FnOnce(&Schedule),
-    ) -> Result<TimedGrant, TryAcquireError> {
+        let visit = visit.after_due();
         let origin = visit.state.clock.origin();
         let answer = visit.give(|schedule, now, effects| {
             let answer = schedule.try_acquire(now, costs, caller, effects);
-            then(schedule);
+            if let Some(limits) = limits {
+                *limits = schedule.outlook().limits().statuses(now);
+            }
             answer
         });
         answer.map(|grant| TimedGrant { grant, origin })
     }
 
-    /// [`InChannel::try_acquire`] for a request that may name units, or have a TTL.
+    /// [`InChannel::try_acquire`] for a request that may name units, or have a TTL. Sets `limits` to what each limit says right
+    /// after it.
     pub(crate) fn try_request<P: FromGrant>(
         self,
         options: &RequestOptions,
+        mut limits: Option<&mut Vec<LimitStatus>>,
     ) -> Result<P, TryAcquireError> {
         let &RequestOptions { cost, caller, .. } = options;
-        if options.by_unit.is_none() && options.ttl().is_none() {
+        if options.by_unit.is_none() && options.ttl().is_none() && limits.is_none() {
             return self.try_acquire(cost, caller);
         }
-        self.0.release_channel().check_ttl(options)?;
-        let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller)?;
+        self.0
+            .release_channel()
+            .check_ttl(options)
+            .inspect_err(|_| {
+                limits
+                    .iter_mut()
+                    .for_each(|limits| **limits = self.0.limits())
+            })?;
+        let granted = self.try_acquire_or_deny(self.0.visit(), options.costs(), caller, limits)?;
         self.0.release_channel().limit_ttl(granted.grant, options);
         Ok(P::held(self.0, granted, cost))
-    }
-
-    /// [`InChannel::try_request`], with what each limit says right after it.
-    pub(crate) fn try_request_explained<P: FromGrant>(
-        self,
-        options: &RequestOptions,
-    ) -> (Result<P, TryAcquireError>, Vec<LimitStatus>) {
-        if let Err(misfit) = self.0.release_channel().check_ttl(options) {
-            return (Err(misfit.into()), self.0.limits());
-        }
-        let visit = self.0.visit_after_due();
-        let (now, mut limits) = (visit.now, Vec::new());
-        let look = |schedule: &Schedule| limits = schedule.outlook().limits().statuses(now);
-        let granted = self.try_acquire_then(visit, options.costs(), options.caller, look);
-        let permit = granted.map(|granted| {
-            self.0.release_channel().limit_ttl(granted.grant, options);
-            P::held(self.0, granted, options.cost)
-        });
-        (permit, limits)
     }
 
     /// [`InChannel::acquire`] for a request that asks for an explanation: no word can give one.
