@@ -349,6 +349,22 @@ impl AcquireError {
 }
 
 impl TryAcquireError {
+    /// The error of a request that was not decided.
+    pub(crate) fn without_decision(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Closed => Self::Closed,
+            AcquireError::ExceedsLimit { cost, max, limit } => {
+                Self::ExceedsLimit { cost, max, limit }
+            }
+            AcquireError::TooManyKeys { max } => Self::TooManyKeys { max },
+            AcquireError::Config(error) => Self::Config(error),
+            AcquireError::MissingCost { unit, limit } => Self::MissingCost { unit, limit },
+            AcquireError::ZeroCost => Self::ZeroCost,
+            AcquireError::Store(error) => Self::Store(error),
+            error => Self::NotAsked(Box::new(error)),
+        }
+    }
+
     /// The [`retry_after`](Decision::retry_after) of a denial; `None` for any other error.
     ///
     /// ```

@@ -2,11 +2,10 @@
 //!
 //! From the bottom up: [`idle_state`] (the state of an idle key), [`idle`] (a key in a table), [`tier`] (the policy of some keys),
 //! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
-//! [`changes`] (of all keys), [`table`] (the operations on a key), [`drain`], and above it the handle that callers hold.
+//! [`changes`] (of all keys), [`table`] (the operations on a key), and above it the handle that callers hold.
 
 mod builder;
 mod changes;
-mod drain;
 mod idle;
 mod idle_key;
 mod idle_state;

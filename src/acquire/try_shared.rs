@@ -63,7 +63,7 @@ impl TryAcquireShared {
                 self.limits = limits;
                 TryAcquireError::Denied(*decision)
             }
-            error => without_decision(error),
+            error => TryAcquireError::without_decision(error),
         }
     }
 
@@ -109,19 +109,5 @@ impl Future for TryAcquireShared {
         let answer = ready!(self.advance(cx.waker()));
         progress.made_progress();
         Poll::Ready(answer)
-    }
-}
-
-/// The error of a request that was not denied by the store.
-fn without_decision(error: AcquireError) -> TryAcquireError {
-    match error {
-        AcquireError::ExceedsLimit { cost, max, limit } => {
-            TryAcquireError::ExceedsLimit { cost, max, limit }
-        }
-        AcquireError::MissingCost { unit, limit } => TryAcquireError::MissingCost { unit, limit },
-        AcquireError::ZeroCost => TryAcquireError::ZeroCost,
-        AcquireError::Store(error) => TryAcquireError::Store(error),
-        AcquireError::Closed => TryAcquireError::Closed,
-        error => TryAcquireError::NotAsked(Box::new(error)),
     }
 }

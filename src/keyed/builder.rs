@@ -6,6 +6,7 @@ mod fast_clock;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use foldhash::SharedSeed;
@@ -17,7 +18,7 @@ use super::idle_state::MAX_WORDS;
 use super::limiter::KeyedLimiter;
 use super::shard::Shard;
 use super::shards::{Shards, WhenFull};
-use super::shared::{KeyedShared, Numbers};
+use super::shared::KeyedShared;
 use super::table::{AnyTable, KeyTable};
 use super::tier::{TierOf, Tiers};
 use crate::builder::{shared_options, since_epoch};
@@ -248,7 +249,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let shared = KeyedShared {
             decides_at_once: decides_at_once.into(),
             time_source: self.time_source,
-            numbers: Numbers::default(),
+            numbers: AtomicU64::new(0),
             tier_of: self.tier_of,
             name: self.name.clone(),
             observer: observed.then(|| Arc::new(observer)),
@@ -276,7 +277,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiterBuilder<K> {
         let at_once = decides_at_once.then(|| Arc::new(common.plan.deep_clone()));
         let shards = (0..number).map(|_| {
             let common = common.with_plan(Arc::new(common.plan.deep_clone()));
-            let (clock, id_prefix) = (common.clock(), common.id_prefix(shared.numbers.next()));
+            let (clock, id_prefix) = (common.clock(), common.id_prefix(shared.next_number()));
             Shard::new(
                 clock,
                 id_prefix,

@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::drain::drained;
 use super::idle::KeyRef;
 use super::shard::Change;
 use super::snapshot::KeySnapshot;
@@ -26,7 +25,7 @@ use crate::core::request::Costs;
 use crate::decision::Decision;
 use crate::error::{AcquireError, ConfigError, TryAcquireError};
 use crate::limiter::Limiter;
-use crate::manager::RequestOptions;
+use crate::manager::{Awaited, RequestOptions};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::snapshot::{KeyTotals, LimitStatus};
@@ -138,10 +137,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> KeyedAcquire<'a, K, Q>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn acquire<'a, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &'a self,
+        key: &'a Q,
+    ) -> KeyedAcquire<'a, K, Q> {
         self.acquire_many(key, 1)
     }
 
@@ -151,10 +150,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     ///
     /// Those of [`KeyedLimiter::acquire`] and of [`Limiter::acquire_many`].
     #[track_caller]
-    pub fn acquire_many<'a, Q>(&'a self, key: &'a Q, cost: u64) -> KeyedAcquire<'a, K, Q>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn acquire_many<'a, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &'a self,
+        key: &'a Q,
+        cost: u64,
+    ) -> KeyedAcquire<'a, K, Q> {
         self.request(key).cost(cost).acquire()
     }
 
@@ -175,10 +175,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn acquire_owned<Q>(&self, key: &Q) -> KeyedAcquireOwned<K>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn acquire_owned<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> KeyedAcquireOwned<K> {
         self.request(key).acquire_owned()
     }
 
@@ -204,10 +204,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn run<F: Future, Q>(&self, key: &Q, future: F) -> Run<F, KeyedAcquireOwned<K>>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn run<F: Future, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+        future: F,
+    ) -> Run<F, KeyedAcquireOwned<K>> {
         self.request(key).run(future)
     }
 
@@ -229,19 +230,19 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn blocking_acquire<Q>(&self, key: &Q) -> Result<Permit, AcquireError>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn blocking_acquire<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> Result<Permit, AcquireError> {
         self.request(key).blocking_acquire()
     }
 
     /// A request with a cost, a priority or a timeout. See [`PermitRequest`](PermitRequest#examples).
     #[track_caller]
-    pub fn request<'a, Q>(&'a self, key: &'a Q) -> PermitRequest<(&'a Self, &'a Q)>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn request<'a, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &'a self,
+        key: &'a Q,
+    ) -> PermitRequest<(&'a Self, &'a Q)> {
         PermitRequest::new((self, key), 1, Location::caller())
     }
 
@@ -252,10 +253,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Those of [`Limiter::try_acquire`]; [`TryAcquireError::TooManyKeys`], and [`TryAcquireError::Config`] where keys have tiers.
     #[inline]
     #[track_caller]
-    pub fn try_acquire<Q>(&self, key: &Q) -> Result<Permit, TryAcquireError>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn try_acquire<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> Result<Permit, TryAcquireError> {
         self.try_acquire_many(key, 1)
     }
 
@@ -266,10 +267,11 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// Those of [`KeyedLimiter::try_acquire`] and of [`Limiter::try_acquire_many`].
     #[inline]
     #[track_caller]
-    pub fn try_acquire_many<Q>(&self, key: &Q, cost: u64) -> Result<Permit, TryAcquireError>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn try_acquire_many<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+    ) -> Result<Permit, TryAcquireError> {
         with_table!(&*self.table, |table| table.try_acquire(
             key,
             cost,
@@ -279,20 +281,18 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
 
     /// What [`KeyedLimiter::try_acquire_many`] would answer, without taking anything. An unknown key stays unknown; it is denied
     /// if the table is full, or if the policy of its tier is invalid. See [`Limiter::check`].
-    pub fn check<Q>(&self, key: &Q, cost: u64) -> Decision
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn check<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+    ) -> Decision {
         with_table!(&*self.table, |table| table.check(key, Costs::plain(cost)))
     }
 
     /// The status of each limit of the key; empty if the policy of its tier is invalid. An unknown key stays unknown. See
     /// [`Limiter::limits`].
     #[must_use]
-    pub fn limits<Q>(&self, key: &Q) -> Vec<LimitStatus>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn limits<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(&self, key: &Q) -> Vec<LimitStatus> {
         with_table!(&*self.table, |table| table.limits(key))
     }
 
@@ -320,13 +320,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn limiter<Q>(&self, key: &Q) -> Result<Limiter, TryAcquireError>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        Ok(Limiter::from_manager(with_table!(&*self.table, |table| {
-            table.manager(key)
-        })?))
+    pub fn limiter<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> Result<Limiter, TryAcquireError> {
+        with_table!(&*self.table, |table| table.manager(key))
+            .map(Limiter::from_manager)
+            .map_err(TryAcquireError::without_decision)
     }
 
     /// The numbers of a key; `None` when it is not known, and so has its whole budget.
@@ -341,10 +341,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn snapshot<Q>(&self, key: &Q) -> Option<KeySnapshot>
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn snapshot<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> Option<KeySnapshot> {
         with_table!(&*self.table, |table| table.snapshot(key))
     }
 
@@ -399,7 +399,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// The most keys that are known at once: see [`KeyedLimiterBuilder::max_keys`](crate::KeyedLimiterBuilder::max_keys).
     #[must_use]
     pub fn max_keys(&self) -> usize {
-        with_table!(&*self.table, |table| table.shards.max_keys())
+        with_table!(&*self.table, |table| table.shards.max_keys)
     }
 
     /// The number of known keys: those with usage, and some that are reset but not forgotten yet. See
@@ -429,19 +429,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use = "`false` says that the key was not charged, because there is no room for it"]
-    pub fn penalize<Q>(&self, key: &Q, units: u64) -> bool
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn penalize<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: u64,
+    ) -> bool {
         with_table!(&*self.table, |table| table.penalize(key, units))
     }
 
     /// Refunds up to `units` of recent usage, the latest first. Permits in flight keep their places, and a ban stays
     /// ([`reset`](Self::reset) ends it). See [`KeyedLimiter::penalize`].
-    pub fn reward<Q>(&self, key: &Q, units: u64)
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn reward<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(&self, key: &Q, units: u64) {
         with_table!(&*self.table, |table| table.reward(key, units));
     }
 
@@ -455,10 +453,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// assert!(per_client.reset(&"eve") && per_client.try_acquire(&"eve").is_ok());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
-    pub fn reset<Q>(&self, key: &Q) -> bool
-    where
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn reset<Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>(&self, key: &Q) -> bool {
         with_table!(&*self.table, |table| table.reset(key))
     }
 
@@ -664,7 +659,39 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KeyedLimiter<K> {
     /// # }
     /// ```
     pub async fn drained(&self) {
-        drained(&self.table).await;
+        // Grants and releases keep no count for it: they do not know whether a task awaits the drain. The task looks at one shard
+        // after the other, and waits for the keys that are in use. It sees different shards at different moments. So while the
+        // limiter is open, it must find each shard drained twice, one round apart, with no grant between. Then all shards were
+        // drained when the second round began. The keys of a closed limiter stay drained, so one round is enough.
+        let table = &*self.table;
+        let shards = with_table!(table, |table| table.shards.count());
+        let mut marks = vec![None; shards];
+        // How many of the latest looks in a row found no change since the round before, and how many found a closed shard.
+        let (mut unchanged, mut closed) = (0, 0);
+        for shard in (0..shards).cycle() {
+            let look = with_table!(table, |table| table.shards.get(shard).look());
+            if look.in_use.is_empty() {
+                unchanged = if marks[shard].replace(look.mark) == Some(look.mark) {
+                    unchanged + 1
+                } else {
+                    0
+                };
+                closed = if look.closed { closed + 1 } else { 0 };
+            } else {
+                unchanged = 0;
+                closed = 0;
+                marks[shard] = None;
+                for manager in look.in_use {
+                    manager.watch(Awaited::Drain).await;
+                }
+            }
+            if unchanged.max(closed) == shards {
+                return;
+            }
+            if look.asked > 0 || shard + 1 == shards {
+                coop::consume_budget().await; // other tasks must have a turn
+            }
+        }
     }
 }
 
@@ -678,14 +705,12 @@ impl<K> Clone for KeyedLimiter<K> {
 
 debug_fields! {
     [K] KeyedLimiter<K>,
-    |limiter| len = with_table!(&*limiter.table, |table| table.shards.len()), max_keys = with_table!(&*limiter.table, |table| table.shards.max_keys())
+    |limiter| len = with_table!(&*limiter.table, |table| table.shards.len()), max_keys = with_table!(&*limiter.table, |table| table.shards.max_keys)
 }
 
 /// A request for a key of a [`KeyedLimiter`].
-impl<'a, K, Q> PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>
+    PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
 {
     /// Waits for the permit. See [`KeyedLimiter::acquire`](crate::KeyedLimiter::acquire).
     ///
@@ -855,10 +880,8 @@ where
 }
 
 /// [`PermitRequest::acquire`], so that a request can be awaited itself.
-impl<'a, K, Q> IntoFuture for PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+impl<'a, K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>
+    IntoFuture for PermitRequest<(&'a KeyedLimiter<K>, &'a Q)>
 {
     type Output = Result<Permit, AcquireError>;
     type IntoFuture = KeyedAcquire<'a, K, Q>;
@@ -929,10 +952,8 @@ impl KeyedStage {
     }
 }
 
-impl<K, Q> Future for KeyedAcquire<'_, K, Q>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+impl<K: Hash + Eq + Clone + Send + Sync + 'static, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized>
+    Future for KeyedAcquire<'_, K, Q>
 {
     type Output = Result<Permit, AcquireError>;
 

@@ -415,32 +415,20 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
     }
 
     /// Makes an active key idle if its manager is not needed; a reset one is removed.
-    fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) {
-        let Some(key) = self.unshared(slot).map(Manager::active_key) else {
-            return;
-        };
-        let Some(AtRest { is_new, last, .. }) = key.rest() else {
-            return;
-        };
+    fn deactivate(&mut self, slot: usize, removed: &mut Removed<K>) -> Option<()> {
+        let key = self.unshared(slot)?.active_key();
+        let AtRest { is_new, last, .. } = key.rest()?;
         if is_new {
-            let key = self.remove_active(slot, last, removed);
-            removed.key(key.map(|(_, key)| key));
-            return;
-        }
-        if !self.tiers.any_fits() {
-            return;
-        }
-        let Some(resting) = key.at_rest() else {
-            return;
-        };
-        let (Some(tier), Some(states)) = (self.tiers.number_of(&resting.policy), &resting.states)
-        else {
-            return;
-        };
-        let words = self.tiers.restored(tier, states.iter().copied());
-        if let Some((hash, key)) = self.remove_active(slot, last, removed) {
+            let (_, key) = self.remove_active(slot, last, removed)?;
+            removed.key(Some(key));
+        } else if self.tiers.any_fits() {
+            let (policy, states) = key.at_rest()?;
+            let tier = self.tiers.number_of(&policy)?;
+            let words = self.tiers.restored(tier, states.into_iter());
+            let (hash, key) = self.remove_active(slot, last, removed)?;
             self.insert_idle(hash, key, words);
         }
+        Some(())
     }
 
     /// Removes an active key whose manager is not needed. If the key returns, its fences continue from here.

@@ -27,7 +27,8 @@ pub enum WhenFull {
     EvictSoonestReset,
 }
 
-const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
+/// For an access to a key.
+pub(super) const ON_THE_WAY: Samples = Samples { idle: 4, active: 2 };
 /// When there is no room for a new key: in its shard, and in one more.
 const WHEN_FULL: Samples = Samples {
     idle: 64,
@@ -57,7 +58,7 @@ pub(super) struct Shards<K, const W: usize, H> {
     shards: Box<[LockedShard<K, W, H>]>,
     hasher: SeedableRandomState,
     when_full: WhenFull,
-    max_keys: usize,
+    pub(super) max_keys: usize,
     len: AtomicUsize,
     /// The shard that is searched next when there is no room.
     next: AtomicUsize,
@@ -70,10 +71,6 @@ impl<K, const W: usize, H> Shards<K, W, H> {
 
     pub(super) fn len(&self) -> usize {
         self.len.load(Relaxed)
-    }
-
-    pub(super) fn max_keys(&self) -> usize {
-        self.max_keys
     }
 }
 
@@ -135,26 +132,17 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shards<K, W, H> {
         self.when_full != WhenFull::Deny || self.len() < self.max_keys
     }
 
-    /// Checks a few keys for removal.
-    pub(super) fn reap_some(
-        &self,
-        shard: &mut Shard<K, W, H>,
-        now: Moment,
-        removed: &mut Removed<K>,
-    ) {
-        self.reap(shard, ON_THE_WAY, now, removed);
-    }
-
-    /// [`Shards::reap_some`] for a guard, which is dropped before the removed keys are.
+    /// [`Shards::reap`] for a guard, which is dropped before the removed keys are.
     #[cold]
     pub(super) fn reap_and_unlock(&self, mut shard: ShardGuard<'_, K, W, H>, now: Moment) {
         let mut removed = Removed::default();
-        self.reap_some(&mut shard, now, &mut removed);
+        self.reap(&mut shard, ON_THE_WAY, now, &mut removed);
         drop(shard);
         removed.discard();
     }
 
-    fn reap(
+    /// Checks a few keys for removal.
+    pub(super) fn reap(
         &self,
         shard: &mut Shard<K, W, H>,
         samples: Samples,

@@ -15,26 +15,26 @@ pub(super) struct KeyedShared<K> {
     /// Whether an idle key is likely to be decided at once: the shards have a plan for that.
     pub(super) decides_at_once: AtomicBool,
     pub(super) time_source: TimeSource,
-    pub(super) numbers: Numbers,
+    /// The numbers given to managers, and to shards for the permits of their idle keys: each makes other permit ids.
+    pub(super) numbers: AtomicU64,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) name: Option<Arc<str>>,
     pub(super) observer: Option<Arc<KeyedObservers>>,
 }
 
 impl<K: Send + Sync + 'static> KeyedShared<K> {
-    /// Reports an event of a key without a manager to the observer. Called outside every lock.
-    pub(super) fn emit(&self, key: &K, kind: EventKind) {
-        self.tell(Some(key), || kind);
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Relaxed)
     }
 
-    /// [`KeyedShared::emit`], also for a request whose key is unknown.
+    /// Reports an event of a key without a manager, or of a request whose key is unknown, to the observer. Called outside every lock.
     pub(super) fn tell(&self, key: Option<&K>, kind: impl FnOnce() -> EventKind) {
         if let Some(observer) = &self.observer {
             observer.emit(key, &kind());
         }
     }
 
-    /// [`KeyedShared::emit`] for a borrowed key. If the key cannot be cloned, the event is not reported.
+    /// [`KeyedShared::tell`] for a borrowed key. If the key cannot be cloned, the event is not reported.
     #[cold]
     pub(super) fn emit_of_idle(
         &self,
@@ -42,8 +42,10 @@ impl<K: Send + Sync + 'static> KeyedShared<K> {
         kinds: impl IntoIterator<Item = EventKind>,
     ) {
         contain_panic(|| {
-            let key = &key.to_key();
-            kinds.into_iter().for_each(|kind| self.emit(key, kind));
+            let key = key.to_key();
+            kinds
+                .into_iter()
+                .for_each(|kind| self.tell(Some(&key), || kind));
         });
     }
 }
@@ -55,15 +57,5 @@ impl<K: Clone + Send + Sync + 'static> KeyedShared<K> {
         observer.map_or(Observers::NONE, |observer| {
             observer.of_key(Some(key.clone()))
         })
-    }
-}
-
-/// The numbers of managers, and of shards for the permits of their idle keys: each makes other permit ids.
-#[derive(Default)]
-pub(super) struct Numbers(AtomicU64);
-
-impl Numbers {
-    pub(super) fn next(&self) -> u64 {
-        self.0.fetch_add(1, Relaxed)
     }
 }

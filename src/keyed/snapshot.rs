@@ -53,12 +53,15 @@ impl KeySnapshot {
     }
 
     pub(super) fn of_active(manager: &Arc<Manager>) -> Self {
-        let numbers = manager.snapshot();
-        Self::new(
-            manager.ask(|outlook, now| outlook.limits().used(now)),
-            &manager.ask(|outlook, now| outlook.check_one(now)),
-            numbers.in_flight,
-            numbers.queued,
-        )
+        manager.ask(|outlook, now| {
+            let totals = outlook.totals();
+            let used = outlook.limits().used(now);
+            Self::new(
+                used,
+                &outlook.check_one(now),
+                totals.in_flight,
+                totals.queued,
+            )
+        })
     }
 }

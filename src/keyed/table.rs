@@ -70,33 +70,6 @@ pub(super) enum Admitted {
     ToManager(Arc<Manager>),
 }
 
-/// Why a key cannot be served at all.
-pub(super) enum KeyDenial {
-    Closed,
-    TooManyKeys { max: usize },
-    Config(ConfigError),
-}
-
-impl From<KeyDenial> for TryAcquireError {
-    fn from(denial: KeyDenial) -> Self {
-        match denial {
-            KeyDenial::Closed => Self::Closed,
-            KeyDenial::TooManyKeys { max } => Self::TooManyKeys { max },
-            KeyDenial::Config(error) => Self::Config(error.into()),
-        }
-    }
-}
-
-impl From<KeyDenial> for AcquireError {
-    fn from(denial: KeyDenial) -> Self {
-        match denial {
-            KeyDenial::Closed => Self::Closed,
-            KeyDenial::TooManyKeys { max } => Self::TooManyKeys { max },
-            KeyDenial::Config(error) => Self::Config(error.into()),
-        }
-    }
-}
-
 impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> KeyTable<K, W, H> {
     pub(super) fn new(shared: KeyedShared<K>, shards: Shards<K, W, H>) -> Self {
         Self {
@@ -204,8 +177,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 events = attempt.denied(decision, idle.state.bans(idle.now));
             }
             Some(answer)
-        })?;
-        match entered {
+        });
+        match entered.map_err(TryAcquireError::without_decision)? {
             Entered::Idle(answer) => {
                 if !events.is_empty() {
                     self.shared.emit_of_idle(key, events);
@@ -213,7 +186,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 answer
             }
             Entered::Active(manager) => manager.in_channel().try_request(options, limits),
-            Entered::Absent { .. } => Err(self.too_many(key).into()),
+            Entered::Absent { .. } => Err(TryAcquireError::without_decision(self.too_many(key))),
         }
     }
 
@@ -239,14 +212,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         match entered {
             Entered::Idle(answer) => answer.map(Admitted::Granted),
             Entered::Active(manager) => Ok(Admitted::ToManager(manager)),
-            Entered::Absent { .. } => Err(self.too_many(key).into()),
+            Entered::Absent { .. } => Err(self.too_many(key)),
         }
     }
 
     pub(super) fn manager<Q: KeyRef<K> + ?Sized>(
         &self,
         key: &Q,
-    ) -> Result<Arc<Manager>, KeyDenial> {
+    ) -> Result<Arc<Manager>, AcquireError> {
         match self.enter(key, Purpose::Change, |_| None::<std::convert::Infallible>)? {
             Entered::Active(manager) => Ok(manager),
             Entered::Absent { .. } => Err(self.too_many(key)),
@@ -411,12 +384,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
     }
 
-    fn too_many(&self, key: &(impl KeyRef<K> + ?Sized)) -> KeyDenial {
+    fn too_many(&self, key: &(impl KeyRef<K> + ?Sized)) -> AcquireError {
         if self.shared.observer.is_some() {
-            self.shared.emit(&key.to_key(), EventKind::TooManyKeys);
+            self.shared
+                .tell(Some(&key.to_key()), || EventKind::TooManyKeys);
         }
-        KeyDenial::TooManyKeys {
-            max: self.shards.max_keys(),
+        AcquireError::TooManyKeys {
+            max: self.shards.max_keys,
         }
     }
 

@@ -34,14 +34,6 @@ pub(crate) struct FinalTotals {
     pub(crate) clock: Option<Clock>,
 }
 
-/// The whole state of a manager without permits and waiters.
-#[derive(Debug)]
-pub(crate) struct RestingState {
-    pub(crate) policy: Policy,
-    /// The states of all limits; `None` where one does not fit into words.
-    pub(crate) states: Option<Vec<StateWords>>,
-}
-
 /// The manager of a key that is active.
 #[derive(Clone, Copy)]
 pub(crate) struct ActiveKey<'a>(&'a Arc<Manager>);
@@ -129,14 +121,12 @@ impl ActiveKey<'_> {
         (!unapplied.is_empty()).then_some(unapplied)
     }
 
-    /// Its whole state, if no request waits and no permit is in flight.
-    pub(crate) fn at_rest(self) -> Option<RestingState> {
+    /// Its whole state, if no request waits and no permit is in flight: the policy, and the states of all limits. `None` also if one
+    /// does not fit into words.
+    pub(crate) fn at_rest(self) -> Option<(Policy, Vec<StateWords>)> {
         let mut state = self.0.lock();
         let now = state.clock.now();
-        let gate = state.schedule.outlook().at_rest(now)?;
-        Some(RestingState {
-            policy: gate.limits().policy().clone(),
-            states: gate.limits().states(),
-        })
+        let limits = state.schedule.outlook().at_rest(now)?.limits();
+        Some((limits.policy().clone(), limits.states()?))
     }
 }

@@ -173,7 +173,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let mut observer = Observers::NONE;
             contain_panic(|| observer = shared.observer_of(&key));
             let common = Arc::clone(&self.tiers.own().common);
-            let number = shared.numbers.next();
+            let number = shared.next_number();
             let manager = Manager::of_key(common, number, gate, &self.clock, observer, hold);
             self.insert_active(hash, key, manager);
         }

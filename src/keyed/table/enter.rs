@@ -4,12 +4,14 @@ use std::hash::Hash;
 use std::mem::take;
 use std::sync::Arc;
 
-use super::{Entered, KeyDenial, KeyTable, Purpose};
+use super::{Entered, KeyTable, Purpose};
 use crate::contain_panic::contain_panic;
+use crate::error::AcquireError;
 use crate::event::EventKind;
 use crate::keyed::idle::{KeptHash, KeyRef};
 use crate::keyed::idle_key::IdleKey;
 use crate::keyed::shard::{Location, Removed, Shard};
+use crate::keyed::shards::ON_THE_WAY;
 use crate::keyed::tier::Tier;
 use crate::manager::Manager;
 use crate::observe::Observers;
@@ -53,7 +55,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         key: &Q,
         purpose: Purpose,
         mut ask: impl FnMut(IdleKey<'_>) -> Option<R>,
-    ) -> Result<Entered<R>, KeyDenial> {
+    ) -> Result<Entered<R>, AcquireError> {
         let policy = self
             .shared
             .tier_of
@@ -94,7 +96,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         now: Moment,
         ask: &mut impl FnMut(IdleKey<'_>) -> Option<R>,
         after_unlock: &mut AfterUnlock<K>,
-    ) -> Result<Option<Entered<R>>, KeyDenial> {
+    ) -> Result<Option<Entered<R>>, AcquireError> {
         let &mut Entering {
             key,
             hash,
@@ -104,16 +106,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         } = entering;
         let hold = shard.hold_at(now);
         if purpose == Purpose::Request && hold.is_some_and(|hold| hold.closed) {
-            return Err(KeyDenial::Closed);
+            return Err(AcquireError::Closed);
         }
         if shard.count_access() {
-            self.shards.reap_some(shard, now, &mut after_unlock.removed);
+            self.shards
+                .reap(shard, ON_THE_WAY, now, &mut after_unlock.removed);
         }
         let location = shard.locate(hash, key);
         let tier = shard
             .tiers
             .find(policy.as_ref())
-            .map_err(KeyDenial::Config)?;
+            .map_err(|error| AcquireError::Config(error.into()))?;
         let slot = match location {
             Location::Active(manager) => {
                 if policy.is_some() {
@@ -137,7 +140,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let AfterUnlock {
                     evicted, removed, ..
                 } = after_unlock;
-                self.shards.reap_some(shard, now, removed);
+                self.shards.reap(shard, ON_THE_WAY, now, removed);
                 if !self.shards.make_room(shard, now, evicted, removed) {
                     return Ok(Some(Entered::Absent {
                         tier: new,
@@ -152,7 +155,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                     Ok(number) if new.fits => shard.insert_new(hash, key, *number, now),
                     _ => {
                         let observer = take(&mut copies.observer);
-                        let number = self.shared.numbers.next();
+                        let number = self.shared.next_number();
                         let manager = Manager::of_new_key(
                             new.common,
                             number,
@@ -200,7 +203,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         let Some((key, gate)) = shard.take_idle(slot, other, now) else {
             return Ok(None);
         };
-        let number = self.shared.numbers.next();
+        let number = self.shared.next_number();
         let manager = Manager::of_key(common, number, gate, &shard.clock, observer, hold);
         shard.insert_active(hash, key, Arc::clone(&manager));
         Ok(Some(Entered::Active(manager)))
@@ -248,7 +251,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         if let Some((key, reset_at)) = evicted {
             let reset_after = reset_at.duration_since(now);
-            self.shared.emit(&key, EventKind::Evicted { reset_after });
+            self.shared
+                .tell(Some(&key), || EventKind::Evicted { reset_after });
             contain_panic(|| drop(key));
         }
         removed.discard();
