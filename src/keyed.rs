@@ -2,10 +2,9 @@
 //!
 //! From the bottom up: [`idle_state`] (the state of an idle key), [`idle`] (a key in a table), [`tier`] (the policy of some keys),
 //! [`probing`] (a hash table), [`shard`] (some of the keys, under one lock), [`shards`] (the bound on the number of keys),
-//! [`changes`] (of all keys), [`table`] (the operations on a key), and above it the handle that callers hold.
+//! [`table`] (the operations on a key), and above it the handle that callers hold.
 
 mod builder;
-mod changes;
 mod idle;
 mod idle_key;
 mod idle_state;

@@ -31,7 +31,7 @@ use crate::policy::Policy;
 use crate::snapshot::KeyTotals;
 use crate::strategy::Moment;
 
-pub(super) use self::change::{Change, Changed};
+pub(super) use self::change::{Change, Changed, Changes};
 
 /// The fields that a grant to an idle key needs come first, next to the lock.
 #[derive(Debug)]

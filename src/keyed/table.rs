@@ -6,11 +6,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::changes::Changes;
 use super::idle::{KeptHash, KeyRef};
 use super::idle_key::IdleKey;
 use super::idle_state::IdleState;
-use super::shard::{Change, Changed};
+use super::shard::{Change, Changed, Changes};
 use super::shards::Shards;
 use super::shared::KeyedShared;
 use super::snapshot::KeySnapshot;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU16};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use super::store::StoreLink;
@@ -18,6 +18,7 @@ use crate::core::schedule::{Options, Schedule};
 use crate::core::suspension::AllKeysHold;
 use crate::core::word::packed_rate::MAX_PLACES;
 use crate::event::EventKind;
+use crate::lock::Lock;
 use crate::manager::channels::request_options::RequestOptions;
 use crate::manager::lock::guard::{self, Guarded, Source};
 use crate::manager::lock::state::State;
@@ -65,7 +66,7 @@ pub(crate) struct PerPlan {
     /// The random part of the permit ids of manager number 0.
     id_prefix: u64,
     /// The clock of a new state.
-    clock: Mutex<Clock>,
+    clock: Lock<Clock>,
     time_source: TimeSource,
     /// Whether time mattered to the latest request under a lock.
     reads_clock: AtomicBool,
@@ -117,7 +118,7 @@ impl PerPlan {
             store_link: None,
             reads_clock: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
-            clock: Mutex::new(clock),
+            clock: Lock::new(clock),
             plan,
             options,
             origin,
@@ -158,14 +159,11 @@ impl PerPlan {
 
     /// Sets the clock that new states begin with.
     pub(super) fn set_clock(&self, clock: Clock) {
-        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = clock;
+        *self.clock.lock() = clock;
     }
 
     pub(crate) fn clock(&self) -> Clock {
-        self.clock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.clock.lock().clone()
     }
 
     pub(crate) fn schedule(&self, gate: Gate) -> Schedule {
@@ -417,6 +415,6 @@ impl Drop for Manager {
 
 /// The registered managers, by the random part of their permits' ids.
 fn registered_managers() -> MutexGuard<'static, HashMap<u64, Weak<Manager>>> {
-    static MANAGERS: LazyLock<Mutex<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Mutex::default);
-    MANAGERS.lock().unwrap_or_else(PoisonError::into_inner)
+    static MANAGERS: LazyLock<Lock<HashMap<u64, Weak<Manager>>>> = LazyLock::new(Lock::default);
+    MANAGERS.lock()
 }

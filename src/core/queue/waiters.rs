@@ -400,14 +400,6 @@ impl Waiters {
         });
     }
 
-    /// The end of a pause has moved. It has none if it is [`Moment::NEVER`].
-    pub(crate) fn tell_pause(&self, now: Moment, until: Moment, effects: &mut Effects) {
-        let paused_for = until
-            .known()
-            .map_or(Duration::MAX, |until| until.duration_since(now));
-        self.tell(effects, || EventKind::Paused { paused_for });
-    }
-
     pub(crate) fn tell_resume(&self, now: Moment, ended: Moment, effects: &mut Effects) {
         self.tell(effects, || EventKind::Resumed {
             ended_ago: now.duration_since(ended),

@@ -241,17 +241,19 @@ impl Schedule {
     ) {
         self.catch_up(now, effects);
         if until > now {
+            let held_for = until
+                .known()
+                .map_or(Duration::MAX, |until| until.duration_since(now));
             if self
                 .waiters
                 .suspension
                 .get_or_insert_default()
                 .pause(scope, until)
             {
-                self.waiters.tell_pause(now, until, effects);
+                let paused_for = held_for;
+                self.waiters
+                    .tell(effects, || EventKind::Paused { paused_for });
             }
-            let held_for = until
-                .known()
-                .map_or(Duration::MAX, |until| until.duration_since(now));
             self.authority.note_hold(Some(held_for), effects);
         }
         self.reevaluate_front(now, effects);

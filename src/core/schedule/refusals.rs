@@ -1,7 +1,5 @@
 //! How waiters are refused: at their deadline, when they can never be granted, when the queue is emptied or full.
 
-use std::time::Duration;
-
 use super::authority::Authority;
 use super::outlook::Outlook;
 use crate::core::effects::Effects;
@@ -155,7 +153,7 @@ impl Refusals<'_> {
         } else {
             self.units_before(&request)
         };
-        let retry_after = self.retry_after(ahead, request.costs);
+        let retry_after = self.outlook().retry_after(self.now, ahead, request.costs);
         self.refuse_waiter(id, AcquireError::Shed { retry_after });
     }
 
@@ -172,9 +170,5 @@ impl Refusals<'_> {
     fn units_before(&self, request: &Request<'_>) -> u64 {
         let ahead = self.waiters.queue.units_ahead_of(request.priority);
         ahead.saturating_sub(request.costs.plain)
-    }
-
-    fn retry_after(&self, ahead: u64, costs: Costs<'_>) -> Option<Duration> {
-        self.outlook().retry_after(self.now, ahead, costs)
     }
 }

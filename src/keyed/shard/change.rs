@@ -12,6 +12,7 @@ use crate::keyed::idle::KeptHash;
 use crate::keyed::probing::Probing;
 use crate::keyed::shared::KeyedShared;
 use crate::keyed::tier::Tier;
+use crate::lock::Lock;
 use crate::manager::{ActiveKey, Manager, Unapplied};
 use crate::observe::Observers;
 use crate::strategy::Moment;
@@ -27,6 +28,48 @@ pub(in crate::keyed) enum Change {
     Pause(u64),
     Resume,
     SetPlan(Arc<Plan>, UsageCarryOver),
+}
+
+/// The order of the changes to all keys.
+///
+/// A change goes to one shard after the other, and several may be under way in different threads. Each shard applies all changes
+/// that are under way in the order of their numbers, in whichever thread it is reached first. So the keys of all shards end in the
+/// same state.
+#[derive(Debug, Default)]
+pub(in crate::keyed) struct Changes(Lock<ChangeLog>);
+
+#[derive(Debug, Default)]
+struct ChangeLog {
+    /// The number of the latest change.
+    latest: u64,
+    under_way: Vec<(u64, Change)>,
+}
+
+impl Changes {
+    /// Records that a change is under way. Returns its number.
+    pub(in crate::keyed) fn begin(&self, change: Change) -> u64 {
+        let mut log = self.0.lock();
+        log.latest += 1;
+        let number = log.latest;
+        log.under_way.push((number, change));
+        number
+    }
+
+    /// The changes after this number that a shard may not have applied yet.
+    pub(in crate::keyed) fn after(&self, number: u64) -> Vec<(u64, Change)> {
+        self.0
+            .lock()
+            .under_way
+            .iter()
+            .filter(|change| change.0 > number)
+            .cloned()
+            .collect()
+    }
+
+    /// Records that all shards have applied this change.
+    pub(in crate::keyed) fn end(&self, number: u64) {
+        self.0.lock().under_way.retain(|change| change.0 != number);
+    }
 }
 
 /// The follow-up work of a change. It runs foreign code, so it is done when no lock is held.
@@ -177,5 +220,32 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
             let manager = Manager::of_key(common, number, gate, &self.clock, observer, hold);
             self.insert_active(hash, key, manager);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_finds_each_change_until_all_have_it_in_order() {
+        let changes = Changes::default();
+        let [pause, resume] =
+            [Change::Pause(1), Change::Resume].map(|change| changes.begin(change));
+        let numbers = |after| {
+            changes
+                .after(after)
+                .iter()
+                .map(|change| change.0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (numbers(0), numbers(pause), numbers(resume)),
+            (vec![pause, resume], vec![resume], vec![])
+        );
+        changes.end(resume);
+        assert_eq!(numbers(0), [pause]);
+        changes.end(pause);
+        assert_eq!(numbers(0), [0_u64; 0]);
     }
 }

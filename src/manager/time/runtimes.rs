@@ -10,14 +10,8 @@ use tokio::runtime;
 pub(in crate::manager) enum Runtimes {
     /// A driver runs there.
     One(Option<runtime::Id>),
-    Several(Box<[(runtime::Id, DriverState)]>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::manager) enum DriverState {
-    Runs,
-    /// The runtime has ended, or has no timers.
-    Left,
+    /// Each with whether a driver runs there. If not, the runtime has ended, or has no timers.
+    Several(Box<[(runtime::Id, bool)]>),
 }
 
 impl Runtimes {
@@ -34,9 +28,7 @@ impl Runtimes {
 
     /// The number of runtimes with a driver.
     pub(in crate::manager) fn drivers(&self) -> usize {
-        self.known()
-            .filter(|(_, driver)| *driver == DriverState::Runs)
-            .count()
+        self.known().filter(|(_, runs)| *runs).count()
     }
 
     /// Whether the runtime has a driver, or can no longer have one.
@@ -46,7 +38,7 @@ impl Runtimes {
 
     /// Records that a driver starts in the runtime.
     pub(in crate::manager) fn enter(&mut self, runtime: runtime::Id) {
-        self.change(|known| known.push((runtime, DriverState::Runs)));
+        self.change(|known| known.push((runtime, true)));
     }
 
     /// The driver in the runtime has ended.
@@ -56,31 +48,30 @@ impl Runtimes {
         const REMEMBERED: usize = 32;
         self.change(|known| {
             known.retain(|(known, _)| *known != runtime);
-            let has_left = |(_, driver): &(runtime::Id, DriverState)| *driver == DriverState::Left;
-            if known.iter().filter(|known| has_left(known)).count() == REMEMBERED
-                && let Some(oldest) = known.iter().position(has_left)
+            if known.iter().filter(|(_, runs)| !runs).count() == REMEMBERED
+                && let Some(oldest) = known.iter().position(|(_, runs)| !runs)
             {
                 known.remove(oldest);
             }
-            known.push((runtime, DriverState::Left));
+            known.push((runtime, false));
         });
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Vec<(runtime::Id, DriverState)>)) {
+    fn change(&mut self, change: impl FnOnce(&mut Vec<(runtime::Id, bool)>)) {
         let mut known = self.known().collect();
         change(&mut known);
         *self = match known[..] {
-            [(only, DriverState::Runs)] => Self::One(Some(only)),
+            [(only, true)] => Self::One(Some(only)),
             _ => Self::Several(known.into()),
         };
     }
 
-    fn known(&self) -> impl Iterator<Item = (runtime::Id, DriverState)> {
+    fn known(&self) -> impl Iterator<Item = (runtime::Id, bool)> {
         let (one, several) = match self {
             Self::One(one) => (*one, &[][..]),
             Self::Several(several) => (None, &several[..]),
         };
-        one.map(|only| (only, DriverState::Runs))
+        one.map(|only| (only, true))
             .into_iter()
             .chain(several.iter().copied())
     }

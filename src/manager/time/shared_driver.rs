@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
@@ -15,13 +15,14 @@ use tokio::time::{Duration, Instant};
 use super::driven::{Driven, Next};
 use super::{driver, timekeeper};
 use crate::contain_panic::contain_panic;
+use crate::lock::Lock;
 
 /// How many managers run before the task yields the runtime's worker.
 const BATCH: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct SharedDriver<D: Driven> {
-    runtimes: Mutex<Vec<RuntimeTimers<D>>>,
+    runtimes: Lock<Vec<RuntimeTimers<D>>>,
     /// Whether the [timekeeper] comes before the tasks.
     precise: bool,
 }
@@ -82,7 +83,7 @@ fn addr<D>(manager: &D) -> ManagerAddr {
 impl<D: Driven> SharedDriver<D> {
     pub(crate) fn new(precise: bool) -> Arc<Self> {
         Arc::new(Self {
-            runtimes: Mutex::default(),
+            runtimes: Lock::new(Vec::new()),
             precise,
         })
     }
@@ -90,7 +91,7 @@ impl<D: Driven> SharedDriver<D> {
     /// Registers the manager with the runtime's task, to be run now for the first time. Must be called in that runtime.
     pub(in crate::manager) fn enlist(self: &Arc<Self>, manager: &Arc<D>, runtime: &Handle) {
         let addr = addr(&**manager);
-        let mut runtimes = self.lock();
+        let mut runtimes = self.runtimes.lock();
         let is_new = timers_in(&mut runtimes, runtime.id()).is_none();
         if is_new {
             runtimes.push(RuntimeTimers {
@@ -124,7 +125,7 @@ impl<D: Driven> SharedDriver<D> {
     /// The manager is due sooner: every runtime that serves it runs it now.
     pub(in crate::manager) fn call(&self, manager: &D) {
         let addr = addr(manager);
-        for timers in self.lock().iter_mut() {
+        for timers in self.runtimes.lock().iter_mut() {
             if timers.call(addr) {
                 timers.task.wakeup.notify_waiters();
             }
@@ -134,7 +135,7 @@ impl<D: Driven> SharedDriver<D> {
     /// The manager was dropped.
     pub(in crate::manager) fn dismiss(&self, manager: &D) {
         let addr = addr(manager);
-        for timers in self.lock().iter_mut() {
+        for timers in self.runtimes.lock().iter_mut() {
             if let Some((_, Some(due))) = timers.managers.remove(&addr) {
                 timers.timeline.remove(&(due, addr));
             }
@@ -143,7 +144,7 @@ impl<D: Driven> SharedDriver<D> {
 
     /// The next manager that is due, or else when the next one will be due.
     fn next(&self, runtime: runtime::Id) -> Result<Arc<D>, Option<Instant>> {
-        let mut runtimes = self.lock();
+        let mut runtimes = self.runtimes.lock();
         let Some(timers) = timers_in(&mut runtimes, runtime) else {
             return Err(None);
         };
@@ -168,7 +169,7 @@ impl<D: Driven> SharedDriver<D> {
     /// timekeeper, the earlier time stands.
     fn plan(&self, runtime: runtime::Id, manager: &D, at: Option<Instant>) {
         let addr = addr(manager);
-        let mut runtimes = self.lock();
+        let mut runtimes = self.runtimes.lock();
         let Some(timers) = timers_in(&mut runtimes, runtime) else {
             return;
         };
@@ -178,10 +179,6 @@ impl<D: Driven> SharedDriver<D> {
                 timers.set_due(addr, at);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<RuntimeTimers<D>>> {
-        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,7 +217,7 @@ impl<D: Driven> RuntimeTimers<D> {
 
 impl<D: Driven> Drop for SharedDriver<D> {
     fn drop(&mut self) {
-        for RuntimeTimers { task, .. } in self.lock().iter() {
+        for RuntimeTimers { task, .. } in self.runtimes.lock().iter() {
             task.wakeup.notify_waiters(); // the driver then finds no `SharedDriver` and ends
             if self.precise {
                 timekeeper::dismiss(Arc::as_ptr(task), None);
@@ -262,7 +259,7 @@ impl<D: Driven> Driven for Task<D> {
         let Some(shared_driver) = self.shared_driver.upgrade() else {
             return;
         };
-        let mut runtimes = shared_driver.lock();
+        let mut runtimes = shared_driver.runtimes.lock();
         let Some(index) = runtimes
             .iter()
             .position(|timers| std::ptr::eq(&*timers.task, self))

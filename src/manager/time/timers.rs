@@ -4,25 +4,22 @@
 //! runtime, and not once for each limiter and each key, it is remembered for all of them.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{self, Handle};
+
+use crate::lock::Lock;
 
 /// More than a program has at the same time; a runtime that is forgotten panics once more.
 const REMEMBERED: usize = 32;
 
 /// The latest are the last.
-static MISSING_IN: Mutex<Vec<runtime::Id>> = Mutex::new(Vec::new());
+static MISSING_IN: Lock<Vec<runtime::Id>> = Lock::new(Vec::new());
 /// Whether there is any, so that drivers need not lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Whether the runtime is known to have no timers.
 pub(in crate::manager) fn are_missing_in(runtime: runtime::Id) -> bool {
-    ANY.load(Relaxed)
-        && MISSING_IN
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&runtime)
+    ANY.load(Relaxed) && MISSING_IN.lock().contains(&runtime)
 }
 
 /// The caller's runtime, if it has timers.
@@ -38,7 +35,7 @@ pub(in crate::manager) fn task_ended(runtime: runtime::Id) {
     if !std::thread::panicking() || are_missing_in(runtime) {
         return;
     }
-    let mut missing_in = MISSING_IN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut missing_in = MISSING_IN.lock();
     let forgotten = (missing_in.len() + 1).saturating_sub(REMEMBERED);
     missing_in.drain(..forgotten);
     missing_in.push(runtime);
