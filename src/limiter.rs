@@ -2,7 +2,6 @@
 
 mod poll_limiter;
 
-use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;

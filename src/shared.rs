@@ -5,7 +5,6 @@ mod keys;
 #[cfg(feature = "http")]
 mod tell;
 
-use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;

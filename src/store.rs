@@ -38,7 +38,6 @@ mod tests;
 use std::any::Any;
 #[cfg(any(feature = "redis", feature = "_sql"))]
 use std::error::Error;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! The futures of a request that waits.
 
-use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! A turn that is taken before it is awaited.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,6 +1,5 @@
 //! Work that runs under a permit.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 

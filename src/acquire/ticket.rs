@@ -1,7 +1,6 @@
 //! A request in progress, without and with its manager.
 
 use std::collections::hash_map::RandomState;
-use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::Arc;

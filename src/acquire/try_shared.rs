@@ -1,6 +1,5 @@
 //! A request that a store answers, and that does not wait.
 
-use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -72,27 +71,23 @@ impl TryAcquireShared {
         let OwnedTicket {
             manager, ticket, ..
         } = &mut self.ticket;
-        let cost = ticket.options.cost;
-        let id = match mem::replace(&mut ticket.stage, TicketStage::Done) {
-            TicketStage::New => match manager.at_store().try_acquire(&ticket.options, waker) {
-                Ok(Enqueued::Queued(id)) => id,
-                Err(refused) => return Poll::Ready(Err(self.refused(*refused))),
-                Ok(Enqueued::Granted(grant)) => {
-                    let origin = manager.at_store().clock_origin();
-                    let granted = TimedGrant { grant, origin };
-                    return Poll::Ready(Ok(Permit::held(manager, granted, cost)));
-                }
-            },
-            TicketStage::Queued(id) => id,
+        let (cost, mut granted) = (ticket.options.cost, TimedGrant::NOTHING);
+        let mut answer = match mem::replace(&mut ticket.stage, TicketStage::Done) {
+            TicketStage::New => {
+                let store = manager.at_store();
+                store.try_acquire(&ticket.options, waker, &mut granted)
+            }
+            TicketStage::Queued(id) => Ok(Enqueued::Queued(id)),
             TicketStage::Done => polled_after_completion(),
         };
-        ticket.stage = TicketStage::Queued(id);
-        let mut granted = TimedGrant::NOTHING;
-        let answer = manager.out_channel().poll(id, cost, waker, &mut granted);
-        if let Ok(Enqueued::Queued(_)) = answer {
-            return Poll::Pending;
+        if let Ok(Enqueued::Queued(id)) = answer {
+            ticket.stage = TicketStage::Queued(id);
+            answer = manager.out_channel().poll(id, cost, waker, &mut granted);
+            if let Ok(Enqueued::Queued(_)) = answer {
+                return Poll::Pending;
+            }
+            ticket.stage = TicketStage::Done;
         }
-        ticket.stage = TicketStage::Done;
         Poll::Ready(match answer {
             Ok(_) => Ok(Permit::held(manager, granted, cost)),
             Err(refused) => Err(self.refused(*refused)),

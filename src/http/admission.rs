@@ -1,6 +1,5 @@
 //! How a layer asks each kind of limiter.
 
-use std::future::Future;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::pin::Pin;

@@ -2,7 +2,6 @@
 
 mod service;
 
-use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;

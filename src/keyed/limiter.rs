@@ -2,7 +2,6 @@
 //!
 //! A change to all keys goes to one part of the keys after the other, each under its own lock, so that no call waits for all of them.
 
-use std::future::{Future, IntoFuture};
 use std::hash::Hash;
 use std::panic::Location;
 use std::pin::Pin;

@@ -2,9 +2,7 @@
 
 mod at_store;
 mod carrier;
-mod heartbeat;
 mod kept_keys;
 mod link;
-mod on_drop;
 
 pub(crate) use link::StoreLink;

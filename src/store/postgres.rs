@@ -14,10 +14,9 @@ use super::{KeyPage, ReleaseListener, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::exchange::{Call, Reply, Scope};
 use crate::policy::Policy;
-use connection::{Connector, Messages, SCHEMA, unknown};
-use server::{PostgresServer, follow};
+use messages::message;
+use server::{Connector, ID, Messages, PostgresServer, SCHEMA, follow, unknown};
 
-mod connection;
 mod messages;
 mod server;
 
@@ -225,8 +224,17 @@ impl Store for PostgresStore {
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
         in_task(&self.server, async move |server, _| {
             let connection = server.connection().await?;
-            let reset = connection.reset(&scope).await;
-            reset.map_err(unknown(server.sql.name()))
+            let resets = async {
+                let delete = format!("DELETE FROM tollgate_keys WHERE id = {ID}");
+                let id = [&scope.limiter.as_bytes() as _, &&scope.key[..] as _];
+                connection.execute(&delete, &id).await?;
+                if let Some(message) = message(&scope, None) {
+                    let notify = "SELECT pg_notify('tollgate', $1)";
+                    connection.execute(notify, &[&message]).await?;
+                }
+                Ok(())
+            };
+            resets.await.map_err(unknown(server.sql.name()))
         })
     }
 

@@ -192,98 +192,12 @@ impl RedisShared {
         })
     }
 
-    async fn call(&self, call: Call) -> Result<Reply, StoreError> {
-        let script = self.script(&call.policy)?;
-        let keys = wire::keys(&call, &script, &self.names);
-        let mut cmd = Cmd::with_capacity(
-            8 + keys.len(),
-            256 + 16 * (call.returns.len() + call.asks.len()),
-        );
-        cmd.arg("EVALSHA")
-            .arg(&script.hash)
-            .arg(keys.len())
-            .arg(&keys);
-        wire::write_arguments(&mut cmd, &call, &script, &self.names);
-        let (store, state) = (&self.connections.store, &keys[0]);
-        let of_call = |error| error::of_call(store, state, error);
-        let by = self.connections.deadline();
-        let mut answer = self.connections.send(&cmd, by).await?;
-        // A script that the server does not know never ran, so the call may be sent again.
-        if answer.as_ref().is_err_and(error::is_unknown_script) {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&script.text);
-            self.connections.send(&load, by).await?.map_err(of_call)?;
-            answer = self.connections.send(&cmd, by).await?;
-        }
-        wire::read(&answer.map_err(of_call)?, &call, store, state)
-    }
-
     async fn send(&self, cmd: &Cmd, at: &str) -> Result<Value, StoreError> {
         let answer = self
             .connections
             .send(cmd, self.connections.deadline())
             .await?;
         answer.map_err(|error| error::of_call(&self.connections.store, at, error))
-    }
-
-    async fn keys(
-        &self,
-        limiter: &str,
-        from: Option<Vec<u8>>,
-        max: usize,
-    ) -> Result<KeyPage, StoreError> {
-        /// How many keys of any kind one command looks at.
-        const STEP: usize = 1_000;
-        /// How many commands are sent for a page at most. The page may then be empty.
-        const STEPS: usize = 100;
-        let pattern = self.names.pattern(limiter);
-        let mut page = KeyPage {
-            keys: Vec::new(),
-            next: Some(from.unwrap_or_else(|| b"0".to_vec())),
-        };
-        for _ in 0..STEPS {
-            let Some(cursor) = page
-                .next
-                .take_if(|_| page.keys.is_empty() || page.keys.len() < max)
-            else {
-                break;
-            };
-            let mut cmd = redis::cmd("SCAN");
-            cmd.arg(cursor)
-                .arg("MATCH")
-                .arg(&pattern)
-                .arg("COUNT")
-                .arg(STEP);
-            let answer = self.send(&cmd, &pattern).await?;
-            let Ok((next, names)) = redis::from_redis_value::<(Vec<u8>, Vec<Vec<u8>>)>(answer)
-            else {
-                return Err(error::of_answer(&self.connections.store));
-            };
-            page.keys.extend(
-                names
-                    .iter()
-                    .filter_map(|name| self.names.key_of(limiter, name)),
-            );
-            page.next = (next != b"0").then_some(next);
-        }
-        Ok(page)
-    }
-
-    async fn reset(&self, scope: Scope) -> Result<(), StoreError> {
-        let state = self.names.state(&scope);
-        let mut cmd = redis::cmd("DEL");
-        cmd.arg(&state)
-            .arg(names::leases(&state))
-            .arg(names::costs(&state));
-        for number in 0..MAX_LIMITS {
-            cmd.arg(names::log(&state, number));
-        }
-        self.send(&cmd, &state).await?;
-        let mut message = redis::cmd("PUBLISH");
-        message
-            .arg(self.names.channel(&scope.limiter))
-            .arg(&scope.key[..]);
-        self.send(&message, &state).await.map(drop)
     }
 }
 
@@ -302,7 +216,31 @@ impl Store for RedisStore {
 
     fn call(&self, call: Call) -> StoreFuture<Reply> {
         let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.call(call).await })
+        Box::pin(async move {
+            let script = shared.script(&call.policy)?;
+            let keys = wire::keys(&call, &script, &shared.names);
+            let mut cmd = Cmd::with_capacity(
+                8 + keys.len(),
+                256 + 16 * (call.returns.len() + call.asks.len()),
+            );
+            cmd.arg("EVALSHA")
+                .arg(&script.hash)
+                .arg(keys.len())
+                .arg(&keys);
+            wire::write_arguments(&mut cmd, &call, &script, &shared.names);
+            let (store, state) = (&shared.connections.store, &keys[0]);
+            let of_call = |error| error::of_call(store, state, error);
+            let by = shared.connections.deadline();
+            let mut answer = shared.connections.send(&cmd, by).await?;
+            // A script that the server does not know never ran, so the call may be sent again.
+            if answer.as_ref().is_err_and(error::is_unknown_script) {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(&script.text);
+                shared.connections.send(&load, by).await?.map_err(of_call)?;
+                answer = shared.connections.send(&cmd, by).await?;
+            }
+            wire::read(&answer.map_err(of_call)?, &call, store, state)
+        })
     }
 
     fn listen(&self, limiter: &Arc<str>, listener: ReleaseListener) -> bool {
@@ -314,12 +252,63 @@ impl Store for RedisStore {
 
     fn keys(&self, limiter: &Arc<str>, from: Option<Vec<u8>>, max: usize) -> StoreFuture<KeyPage> {
         let (shared, limiter) = (Arc::clone(&self.shared), Arc::clone(limiter));
-        Box::pin(async move { shared.keys(&limiter, from, max).await })
+        Box::pin(async move {
+            /// How many keys of any kind one command looks at.
+            const STEP: usize = 1_000;
+            /// How many commands are sent for a page at most. The page may then be empty.
+            const STEPS: usize = 100;
+            let pattern = shared.names.pattern(&limiter);
+            let mut page = KeyPage {
+                keys: Vec::new(),
+                next: Some(from.unwrap_or_else(|| b"0".to_vec())),
+            };
+            for _ in 0..STEPS {
+                let Some(cursor) = page
+                    .next
+                    .take_if(|_| page.keys.is_empty() || page.keys.len() < max)
+                else {
+                    break;
+                };
+                let mut cmd = redis::cmd("SCAN");
+                cmd.arg(cursor)
+                    .arg("MATCH")
+                    .arg(&pattern)
+                    .arg("COUNT")
+                    .arg(STEP);
+                let answer = shared.send(&cmd, &pattern).await?;
+                let Ok((next, names)) = redis::from_redis_value::<(Vec<u8>, Vec<Vec<u8>>)>(answer)
+                else {
+                    return Err(error::of_answer(&shared.connections.store));
+                };
+                page.keys.extend(
+                    names
+                        .iter()
+                        .filter_map(|name| shared.names.key_of(&limiter, name)),
+                );
+                page.next = (next != b"0").then_some(next);
+            }
+            Ok(page)
+        })
     }
 
     fn reset(&self, scope: Scope) -> StoreFuture<()> {
         let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.reset(scope).await })
+        Box::pin(async move {
+            let state = shared.names.state(&scope);
+            let mut cmd = redis::cmd("DEL");
+            cmd.arg(&state)
+                .arg(names::leases(&state))
+                .arg(names::costs(&state));
+            for number in 0..MAX_LIMITS {
+                cmd.arg(names::log(&state, number));
+            }
+            shared.send(&cmd, &state).await?;
+            let mut message = redis::cmd("PUBLISH");
+            message
+                .arg(shared.names.channel(&scope.limiter))
+                .arg(&scope.key[..]);
+            shared.send(&message, &state).await.map(drop)
+        })
     }
 
     /// Keys expire by themselves.

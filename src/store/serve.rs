@@ -1,6 +1,5 @@
 //! The task that receives messages about releases, for the listeners of a store.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 

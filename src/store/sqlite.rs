@@ -51,7 +51,7 @@ pub struct SqliteStore {
 
 struct SqliteShared {
     path: PathBuf,
-    jobs: mpsc::Sender<Box<dyn Job>>,
+    jobs: mpsc::Sender<Job>,
     rules: Rules,
     listeners: Listeners,
 }
@@ -181,15 +181,24 @@ impl SqliteStore {
     /// Has the thread do the step, also if the future is dropped. `committed` is called after the commit.
     fn order<T: Send + 'static>(
         &self,
-        step: impl FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        mut step: impl FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         committed: impl FnOnce(&T) + Send + 'static,
     ) -> StoreFuture<T> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.shared.jobs.send(Box::new(AwaitedJob {
-            step,
-            result: None,
-            committed,
-            answer,
+        let (mut result, mut end) = (None, Some((committed, answer)));
+        let sent = self.shared.jobs.send(Box::new(move |stage| {
+            match stage {
+                JobStage::Step(transaction) => result = Some(step(transaction)?),
+                JobStage::End(ended) => {
+                    if let Some(result) = ended.map(|()| result.take()).transpose()
+                        && let Some((committed, answer)) = end.take()
+                    {
+                        result.as_ref().map(committed).ok();
+                        answer.send(result).ok(); // the caller may no longer wait for it
+                    }
+                }
+            }
+            Ok(())
         }));
         let store = self.name();
         Box::pin(async move {
@@ -262,42 +271,15 @@ const MAX_TOGETHER: usize = 128;
 /// Expired rows are looked for after so many jobs: more are deleted than the jobs can have made.
 const PURGED_EVERY: usize = 256;
 
-/// What the thread is to do.
-trait Job: Send {
-    /// Does it, in a transaction. It may be done again, in another transaction, if this one fails.
-    fn step(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
+/// A job of the thread.
+type Job = Box<dyn FnMut(JobStage<'_>) -> rusqlite::Result<()> + Send>;
 
+/// What a job is told.
+enum JobStage<'a> {
+    /// Do it, in this transaction. It may be done again, in another transaction, if this one fails.
+    Step(&'a Transaction<'a>),
     /// The transaction has ended.
-    fn end(self: Box<Self>, ended: Result<(), StoreError>);
-}
-
-/// A job whose result is awaited.
-struct AwaitedJob<T, S, C> {
-    step: S,
-    result: Option<T>,
-    /// Called after the commit.
-    committed: C,
-    answer: oneshot::Sender<Result<T, StoreError>>,
-}
-
-impl<T, S, C> Job for AwaitedJob<T, S, C>
-where
-    T: Send,
-    S: FnMut(&Transaction<'_>) -> rusqlite::Result<T> + Send,
-    C: FnOnce(&T) + Send,
-{
-    fn step(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        self.result = Some((self.step)(transaction)?);
-        Ok(())
-    }
-
-    fn end(self: Box<Self>, ended: Result<(), StoreError>) {
-        let this = *self;
-        if let Some(result) = ended.map(|()| this.result).transpose() {
-            result.as_ref().map(this.committed).ok();
-            this.answer.send(result).ok(); // the caller may no longer wait for it
-        }
-    }
+    End(Result<(), StoreError>),
 }
 
 struct Worker {
@@ -339,7 +321,7 @@ impl Worker {
     }
 
     /// Runs jobs until all senders are gone.
-    fn run(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
+    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
             let mut together = vec![first];
             together.extend(jobs.try_iter().take(MAX_TOGETHER - 1));
@@ -348,7 +330,7 @@ impl Worker {
     }
 
     /// Carries out jobs in one transaction. If that fails on account of one of them, each is tried alone.
-    fn carry_out(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+    fn carry_out(&mut self, mut jobs: Vec<Job>) {
         let mut commits = false;
         let ended = self.steps(&mut jobs).and_then(|transaction| {
             commits = true;
@@ -366,18 +348,18 @@ impl Worker {
             }
             Err(error) => Err(not_done(&self.store, error)),
         };
-        for job in jobs {
-            job.end(ended.clone());
+        for mut job in jobs {
+            job(JobStage::End(ended.clone())).ok();
         }
     }
 
     /// Does the jobs in a transaction, and now and then a purge.
-    fn steps(&mut self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<Transaction<'_>> {
+    fn steps(&mut self, jobs: &mut [Job]) -> rusqlite::Result<Transaction<'_>> {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         for job in &mut *jobs {
-            job.step(&transaction)?;
+            job(JobStage::Step(&transaction))?;
         }
         self.jobs += jobs.len();
         if self.jobs >= PURGED_EVERY {

@@ -1,7 +1,6 @@
 //! Concurrent work on the items of a stream, with and without its outputs.
 
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 

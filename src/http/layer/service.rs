@@ -1,6 +1,5 @@
 //! The service of a `LimitLayer`, and the future of a request through it.
 
-use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The service of an `OutboundLayer`, and the future of a request through it.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::link::StoreLink;
-use super::on_drop::OnDrop;
+use super::link::{OnDrop, StoreLink};
 use crate::contain_panic::contain_panic;
-use crate::core::request::{Costs, Grant, Refused};
+use crate::core::request::{Costs, Refused};
 use crate::core::schedule::Enqueued;
 use crate::core::session::SessionStep;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::exchange::{Reply, Scope};
+use crate::manager::channels::answer::TimedGrant;
 use crate::manager::channels::request_options::RequestOptions;
 use crate::manager::parts::Manager;
-use crate::manager::time::clock::ClockOrigin;
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -60,26 +59,28 @@ impl<'a> AtStore<'a> {
         self,
         options: &RequestOptions,
         waker: &Waker,
-    ) -> Result<Enqueued<Grant>, Refused> {
+        granted: &mut TimedGrant,
+    ) -> Result<Enqueued<()>, Refused> {
         let mut waker = Some(waker.clone());
         let mut visit = self.0.visit();
         let request = options.request(Moment::NEVER);
         let schedule = &mut visit.state.schedule;
         let tried = schedule.try_at_store(visit.now, &request, &mut waker, &mut visit.effects);
-        let tried = if let Ok(Enqueued::Queued(id)) = tried {
-            let waiting = visit.await_turn(id, options.cost);
-            waiting.map(|_| Enqueued::Queued(id))
-        } else {
-            visit.end();
-            tried
+        let tried = match tried {
+            Ok(Enqueued::Queued(id)) => visit.await_turn(id, options.cost),
+            Ok(Enqueued::Granted(grant)) => {
+                let origin = visit.state.clock.origin();
+                *granted = TimedGrant { grant, origin };
+                visit.end();
+                Ok(Enqueued::Granted(()))
+            }
+            Err(refused) => {
+                visit.end();
+                Err(refused)
+            }
         };
         contain_panic(|| drop(waker));
         tried
-    }
-
-    /// The clock of the grants that are made now.
-    pub(crate) fn clock_origin(self) -> ClockOrigin {
-        self.0.lock().clock.origin()
     }
 
     /// What a request would be answered now; it takes nothing.

@@ -1,20 +1,22 @@
 //! Carries the calls of a session to its store, and the replies back.
 //!
 //! A carrier makes one trip after another, until the session has nothing left to send: so at most one call of a key is in flight.
-//! After a reply it yields: the requests that were granted ask again first, and go together.
+//! After a reply it yields: the requests that were granted ask again first, and go together. A heartbeat renews the leases.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::at_store::{AtStore, NO_STORE};
-use super::on_drop::OnDrop;
+use super::link::OnDrop;
 use crate::core::effects::Errand;
 use crate::core::session::{CallAnswer, CallFailed, Trip};
 use crate::error::StoreError;
 use crate::manager::parts::Manager;
-use crate::manager::time::timers;
+use crate::manager::time::{timekeeper, timers};
 use crate::store::background::background;
 
 impl AtStore<'_> {
@@ -37,6 +39,21 @@ impl AtStore<'_> {
     fn start_carrier(self) {
         if let Some(runtime) = timers::runtime_here().or_else(background) {
             runtime.spawn(carry(Arc::clone(self.0)));
+        }
+    }
+
+    /// Renews the leases in the background, where no task of the program keeps the thread; on a clock that a test has paused, in its
+    /// runtime.
+    #[cold]
+    fn start_heartbeat(self) {
+        let here = Handle::try_current().ok();
+        let runtime = if timekeeper::clock_is_real() {
+            background().or(here)
+        } else {
+            here
+        };
+        if let Some(runtime) = runtime {
+            runtime.spawn(renew(Arc::downgrade(self.0)));
         }
     }
 
@@ -96,5 +113,63 @@ async fn carry(manager: Arc<Manager>) {
             }
             Trip::End => return,
         };
+    }
+}
+
+/// Renews all leases of a manager three times within their TTL, until there are none.
+async fn renew(manager: Weak<Manager>) {
+    // The runtime was shut down, or the store's code panicked. The next grant begins another heartbeat.
+    let dropped = OnDrop(|| {
+        if let Some(manager) = manager.upgrade() {
+            let store = manager.at_store();
+            store.note_in_session(|step| step.session.renewals_stopped());
+        }
+    });
+    let ttl = manager.upgrade().map(|manager| {
+        let store = manager.at_store();
+        store.note_in_session(|step| step.session.lease_ttl())
+    });
+    let Some(ttl) = ttl.map(Duration::from_nanos) else {
+        return;
+    };
+    let (pause, retry) = (ttl / 3, ttl / 12);
+    let mut next = pause;
+    loop {
+        sleep(next).await;
+        let Some(manager) = manager.upgrade() else {
+            return;
+        };
+        let store = manager.at_store();
+        let renewals = store.note_in_session(|step| step.session.renewals(step.now));
+        if renewals.is_empty() && store.note_in_session(|step| step.session.ends_renewals(step.now))
+        {
+            std::mem::forget(dropped); // another heartbeat may have begun by now
+            return;
+        }
+        // Spread over half the pause, so that the store serves others between them.
+        let between = pause / 2 / u32::try_from(renewals.len()).unwrap_or(u32::MAX).max(1);
+        let several = renewals.len() > 1;
+        next = if several { pause / 2 } else { pause };
+        for renewal in renewals {
+            let sent_at = store.note_in_session(|step| step.now);
+            // Not longer than a third of the TTL: then there is time for another try.
+            match timeout(pause, store.link().call(renewal.call.clone())).await {
+                Ok(Ok(reply)) => manager.visit().change(|schedule, now, effects| {
+                    schedule.change_session(now, effects, |step| {
+                        step.renewed(sent_at, &renewal, &reply);
+                    });
+                }),
+                Ok(Err(failed)) => {
+                    store.note_in_session(|step| {
+                        step.session.renewals_failed(&renewal.call, &failed.error);
+                    });
+                    next = retry;
+                }
+                Err(_) => next = retry,
+            }
+            if several {
+                sleep(between).await;
+            }
+        }
     }
 }

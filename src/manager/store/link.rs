@@ -9,7 +9,6 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, timeout};
 
 use super::kept_keys::KeptKeys;
-use super::on_drop::OnDrop;
 use crate::core::session::{CallAnswer, CallFailed};
 use crate::error::{ReplyFault, StoreError};
 use crate::event::EventKind;
@@ -222,6 +221,15 @@ impl StoreLink {
     /// Whether calls are made, and not given up for a while.
     pub(crate) fn is_up(&self) -> bool {
         self.breaker.lock().open.is_none()
+    }
+}
+
+/// Runs code at the end of a scope, also if the future that it belongs to is dropped.
+pub(super) struct OnDrop<F: FnMut()>(pub(super) F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

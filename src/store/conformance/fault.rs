@@ -1,7 +1,6 @@
 //! What a claim has found.
 
 use std::fmt::{Debug, Display};
-use std::future::Future;
 use std::time::Duration;
 
 use thiserror::Error;

@@ -56,15 +56,11 @@ pub(super) struct QueryAnswer {
 
 impl MysqlServer {
     async fn connection(&self) -> Result<Taken<Conn>, StoreError> {
-        let connect = async {
-            let connected = timeout(self.sql.timeout, self.connect()).await;
-            connected.map_err(|elapsed| StoreError::unreachable(self.sql.name(), elapsed))?
-        };
+        let connect = self.sql.connect(self.connect());
         self.connections.take(connect).await
     }
 
     async fn connect(&self) -> Result<Conn, StoreError> {
-        self.sql.known.forget_clock();
         let connects = async {
             let mut conn = Conn::new(self.opts.clone()).await?;
             conn.query_drop(SETTINGS).await?;

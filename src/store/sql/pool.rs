@@ -1,6 +1,5 @@
 //! Connections that have one caller at a time.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -11,13 +11,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::super::{Decided, KeyState, Rules, StoreFuture};
 use super::row_cache::{Bounds, CachedRow, KeyRow, RowCache};
@@ -120,6 +120,16 @@ impl SqlServer {
 
     pub(in crate::store) fn name(&self) -> &str {
         self.rules.store()
+    }
+
+    /// Makes a connection in time. It may lead to another server than the last one.
+    pub(in crate::store) async fn connect<C>(
+        &self,
+        connects: impl Future<Output = Result<C, StoreError>>,
+    ) -> Result<C, StoreError> {
+        self.known.forget_clock();
+        let connected = timeout(self.timeout, connects).await;
+        connected.unwrap_or_else(|elapsed| Err(StoreError::unreachable(self.name(), elapsed)))
     }
 }
 
