@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use answer::Few;
 use family::{
-    AGE, AnswerPart, DATE, Form, LIMIT, LIMIT_POLICY, REQUESTS, RETRY_AFTER, RETRY_AFTER_MILLIS,
-    SHOPIFY, UNIFIED_RESET, UNIFIED_STATUS,
+    AGE, AnswerPart, DATE, Form, LIMIT, LIMIT_POLICY, Quirk, REQUESTS, RETRY_AFTER,
+    RETRY_AFTER_MILLIS, SHOPIFY, UNIFIED_RESET, UNIFIED_STATUS,
 };
 use structured::{Bare, dictionary};
 use time::{decimal_seconds, decimal_whole, go_duration, millis, rfc3339, whole};
@@ -166,10 +166,10 @@ impl<'h> AnswerReader<'h> {
         let mut quotas = self.answer.quotas().iter();
         match self.status.as_u16() {
             429 | 503 => true,
-            403 if self.form.denies_by_403 => {
+            403 if self.form.has(Quirk::DeniesBySpent403) => {
                 self.answer.retry_after.is_some() || quotas.any(|quota| quota.remaining == Some(0))
             }
-            status => self.form.overloaded_status == Some(status),
+            status => self.form.has(Quirk::DeniesBy(status)),
         }
     }
 
@@ -178,13 +178,13 @@ impl<'h> AnswerReader<'h> {
         if self.status.as_u16() < 400 {
             return None;
         }
-        let wait_millis = if self.form.has_retry_after_millis {
+        let wait_millis = if self.form.has(Quirk::RetryAfterMillis) {
             self.value(RETRY_AFTER_MILLIS, millis)
         } else {
             None
         };
         let (now, sent) = (self.now, self.sent);
-        let delay = if self.form.has_decimal_retry_after {
+        let delay = if self.form.has(Quirk::DecimalRetryAfter) {
             decimal_seconds
         } else {
             seconds
@@ -197,12 +197,12 @@ impl<'h> AnswerReader<'h> {
 
     fn numbers(&mut self, unit: &'static str, fields: &[&'static str; 3]) {
         let (form, sent) = (self.form, self.sent);
-        let is_unknown = |text: &str| form.has_unknown && text == "-1";
+        let is_unknown = |text: &str| form.has(Quirk::UnknownNumbers) && text == "-1";
         let count = |text: &'h str| {
             if is_unknown(text) {
                 return Some((None, None));
             }
-            let whole_part = || decimal_whole(text).filter(|_| form.has_decimal_counts);
+            let whole_part = || decimal_whole(text).filter(|_| form.has(Quirk::DecimalCounts));
             first_count(text)
                 .or_else(|| Some((whole_part()?, None)))
                 .map(|(count, window)| (Some(count), window))
@@ -228,7 +228,7 @@ impl<'h> AnswerReader<'h> {
         }
         let (limit, window) = limit.unwrap_or_default();
         let quota = UpstreamQuota {
-            name: form.name_field.and_then(|field| self.value(field, Some)),
+            name: form.name_field().and_then(|field| self.value(field, Some)),
             unit,
             limit,
             remaining: remaining.and_then(|(remaining, _)| remaining),

@@ -234,34 +234,39 @@ impl<'a> FieldValues<'a> {
 
     /// `"api";q=100;w=60;qu="tokens";pk=:dHJpYWw=:`
     pub(super) fn policies(&self, name: &str) -> FieldText {
-        let mut text = FieldText::new();
-        let out = &mut text;
-        for (index, status) in self.limits.iter().enumerate() {
-            out.put_comma();
-            self.put_name(out, name, index);
+        self.members(name, |out, _, status| {
             out.put_number(b";q=", status.capacity);
             if let Some(seconds) = window_seconds(status) {
                 out.put_number(b";w=", seconds);
             }
             put_unit(out, status);
-            self.put_partition_key(out);
-        }
-        text
+        })
     }
 
     /// `"api";r=42;t=30`
     pub(super) fn states(&self, name: &str) -> FieldText {
-        let mut text = FieldText::new();
-        let out = &mut text;
-        for index in 0..self.limits.len() {
-            out.put_comma();
-            self.put_name(out, name, index);
+        self.members(name, |out, index, _| {
             out.put_number(b";r=", self.remaining(index));
             // Zero means that the limit is full already.
             if let Some(seconds) = self.reset(index).filter(|seconds| *seconds > 0) {
                 out.put_number(b";t=", seconds);
             }
-            self.put_partition_key(out);
+        })
+    }
+
+    /// A member for each limit, with its name, these parameters, and the partition key.
+    #[inline]
+    fn members(
+        &self,
+        name: &str,
+        put_parameters: impl Fn(&mut FieldText, usize, &LimitStatus),
+    ) -> FieldText {
+        let mut text = FieldText::new();
+        for (index, status) in self.limits.iter().enumerate() {
+            text.put_comma();
+            self.put_name(&mut text, name, index);
+            put_parameters(&mut text, index, status);
+            self.put_partition_key(&mut text);
         }
         text
     }

@@ -108,22 +108,28 @@ listed! {
 /// What is read for a family.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
-    pub(super) parts: &'static [AnswerPart],
     /// What the reset of [`AnswerPart::Numbers`] means.
     pub(super) reset: ResetFormat,
-    /// The field with the name of the quotas.
-    pub(super) name_field: Option<&'static str>,
-    /// Whether -1 stands for an unknown number.
-    pub(super) has_unknown: bool,
-    /// Whether limits and what remains may have a fraction, as Reddit sends it.
-    pub(super) has_decimal_counts: bool,
-    pub(super) has_retry_after_millis: bool,
-    /// Whether `Retry-After` may have a fraction, which the standard does not allow.
-    pub(super) has_decimal_retry_after: bool,
-    /// The status of a denial besides 429 and 503.
-    pub(super) overloaded_status: Option<u16>,
-    /// Whether a 403 is a denial if a quota is spent, or with a `Retry-After`.
-    pub(super) denies_by_403: bool,
+    pub(super) parts: &'static [AnswerPart],
+    quirks: &'static [Quirk],
+}
+
+/// In what a family differs from most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quirk {
+    /// This field has the name of the quotas.
+    NamesQuotas(&'static str),
+    /// -1 stands for an unknown number.
+    UnknownNumbers,
+    /// Limits and what remains may have a fraction, as Reddit sends it.
+    DecimalCounts,
+    RetryAfterMillis,
+    /// `Retry-After` may have a fraction, which the standard does not allow.
+    DecimalRetryAfter,
+    /// An answer of this status is a denial, besides 429 and 503.
+    DeniesBy(u16),
+    /// A 403 is a denial if a quota is spent, or with a `Retry-After`.
+    DeniesBySpent403,
 }
 
 /// A group of fields in the answers of a family.
@@ -172,6 +178,16 @@ const RATELIMIT: AnswerPart = numbers!("requests", "ratelimit-", "");
 const X_RATELIMIT: AnswerPart = numbers!("requests", "x-ratelimit-", "");
 const OPENAI_REQUESTS: AnswerPart = numbers!("requests", "x-ratelimit-", "-requests");
 const OPENAI_TOKENS: AnswerPart = numbers!("tokens", "x-ratelimit-", "-tokens");
+const OPENAI_PROJECT_TOKENS: AnswerPart =
+    numbers!("project-tokens", "x-ratelimit-", "-project-tokens");
+const X_RATE_LIMIT: AnswerPart = numbers!("requests", "x-rate-limit-", "");
+const ANTHROPIC: &[AnswerPart] = &[
+    numbers!("requests", "anthropic-ratelimit-requests-", ""),
+    numbers!("tokens", "anthropic-ratelimit-tokens-", ""),
+    numbers!("input-tokens", "anthropic-ratelimit-input-tokens-", ""),
+    numbers!("output-tokens", "anthropic-ratelimit-output-tokens-", ""),
+    AnswerPart::Unified,
+];
 const DISCORD: [&str; 3] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -180,72 +196,46 @@ const DISCORD: [&str; 3] = [
 
 impl UpstreamFamily {
     pub(super) fn form(self) -> Form {
+        use Quirk::{
+            DecimalCounts, DecimalRetryAfter, DeniesBy, DeniesBySpent403, NamesQuotas,
+            RetryAfterMillis, UnknownNumbers,
+        };
         use ResetFormat::{GoDuration, Rfc3339, Seconds, UnixSeconds};
-        let form = |reset, parts| Form {
-            parts,
+        let form = |reset, parts, quirks| Form {
             reset,
-            name_field: None,
-            has_unknown: false,
-            has_decimal_counts: false,
-            has_retry_after_millis: false,
-            has_decimal_retry_after: false,
-            overloaded_status: None,
-            denies_by_403: false,
+            parts,
+            quirks,
         };
         match self {
-            Self::RetryAfter => form(Seconds, &[]),
-            Self::Draft10 => form(Seconds, &[AnswerPart::Lists]),
-            Self::Draft7 => form(Seconds, &[AnswerPart::Dictionary]),
-            Self::Draft6 => form(Seconds, &[RATELIMIT, AnswerPart::Windows]),
-            Self::XRateLimit(reset) => Form {
-                has_decimal_counts: true,
-                ..form(reset, &[X_RATELIMIT])
-            },
-            Self::GitHub => Form {
-                name_field: Some("x-ratelimit-resource"),
-                denies_by_403: true,
-                ..form(UnixSeconds, &[X_RATELIMIT])
-            },
-            Self::GitLab => form(UnixSeconds, &[RATELIMIT]),
-            Self::Twitter => form(UnixSeconds, &[numbers!("requests", "x-rate-limit-", "")]),
-            Self::OpenAi => Form {
-                has_retry_after_millis: true,
-                ..form(
-                    GoDuration,
-                    &[
-                        OPENAI_REQUESTS,
-                        OPENAI_TOKENS,
-                        numbers!("project-tokens", "x-ratelimit-", "-project-tokens"),
-                    ],
-                )
-            },
-            Self::AzureOpenAi => Form {
-                has_retry_after_millis: true,
-                has_unknown: true,
-                ..form(Seconds, &[OPENAI_REQUESTS, OPENAI_TOKENS])
-            },
-            Self::Anthropic => Form {
-                overloaded_status: Some(529),
-                ..form(
-                    Rfc3339,
-                    &[
-                        numbers!("requests", "anthropic-ratelimit-requests-", ""),
-                        numbers!("tokens", "anthropic-ratelimit-tokens-", ""),
-                        numbers!("input-tokens", "anthropic-ratelimit-input-tokens-", ""),
-                        numbers!("output-tokens", "anthropic-ratelimit-output-tokens-", ""),
-                        AnswerPart::Unified,
-                    ],
-                )
-            },
-            Self::Discord => Form {
-                name_field: Some("x-ratelimit-bucket"),
-                has_decimal_retry_after: true,
-                ..form(Seconds, &[AnswerPart::Numbers(REQUESTS, DISCORD)])
-            },
-            Self::Shopify => Form {
-                has_decimal_retry_after: true,
-                ..form(Seconds, &[AnswerPart::UsedOfLimit])
-            },
+            Self::RetryAfter => form(Seconds, &[], &[]),
+            Self::Draft10 => form(Seconds, &[AnswerPart::Lists], &[]),
+            Self::Draft7 => form(Seconds, &[AnswerPart::Dictionary], &[]),
+            Self::Draft6 => form(Seconds, &[RATELIMIT, AnswerPart::Windows], &[]),
+            Self::XRateLimit(reset) => form(reset, &[X_RATELIMIT], &[DecimalCounts]),
+            Self::GitHub => form(
+                UnixSeconds,
+                &[X_RATELIMIT],
+                &[NamesQuotas("x-ratelimit-resource"), DeniesBySpent403],
+            ),
+            Self::GitLab => form(UnixSeconds, &[RATELIMIT], &[]),
+            Self::Twitter => form(UnixSeconds, &[X_RATE_LIMIT], &[]),
+            Self::OpenAi => form(
+                GoDuration,
+                &[OPENAI_REQUESTS, OPENAI_TOKENS, OPENAI_PROJECT_TOKENS],
+                &[RetryAfterMillis],
+            ),
+            Self::AzureOpenAi => form(
+                Seconds,
+                &[OPENAI_REQUESTS, OPENAI_TOKENS],
+                &[RetryAfterMillis, UnknownNumbers],
+            ),
+            Self::Anthropic => form(Rfc3339, ANTHROPIC, &[DeniesBy(529)]),
+            Self::Discord => form(
+                Seconds,
+                &[AnswerPart::Numbers(REQUESTS, DISCORD)],
+                &[NamesQuotas("x-ratelimit-bucket"), DecimalRetryAfter],
+            ),
+            Self::Shopify => form(Seconds, &[AnswerPart::UsedOfLimit], &[DecimalRetryAfter]),
         }
     }
 
@@ -259,10 +249,25 @@ impl UpstreamFamily {
     /// ```
     pub fn fields(self) -> impl Iterator<Item = &'static str> {
         let form = self.form();
-        let millis = form.has_retry_after_millis.then_some(RETRY_AFTER_MILLIS);
+        let millis = form
+            .has(Quirk::RetryAfterMillis)
+            .then_some(RETRY_AFTER_MILLIS);
         let common = [AGE, DATE, RETRY_AFTER].into_iter().chain(millis);
         let parts = form.parts.iter().flat_map(AnswerPart::fields).copied();
-        common.chain(parts).chain(form.name_field)
+        common.chain(parts).chain(form.name_field())
+    }
+}
+
+impl Form {
+    pub(super) fn has(&self, quirk: Quirk) -> bool {
+        self.quirks.contains(&quirk)
+    }
+
+    pub(super) fn name_field(&self) -> Option<&'static str> {
+        self.quirks.iter().find_map(|quirk| match quirk {
+            Quirk::NamesQuotas(field) => Some(*field),
+            _ => None,
+        })
     }
 }
 
