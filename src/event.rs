@@ -219,66 +219,61 @@ impl EventKind {
     }
 }
 
-/// Why a request was shed. [`EventKind::Shed`] carries it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ShedReason {
-    /// The queue was full when the request arrived.
-    QueueFull,
-    /// It waited in the queue and was dropped for another request, or together with all others: see [`Overflow`](crate::Overflow).
-    Dropped,
-    /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
-    Blocked,
+/// Reasons, each with its name in logs and metrics.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $reason:ident { $($(#[$of_variant:meta])* $variant:ident = $name:literal,)* } $(#[$of_name:meta])*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $reason { $($(#[$of_variant])* $variant,)* }
+
+        impl $reason {
+            $(#[$of_name])*
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
 }
 
-impl ShedReason {
+reasons! {
+    /// Why a request was shed. [`EventKind::Shed`] carries it.
+    ShedReason {
+        /// The queue was full when the request arrived.
+        QueueFull = "queue_full",
+        /// It waited in the queue and was dropped for another request, or together with all others: see
+        /// [`Overflow`](crate::Overflow).
+        Dropped = "dropped",
+        /// It arrived while the limiter accepted no request: see [`Overflow::Block`](crate::Overflow::Block).
+        Blocked = "blocked",
+    }
     /// `queue_full`, `dropped` or `blocked`, for logs and metrics.
     ///
     /// ```
     /// assert_eq!(tollgate::ShedReason::QueueFull.as_str(), "queue_full");
     /// ```
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::Dropped => "dropped",
-            Self::Blocked => "blocked",
-        }
+}
+
+reasons! {
+    /// Why a layer refused a request that its limiter has not denied. [`EventKind::Refused`] carries it.
+    RefusedReason {
+        /// The client that sent the request is unknown.
+        NoIdentity = "no_identity",
+        /// Its cost is above a capacity, so that it could never be granted.
+        ExceedsLimit = "exceeds_limit",
+        /// The configuration does not let the limiter decide any request.
+        Misconfigured = "misconfigured",
+        /// The limiter is closed.
+        Closed = "closed",
+        /// The store of a shared limiter has not answered, or has refused the call.
+        StoreFailed = "store_failed",
     }
-}
-
-/// Why a layer refused a request that its limiter has not denied. [`EventKind::Refused`] carries it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RefusedReason {
-    /// The client that sent the request is unknown.
-    NoIdentity,
-    /// Its cost is above a capacity, so that it could never be granted.
-    ExceedsLimit,
-    /// The configuration does not let the limiter decide any request.
-    Misconfigured,
-    /// The limiter is closed.
-    Closed,
-    /// The store of a shared limiter has not answered, or has refused the call.
-    StoreFailed,
-}
-
-impl RefusedReason {
     /// `no_identity`, `exceeds_limit`, `misconfigured`, `closed` or `store_failed`, for logs and metrics.
     ///
     /// ```
     /// assert_eq!(tollgate::RefusedReason::NoIdentity.as_str(), "no_identity");
     /// ```
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoIdentity => "no_identity",
-            Self::ExceedsLimit => "exceeds_limit",
-            Self::Misconfigured => "misconfigured",
-            Self::Closed => "closed",
-            Self::StoreFailed => "store_failed",
-        }
-    }
 }
 
 /// A request that does not wait, recorded before it is denied.

@@ -2,13 +2,10 @@
 
 mod event;
 mod observers;
-mod wait;
 
-pub(crate) use self::event::{FormatKey, format_by_debug, format_nothing};
-pub use self::event::{LimiterEvent, ObservedKey};
+pub(crate) use self::event::{FormatKey, WaitSpan, format_by_debug, format_nothing};
+pub use self::event::{LimiterEvent, ObservedKey, OpenWait, WaitEnd, WaitStart};
 pub(crate) use self::observers::{KeyedObservers, Observers};
-pub(crate) use self::wait::WaitSpan;
-pub use self::wait::{OpenWait, WaitEnd, WaitStart};
 
 /// Receives the events of limiters, and the waits of their requests. One observer may serve limiters, keyed limiters and shared
 /// limiters alike.

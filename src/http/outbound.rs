@@ -262,19 +262,18 @@ impl<C, R> OutboundLayer<C, R> {
         self
     }
 
-    /// Releases the permit when the head of the response is there, and not after its body.
-    ///
-    /// ```
-    /// use tollgate::http::OutboundLayer;
-    /// use tollgate::{Limiter, Throttle};
-    /// # use std::time::Duration;
-    ///
-    /// let layer = OutboundLayer::new(Limiter::new(Throttle::every(Duration::from_millis(100)))?).until_head();
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub const fn until_head(mut self) -> Self {
-        self.common.until_head = true;
-        self
+    setters! { const:
+        /// Releases the permit when the head of the response is there, and not after its body.
+        ///
+        /// ```
+        /// use tollgate::http::OutboundLayer;
+        /// use tollgate::{Limiter, Throttle};
+        /// # use std::time::Duration;
+        ///
+        /// let layer = OutboundLayer::new(Limiter::new(Throttle::every(Duration::from_millis(100)))?).until_head();
+        /// # Ok::<(), tollgate::ConfigError>(())
+        /// ```
+        pub until_head() => common.until_head = true;
     }
 
     /// Sets what is [reported](crate::Permit::report) of each call, for a [concurrency that adapts](crate::Adapt). Defaults to

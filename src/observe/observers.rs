@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::wait::{OpenWait, WaitEnd, WaitSpan, WaitStart, call};
-use super::{FormatKey, LimiterEvent, ObservedKey, Observer};
+use super::Observer;
+use super::event::{
+    FormatKey, LimiterEvent, ObservedKey, OpenWait, WaitEnd, WaitSpan, WaitStart, call,
+};
 use crate::contain_panic::contain_panic;
 use crate::event::EventKind;
 

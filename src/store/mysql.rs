@@ -76,18 +76,13 @@ impl MysqlStoreOptions {
         }
     }
 
-    /// Whether tables that are missing are created. Otherwise [`MysqlStore::schema`] must have been run.
-    pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self {
-            creates_tables,
-            ..self
-        }
-    }
+    setters! { const:
+        /// Whether tables that are missing are created. Otherwise [`MysqlStore::schema`] must have been run.
+        pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
 
-    /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
-    /// up, and another one is made. What was sent may still be carried out.
-    pub const fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
+        /// up, and another one is made. What was sent may still be carried out.
+        pub timeout(timeout: Duration) => timeout = timeout;
     }
 
     /// A store at this URL, `mysql://user:password@host:port/database`. It does not connect yet.

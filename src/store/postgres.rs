@@ -78,18 +78,13 @@ impl PostgresStoreOptions {
         }
     }
 
-    /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
-    pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self {
-            creates_tables,
-            ..self
-        }
-    }
+    setters! { const:
+        /// Whether tables that are missing are created. Otherwise [`PostgresStore::schema`] must have been run.
+        pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
 
-    /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
-    /// up, and another one is made. What was sent may still be carried out.
-    pub const fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        /// How long the making of a connection may take, and how long an answer: 5 seconds by default. After that, the connection is given
+        /// up, and another one is made. What was sent may still be carried out.
+        pub timeout(timeout: Duration) => timeout = timeout;
     }
 
     /// A store at this URL, or of these [`key=value` pairs](Config), without TLS. It does not connect yet.

@@ -114,19 +114,14 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// What the names of all keys and channels begin with: any text. The default is `tollgate`.
-    pub fn prefix(self, prefix: impl Into<String>) -> Self {
-        Self {
-            prefix: prefix.into(),
-            ..self
-        }
-    }
+    setters! {
+        /// What the names of all keys and channels begin with: any text. The default is `tollgate`.
+        pub prefix(prefix: impl Into<String>) => prefix = prefix.into();
 
-    /// How long a call may take, with the connection if there is none yet. The default is 500 ms.
-    ///
-    /// After that, it fails with [`StoreError::Unanswered`] if it was sent; the server may still carry it out.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        /// How long a call may take, with the connection if there is none yet. The default is 500 ms.
+        ///
+        /// After that, it fails with [`StoreError::Unanswered`] if it was sent; the server may still carry it out.
+        pub timeout(timeout: Duration) => timeout = timeout;
     }
 
     /// The store. It makes no connection yet.

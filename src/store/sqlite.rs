@@ -106,29 +106,16 @@ impl SqliteStoreOptions {
         }
     }
 
-    /// When SQLite waits for the disk.
-    pub const fn synchronous(self, synchronous: SqliteSynchronous) -> Self {
-        Self {
-            synchronous,
-            ..self
-        }
-    }
+    setters! { const:
+        /// When SQLite waits for the disk.
+        pub synchronous(synchronous: SqliteSynchronous) => synchronous = synchronous;
 
-    /// How long a transaction waits for those of other processes, in whole milliseconds, up to 24 days. A call that has waited for
-    /// longer is [`StoreError::Unreachable`].
-    pub const fn busy_timeout(self, busy_timeout: Duration) -> Self {
-        Self {
-            busy_timeout,
-            ..self
-        }
-    }
+        /// How long a transaction waits for those of other processes, in whole milliseconds, up to 24 days. A call that has waited for
+        /// longer is [`StoreError::Unreachable`].
+        pub busy_timeout(busy_timeout: Duration) => busy_timeout = busy_timeout;
 
-    /// Whether tables that are missing are created. Otherwise [`SqliteStore::schema`] must have been run.
-    pub const fn create_tables(self, creates_tables: bool) -> Self {
-        Self {
-            creates_tables,
-            ..self
-        }
+        /// Whether tables that are missing are created. Otherwise [`SqliteStore::schema`] must have been run.
+        pub create_tables(creates_tables: bool) => creates_tables = creates_tables;
     }
 
     /// Opens the file, or creates it, and starts the store's thread. It blocks while the file is opened.
