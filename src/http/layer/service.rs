@@ -80,7 +80,14 @@ where
                 Admission::Later(asking) => {
                     LimitStage::Asking(asking, Some((self.take_ready(), request)))
                 }
-                Admission::Now(answer) => LimitStage::answered(answer, &mut self.inner, request),
+                // Apart, because a stage that several arms make is moved once more.
+                Admission::Now(Ok(granted)) => {
+                    let stage = LimitStage::Calling(self.inner.call(request), Some(granted));
+                    return LimitFuture { stage, key, layer };
+                }
+                Admission::Now(Err(refusal)) => {
+                    LimitStage::Refused(refusal, AnswerForm::to(&request))
+                }
             },
         };
         LimitFuture { stage, key, layer }
