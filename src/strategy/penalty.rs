@@ -451,16 +451,12 @@ impl PenaltyRule {
     /// `settled` raised by `cost`, not beyond the ceiling.
     #[inline(always)]
     fn raised(&self, settled: PenaltyState, now: Moment, cost: u64) -> PenaltyState {
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        if cost == 0 || settled.at > now {
+        if settled.at > now {
             return settled;
         }
-        let at = if settled.value == 0 { now } else { settled.at };
-        PenaltyState {
-            at,
-            value: settled.value.saturating_add(cost).min(self.ceiling),
-            ..settled
-        }
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        let value = settled.value.saturating_add(cost).min(self.ceiling);
+        settled.with_value(now, value)
     }
 
     /// The first instant at which `cost` fits, from `settled`.
@@ -519,7 +515,7 @@ impl Strategy for PenaltyRule {
     fn decide(&self, state: PenaltyState, now: Moment, cost: u64) -> Result<PenaltyState, Moment> {
         let settled = self.settled(state, now);
         if settled.at <= now && cost <= self.threshold.saturating_sub(settled.value).into() {
-            Ok(self.raised(settled, now, cost))
+            Ok(settled.with_value(now, settled.value + cost as u32)) // the ceiling is not below the threshold
         } else {
             Err(self.first(settled, now, cost))
         }
@@ -657,6 +653,18 @@ impl Strategy for PenaltyRule {
         let value =
             u32::try_from(ratio.of_whole(Usage::of_units(value.into()))).unwrap_or(u32::MAX);
         PenaltyState { at, value, bans }
+    }
+}
+
+impl PenaltyState {
+    /// Not less than the value so far. The steps count from where it leaves zero.
+    #[inline(always)]
+    fn with_value(self, now: Moment, value: u32) -> Self {
+        if value == self.value {
+            return self;
+        }
+        let at = if self.value == 0 { now } else { self.at };
+        Self { at, value, ..self }
     }
 }
 
