@@ -11,7 +11,6 @@ mod call;
 mod debts;
 mod denial;
 mod fallback;
-mod grants;
 mod outlook;
 mod permits;
 mod prefetch;
@@ -39,7 +38,7 @@ use call::{Calls, Carrier};
 use debts::Debts;
 use denial::{Denials, denied};
 use fallback::LocalFallback;
-use grants::{GrantByStore, StoredGrants};
+use permits::{GrantByStore, StoredGrants};
 use prefetch::Prefetch;
 
 #[cfg(any(test, feature = "_simulation"))]
@@ -82,7 +81,7 @@ pub(crate) struct SessionOptions {
 pub(crate) struct StoreSession {
     options: SessionOptions,
     /// The places that the store has granted to this process.
-    gate: Gate,
+    pub(crate) gate: Gate,
     grants: StoredGrants,
     debts: Debts,
     fallback: LocalFallback,
@@ -143,15 +142,6 @@ impl StoreSession {
             waiters,
             effects,
         }
-    }
-
-    /// The gate of the permits that the store has granted.
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
-    }
-
-    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
-        &mut self.gate
     }
 
     /// The gate of the local fallback, if it was needed so far.

@@ -36,7 +36,7 @@ impl Authority {
     pub(super) fn gate_mut(&mut self) -> &mut Gate {
         match self {
             Self::Local(gate) => gate,
-            Self::Store(session) => session.gate_mut(),
+            Self::Store(session) => &mut session.gate,
         }
     }
 
@@ -44,7 +44,7 @@ impl Authority {
     pub(super) fn gates(&self) -> (&Gate, Option<&Gate>) {
         match self {
             Self::Local(gate) => (gate, None),
-            Self::Store(session) => (session.gate(), session.fallback_gate()),
+            Self::Store(session) => (&session.gate, session.fallback_gate()),
         }
     }
 
@@ -142,8 +142,7 @@ impl Authority {
         match self {
             Self::Local(gate) => costs.plain.wrapping_sub(1) < gate.limits().max_cost_in_place(),
             Self::Store(session) => {
-                waiters.front_ready_at != Moment::NEVER
-                    && session.gate().limits().fits(costs).is_ok()
+                waiters.front_ready_at != Moment::NEVER && session.gate.limits().fits(costs).is_ok()
             }
         }
     }
@@ -230,7 +229,7 @@ impl Authority {
 /// Not inlined: with a choice between two addresses, each grant of a local limiter would pay for it.
 #[cold]
 fn gate_of(session: &StoreSession) -> &Gate {
-    session.gate()
+    &session.gate
 }
 
 /// Admits the next request, or says when to check again.

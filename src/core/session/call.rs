@@ -99,14 +99,7 @@ impl AskBatch {
         self.waiters.push(id);
     }
 
-    /// Asks for units that no request waits for yet.
-    pub(super) fn prefetch(&mut self, units: u64, costs: impl FnOnce() -> Box<[u64]>) {
-        if units > 0 {
-            self.add_run(units, true, costs());
-        }
-    }
-
-    fn add_run(&mut self, count: u64, waits: bool, costs: Box<[u64]>) {
+    pub(super) fn add_run(&mut self, count: u64, waits: bool, costs: Box<[u64]>) {
         self.runs.push(Asks {
             first: self.first_lease + self.len(),
             count,
@@ -137,13 +130,6 @@ impl AskBatch {
             asked += run.count;
             asked > granted
         })
-    }
-}
-
-impl CallInFlight {
-    /// Whether places came back elsewhere meanwhile. The store also sends a message of the places that this call gives back.
-    pub(super) fn saw_releases_elsewhere(&self) -> bool {
-        self.releases > u32::from(!self.returns.is_empty())
     }
 }
 

@@ -163,19 +163,14 @@ impl Denials {
 
     /// Places of the store came back somewhere: a denial that waits for one ends soon.
     pub(super) fn note_release(&mut self, now: Moment, random: Random) {
-        let asks_at = self.asks_after_release(now, random);
+        /// A call takes about as long. Others may want the places, too.
+        const CALL: u64 = 500_000;
+        let asks_at = now.plus(self.retry_jitter(CALL, random));
         if let Some(denial) = &mut self.latest
             && denial.ends_by_release
         {
             denial.until = denial.until.min(asks_at);
         }
-    }
-
-    /// When to ask after a release. Others may want the places, too.
-    fn asks_after_release(&self, now: Moment, random: Random) -> Moment {
-        /// A call takes about as long.
-        const CALL: u64 = 500_000;
-        now.plus(self.retry_jitter(CALL, random))
     }
 }
 

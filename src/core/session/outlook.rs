@@ -41,11 +41,6 @@ impl<'a> StoreOutlook<'a> {
         self.session.gate.limits()
     }
 
-    /// Whether this process decides, because the store does not answer.
-    pub(super) fn is_in_fallback(self) -> bool {
-        self.session.fallback.is_active
-    }
-
     /// The latest denial of the store, if it is of these costs or less and holds. What this process gives back may end it.
     fn known_denial(self, costs: Costs<'_>) -> Option<&'a Denial> {
         let StoreSession {
@@ -54,7 +49,7 @@ impl<'a> StoreOutlook<'a> {
             denials,
             ..
         } = self.session;
-        if debts.has_unsent() || self.is_in_fallback() || calls.gives_back() {
+        if debts.has_unsent() || self.session.fallback.is_active || calls.gives_back() {
             return None;
         }
         denials.known(self.now, || self.limits().costs_of_each(costs))
@@ -112,7 +107,7 @@ impl<'a> StoreOutlook<'a> {
 
     /// What is decided on a request that cannot wait any longer. It is behind as many waiting units.
     pub(crate) fn decide_late(self, ahead: u64, costs: Costs<'_>) -> Decision {
-        if self.is_in_fallback() {
+        if self.session.fallback.is_active {
             self.decide_by_fallback(ahead, costs)
         } else {
             self.latest_denial(costs).0
@@ -121,7 +116,7 @@ impl<'a> StoreOutlook<'a> {
 
     /// What each limit is known to say of a request.
     pub(crate) fn known_limits(self, costs: Costs<'_>) -> Vec<LimitStatus> {
-        if self.is_in_fallback() {
+        if self.session.fallback.is_active {
             Vec::new() // the store was not asked
         } else {
             self.latest_denial(costs).1
@@ -178,7 +173,7 @@ impl StoreOutlook<'_> {
         let Some(front) = queue.front() else {
             return Moment::NEVER;
         };
-        if self.waiters.refuses_waiters() || self.is_in_fallback() {
+        if self.waiters.refuses_waiters() || self.session.fallback.is_active {
             return Moment::NEVER;
         }
         let by_unit = queue.unit_costs(front.id);
@@ -207,7 +202,7 @@ impl StoreOutlook<'_> {
     fn probes_at(self) -> Moment {
         let is_awaited = self.session.fallback.probes
             || !self.waiters.queue.is_empty() && !self.waiters.refuses_waiters();
-        if self.is_in_fallback() && is_awaited {
+        if self.session.fallback.is_active && is_awaited {
             self.session.back_off.asks_from.max(self.now)
         } else {
             Moment::NEVER
@@ -246,7 +241,9 @@ impl StoreOutlook<'_> {
             return Some(self.limits().plan().refused_decision(self.now));
         }
         let is_held_back = self.waiters.resumes_at(self.now, costs.plain) > self.now;
-        if self.is_in_fallback() && (is_held_back || self.now < self.session.back_off.asks_from) {
+        if self.session.fallback.is_active
+            && (is_held_back || self.now < self.session.back_off.asks_from)
+        {
             return Some(self.decide_by_fallback(self.waiters.queue.units_ahead(), costs));
         }
         is_held_back.then(|| self.latest_denial(costs).0)

@@ -5,7 +5,7 @@ use std::mem;
 use super::back_off::BackOff;
 use super::call::{CallAnswer, CallFailed, CallInFlight, Renewal, Trip};
 use super::denial::{Denial, Denied, denied};
-use super::grants::GrantByStore;
+use super::permits::GrantByStore;
 use super::{SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
@@ -13,7 +13,7 @@ use crate::core::queue::waiter::{Front, WaiterId};
 use crate::core::request::{Claim, Costs, Grant, RefusedRequest, Request};
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};
-use crate::exchange::{Asks, Call, OnStoreDown, Reply};
+use crate::exchange::{Asks, OnStoreDown, Reply};
 use crate::snapshot::LimitStatus;
 use crate::strategy::Moment;
 
@@ -53,7 +53,8 @@ impl SessionStep<'_> {
         session.calls.clocks = Some((now, reply.now));
         let denied = call.asks.denied(reply.granted).next();
         let costs = denied.map(|run| run.costs.clone());
-        let released = call.saw_releases_elsewhere();
+        // The store also sends a message of the places that this call gives back.
+        let released = call.releases > u32::from(!call.returns.is_empty());
         let polls_every = session.options.polls_every;
         session
             .denials
@@ -380,8 +381,8 @@ impl StoreSession {
         None
     }
 
-    /// A call was refused. Whether the next call replaces the policy in the store, because it differs.
-    fn replaces_next(&mut self, error: &StoreError, replaced_policy: bool) -> bool {
+    /// A call was refused, or renewals were. Returns whether the next call replaces the policy in the store, because it differs.
+    pub(crate) fn replaces_next(&mut self, error: &StoreError, replaced_policy: bool) -> bool {
         let StoreError::PolicyDiffers { stored, .. } = error else {
             return false;
         };
@@ -390,11 +391,6 @@ impl StoreSession {
             self.replaced = Some(stored.clone());
         }
         replaces
-    }
-
-    /// The store has refused renewals. The next ones may be other ones.
-    pub(crate) fn renewals_failed(&mut self, call: &Call, error: &StoreError) {
-        self.replaces_next(error, call.replaces_policy);
     }
 
     /// Places of the store came back somewhere: a denial that waits for one is over.

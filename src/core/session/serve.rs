@@ -177,7 +177,9 @@ impl SessionStep<'_> {
         let all_ask = batch.len() == self.waiters.queue.len() as u64;
         if all_ask && (asks_at <= now || self.waiters.queue.is_empty()) && !self.waiters.closed {
             let units = session.prefetch.wanted();
-            batch.prefetch(units, || limits.costs_of_each(Costs::plain(1)));
+            if units > 0 {
+                batch.add_run(units, true, limits.costs_of_each(Costs::plain(1))); // no request waits for them yet
+            }
         }
         session.fallback.probes = false;
         let expires_at = now.plus(session.lease_ttl());
@@ -272,7 +274,7 @@ impl StoreSession {
 
     /// No task renews the leases any more, although some may be left.
     pub(crate) fn renewals_stopped(&mut self) {
-        self.grants.stop_renewals();
+        self.grants.is_renewed = false;
     }
 
     /// Whether nothing is left to renew: no task does so any more, until a grant begins it again.

@@ -161,7 +161,8 @@ async fn renew(manager: Weak<Manager>) {
                 }),
                 Ok(Err(failed)) => {
                     store.note_in_session(|step| {
-                        step.session.renewals_failed(&renewal.call, &failed.error);
+                        let replaced = renewal.call.replaces_policy;
+                        step.session.replaces_next(&failed.error, replaced)
                     });
                     next = retry;
                 }
