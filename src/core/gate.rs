@@ -1,16 +1,16 @@
 //! A policy with its state and its permits: admit, release, settle, reclaim. All limits are charged or none. The caller passes the
 //! time.
 
+mod counted_limit;
 pub(crate) mod forecast;
 pub(crate) mod lease;
 pub(crate) mod limit_state;
 pub(crate) mod limits;
 mod measure;
-mod migrate;
 pub(crate) mod plan;
-mod rare_state;
 mod word_form;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -22,11 +22,9 @@ use crate::core::gate::measure::InFlight;
 use crate::core::gate::plan::Plan;
 use crate::core::request::{Actual, Caller, Claim, Costs, Grant, UnitCosts};
 use crate::core::word::packed_rate::{WordContents, WordValue};
-use crate::policy::Limit;
 use crate::strategy::{Counts, Moment, Outcome, Sample, StateWords};
 
 use limits::{Limits, is_unnamed};
-use rare_state::{RareState, refundable_after};
 use word_form::WordForm;
 
 /// The limits of a policy, and the permits that they have granted.
@@ -44,6 +42,15 @@ pub(crate) struct Gate {
     /// Present wherever a limit counts anything but the plain cost.
     rare: Option<Box<RareState>>,
     word: WordForm,
+}
+
+/// What few gates have.
+#[derive(Debug, Default)]
+struct RareState {
+    /// The units that permits were granted, by fence, until they come back.
+    unit_costs: BTreeMap<u64, Arc<UnitCosts>>,
+    /// What is in flight of things that former plans counted and the present one does not.
+    legacy: InFlight,
 }
 
 impl Gate {
@@ -134,13 +141,8 @@ impl Gate {
 
     /// Units in flight; of several concurrency limits, as the first counts them.
     pub(crate) fn in_flight(&self) -> u64 {
-        let first = self.limits.places().next();
-        first
-            .or_else(|| {
-                let legacy = self.rare.as_ref()?.legacy_in_flight().next()?;
-                Some(legacy.units)
-            })
-            .unwrap_or(0)
+        let legacy = || Some(self.rare.as_ref()?.legacy.iter().next()?.1);
+        self.limits.places().next().or_else(legacy).unwrap_or(0)
     }
 
     /// Whether any unit is in flight.
@@ -150,10 +152,8 @@ impl Gate {
 
     /// Whether anything is in flight that only former plans counted.
     fn has_legacy_in_flight(&self) -> bool {
-        match &self.rare {
-            Some(rare) => rare.legacy_in_flight().next().is_some(),
-            None => false,
-        }
+        let rare = self.rare.as_ref();
+        rare.is_some_and(|rare| rare.legacy.iter().next().is_some())
     }
 
     /// The number of grants so far.
@@ -275,13 +275,13 @@ impl Gate {
     #[cold]
     fn charge_legacy(&mut self, costs: Costs<'_>) {
         if let Some(rare) = &mut self.rare {
-            rare.charge_legacy(costs);
+            rare.legacy.charge(costs);
         }
     }
 
     fn record_units(&mut self, fence: u64, costs: Costs<'_>) {
         if let (Some(by_unit), Some(rare)) = (costs.by_unit, &mut self.rare) {
-            rare.record_units(fence, by_unit);
+            rare.unit_costs.insert(fence, Arc::clone(by_unit));
         }
     }
 
@@ -351,10 +351,10 @@ impl Gate {
         let Some(rare) = &mut self.rare else {
             return;
         };
-        let by_unit = rare.take_units(fence);
+        let by_unit = rare.unit_costs.remove(&fence);
         let costs = Costs::new(cost, &by_unit);
         self.limits.release_measured(fence, costs);
-        rare.release_legacy(fence, costs);
+        rare.legacy.release(fence, costs);
         let may_be_plain = !self.limits.counts_by_unit() && self.place == Claim::COUNTED_PLACE;
         if may_be_plain && !self.is_in_flight() {
             self.forget_measures();
@@ -365,7 +365,7 @@ impl Gate {
     fn forget_measures(&mut self) {
         self.limits.forget_measures();
         if let Some(rare) = &mut self.rare {
-            rare.forget_legacy();
+            rare.legacy = InFlight::default();
         }
         self.place = Claim::PLACE;
         let is_plain = self.limits.plan().plain_places().is_some();
@@ -377,19 +377,19 @@ impl Gate {
     pub(crate) fn return_units(&mut self, units: u64) {
         self.limits.release(units);
         if let Some(rare) = &mut self.rare {
-            rare.release_legacy_units(units);
+            rare.legacy.release_units(units);
         }
     }
 
     /// The units that a permit was granted, if they are recorded.
     pub(crate) fn unit_costs(&self, fence: u64) -> Option<&Arc<UnitCosts>> {
-        self.rare.as_ref()?.unit_costs(fence)
+        self.rare.as_ref()?.unit_costs.get(&fence)
     }
 
     /// Removes the record of the units of a permit that ends.
     fn forget_units(&mut self, fence: u64) {
         if let Some(rare) = &mut self.rare {
-            rare.take_units(fence);
+            rare.unit_costs.remove(&fence);
         }
     }
 
@@ -418,10 +418,8 @@ impl Gate {
         if settled < cost && self.refund_on_line(now, grant, cost - settled).is_some() {
             return Some(());
         }
-        let granted_by = granted_by(&self.rare, grant.fence);
         let costs = Costs::new(cost, &by_unit);
-        self.limits
-            .settle(now, grant.at.known(), costs, actual, granted_by);
+        self.limits.settle(now, grant, costs, actual);
         if settled > cost {
             self.word.charged();
         }
@@ -430,8 +428,7 @@ impl Gate {
 
     /// Refunds `cost` of a grant of one pace that is a line. `None` if the policy is another one.
     fn refund_on_line(&mut self, now: Moment, grant: Grant, cost: u64) -> Option<()> {
-        let first_granted = granted_by(&self.rare, grant.fence).next() == Some(true);
-        if !first_granted {
+        if !self.limits.first_has_granted(grant.fence) {
             return None;
         }
         self.word.refund(
@@ -458,7 +455,6 @@ impl Gate {
         let by_unit = self.unit_costs(grant.fence).cloned();
         let costs = Costs::new(cost, &by_unit);
         self.release_live(now, grant, cost)?;
-        let granted_by = granted_by(&self.rare, grant.fence);
         let latest_fence = self.fence;
         let sample = |cost, in_flight| Sample {
             outcome,
@@ -468,7 +464,7 @@ impl Gate {
             fence: grant.fence,
             latest_fence,
         };
-        self.limits.learn(now, costs, granted_by, sample);
+        self.limits.learn(now, grant.fence, costs, sample);
         Some(())
     }
 }
@@ -549,35 +545,18 @@ impl Gate {
 
     /// Refunds up to `units`, whenever they were charged. After that, no earlier permit can be refunded.
     pub(crate) fn forgive(&mut self, now: Moment, units: u64) {
-        self.void_refunds(is_unnamed);
+        self.limits.void_refunds(self.fence, is_unnamed);
         self.limits.forgive(now, units);
     }
 
     /// Resets all limits of time. After that, no earlier permit can be refunded.
     pub(crate) fn reset(&mut self, now: Moment) {
-        self.void_refunds(|_| true);
+        self.limits.void_refunds(self.fence, |_| true);
         self.limits.reset(now);
         self.word.draw_line(&mut self.limits, now, self.fence);
     }
 
-    /// Makes all earlier grants non-refundable by these limits.
-    fn void_refunds(&mut self, of: impl Fn(&Limit) -> bool) {
-        let last_fence = |(limit, last): (&Limit, u64)| {
-            if limit.counts_places() || !of(limit) {
-                last
-            } else {
-                self.fence
-            }
-        };
-        let earlier = refundable_after(&self.rare);
-        let limits = self.limits.policy().limits();
-        let refundable_after = limits.iter().zip(earlier).map(last_fence).collect();
-        self.rare
-            .get_or_insert_default()
-            .set_refundable_after(refundable_after);
-    }
-
-    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::migrate::carry_over); permits in flight stay in
+    /// Replaces the plan. The usage is carried over, see [`carry_over`](crate::core::gate::counted_limit::carry_over); permits in flight stay in
     /// flight, and leases continue with the new TTL.
     pub(crate) fn set_plan(
         &mut self,
@@ -598,28 +577,24 @@ impl Gate {
             self.word.set_fits(false);
         }
         let same_limits = old.limits.policy().limits() == self.limits.policy().limits();
-        let refundable_after = self.limits.take_over(
-            old.limits,
-            refundable_after(&old.rare),
-            &in_flight,
-            self.fence,
-            now,
-            carry,
-        );
+        self.limits
+            .take_over(old.limits, &in_flight, self.fence, now, carry);
         let legacy = in_flight.left_over(self.limits.policy().limits());
-        if self.place == Claim::PLACE && (self.limits.is_measured() || !legacy.is_empty()) {
+        if self.place == Claim::PLACE
+            && (self.limits.is_measured() || legacy.iter().next().is_some())
+        {
             self.place = Claim::COUNTED_PLACE;
             self.word.set_fits(false);
         }
-        let rare = RareState::after_change(old.rare, legacy, refundable_after);
-        self.rare = Some(Box::new(rare));
+        let unit_costs = old.rare.map(|rare| rare.unit_costs).unwrap_or_default();
+        self.rare = Some(Box::new(RareState { unit_costs, legacy }));
         self.word
             .go_on_from(old.word, same_limits, &mut self.limits, now, self.fence);
     }
 
     /// What is in flight, by the measure of each concurrency limit, and of former ones.
     fn places_in_flight(&self) -> InFlight {
-        let legacy = self.rare.iter().flat_map(|rare| rare.legacy_in_flight());
+        let legacy = self.rare.iter().flat_map(|rare| rare.legacy.iter());
         InFlight::new(self.limits.in_flight_of_each().chain(legacy.cloned()))
     }
 }
@@ -663,9 +638,4 @@ impl Gate {
         self.fence = fence;
         self.word.take_over(&mut self.limits, content);
     }
-}
-
-/// For each limit, whether it charged the grant of this fence and can refund it.
-fn granted_by(rare: &Option<Box<RareState>>, fence: u64) -> impl Iterator<Item = bool> {
-    refundable_after(rare).map(move |last| fence > last)
 }

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::sync::Arc;
 
+use crate::core::gate::counted_limit::CountedLimit;
 use crate::core::gate::limit_state::{History, LimitState};
-use crate::core::gate::measure::{Measure, charged, returned};
 use crate::core::request::Costs;
 use crate::core::suspension::Suspension;
 use crate::strategy::{Log, LogRule, Moment};
@@ -15,8 +15,7 @@ use crate::strategy::{Log, LogRule, Moment};
 /// A copy of a gate that advances in time. `R` yields the reclaims to come, first to last.
 #[derive(Debug)]
 pub(crate) struct Forecast<'a, R: Iterator<Item = Reclaim<'a>>> {
-    limits: Vec<LimitForecast<'a>>,
-    measures: &'a [Measure],
+    limits: Vec<(&'a CountedLimit, LimitForecast<'a>)>,
     suspension: Option<Suspension>,
     reclaims: Peekable<R>,
     now: Moment,
@@ -31,7 +30,7 @@ pub(crate) struct Reclaim<'a> {
 }
 
 #[derive(Debug)]
-pub(super) enum LimitForecast<'a> {
+enum LimitForecast<'a> {
     Copied(LimitState),
     Log(LogForecast<'a>),
     /// It admits everything.
@@ -40,7 +39,7 @@ pub(super) enum LimitForecast<'a> {
 
 /// A log, and the grants of the forecast that have not expired, oldest first.
 #[derive(Debug)]
-pub(super) struct LogForecast<'a> {
+struct LogForecast<'a> {
     rule: &'a LogRule,
     log: &'a Log,
     granted: VecDeque<(Moment, u64)>,
@@ -50,15 +49,15 @@ pub(super) struct LogForecast<'a> {
 
 impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
     pub(super) fn new(
-        limits: impl Iterator<Item = LimitForecast<'a>>,
-        measures: &'a [Measure],
+        limits: impl Iterator<Item = &'a CountedLimit>,
         suspension: Option<Suspension>,
         reclaims: R,
         now: Moment,
     ) -> Self {
         Self {
-            limits: limits.collect(),
-            measures,
+            limits: limits
+                .map(|limit| (limit, LimitForecast::new(&limit.state, now)))
+                .collect(),
             suspension,
             reclaims: reclaims.peekable(),
             now,
@@ -76,14 +75,12 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         loop {
             let ready = self.ready_at(costs);
             if ready <= self.now {
-                let asked = self
-                    .limits
-                    .iter_mut()
-                    .enumerate()
-                    .map(|(index, limit)| (charged(self.measures, index, costs), limit));
-                asked
-                    .filter(|(cost, _)| *cost > 0)
-                    .for_each(|(cost, limit)| limit.charge(self.now, cost));
+                for (limit, forecast) in &mut self.limits {
+                    match limit.charged(costs) {
+                        0 => {}
+                        cost => forecast.charge(self.now, cost),
+                    }
+                }
                 if let Some(suspension) = &mut self.suspension {
                     suspension.note_grant(self.now, costs.plain);
                 }
@@ -107,24 +104,24 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         let suspended_until = self.suspension.map_or(self.now, |suspension| {
             suspension.ready_at(self.now, costs.plain)
         });
-        let asked = self
-            .limits
+        let ready_at =
+            |(limit, forecast): &(&CountedLimit, LimitForecast<'_>)| match limit.charged(costs) {
+                0 => self.now,
+                cost => forecast.ready_at(self.now, cost),
+            };
+        self.limits
             .iter()
-            .enumerate()
-            .map(|(index, limit)| (charged(self.measures, index, costs), limit));
-        let asked = asked.filter(|(cost, _)| *cost > 0);
-        asked
-            .map(|(cost, limit)| limit.ready_at(self.now, cost))
+            .map(ready_at)
             .fold(suspended_until, Moment::max)
     }
 
     /// If only a release or a resume admits these costs, all places are free and all requests resumed from now on.
     pub(crate) fn assume_releases(&mut self, costs: Costs<'_>) {
         if self.ready_at(costs) == Moment::NEVER {
-            self.limits
-                .iter_mut()
-                .filter(|limit| limit.counts_places())
-                .for_each(|limit| *limit = LimitForecast::Open);
+            let forecasts = self.limits.iter_mut().map(|(_, forecast)| forecast);
+            forecasts
+                .filter(|forecast| forecast.counts_places())
+                .for_each(|forecast| *forecast = LimitForecast::Open);
             self.suspension
                 .take_if(|suspension| suspension.ready_at(self.now, costs.plain) == Moment::NEVER);
         }
@@ -135,8 +132,8 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
         while let Some(Reclaim { fence, costs, .. }) =
             self.reclaims.next_if(|reclaim| reclaim.at <= later)
         {
-            for (index, limit) in self.limits.iter_mut().enumerate() {
-                limit.release(returned(self.measures, index, fence, costs));
+            for (limit, forecast) in &mut self.limits {
+                forecast.release(limit.returned(fence, costs));
             }
         }
         self.now = self.now.max(later);
@@ -144,7 +141,7 @@ impl<'a, R: Iterator<Item = Reclaim<'a>>> Forecast<'a, R> {
 }
 
 impl<'a> LimitForecast<'a> {
-    pub(super) fn new(limit: &'a LimitState, now: Moment) -> Self {
+    fn new(limit: &'a LimitState, now: Moment) -> Self {
         Self::Copied(match limit {
             LimitState::Log(rule, log) => {
                 return Self::Log(LogForecast {

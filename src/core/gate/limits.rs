@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::carry_over::UsageCarryOver;
-use crate::core::gate::forecast::{Forecast, LimitForecast, Reclaim};
+use crate::core::gate::counted_limit::{CountedLimit, carry_over};
+use crate::core::gate::forecast::{Forecast, Reclaim};
 use crate::core::gate::limit_state::LimitState;
-use crate::core::gate::measure::{InFlight, InFlightOf, Measure, Measures, charged, returned};
-use crate::core::gate::migrate::{NewLimit, OldLimit, carry_over};
+use crate::core::gate::measure::{InFlight, Measure};
 use crate::core::gate::plan::{BegunBan, Plan};
-use crate::core::request::{Actual, Costs};
+use crate::core::request::{Actual, Costs, Grant};
 use crate::core::suspension::Suspension;
 use crate::decision::Decision;
 use crate::error::Misfit;
@@ -21,19 +21,17 @@ use crate::strategy::{Counts, LimitReport, Moment, Sample, StateWords};
 pub(crate) struct Limits {
     plan: Arc<Plan>,
     /// The first limit of the policy, stored in place: most policies have only this one.
-    first: LimitState,
+    first: CountedLimit,
     rest: Box<[LaterLimit]>,
     /// The largest plain cost that can ever be admitted; 0 if a limit counts anything else, because then nothing is decided in place.
     /// It follows from the plan; the fast path reads it here.
     max_cost: u64,
-    /// What each limit counts; `None` if all count the plain cost, and have always done so.
-    measures: Option<Box<Measures>>,
 }
 
 /// A limit of the policy after the first.
 #[derive(Debug)]
 struct LaterLimit {
-    state: LimitState,
+    limit: CountedLimit,
     /// Its state if all limits admit the request that is being decided. Each limit decides once, and none is charged before all have
     /// admitted.
     next: StateWords,
@@ -41,12 +39,13 @@ struct LaterLimit {
 
 impl Limits {
     pub(super) fn new(plan: Arc<Plan>, now: Moment) -> Self {
-        let mut states = plan.rules().iter().map(|rule| LimitState::new(rule, now));
+        let limits = plan.limits().iter().zip(plan.rules());
+        let mut limits = limits.map(|(limit, rule)| CountedLimit::new(limit, rule, now));
         Self {
-            first: states.next().expect("a policy is never empty"),
-            rest: states
-                .map(|state| LaterLimit {
-                    state,
+            first: limits.next().expect("a policy is never empty"),
+            rest: limits
+                .map(|limit| LaterLimit {
+                    limit,
                     next: StateWords::default(),
                 })
                 .collect(),
@@ -55,9 +54,6 @@ impl Limits {
             } else {
                 plan.max_cost()
             },
-            measures: plan
-                .counts_by_unit()
-                .then(|| Box::new(Measures::new(plan.limits()))),
             plan,
         }
     }
@@ -66,14 +62,13 @@ impl Limits {
     pub(super) fn of_store(plan: Arc<Plan>, now: Moment) -> Self {
         Self {
             max_cost: 0,
-            measures: Some(Box::new(Measures::new(plan.limits()))),
             ..Self::new(plan, now)
         }
     }
 
     /// Sets the state of each limit, all of which are words.
     pub(super) fn set_states(&mut self, states: impl Iterator<Item = StateWords>) {
-        self.iter_mut()
+        self.limit_states_mut()
             .zip(states)
             .for_each(|(state, words)| state.set_words(words));
     }
@@ -92,33 +87,39 @@ impl Limits {
     /// The first limit: a policy that fits into a word has no other.
     #[inline(always)]
     pub(super) fn first(&self) -> &LimitState {
-        &self.first
+        &self.first.state
     }
 
     #[inline(always)]
     pub(super) fn first_mut(&mut self) -> &mut LimitState {
-        &mut self.first
+        &mut self.first.state
     }
 
-    /// What each limit counts; empty if it is the plain cost.
-    fn measures(&self) -> &[Measure] {
-        self.measures.as_ref().map_or(&[], |measures| &measures.0)
+    /// Each limit of the policy with what belongs to it here.
+    fn iter(&self) -> impl Iterator<Item = (&Limit, &CountedLimit)> {
+        let later = self.rest.iter().map(|later| &later.limit);
+        self.plan
+            .limits()
+            .iter()
+            .zip(std::iter::once(&self.first).chain(later))
     }
 
-    fn iter(&self) -> impl Iterator<Item = &LimitState> {
-        std::iter::once(&self.first).chain(self.rest.iter().map(|later| &later.state))
+    fn iter_mut(&mut self) -> impl Iterator<Item = (&Limit, &mut CountedLimit)> {
+        let later = self.rest.iter_mut().map(|later| &mut later.limit);
+        self.plan
+            .limits()
+            .iter()
+            .zip(std::iter::once(&mut self.first).chain(later))
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        self.parts().0
+    fn limit_states(&self) -> impl Iterator<Item = &LimitState> {
+        let later = self.rest.iter().map(|later| &later.limit.state);
+        std::iter::once(&self.first.state).chain(later)
     }
 
-    /// The states, the plan and what each limit counts.
-    fn parts(&mut self) -> (impl Iterator<Item = &mut LimitState>, &Plan, &[Measure]) {
-        let states = std::iter::once(&mut self.first)
-            .chain(self.rest.iter_mut().map(|later| &mut later.state));
-        let measures = self.measures.as_ref().map_or(&[][..], |all| &all.0);
-        (states, &self.plan, measures)
+    fn limit_states_mut(&mut self) -> impl Iterator<Item = &mut LimitState> {
+        let later = self.rest.iter_mut().map(|later| &mut later.limit.state);
+        std::iter::once(&mut self.first.state).chain(later)
     }
 }
 
@@ -157,9 +158,7 @@ impl Limits {
 
     /// What a request costs of each limit.
     pub(crate) fn costs_of_each(&self, costs: Costs<'_>) -> Box<[u64]> {
-        (0..self.plan.limits().len())
-            .map(|index| charged(self.measures(), index, costs))
-            .collect()
+        self.iter().map(|(_, limit)| limit.charged(costs)).collect()
     }
 }
 
@@ -167,12 +166,12 @@ impl Limits {
 impl Limits {
     /// The states of all limits; `None` if one of them does not fit into words.
     pub(crate) fn states(&self) -> Option<Vec<StateWords>> {
-        self.iter().map(LimitState::words).collect()
+        self.limit_states().map(LimitState::words).collect()
     }
 
     /// When they can be forgotten, if nothing is in flight and nothing more is admitted: then they equal new ones.
     pub(crate) fn reset_at(&self, now: Moment) -> Moment {
-        self.iter()
+        self.limit_states()
             .map(|state| state.forgettable_at(now))
             .max()
             .unwrap_or(now)
@@ -180,64 +179,60 @@ impl Limits {
 
     /// The highest usage of any limit, in units.
     pub(crate) fn used(&self, now: Moment) -> u64 {
-        self.iter().map(|state| state.used(now)).max().unwrap_or(0)
+        self.limit_states()
+            .map(|state| state.used(now))
+            .max()
+            .unwrap_or(0)
     }
 
     /// The units in flight of each concurrency limit.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
-        self.iter().filter_map(LimitState::places)
+        self.limit_states().filter_map(LimitState::places)
     }
 
     /// What is in flight, by the measure of each concurrency limit.
-    pub(super) fn in_flight_of_each(&self) -> impl Iterator<Item = InFlightOf> {
-        let limits = self.iter().zip(self.plan.limits()).enumerate();
-        limits.filter_map(|(index, (state, limit))| {
-            let measure = self.measures().get(index).cloned();
-            Some(InFlightOf {
-                counts: limit.counts(),
-                units: state.places()?,
-                measure: measure.unwrap_or(Measure::PLAIN),
-            })
-        })
+    pub(super) fn in_flight_of_each(&self) -> impl Iterator<Item = (Measure, u64)> {
+        let units = |(_, limit): (_, &CountedLimit)| Some((limit.measure(), limit.state.places()?));
+        self.iter().filter_map(units)
     }
 
     /// The units that may be in flight at the same time, now: the least of all concurrency limits.
     pub(crate) fn concurrency(&self, now: Moment) -> Option<u64> {
-        self.iter().filter_map(|state| state.concurrency(now)).min()
+        self.limit_states()
+            .filter_map(|state| state.concurrency(now))
+            .min()
     }
 
     /// What each concurrency limit is now, by index.
     #[cfg(test)]
     pub(crate) fn concurrencies(&self, now: Moment) -> Vec<Option<u64>> {
-        self.iter().map(|state| state.concurrency(now)).collect()
+        self.limit_states()
+            .map(|state| state.concurrency(now))
+            .collect()
     }
 
     /// For each limit: until when it bans, if it does.
     pub(crate) fn bans(&self, now: Moment) -> impl Iterator<Item = Option<Moment>> {
-        self.iter().map(move |state| state.banned_until(now))
+        self.limit_states()
+            .map(move |state| state.banned_until(now))
     }
 
     /// What each limit says.
     pub(crate) fn statuses(&self, now: Moment) -> Vec<LimitStatus> {
-        let status = |(state, limit): (&LimitState, &Limit)| {
-            LimitStatus::new(
-                *limit,
-                state.capacity(limit, now),
-                state.report(now, 0, 1),
-                now,
-            )
+        let status = |(limit, CountedLimit { state, .. }): (&Limit, &CountedLimit)| {
+            let report = state.report(now, 0, 1);
+            LimitStatus::new(*limit, state.capacity(limit, now), report, now)
         };
-        self.iter().zip(self.plan.limits()).map(status).collect()
+        self.iter().map(status).collect()
     }
 
     /// The largest plain cost that is admitted now, if a cost of 1 is.
     pub(crate) fn available(&self, now: Moment) -> u64 {
         let plain = self
             .iter()
-            .zip(self.plan.limits())
-            .filter(|(_, limit)| limit.counts() == Counts::Cost);
+            .filter(|(limit, _)| limit.counts() == Counts::Cost);
         plain
-            .map(|(state, _)| state.report(now, 0, 1).remaining)
+            .map(|(_, limit)| limit.state.report(now, 0, 1).remaining)
             .fold(self.plan.max_cost(), u64::min)
     }
 
@@ -246,7 +241,7 @@ impl Limits {
         if self.counts_by_unit() {
             return self.ready_at_by_unit(now, ahead, costs);
         }
-        self.iter()
+        self.limit_states()
             .map(|state| state.ready_at(now, ahead, costs.plain))
             .max()
             .unwrap_or(now)
@@ -254,20 +249,11 @@ impl Limits {
 
     /// [`Limits::ready_at`]. How much is `ahead` is known of the plain cost only.
     fn ready_at_by_unit(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Moment {
-        let ready_at =
-            |(index, state): (usize, &LimitState)| match charged(self.measures(), index, costs) {
-                0 => now,
-                cost => state.ready_at(now, self.ahead_of(index, ahead), cost),
-            };
-        self.iter().enumerate().map(ready_at).max().unwrap_or(now)
-    }
-
-    fn ahead_of(&self, index: usize, ahead: u64) -> u64 {
-        if self.plan.limits()[index].counts() == Counts::Cost {
-            ahead
-        } else {
-            0
-        }
+        let ready_at = |(limit, counted): (&Limit, &CountedLimit)| match counted.charged(costs) {
+            0 => now,
+            cost => counted.state.ready_at(now, ahead_of(limit, ahead), cost),
+        };
+        self.iter().map(ready_at).max().unwrap_or(now)
     }
 
     /// A forecast of the grants from `now` on. Places are reclaimed as `reclaims` says.
@@ -277,18 +263,16 @@ impl Limits {
         suspension: Option<Suspension>,
         reclaims: R,
     ) -> Forecast<'a, R> {
-        let limits = self.iter().map(|state| LimitForecast::new(state, now));
-        Forecast::new(limits, self.measures(), suspension, reclaims, now)
+        let limits = self.iter().map(|(_, limit)| limit);
+        Forecast::new(limits, suspension, reclaims, now)
     }
 
     /// Whether the costs are admitted now.
     pub(crate) fn would_admit(&self, now: Moment, costs: Costs<'_>) -> bool {
-        let measures = self.measures();
-        let admits = |(index, state): (usize, &LimitState)| match charged(measures, index, costs) {
+        self.iter().all(|(_, limit)| match limit.charged(costs) {
             0 => true,
-            cost => state.decide(now, cost).is_ok(),
-        };
-        self.iter().enumerate().all(admits)
+            cost => limit.state.decide(now, cost).is_ok(),
+        })
     }
 
     /// The answer to a caller that does not wait, when `ahead` units wait before it.
@@ -307,8 +291,8 @@ impl Limits {
             return self.decide_by_all(now, ahead, cost);
         }
         let policy = self.plan.policy();
-        let report = self.first.report(now, ahead, cost);
-        let capacity = |_| self.first.capacity(&policy.limits()[0], now);
+        let report = self.first.state.report(now, ahead, cost);
+        let capacity = |_| self.first.state.capacity(&policy.limits()[0], now);
         // A decision that is changed after it was made is copied, which takes as long as to make it.
         Decision::summarize(
             policy,
@@ -326,7 +310,8 @@ impl Limits {
         Decision::summarize(
             self.plan.policy(),
             self.plan.misfit(cost),
-            self.iter().map(|state| state.report(now, ahead, cost)),
+            self.limit_states()
+                .map(|state| state.report(now, ahead, cost)),
             now,
             ahead,
             |by| self.capacity(by, now),
@@ -336,10 +321,9 @@ impl Limits {
     /// [`Limits::decide`]. The scarcest limit is the one that admits the fewest requests like this one.
     #[cold]
     fn decide_by_unit(&self, now: Moment, ahead: u64, costs: Costs<'_>) -> Decision {
-        let report = |(index, state): (usize, &LimitState)| {
+        let report = |(limit, counted): (&Limit, &CountedLimit)| {
             // A limit is not asked for more than it ever admits.
-            let cost =
-                charged(self.measures(), index, costs).min(self.plan.limits()[index].capacity());
+            let (state, cost) = (&counted.state, counted.charged(costs).min(limit.capacity()));
             if cost == 0 {
                 return (
                     LimitReport {
@@ -349,7 +333,7 @@ impl Limits {
                     u64::MAX,
                 );
             }
-            let report = state.report(now, self.ahead_of(index, ahead), cost);
+            let report = state.report(now, ahead_of(limit, ahead), cost);
             (
                 LimitReport {
                     remaining: report.remaining / cost,
@@ -358,7 +342,7 @@ impl Limits {
                 report.remaining,
             )
         };
-        let (reports, remaining): (Vec<_>, Vec<_>) = self.iter().enumerate().map(report).unzip();
+        let (reports, remaining): (Vec<_>, Vec<_>) = self.iter().map(report).unzip();
         let too_small = |limit: &Limit| {
             costs
                 .of(limit.counts())
@@ -419,7 +403,7 @@ impl Limits {
     /// The capacity of the limit of this index, at present.
     fn capacity(&self, index: usize, now: Moment) -> u64 {
         let limit = &self.plan.limits()[index];
-        self.iter()
+        self.limit_states()
             .nth(index)
             .map_or(limit.capacity(), |state| state.capacity(limit, now))
     }
@@ -430,18 +414,18 @@ impl Limits {
     /// Charges the only limit, which counts the plain cost. `Err`: until when the cost must wait.
     #[inline(always)]
     pub(super) fn admit_by_one(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        let next = self.first.decide(now, cost)?;
-        self.first.proceed(now, cost, next);
+        let next = self.first.state.decide(now, cost)?;
+        self.first.state.proceed(now, cost, next);
         Ok(())
     }
 
     /// Charges all limits, which count the plain cost, or none. `Err`: until when the cost must wait.
     #[inline(always)]
     pub(super) fn admit_by_all(&mut self, now: Moment, cost: u64) -> Result<(), Moment> {
-        let first = self.first.decide(now, cost);
+        let first = self.first.state.decide(now, cost);
         let mut denied_until = first.err();
-        for LaterLimit { state, next } in &mut self.rest {
-            match state.decide(now, cost) {
+        for LaterLimit { limit, next } in &mut self.rest {
+            match limit.state.decide(now, cost) {
                 Ok(decided) => *next = decided,
                 Err(until) => denied_until = denied_until.max(Some(until)),
             }
@@ -449,9 +433,9 @@ impl Limits {
         if let Some(until) = denied_until {
             return Err(until);
         }
-        self.first.proceed(now, cost, first?);
-        for LaterLimit { state, next } in &mut self.rest {
-            state.proceed(now, cost, *next);
+        self.first.state.proceed(now, cost, first?);
+        for LaterLimit { limit, next } in &mut self.rest {
+            limit.state.proceed(now, cost, *next);
         }
         Ok(())
     }
@@ -459,11 +443,9 @@ impl Limits {
     /// Charges all limits that count anything of the costs, or none. It decides a limit again before it charges it; only policies of
     /// this kind do. `Ok`: whether a place was taken. `Err`: until when the costs must wait.
     pub(super) fn admit_by_unit(&mut self, now: Moment, costs: Costs<'_>) -> Result<bool, Moment> {
-        let (states, _, measures) = self.parts();
-        let mut asked: Vec<_> = states
-            .enumerate()
-            .map(|(index, state)| (charged(measures, index, costs), state))
-            .collect();
+        let asked = self.iter_mut();
+        let asked = asked.map(|(_, limit)| (limit.charged(costs), &mut limit.state));
+        let mut asked: Vec<_> = asked.collect();
         asked.retain(|(cost, _)| *cost > 0);
         if let Some(until) = asked
             .iter()
@@ -483,12 +465,11 @@ impl Limits {
 
     /// Charges the concurrency limits a grant that a store has made. Returns whether it takes a place.
     pub(super) fn charge_places(&mut self, now: Moment, costs: Costs<'_>) -> bool {
-        let (states, _, measures) = self.parts();
         let mut holds = false;
-        for (index, state) in states.enumerate() {
-            let cost = charged(measures, index, costs);
-            if state.places().is_some() && cost > 0 {
-                state.charge(now, cost);
+        for (_, limit) in self.iter_mut() {
+            let cost = limit.charged(costs);
+            if limit.state.places().is_some() && cost > 0 {
+                limit.state.charge(now, cost);
                 holds = true;
             }
         }
@@ -498,56 +479,59 @@ impl Limits {
     /// Releases the places of a plain cost.
     #[inline(always)]
     pub(super) fn release(&mut self, cost: u64) {
-        self.first.release(cost);
+        self.first.state.release(cost);
         self.rest
             .iter_mut()
-            .for_each(|later| later.state.release(cost));
+            .for_each(|later| later.limit.state.release(cost));
     }
 
     /// Releases the places of the permit of this fence, by what each limit was charged.
     pub(super) fn release_measured(&mut self, fence: u64, costs: Costs<'_>) {
-        let (states, _, measures) = self.parts();
-        states
-            .enumerate()
-            .for_each(|(index, state)| state.release(returned(measures, index, fence, costs)));
+        for (_, limit) in self.iter_mut() {
+            limit.state.release(limit.returned(fence, costs));
+        }
     }
 
     /// All permits that were granted by another measure have come back: each limit counts the plain cost.
     pub(super) fn forget_measures(&mut self) {
-        self.measures = None;
+        self.iter_mut()
+            .for_each(|(_, limit)| limit.forget_measure());
     }
 
-    /// Replaces the costs of a grant by the actual ones. `refunds`: for each limit, whether it can refund the grant.
+    /// Replaces the costs of a grant by the actual ones.
     pub(super) fn settle(
         &mut self,
         now: Moment,
-        granted_at: Option<Moment>,
+        grant: Grant,
         costs: Costs<'_>,
         actual: Actual<'_>,
-        refunds: impl Iterator<Item = bool>,
     ) {
-        let (states, plan, _) = self.parts();
-        for ((limit, state), refunds) in plan.limits().iter().zip(states).zip(refunds) {
+        for (limit, counted) in self.iter_mut() {
             let cost = costs.of(limit.counts()).unwrap_or(0);
             let actual = actual.of(limit.counts(), cost);
-            state.settle(now, granted_at.filter(|_| refunds), cost, actual);
+            let granted_at = grant
+                .at
+                .known()
+                .filter(|_| counted.has_granted(grant.fence));
+            counted.state.settle(now, granted_at, cost, actual);
         }
     }
 
-    /// Passes a report to each concurrency limit that `granted` it. The sample comes without the numbers that differ between limits.
+    /// Passes a report on a grant to each concurrency limit that made it. The sample comes without the numbers that differ between limits.
     pub(super) fn learn(
         &mut self,
         now: Moment,
+        fence: u64,
         costs: Costs<'_>,
-        granted: impl Iterator<Item = bool>,
         sample: impl Fn(u64, u64) -> Sample,
     ) {
-        let (states, plan, _) = self.parts();
-        for ((limit, state), granted) in plan.limits().iter().zip(states).zip(granted) {
-            if granted && let Some(in_flight) = state.places() {
+        for (limit, counted) in self.iter_mut() {
+            if counted.has_granted(fence)
+                && let Some(in_flight) = counted.state.places()
+            {
                 let cost = costs.of(limit.counts()).unwrap_or(0);
                 let in_flight = in_flight.saturating_add(cost); // at the report, its permit was
-                state.learn(now, sample(cost, in_flight));
+                counted.state.learn(now, sample(cost, in_flight));
             }
         }
     }
@@ -556,18 +540,15 @@ impl Limits {
     pub(crate) fn note_denial(&mut self, now: Moment, costs: Costs<'_>) -> bool {
         if !self.counts_by_unit() {
             // Not `any`, which stops at the first change.
-            return self.iter_mut().fold(false, |changed, state| {
+            return self.limit_states_mut().fold(false, |changed, state| {
                 state.note_denial(now, costs.plain) | changed
             });
         }
-        let (states, _, measures) = self.parts();
-        let note = |(index, state): (usize, &mut LimitState)| match charged(measures, index, costs)
-        {
+        let note = |(_, limit): (_, &mut CountedLimit)| match limit.charged(costs) {
             0 => false,
-            cost => state.note_denial(now, cost),
+            cost => limit.state.note_denial(now, cost),
         };
-        states
-            .enumerate()
+        self.iter_mut()
             .map(note)
             .fold(false, |changed, change| changed | change)
     }
@@ -608,69 +589,81 @@ impl Limits {
 
     /// The limits that count no named unit.
     fn unnamed(&mut self) -> impl Iterator<Item = &mut LimitState> {
-        let (states, plan, _) = self.parts();
-        states
-            .zip(plan.limits())
-            .filter(|(_, limit)| is_unnamed(limit))
-            .map(|(state, _)| state)
+        self.iter_mut()
+            .filter(|(limit, _)| is_unnamed(limit))
+            .map(|(_, counted)| &mut counted.state)
     }
 
     /// Resets all limits of time.
     pub(super) fn reset(&mut self, now: Moment) {
-        let (states, plan, _) = self.parts();
-        for (state, rule) in states
-            .zip(plan.rules())
-            .filter(|(state, _)| state.places().is_none())
-        {
-            *state = LimitState::new(rule, now);
+        let plan = Arc::clone(&self.plan);
+        for (state, rule) in self.limit_states_mut().zip(plan.rules()) {
+            if state.places().is_none() {
+                *state = LimitState::new(rule, now);
+            }
         }
     }
 
     /// Records the grants of a pace from now on, if it did not before.
     pub(super) fn record_grants(&mut self, now: Moment) {
-        self.iter_mut().for_each(|state| state.records_grants(now));
+        self.limit_states_mut()
+            .for_each(|state| state.records_grants(now));
+    }
+
+    /// Makes the grants up to this fence non-refundable by these limits of time.
+    pub(super) fn void_refunds(&mut self, fence: u64, of: impl Fn(&Limit) -> bool) {
+        let voided = self
+            .iter_mut()
+            .filter(|(limit, _)| !limit.counts_places() && of(limit));
+        voided.for_each(|(_, counted)| counted.void_refunds(fence));
+    }
+
+    /// Whether the first limit charged the grant of this fence and can refund it.
+    pub(super) fn first_has_granted(&self, fence: u64) -> bool {
+        self.first.has_granted(fence)
     }
 
     /// Starts these limits, which are new, with the usage of former ones, as [`carry_over`] says. `in_flight` after the grant of this
-    /// fence goes on. `refundable_after`: for each former limit, the last fence whose grant it cannot refund; returns it for each new
-    /// one.
+    /// fence goes on.
     pub(super) fn take_over(
         &mut self,
         former: Self,
-        refundable_after: impl Iterator<Item = u64>,
         in_flight: &InFlight,
         fence: u64,
         now: Moment,
         carry: UsageCarryOver,
-    ) -> Box<[u64]> {
-        let states =
-            std::iter::once(former.first).chain(former.rest.into_iter().map(|later| later.state));
-        let formers = former.plan.limits().iter().zip(states);
-        let formers = formers
-            .zip(refundable_after)
-            .map(|((limit, state), refundable_after)| OldLimit {
-                limit: *limit,
-                state,
-                refundable_after,
-            });
-        let (states, plan, _) = self.parts();
-        let mut refundable_after: Box<[u64]> = plan.limits().iter().map(|_| fence).collect();
-        let heirs = plan.limits().iter().zip(states).zip(&mut refundable_after);
-        let heirs = heirs.map(|((limit, state), refundable_after)| NewLimit {
-            limit: *limit,
-            state,
-            refundable_after,
-        });
-        carry_over(formers.collect(), heirs.collect(), now, carry, |counts| {
-            in_flight.taken_over_by(counts, fence).0
-        });
-        self.measures = Measures::taking_over(self.plan.limits(), in_flight, fence).map(Box::new);
-        refundable_after
+    ) {
+        let later = former.rest.into_iter().map(|later| later.limit);
+        let old_limits = std::iter::once(former.first).chain(later);
+        let old_limits = former
+            .plan
+            .limits()
+            .iter()
+            .copied()
+            .zip(old_limits)
+            .collect();
+        carry_over(
+            old_limits,
+            self.iter_mut().collect(),
+            now,
+            carry,
+            in_flight,
+            fence,
+        );
     }
 
     /// Whether a limit counts anything but the plain cost, or has done so.
     pub(super) fn is_measured(&self) -> bool {
-        self.measures.is_some()
+        self.iter().any(|(_, limit)| !limit.is_plain())
+    }
+}
+
+/// How many of the units ahead count for this limit: how much is ahead is known of the plain cost only.
+fn ahead_of(limit: &Limit, ahead: u64) -> u64 {
+    if limit.counts() == Counts::Cost {
+        ahead
+    } else {
+        0
     }
 }
 

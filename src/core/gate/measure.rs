@@ -5,32 +5,14 @@ use crate::policy::Limit;
 use crate::strategy::Counts;
 
 /// What is counted, now and in the grants that were taken over from former plans: what came with them goes back with them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Measure {
     counts: Counts,
     /// The grants up to these fences were charged by these, oldest first.
     former: Vec<(u64, Counts)>,
 }
 
-/// What each limit of a policy counts.
-#[derive(Debug)]
-pub(super) struct Measures(pub(super) Box<[Measure]>);
-
-/// What is in flight of one thing that a concurrency limit counts, or counted.
-#[derive(Debug, Clone)]
-pub(super) struct InFlightOf {
-    pub(super) counts: Counts,
-    pub(super) units: u64,
-    pub(super) measure: Measure,
-}
-
-/// What is in flight when the plan changes.
-#[derive(Debug)]
-pub(super) struct InFlight(Vec<InFlightOf>);
-
 impl Measure {
-    pub(super) const PLAIN: Self = Self::new(Counts::Cost);
-
     pub(super) const fn new(counts: Counts) -> Self {
         Self {
             counts,
@@ -52,105 +34,85 @@ impl Measure {
         self.counts == Counts::Cost && self.former.is_empty()
     }
 
+    /// What a new grant is charged; `None` if it does not say how many.
+    pub(super) fn charged(&self, costs: Costs<'_>) -> Option<u64> {
+        costs.of(self.counts)
+    }
+
     /// What came with the permit of this fence.
     pub(super) fn returned(&self, fence: u64, costs: Costs<'_>) -> u64 {
-        let counts = self
-            .former
-            .iter()
-            .find(|(last, _)| fence <= *last)
-            .map_or(self.counts, |(_, counts)| *counts);
+        let former = self.former.iter().find(|(last, _)| fence <= *last);
+        let counts = former.map_or(self.counts, |(_, counts)| *counts);
         costs.of(counts).unwrap_or(0)
     }
 }
 
-impl Measures {
-    /// The measures of new limits.
-    pub(super) fn new(limits: &[Limit]) -> Self {
-        Self(
-            limits
-                .iter()
-                .map(|limit| Measure::new(limit.counts()))
-                .collect(),
-        )
-    }
-
-    /// The measures of new limits that take over what is in flight after the grant of this fence; `None` if all count the plain cost,
-    /// and have always done so.
-    pub(super) fn taking_over(limits: &[Limit], in_flight: &InFlight, fence: u64) -> Option<Self> {
-        let measures: Box<[_]> = limits
-            .iter()
-            .map(|limit| in_flight.taken_over_by(limit.counts(), fence).1)
-            .collect();
-        (!measures.iter().all(Measure::is_plain)).then_some(Self(measures))
-    }
-}
-
-impl InFlightOf {
-    /// A grant that holds something while no limit counts this; of a unit that it does not name, nothing.
-    pub(super) fn charge(&mut self, costs: Costs<'_>) {
-        self.units = self
-            .units
-            .saturating_add(costs.of(self.counts).unwrap_or(0));
-    }
-
-    pub(super) fn release(&mut self, fence: u64, costs: Costs<'_>) {
-        self.units = self
-            .units
-            .saturating_sub(self.measure.returned(fence, costs));
-    }
-}
+/// What is in flight, by what concurrency limits count, or counted: for each thing, how many units. Nothing is twice in it.
+#[derive(Debug, Default)]
+pub(super) struct InFlight(Vec<(Measure, u64)>);
 
 impl InFlight {
     /// Several entries for the same thing are equal: the first is kept.
-    pub(super) fn new(entries: impl IntoIterator<Item = InFlightOf>) -> Self {
-        let mut in_flight = Vec::<InFlightOf>::new();
-        for entry in entries {
-            if in_flight.iter().all(|other| other.counts != entry.counts) {
-                in_flight.push(entry);
+    pub(super) fn new(entries: impl IntoIterator<Item = (Measure, u64)>) -> Self {
+        let mut in_flight = Vec::<(Measure, u64)>::new();
+        for (measure, units) in entries {
+            if in_flight
+                .iter()
+                .all(|(other, _)| other.counts != measure.counts)
+            {
+                in_flight.push((measure, units));
             }
         }
-        if in_flight.iter().all(|entry| entry.units == 0) {
+        if in_flight.iter().all(|(_, units)| *units == 0) {
             in_flight.clear(); // no permit holds anything
         }
         Self(in_flight)
     }
 
+    /// The things of which any unit is in flight.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Measure, u64)> {
+        self.0.iter().filter(|(_, units)| *units > 0)
+    }
+
+    /// A grant that holds something while no limit counts this; of a unit that it does not name, nothing.
+    pub(super) fn charge(&mut self, costs: Costs<'_>) {
+        for (measure, units) in &mut self.0 {
+            *units = units.saturating_add(measure.charged(costs).unwrap_or(0));
+        }
+    }
+
+    /// The permit of this fence has come back.
+    pub(super) fn release(&mut self, fence: u64, costs: Costs<'_>) {
+        for (measure, units) in &mut self.0 {
+            *units = units.saturating_sub(measure.returned(fence, costs));
+        }
+    }
+
+    /// Releases units of permits whose fences are unknown.
+    pub(super) fn release_units(&mut self, released: u64) {
+        for (_, units) in &mut self.0 {
+            *units = units.saturating_sub(released);
+        }
+    }
+
     /// What a new limit that counts `counts` takes over after the grant of this fence: what is in flight of the same thing, or
     /// else of the first thing of which anything is.
-    pub(super) fn taken_over_by(&self, counts: Counts, fence: u64) -> (u64, Measure) {
-        let same = self.0.iter().find(|entry| entry.counts == counts);
-        match same.or_else(|| self.0.iter().find(|entry| entry.units > 0)) {
-            Some(entry) => (entry.units, entry.measure.clone().changed(counts, fence)),
-            None => (0, Measure::new(counts)),
+    pub(super) fn taken_over_by(&self, counts: Counts, fence: u64) -> (Measure, u64) {
+        let same = self.0.iter().find(|(measure, _)| measure.counts == counts);
+        match same.or_else(|| self.iter().next()) {
+            Some((measure, units)) => (measure.clone().changed(counts, fence), *units),
+            None => (Measure::new(counts), 0),
         }
     }
 
     /// What no new concurrency limit goes on with. It goes on by itself: were new
     /// grants left out, there would be too few in flight when the same is counted again.
-    pub(super) fn left_over(self, limits: &[Limit]) -> Vec<InFlightOf> {
-        let is_counted = |legacy: &InFlightOf| {
-            limits
-                .iter()
-                .any(|limit| limit.counts_places() && limit.counts() == legacy.counts)
-        };
-        self.0
-            .into_iter()
-            .filter(|legacy| legacy.units > 0 && !is_counted(legacy))
-            .collect()
+    pub(super) fn left_over(mut self, limits: &[Limit]) -> Self {
+        self.0.retain(|(measure, units)| {
+            let counts_it =
+                |limit: &Limit| limit.counts_places() && limit.counts() == measure.counts;
+            *units > 0 && !limits.iter().any(counts_it)
+        });
+        self
     }
-}
-
-/// What the limit with this index is charged for a new grant. There are no measures where all are plain.
-pub(super) fn charged(measures: &[Measure], index: usize, costs: Costs<'_>) -> u64 {
-    // A request that does not say how many, as the limit demands, is not admitted.
-    measures.get(index).map_or(costs.plain, |measure| {
-        costs.of(measure.counts).unwrap_or(u64::MAX)
-    })
-}
-
-/// What comes back to the limit with this index with the permit of this fence.
-pub(super) fn returned(measures: &[Measure], index: usize, fence: u64, costs: Costs<'_>) -> u64 {
-    measures
-        .get(index)
-        .map_or(costs.plain, |measure| measure.returned(fence, costs))
 }
