@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fault, LimitRule};
+use super::Fault;
 
 /// What a limit guards. It decides what a denial by the limit means to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +57,13 @@ impl Description {
 
 /// What other modules ask of a limit, apart from its decisions: its description, its check, and its times as header fields say them.
 pub(crate) trait Describe {
+    /// Converts into a [`LimitRule`](super::LimitRule).
+    type Rule;
+
     fn description(&self) -> Description;
 
     /// Checks the parameters. `since_epoch` is the wall clock at [`Moment::START`](super::Moment::START).
-    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault>;
+    fn checked(&self, since_epoch: Duration) -> Result<Self::Rule, Fault>;
 
     /// How long this capacity takes to come back: the window of a quota in header fields. `None` if no time can be given.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of header fields"))]

@@ -6,8 +6,7 @@ use super::check::{Fault, at_least_one, span};
 use super::counts::counts;
 use super::usage::{carried_age, quotient};
 use super::{
-    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, Slope, StateWords,
-    Strategy, Usage,
+    Counts, Describe, Description, Guards, Moment, Ratio, Slope, StateWords, Strategy, Usage,
 };
 
 /// At most `limit` units in each window. A released permit gives nothing back.
@@ -77,23 +76,6 @@ impl FixedWindow {
     pub const fn align(self, align: Align) -> Self {
         Self { align, ..self }
     }
-
-    fn rule(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
-        let (limit, period) = (
-            at_least_one("limit", self.limit)?,
-            span("period", self.period)?,
-        );
-        let phase = match self.align {
-            Align::Creation => Some(0),
-            Align::FirstGrant => None,
-            Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
-        };
-        Ok(WindowRule {
-            limit,
-            period,
-            phase,
-        })
-    }
 }
 
 getters!(FixedWindow {
@@ -120,6 +102,8 @@ getters!(FixedWindow {
 });
 
 impl Describe for FixedWindow {
+    type Rule = WindowRule;
+
     fn description(&self) -> Description {
         Description::new("fixed_window", Guards::Quota, "limit")
     }
@@ -139,8 +123,21 @@ impl Describe for FixedWindow {
         ]
     }
 
-    fn checked(&self, since_epoch: Duration) -> Result<LimitRule, Fault> {
-        Ok(Rule::Window(self.rule(since_epoch)?).into())
+    fn checked(&self, since_epoch: Duration) -> Result<WindowRule, Fault> {
+        let (limit, period) = (
+            at_least_one("limit", self.limit)?,
+            span("period", self.period)?,
+        );
+        let phase = match self.align {
+            Align::Creation => Some(0),
+            Align::FirstGrant => None,
+            Align::WallClock => Some((since_epoch.as_nanos() % u128::from(period)) as u64),
+        };
+        Ok(WindowRule {
+            limit,
+            period,
+            phase,
+        })
     }
 }
 

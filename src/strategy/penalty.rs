@@ -5,10 +5,7 @@ use std::time::Duration;
 use super::check::{Fault, at_least_one, in_range, rate_units, span};
 use super::counts::counts;
 use super::usage::carried_age;
-use super::{
-    Counts, Describe, Description, Guards, LimitRule, Moment, Ratio, Rule, StateWords, Strategy,
-    Usage,
-};
+use super::{Counts, Describe, Description, Guards, Moment, Ratio, StateWords, Strategy, Usage};
 use crate::rate::Rate;
 
 #[cfg(test)]
@@ -236,8 +233,81 @@ impl Penalty {
         };
         period.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
     }
+}
 
-    fn rule(&self) -> Result<PenaltyRule, Fault> {
+getters!(Penalty {
+    /// The threshold, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate::{Penalty, Rate};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let penalty = Penalty::new(10, Rate::per_second(1)).ban(minute);
+    /// assert_eq!((penalty.get_threshold(), penalty.get_fall()), (10, Some(Rate::per_second(1))));
+    /// assert_eq!((penalty.get_ceiling(), penalty.get_ban()), (None, Some(minute)));
+    /// assert_eq!(penalty.half_life(minute).get_half_life(), Some(minute));
+    /// assert_eq!(penalty.to_string(), "penalty 10 falling 1/s ban 1m");
+    /// ```
+    pub get_threshold: threshold -> u64,
+
+    /// The ceiling as set, in units; `None`: twice the threshold. See [`Penalty::get_threshold`].
+    pub get_ceiling: ceiling -> Option<u64>,
+
+    /// The length of the first ban; `None` without bans. See [`Penalty::get_threshold`].
+    pub get_ban: ban -> Option<Duration>,
+
+    /// The longest ban as [set](Penalty::escalate); `None`: all have the same length. See [`Penalty::get_threshold`].
+    pub get_escalate: longest -> Option<Duration>,
+
+    /// After how long bans are forgotten, as [set](Penalty::forgive_after); `None`: after the longest ban. See
+    /// [`Penalty::get_threshold`].
+    pub get_forgive_after: forgive_after -> Option<Duration>,
+
+    pub(crate) capacity: threshold -> u64,
+});
+
+impl Describe for Penalty {
+    type Rule = PenaltyRule;
+
+    fn description(&self) -> Description {
+        Description {
+            bans: self.ban.is_some(),
+            ..Description::new("penalty", Guards::Conduct, "threshold")
+        }
+    }
+
+    fn window(&self, capacity: u64) -> Option<Duration> {
+        Some(self.get_fall()?.time_of(capacity))
+    }
+
+    /// Excludes the time until it forgives bans, because no client has to wait for it.
+    fn until_reset(&self, reset_after: Duration, capacity: u64) -> Duration {
+        let is_to_forgive = reset_after > self.time_to_fall(capacity);
+        let forgiven_after = self
+            .forgive_after
+            .or(self.ban.max(self.longest))
+            .filter(|_| is_to_forgive);
+        reset_after.saturating_sub(forgiven_after.unwrap_or_default())
+    }
+
+    #[cfg(test)]
+    fn samples() -> &'static [&'static str] {
+        &[
+            "penalty 10 falling 1/s",
+            "penalty 1 falling 1/ns",
+            "penalty 10 half-life 30s",
+            "penalty 10 falling 1/s ceiling 20",
+            "penalty 10 falling 1/s ban 1m",
+            "penalty 10 falling 1/s ban 1m up to 1h forgive 2h",
+            "penalty 10 falling 1/s up to 1h",
+            "penalty 10 falling 1/s forgive 2h",
+            "penalty 10 falling 1/s ignoring denied",
+            "penalty 10 falling 1/s per request",
+        ]
+    }
+
+    fn checked(&self, _since_epoch: Duration) -> Result<PenaltyRule, Fault> {
         let (period, fall) = match self.fall {
             Decay::Steps(rate) => (
                 span("period", rate.period())?,
@@ -278,81 +348,6 @@ impl Penalty {
             ban,
             counts_denied: self.counts_denied,
         })
-    }
-}
-
-getters!(Penalty {
-    /// The threshold, in units.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tollgate::{Penalty, Rate};
-    ///
-    /// let minute = Duration::from_secs(60);
-    /// let penalty = Penalty::new(10, Rate::per_second(1)).ban(minute);
-    /// assert_eq!((penalty.get_threshold(), penalty.get_fall()), (10, Some(Rate::per_second(1))));
-    /// assert_eq!((penalty.get_ceiling(), penalty.get_ban()), (None, Some(minute)));
-    /// assert_eq!(penalty.half_life(minute).get_half_life(), Some(minute));
-    /// assert_eq!(penalty.to_string(), "penalty 10 falling 1/s ban 1m");
-    /// ```
-    pub get_threshold: threshold -> u64,
-
-    /// The ceiling as set, in units; `None`: twice the threshold. See [`Penalty::get_threshold`].
-    pub get_ceiling: ceiling -> Option<u64>,
-
-    /// The length of the first ban; `None` without bans. See [`Penalty::get_threshold`].
-    pub get_ban: ban -> Option<Duration>,
-
-    /// The longest ban as [set](Penalty::escalate); `None`: all have the same length. See [`Penalty::get_threshold`].
-    pub get_escalate: longest -> Option<Duration>,
-
-    /// After how long bans are forgotten, as [set](Penalty::forgive_after); `None`: after the longest ban. See
-    /// [`Penalty::get_threshold`].
-    pub get_forgive_after: forgive_after -> Option<Duration>,
-
-    pub(crate) capacity: threshold -> u64,
-});
-
-impl Describe for Penalty {
-    fn description(&self) -> Description {
-        Description {
-            bans: self.ban.is_some(),
-            ..Description::new("penalty", Guards::Conduct, "threshold")
-        }
-    }
-
-    fn window(&self, capacity: u64) -> Option<Duration> {
-        Some(self.get_fall()?.time_of(capacity))
-    }
-
-    /// Excludes the time until it forgives bans, because no client has to wait for it.
-    fn until_reset(&self, reset_after: Duration, capacity: u64) -> Duration {
-        let is_to_forgive = reset_after > self.time_to_fall(capacity);
-        let forgiven_after = self
-            .forgive_after
-            .or(self.ban.max(self.longest))
-            .filter(|_| is_to_forgive);
-        reset_after.saturating_sub(forgiven_after.unwrap_or_default())
-    }
-
-    #[cfg(test)]
-    fn samples() -> &'static [&'static str] {
-        &[
-            "penalty 10 falling 1/s",
-            "penalty 1 falling 1/ns",
-            "penalty 10 half-life 30s",
-            "penalty 10 falling 1/s ceiling 20",
-            "penalty 10 falling 1/s ban 1m",
-            "penalty 10 falling 1/s ban 1m up to 1h forgive 2h",
-            "penalty 10 falling 1/s up to 1h",
-            "penalty 10 falling 1/s forgive 2h",
-            "penalty 10 falling 1/s ignoring denied",
-            "penalty 10 falling 1/s per request",
-        ]
-    }
-
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
-        Ok(Rule::Penalty(self.rule()?).into())
     }
 }
 

@@ -42,14 +42,23 @@ impl LimitRule {
     }
 }
 
-impl From<Rule> for LimitRule {
-    fn from(rule: Rule) -> Self {
-        match rule {
-            Rule::Pace(rule) => Self::Pace(Arc::new(rule)),
-            rule => Self::Words(Arc::new(rule)),
-        }
+impl From<PaceRule> for LimitRule {
+    fn from(rule: PaceRule) -> Self {
+        Self::Pace(Arc::new(rule))
     }
 }
+
+macro_rules! in_words {
+    ($($kind:ident: $rule:ident),*) => {$(
+        impl From<$rule> for LimitRule {
+            fn from(rule: $rule) -> Self {
+                Self::Words(Arc::new(Rule::$kind(rule)))
+            }
+        }
+    )*};
+}
+
+in_words!(Window: WindowRule, Counter: CounterRule, Penalty: PenaltyRule);
 
 /// The rule of a limit whose state is two words at most, in a gate or in a table of keys.
 #[derive(Debug, Clone, Copy)]

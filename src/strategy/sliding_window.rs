@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, at_least_one, in_range, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule, Rule};
+use super::{Counts, Describe, Description, Guards, LimitRule};
 
 mod counter;
 mod grants;
@@ -148,6 +148,8 @@ getters!(SlidingWindow {
 });
 
 impl Describe for SlidingWindow {
+    type Rule = LimitRule;
+
     fn description(&self) -> Description {
         Description::new("sliding_window", Guards::Quota, "limit")
     }
@@ -181,7 +183,7 @@ impl Describe for SlidingWindow {
             SlidingMethod::Log => Ok(LimitRule::Log(LogRule { limit, period })),
             SlidingMethod::Counter => {
                 in_range("limit", limit, 1, u32::MAX.into())?;
-                Ok(Rule::Counter(CounterRule { limit, period }).into())
+                Ok(CounterRule { limit, period }.into())
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
+use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
 /// At most one grant per interval; with a burst, `burst` at once and then one per interval.
@@ -104,6 +104,8 @@ getters!(Throttle {
 });
 
 impl Describe for Throttle {
+    type Rule = PaceRule;
+
     fn description(&self) -> Description {
         Description::new("throttle", Guards::Quota, "burst")
     }
@@ -122,12 +124,11 @@ impl Describe for Throttle {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<PaceRule, Fault> {
         let (burst, interval) = (
             at_least_one("burst", self.burst)?,
             span("interval", self.interval)?,
         );
-        let pace = PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)?;
-        Ok(Rule::Pace(pace).into())
+        PaceRule::continuous(1, interval, burst, burst).ok_or(TOO_SLOW)
     }
 }

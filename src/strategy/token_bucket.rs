@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::check::{Fault, TOO_SLOW, at_least_one, rate_units, span};
 use super::counts::counts;
-use super::{Counts, Describe, Description, Guards, LimitRule, PaceRule, Rule};
+use super::{Counts, Describe, Description, Guards, PaceRule};
 use crate::rate::Rate;
 
 /// A bucket of at most `burst` tokens that is refilled at a rate; every unit takes a token.
@@ -147,6 +147,8 @@ getters!(TokenBucket {
 });
 
 impl Describe for TokenBucket {
+    type Rule = PaceRule;
+
     fn description(&self) -> Description {
         Description::new("token_bucket", Guards::Quota, "burst")
     }
@@ -166,7 +168,7 @@ impl Describe for TokenBucket {
         ]
     }
 
-    fn checked(&self, _since_epoch: Duration) -> Result<LimitRule, Fault> {
+    fn checked(&self, _since_epoch: Duration) -> Result<PaceRule, Fault> {
         let units = rate_units(self.rate.units())?;
         let (burst, period) = (
             at_least_one("burst", self.burst)?,
@@ -177,7 +179,6 @@ impl Describe for TokenBucket {
         } else {
             PaceRule::continuous
         };
-        let pace = pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)?;
-        Ok(Rule::Pace(pace).into())
+        pace(units, period, burst, self.initial.unwrap_or(burst)).ok_or(TOO_SLOW)
     }
 }
