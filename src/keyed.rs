@@ -6,7 +6,6 @@
 
 mod builder;
 mod idle;
-mod idle_key;
 mod idle_state;
 mod limiter;
 mod probing;

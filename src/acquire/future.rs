@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::task::coop;
 
 use super::ticket::{OwnedTicket, Ticket, deliver, polled_after_completion};
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Caller, Refused};
 use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;

@@ -12,7 +12,7 @@ use tokio::task::coop;
 use tokio::time::{Sleep, sleep};
 
 use crate::contain_panic::contain_panic;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::Refused;
 use crate::core::schedule::Enqueued;
 use crate::error::AcquireError;

@@ -11,13 +11,13 @@ pub(crate) mod answers;
 #[path = "queue/answers/tests.rs"]
 mod answers_tests;
 pub(crate) mod deadlines;
-pub(crate) mod levels;
 mod sync;
 pub(crate) mod untaken_answers;
-pub(crate) mod waiter;
+mod waiter;
 mod waiters;
 pub(crate) mod waiting_line;
 
+pub(crate) use waiter::{Front, WaiterId};
 pub(crate) use waiters::{Options, Waiters};
 
 use std::collections::BTreeMap;
@@ -26,9 +26,8 @@ use std::task::Waker;
 
 use crate::core::queue::answers::Slot;
 use crate::core::queue::deadlines::{Deadline, Deadlines};
-use crate::core::queue::levels::Levels;
-use crate::core::queue::waiter::{Front, Waiter, WaiterId};
-use crate::core::queue::waiting_line::WaitingLine;
+use crate::core::queue::waiter::Waiter;
+use crate::core::queue::waiting_line::{Levels, WaitingLine};
 use crate::core::request::{Costs, Request, UnitCosts};
 use crate::overflow::Overflow;
 use crate::priority::Priority;

@@ -20,8 +20,7 @@ use std::task::Waker;
 
 use crate::core::effects::Effects;
 use crate::core::gate::Gate;
-use crate::core::queue::Waiters;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::{WaiterId, Waiters};
 use crate::core::request::{Caller, Costs, Grant, Refused, Request};
 use crate::core::session::{SessionStep, StoreSession};
 use crate::core::word::packed_rate::{WordContents, WordValue};

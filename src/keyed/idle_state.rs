@@ -1,4 +1,4 @@
-//! The state of an idle key, in words.
+//! An idle key, and its state in words.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,6 +9,9 @@ use crate::core::request::Costs;
 use crate::core::suspension::AllKeysHold;
 use crate::decision::Decision;
 use crate::error::{Misfit, TryAcquireError};
+use crate::event::Attempt;
+use crate::manager::{ClockOrigin, RequestOptions};
+use crate::permit::Permit;
 use crate::policy::Limit;
 use crate::snapshot::LimitStatus;
 use crate::strategy::{Moment, Rule, StateWords, Strategy};
@@ -199,6 +202,59 @@ impl IdleState<'_> {
             let state = change(rule, load(self.words, rule, at));
             store(self.words, rule, at, state);
         }
+    }
+}
+
+/// An idle key, under the lock of its shard.
+pub(super) struct IdleKey<'a> {
+    pub(super) state: IdleState<'a>,
+    /// The pause or the closing of all keys, if there is one.
+    pub(super) hold: Option<AllKeysHold>,
+    /// The random part of the ids of permits of idle keys.
+    pub(super) id_prefix: u64,
+    /// The fence of the latest grant to an idle key of its shard.
+    pub(super) fence: &'a mut u64,
+    /// How many requests of the idle keys of its shard were denied.
+    pub(super) denied: &'a mut u64,
+    pub(super) now: Moment,
+    pub(super) origin: ClockOrigin,
+}
+
+impl IdleKey<'_> {
+    /// The data for the observer's event, read before the request is decided.
+    #[cold]
+    pub(super) fn attempt(&self, &RequestOptions { cost, caller, .. }: &RequestOptions) -> Attempt {
+        Attempt {
+            now: self.now,
+            cost,
+            requested_in: caller,
+            bans: self.state.bans(self.now).collect(),
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn try_acquire(&mut self, cost: u64) -> Result<Permit, TryAcquireError> {
+        self.state.fits(cost)?;
+        self.admit(cost).ok_or_else(|| {
+            *self.denied += 1;
+            self.state.deny(self.hold, self.now, cost)
+        })
+    }
+
+    /// Grants the request, or changes nothing.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, cost: u64) -> Option<Permit> {
+        if self.hold.is_some() || !self.state.admit(self.now, cost) {
+            return None;
+        }
+        *self.fence += 1;
+        Some(Permit::idle(
+            self.id_prefix,
+            *self.fence,
+            cost,
+            self.now,
+            self.origin,
+        ))
     }
 }
 

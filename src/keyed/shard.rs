@@ -16,8 +16,7 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 use foldhash::quality::SeedableRandomState;
 
 use super::idle::{Active, Idle, KeptHash, KeyEntry, KeyRef};
-use super::idle_key::IdleKey;
-use super::idle_state::{IdleState, KeyWord};
+use super::idle_state::{IdleKey, IdleState, KeyWord};
 use super::probing::Probing;
 use super::snapshot::KeySnapshot;
 use super::tier::{Tier, Tiers};

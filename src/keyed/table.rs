@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::idle::{KeptHash, KeyRef};
-use super::idle_key::IdleKey;
-use super::idle_state::IdleState;
+use super::idle_state::{IdleKey, IdleState};
 use super::shard::{Change, Changed, Changes};
 use super::shards::Shards;
 use super::shared::KeyedShared;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::contain_panic::contain_panic;
 use crate::core::effects::{Effects, MoreEffects};
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::core::schedule::{Enqueued, Outlook, Schedule};
 use crate::manager::lock::state::TimerAction;

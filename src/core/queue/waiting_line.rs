@@ -1,4 +1,4 @@
-//! The waiters of one priority, in arrival order.
+//! The waiters of one priority, in arrival order, and a line of them for each priority.
 //!
 //! They stand in chunks rather than in one growing deque: a queue of a million waiters is never copied under a lock, a waiter that
 //! leaves from the middle moves at most half a chunk, and memory follows what is used. The first chunk grows from one waiter,
@@ -9,6 +9,7 @@ use std::ptr;
 
 use crate::core::queue::waiter::{Waiter, WaiterId};
 use crate::core::request::Caller;
+use crate::priority::Priority;
 use crate::strategy::Moment;
 
 /// Waiters in a chunk: large enough that the deque of chunks is small beside them, small enough that one is quickly allocated and
@@ -289,6 +290,46 @@ impl WaitingLine {
     }
 }
 
+/// A line for each priority. Most queues have only that of [`Priority::NORMAL`], and each of a million keys may have a queue: another
+/// line is allocated when it is used.
+#[derive(Debug)]
+pub(crate) struct Levels {
+    normal: WaitingLine,
+    others: Option<Box<[Option<Box<WaitingLine>>; Priority::LEVELS]>>,
+}
+
+impl Levels {
+    pub(crate) const fn new() -> Self {
+        Self {
+            normal: WaitingLine::EMPTY,
+            others: None,
+        }
+    }
+
+    /// `None` when it was never used.
+    #[inline(always)]
+    pub(crate) fn get(&self, level: usize) -> Option<&WaitingLine> {
+        if level == usize::from(Priority::NORMAL.level()) {
+            return Some(&self.normal);
+        }
+        self.others.as_ref()?[level].as_deref()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, level: usize) -> &mut WaitingLine {
+        if level == usize::from(Priority::NORMAL.level()) {
+            return &mut self.normal;
+        }
+        self.others.get_or_insert_default()[level]
+            .get_or_insert_with(|| Box::new(WaitingLine::EMPTY))
+    }
+
+    /// From the lowest to the highest, beginning with `from`.
+    pub(crate) fn iter_from(&self, from: usize) -> impl DoubleEndedIterator<Item = &WaitingLine> {
+        (from..Priority::LEVELS).filter_map(|level| self.get(level))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::panic::Location;
@@ -297,7 +338,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::priority::Priority;
 
     fn id(arrival: u64) -> WaiterId {
         WaiterId::new(arrival, Priority::NORMAL, false, false, None)

@@ -13,7 +13,7 @@ use crate::core::effects::Effects;
 use crate::core::gate::Gate;
 use crate::core::gate::lease::Lease;
 use crate::core::gate::plan::Plan;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Actual, Claim, Grant};
 use crate::core::suspension::{AllKeysHold, PauseScope};
 use crate::event::{EventKind, permit_id};

@@ -3,8 +3,7 @@
 use super::authority::Authority;
 use super::outlook::Outlook;
 use crate::core::effects::Effects;
-use crate::core::queue::Waiters;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::{WaiterId, Waiters};
 use crate::core::request::{Costs, Refused, Request};
 use crate::error::AcquireError;
 use crate::event::ShedReason;

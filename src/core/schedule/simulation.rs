@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::core::effects::{Effects, Errand};
 use crate::core::gate::plan::Plan;
 use crate::core::ledger::Ledger;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Costs, Grant, Request};
 use crate::core::schedule::{Enqueued, Options, Schedule};
 use crate::core::session::{

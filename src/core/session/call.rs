@@ -1,6 +1,6 @@
 //! The calls of a session: at most one is in flight.
 
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::error::StoreError;
 use crate::exchange::{Asks, Call, Reply, Settlement};
 use crate::strategy::Moment;

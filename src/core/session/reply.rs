@@ -9,7 +9,7 @@ use super::permits::GrantByStore;
 use super::{SessionStep, StoreSession};
 use crate::core::effects::Errand;
 use crate::core::gate::plan::BegunBan;
-use crate::core::queue::waiter::{Front, WaiterId};
+use crate::core::queue::{Front, WaiterId};
 use crate::core::request::{Claim, Costs, Grant, RefusedRequest, Request};
 use crate::decision::Decision;
 use crate::error::{AcquireError, StoreError};

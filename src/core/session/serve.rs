@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::call::{CallFailed, Renewal, Trip};
 use super::{MAX_CALL, SessionStep, StoreSession};
 use crate::core::effects::Errand;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Costs, Request};
 use crate::error::StoreError;
 use crate::exchange::Call;

@@ -9,7 +9,7 @@ use crate::contain_panic::contain_panic;
 use crate::error::AcquireError;
 use crate::event::EventKind;
 use crate::keyed::idle::{KeptHash, KeyRef};
-use crate::keyed::idle_key::IdleKey;
+use crate::keyed::idle_state::IdleKey;
 use crate::keyed::shard::{Location, Removed, Shard};
 use crate::keyed::shards::ON_THE_WAY;
 use crate::keyed::tier::Tier;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::answer::TimedGrant;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::request::{Grant, Refused};
 use crate::core::schedule::Enqueued;
 use crate::manager::parts::{Locked, Manager};

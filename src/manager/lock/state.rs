@@ -5,7 +5,7 @@ use tokio::runtime::{self, Handle};
 use super::guard::BehindWord;
 use super::watchers::{Awaited, Watchers};
 use crate::core::effects::Effects;
-use crate::core::queue::waiter::WaiterId;
+use crate::core::queue::WaiterId;
 use crate::core::schedule::Schedule;
 use crate::core::word::packed_rate::{WordContents, WordValue};
 use crate::error::AcquireError;
