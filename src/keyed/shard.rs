@@ -240,7 +240,7 @@ impl<K: Hash + Eq, const W: usize, H: KeptHash> Shard<K, W, H> {
 
     /// The policy of an idle key.
     pub(super) fn policy_at(&self, slot: usize) -> Policy {
-        self.tiers.get(Ok(self.tier_at(slot))).policy
+        self.tiers.get(self.tier_at(slot)).policy
     }
 
     /// Inserts a reset idle key of a known tier. Returns its slot.

@@ -33,11 +33,8 @@ pub(super) struct Tiers {
     words: usize,
 }
 
-/// A tier by its number, or the tier itself where there are too many to keep.
-pub(super) type TierRef = Result<usize, Tier>;
-
 impl Tiers {
-    /// How many tiers a shard keeps. A key of any further tier is always active.
+    /// How many tiers a shard keeps. A key of any further tier is always active, and the tier is kept until another one comes.
     const MAX: usize = 64;
 
     pub(super) fn new(policy: Policy, common: PerPlan, tiered: bool, words: usize) -> Self {
@@ -59,25 +56,21 @@ impl Tiers {
         std::mem::replace(&mut self.seen[0], Tier::new(policy, common, self.words))
     }
 
-    /// The tier of a policy; without one, the limiter's own.
-    pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<TierRef, ConfigError> {
+    /// The number of the tier of a policy; without one, of the limiter's own.
+    pub(super) fn find(&mut self, policy: Option<&Policy>) -> Result<usize, ConfigError> {
         let Some(policy) = policy else {
-            return Ok(Ok(0));
+            return Ok(0);
         };
         if let Some(known) = self.position(policy) {
-            return Ok(Ok(known));
+            return Ok(known);
         }
         let own = &self.own().common;
         let plan = Plan::new(policy.clone(), own.since_epoch())?;
-        let tier = Tier::new(policy.clone(), own.with_plan(Arc::new(plan)), self.words);
-        if self.seen.len() == Self::MAX {
-            return Ok(Err(Tier {
-                fits: false,
-                ..tier
-            }));
-        }
+        let mut tier = Tier::new(policy.clone(), own.with_plan(Arc::new(plan)), self.words);
+        self.seen.truncate(Self::MAX);
+        tier.fits &= self.seen.len() < Self::MAX;
         self.seen.push(tier);
-        Ok(Ok(self.seen.len() - 1))
+        Ok(self.seen.len() - 1)
     }
 
     fn position(&self, policy: &Policy) -> Option<usize> {
@@ -90,8 +83,8 @@ impl Tiers {
             .filter(|number| self.seen[*number].fits)
     }
 
-    pub(super) fn get(&self, tier: TierRef) -> Tier {
-        tier.map_or_else(|own| own, |number| self.seen[number].clone())
+    pub(super) fn get(&self, number: usize) -> Tier {
+        self.seen[number].clone()
     }
 
     /// Whether a key of this tier can be idle.

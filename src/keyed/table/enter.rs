@@ -136,7 +136,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let Some(copies) = self.copies(entering) else {
                     return Ok(None);
                 };
-                let new = shard.tiers.get(tier.clone());
+                let new = shard.tiers.get(tier);
                 let AfterUnlock {
                     evicted, removed, ..
                 } = after_unlock;
@@ -151,31 +151,30 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
                 let Some(key) = copies.key.take() else {
                     return Ok(None);
                 };
-                match &tier {
-                    Ok(number) if new.fits => shard.insert_new(hash, key, *number, now),
-                    _ => {
-                        let observer = take(&mut copies.observer);
-                        let number = self.shared.next_number();
-                        let manager = Manager::of_new_key(
-                            new.common,
-                            number,
-                            shard.fence,
-                            &shard.clock,
-                            observer,
-                            hold,
-                        );
-                        shard.insert_active(hash, key, Arc::clone(&manager));
-                        return Ok(Some(Entered::Active(manager)));
-                    }
+                if new.fits {
+                    shard.insert_new(hash, key, tier, now)
+                } else {
+                    let observer = take(&mut copies.observer);
+                    let number = self.shared.next_number();
+                    let manager = Manager::of_new_key(
+                        new.common,
+                        number,
+                        shard.fence,
+                        &shard.clock,
+                        observer,
+                        hold,
+                    );
+                    shard.insert_active(hash, key, Arc::clone(&manager));
+                    return Ok(Some(Entered::Active(manager)));
                 }
             }
         };
         let other = match tier {
-            Ok(number) if number == shard.tier_at(slot) => None,
-            Ok(number) if shard.tiers.fits(number) => {
+            tier if tier == shard.tier_at(slot) => None,
+            tier if shard.tiers.fits(tier) => {
                 after_unlock.changed =
-                    Some([shard.policy_at(slot), shard.tiers.get(Ok(number)).policy].into());
-                shard.change_tier(slot, number, now);
+                    Some([shard.policy_at(slot), shard.tiers.get(tier).policy].into());
+                shard.change_tier(slot, tier, now);
                 None
             }
             tier => Some(shard.tiers.get(tier)),
@@ -198,7 +197,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static, const W: usize, H: KeptHash> 
         }
         let common = other
             .clone()
-            .unwrap_or_else(|| shard.tiers.get(Ok(shard.tier_at(slot))))
+            .unwrap_or_else(|| shard.tiers.get(shard.tier_at(slot)))
             .common;
         let Some((key, gate)) = shard.take_idle(slot, other, now) else {
             return Ok(None);

@@ -92,8 +92,10 @@ impl<D: Driven> SharedDriver<D> {
     pub(in crate::manager) fn enlist(self: &Arc<Self>, manager: &Arc<D>, runtime: &Handle) {
         let addr = addr(&**manager);
         let mut runtimes = self.runtimes.lock();
-        let is_new = timers_in(&mut runtimes, runtime.id()).is_none();
-        if is_new {
+        let known = runtimes
+            .iter()
+            .position(|timers| timers.task.runtime == runtime.id());
+        if known.is_none() {
             runtimes.push(RuntimeTimers {
                 task: Arc::new(Task {
                     shared_driver: Arc::downgrade(self),
@@ -106,15 +108,14 @@ impl<D: Driven> SharedDriver<D> {
                 calls: NonZeroU64::MIN,
             });
         }
-        let Some(timers) = timers_in(&mut runtimes, runtime.id()) else {
-            return; // it was just found or made
-        };
+        let nth = known.unwrap_or(runtimes.len() - 1);
+        let timers = &mut runtimes[nth];
         let new = || (Arc::downgrade(manager), None);
         timers.managers.entry(addr).or_insert_with(new);
         timers.call(addr);
         let task = Arc::clone(&timers.task);
         drop(runtimes);
-        if is_new {
+        if known.is_none() {
             // Outside the lock: a runtime that is shutting down drops the driver at once, and its drop locks.
             driver::spawn(&task, runtime, &task.wakeup, self.precise);
         } else {
