@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
@@ -59,18 +59,13 @@ struct Lead {
     deviation: Duration,
 }
 
-/// Not set before the first appointment; `None` if the thread cannot be started.
-static TIMEKEEPER: OnceLock<Option<Arc<Timekeeper>>> = OnceLock::new();
+static TIMEKEEPER: LazyLock<Timekeeper> = LazyLock::new(Timekeeper::default);
 
-fn start() -> Option<Arc<Timekeeper>> {
-    let timekeeper = Arc::<Timekeeper>::default();
-    let kept = Arc::clone(&timekeeper);
+/// Whether the thread could be started, which the first appointment does.
+static HAS_THREAD: LazyLock<bool> = LazyLock::new(|| {
     let thread = thread::Builder::new().name("tollgate-timekeeper".into());
-    thread
-        .spawn(move || kept.keep())
-        .is_ok()
-        .then_some(timekeeper)
-}
+    thread.spawn(|| TIMEKEEPER.keep()).is_ok()
+});
 
 /// Runs the manager at that instant of the present runtime's clock, if that is the system's. Of several instants, the earliest
 /// stands: what was to be done at another one may have been announced in another thread.
@@ -82,9 +77,8 @@ pub(in crate::manager) fn run_at<D: Driven>(
     if !clock_is_real() {
         return;
     }
-    if let (Ok(runtime), Some(timekeeper)) = (Handle::try_current(), TIMEKEEPER.get_or_init(start))
-    {
-        timekeeper.announce(
+    if let (Ok(runtime), true) = (Handle::try_current(), *HAS_THREAD) {
+        TIMEKEEPER.announce(
             at.into_std(),
             Appointment {
                 driven,
@@ -97,12 +91,9 @@ pub(in crate::manager) fn run_at<D: Driven>(
 
 /// Ends the appointment of a manager, which has a handle of its runtime: that in this runtime, or that in any.
 pub(in crate::manager) fn dismiss<D>(driven: *const D, runtime: Option<runtime::Id>) {
-    if let Some(Some(timekeeper)) = TIMEKEEPER.get() {
-        let dismissed = timekeeper
-            .lock()
-            .dismiss(driven.cast::<()>() as Address, runtime);
-        drop(dismissed); // without the lock: this may be the last handle
-    }
+    let address = driven.cast::<()>() as Address;
+    let dismissed = TIMEKEEPER.lock().dismiss(address, runtime);
+    drop(dismissed); // without the lock: this may be the last handle
 }
 
 /// Whether tokio's clock is the system's in this context. A paused one stands still before or after the present.
@@ -295,8 +286,7 @@ mod tests {
 
     /// How many appointments have a handle of the runtime.
     fn appointments(runtime: runtime::Id) -> usize {
-        let timekeeper = TIMEKEEPER.get().unwrap().as_ref().unwrap();
-        timekeeper
+        TIMEKEEPER
             .lock()
             .timeline
             .values()
@@ -398,15 +388,7 @@ mod tests {
                 dismiss(Arc::as_ptr(&slow), Some(id));
             }
             end.send(()).unwrap();
-            while TIMEKEEPER
-                .get()
-                .unwrap()
-                .as_ref()
-                .unwrap()
-                .lock()
-                .kept
-                .is_some_and(|kept| kept.1 == id)
-            {}
+            while TIMEKEEPER.lock().kept.is_some_and(|kept| kept.1 == id) {}
             thread::sleep(Duration::from_millis(5)); // dropped without the lock
             assert_eq!(appointments(id), usize::from(!dismissed));
         }
