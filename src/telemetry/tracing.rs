@@ -52,6 +52,10 @@ impl TracingObserver {
 }
 
 impl Observer for TracingObserver {
+    #[expect(
+        clippy::semicolon_if_nothing_returned,
+        reason = "each arm is one call of the macro"
+    )]
     fn observe(&self, event: &LimiterEvent<'_>) {
         macro_rules! report {
             ($level:ident, $message:literal $(, $($fields:tt)+)?) => {
